@@ -30,9 +30,9 @@ from outlive.failover.planner.cleanup import CleanResult, LeaveInput, leave
 from outlive.failover.planner.plan import PlanResult
 from outlive.failover.ports import Inline
 from outlive.failover.protection import Demands
+from outlive.failover.reconciler.assignment import Assigner
 from outlive.failover.reconciler.cache import FleetCache, Informers
 from outlive.failover.reconciler.decider import Decider
-from outlive.failover.reconciler.serving import Serving
 from outlive.failover.sizing import resolve_size
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
@@ -73,7 +73,7 @@ class Follower:
             for slot in result.slots:
                 self.state.put_slot(slot.name, reservation(slot))
         clock = SystemClock()
-        self.serving = Serving(self.state, Decider(DecisionLog(clock), Inline(), clock=clock))
+        self.assigner = Assigner(self.state, Decider(DecisionLog(clock), Inline(), clock=clock))
         self.classes, self.offers = cloud.offers()
         self.serial = 0
 
@@ -100,7 +100,7 @@ class Follower:
             for name in touched
             if (vm := state.vms.get(name)) is not None and (missing := state.index.misses(name))
         ]
-        actions = self.serving.serve(wishes, offers, free) if wishes else []
+        actions = self.assigner.assign(wishes, offers, free) if wishes else []
         taken += time.perf_counter() - start
         written = self.written(actions)
         start = time.perf_counter()

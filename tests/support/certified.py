@@ -99,7 +99,7 @@ async def _planned(objects: Sequence[Resource], using: RoleSettings, seed: int) 
     gathered = await gather(store, StoreVMs(store, SystemClock()), using)
     result = plan(await plan_input(gathered))
     writer = SlotWriter(store, clock=SystemClock(), ids=SeededIds(Random(seed)), creator="test")
-    await write_plan(writer, result, gathered.observation.objects)
+    await write_plan(writer, result.actions, gathered.observation.objects)
     return await all_objects(store)
 
 

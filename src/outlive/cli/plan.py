@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from outlive.base.duration import parse_duration
-from outlive.base.errors import Conflict, ExitCode, Usage
+from outlive.base.errors import ExitCode, Usage
 from outlive.base.ids import SystemIds
 from outlive.base.wording import count_of
 from outlive.cli.access import Access
@@ -102,7 +102,7 @@ async def _plan(
     if apply:
         with progress("slots written") as bar:
             await write_plan(
-                _writer(access, store, gathered.settings), result, gathered.observation.objects, progress=bar.at
+                _writer(access, store, gathered.settings), result.actions, gathered.observation.objects, progress=bar.at
             )
     document = {**plan_document(gathered, given, result, after, applied=apply), "levels": costs}
 
@@ -129,7 +129,7 @@ async def _repack(
 ) -> ExitCode | None:
     from outlive.drivers.search import search_repacking
     from outlive.failover.planner.repack import after_moves
-    from outlive.failover.reconciler.writes import write_moves
+    from outlive.failover.reconciler.plan_writes import actions_of, write_plan
     from outlive.failover.snapshot import coverage_of, repack_input
 
     limit, effort_s, seed = search
@@ -141,12 +141,7 @@ async def _repack(
         before, after = coverage_of(gathered, observation.slots), coverage_of(gathered, slots)
     if apply:
         writer = _writer(access, store, gathered.settings)
-        made = await write_moves(writer, result.actions, observation.slots, observation.objects)
-        if made < len(result.actions):
-            raise Conflict(
-                f"{made} of {len(result.actions)} moves were made; then a slot was not as it was seen",
-                remedy="repeat: a new plan goes on from there",
-            )
+        await write_plan(writer, actions_of(result.actions, observation.objects), observation.objects)
     document = repack_document(result, before, after, applied=apply)
     then = _then(gathered, after, apply, wide=output.wide)
     output.show(document, lambda: [repack_head(document, after), *then])

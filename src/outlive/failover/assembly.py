@@ -20,13 +20,13 @@ from outlive.failover.reconciler.budget import RemovalBudget
 from outlive.failover.reconciler.cache import FleetCache, Informers, check_current, doubt
 from outlive.failover.reconciler.coverage import CoverageWriter
 from outlive.failover.reconciler.decider import Decider
-from outlive.failover.reconciler.overbooking import ChangedHosts, Crowding
 from outlive.failover.reconciler.reconciler import Context, Reconciler, usual_forecast
 from outlive.failover.reconciler.used import UsedKeys, UsedSlots
-from outlive.failover.reconciler.validation import SlotValidation
+from outlive.failover.reconciler.validation import SlotValidation, ValidationKeys
 from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.report.metrics import Gauges
 from outlive.failover.report.reporter import Events, Reporter
+from outlive.failover.slots import OverbookedHosts
 from outlive.placement.fleet import Fleet
 from outlive.placement.reservations import blocked_hosts
 from outlive.resources import R, Reservation
@@ -83,7 +83,7 @@ class Failover:
         config = config.apply_defaults().for_profile(settings.profile)
         self._workers = settings.validation_workers
         self._informers = informers
-        self._crowding = Crowding(self._slots_on, fleet.overbooked)
+        self._overbooked = OverbookedHosts(self._slots_on, fleet.overbooked)
         self.lock = asyncio.Lock()
         """Whoever places or removes members holds it."""
         self.reporter = Reporter(metrics, events)
@@ -140,10 +140,10 @@ class Failover:
             clock=clock,
             random=random.fork("failover-validation"),
             ids=ids,
-            turn=self.lock,
+            lock=self.lock,
             settle_s=SETTLE_S,
             doubt=lambda: doubt(informers.hypervisors) or doubt(informers.reservations) or doubt(informers.vms),
-            crowding=self._crowding,
+            overbooked=self._overbooked,
         )
         self.used = UsedSlots(store, informers.hypervisors, noticed, self.reporter)
         gauges = Gauges(lambda: _current(informers.hypervisors), lambda: _current(informers.reservations))
@@ -161,14 +161,10 @@ class Failover:
             manager.add_informer(informer)
         manager.add_task(TICK_TASK, ticks, elector=elector, after_sync=True)
         manager.add_task(EVENTS_TASK, self.reconciler.run_events, elector=elector, after_sync=True)
-        changed = ChangedHosts(self.validation.due_now, self._slots_on, self._crowding)
+        keys = ValidationKeys(self.validation.due_now, self._slots_on, self._overbooked)
         manager.add_controller(
             self.validation,
-            [
-                Watch(informers.reservations, changed.of_slot),
-                Watch(informers.hypervisors, changed.keys),
-                Watch(informers.vms, changed.of_vm),
-            ],
+            [Watch(informers.reservations, keys.of_slot), Watch(informers.hypervisors, keys.of_host)],
             self._workers,
             elector=elector,
         )

@@ -16,7 +16,6 @@ import msgspec
 from outlive.base.errors import BadInput, Invalid
 from outlive.base.patterns import compile_pattern
 from outlive.failover.model import VmView
-from outlive.failover.portions import Portions, portioned
 
 LEVELS_LIMIT: Final = 100
 """Levels that settings may name."""
@@ -213,28 +212,26 @@ class Demands:
         """Whose slots come first, and who restarts first: larger is earlier."""
         return self.protection.of(vm).priority
 
-    def among(self, vms: Iterable[VmView]) -> Portions[Demanded]:
-        """What these VMs need, in portions."""
+    def among(self, vms: Iterable[VmView]) -> Demanded:
+        """What these VMs need."""
         levels = self.protection.levels
         found = Demanded(required={}, priorities={}, levels={}, unknown={})
         kinds: dict[tuple[str, str, str], Demand] = {}
-        for portion in portioned(vms):
-            for vm in portion:
-                kind = (vm.level, vm.project if levels else "", vm.flavor)
-                demand = kinds.get(kind)
-                if demand is None:
-                    level = self.protection.level_of(*kind)
-                    demand = Demand(required=self._slots(level, vm.flavor), priority=level.priority, level=level.name)
-                    kinds[kind] = demand
-                if demand.required:
-                    found.required[vm.id] = demand.required
-                if priority := demand.priority if vm.priority is None else vm.priority:
-                    found.priorities[vm.id] = priority
-                if demand.level:
-                    found.levels[vm.id] = demand.level
-                if vm.level and vm.level not in levels:
-                    found.unknown[vm.id] = vm.level
-            yield
+        for vm in vms:
+            kind = (vm.level, vm.project if levels else "", vm.flavor)
+            demand = kinds.get(kind)
+            if demand is None:
+                level = self.protection.level_of(*kind)
+                demand = Demand(required=self._slots(level, vm.flavor), priority=level.priority, level=level.name)
+                kinds[kind] = demand
+            if demand.required:
+                found.required[vm.id] = demand.required
+            if priority := demand.priority if vm.priority is None else vm.priority:
+                found.priorities[vm.id] = priority
+            if demand.level:
+                found.levels[vm.id] = demand.level
+            if vm.level and vm.level not in levels:
+                found.unknown[vm.id] = vm.level
         return found
 
     def _slots(self, level: Level, flavor: str) -> int:

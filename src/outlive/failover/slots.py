@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -16,6 +16,8 @@ SLOT_SELECTOR = Selector.labels({RESERVATION_TYPE_LABEL: TYPE_LABEL_VALUES[FAILO
 NAME_PREFIX = "failover-"
 ZONE_LENGTH = 9
 UNKNOWN_ZONE = "unknown"
+NO_ROOM_REASON = "NoRoom"
+"""The ``Ready`` condition's reason where VMs have taken the room of the slot."""
 UNKNOWN_HOST = "is no host that is known"
 """Why no slot can be used on a host, to follow its name."""
 _BUILDING_BLOCK = re.compile(r"bb[0-9]+")
@@ -80,3 +82,59 @@ def building_block(host: str) -> str:
     """The building block in the name of a host, such as ``bb042``; empty where there is none."""
     found = _BUILDING_BLOCK.search(host)
     return found.group() if found else ""
+
+
+class OverbookedHosts:
+    """Which slots have no room: on a host that holds more than it has, as many as are too much.
+
+    A host may be sent VMs without regard to slots: by a user who creates or moves one there, or because it boots and
+    takes back what it had. VMs go before promises, so slots give way then.
+    """
+
+    def __init__(
+        self, slots_on: Callable[[str], Iterable[Reservation]], excess: Callable[[str], Mapping[str, int]]
+    ) -> None:
+        """``excess``: what a host holds more than it has."""
+        self._slots_on = slots_on
+        self._excess = excess
+
+    def why(self, host: str, slot: str) -> str:
+        """Why there is no room for the slot on its host; empty where there is."""
+        excess = self._excess(host)
+        if not excess or all(one.name != slot for one in too_much(self._slots(host), excess)):
+            return ""
+        over = ", ".join(f"{amount} {name}" for name, amount in sorted(excess.items()))
+        return f"VMs and slots on {host} take {over} more than it has"
+
+    def changed_on(self, host: str) -> list[Reservation]:
+        """The slots of the host that say of themselves otherwise than is so: they have room or have none."""
+        excess, slots = self._excess(host), self._slots(host)
+        crowded = {one.name for one in too_much(slots, excess)} if excess else set[str]()
+        return [one for one in slots if (one.name in crowded) != has_no_room(one)]
+
+    def _slots(self, host: str) -> list[Reservation]:
+        return [one for one in self._slots_on(host) if one.spec.type == FAILOVER]
+
+
+def has_no_room(slot: Reservation) -> bool:
+    """Whether the slot says of itself that its room is not there."""
+    ready = condition(slot.status.conditions, "Ready")
+    return ready is not None and ready.status == "False" and ready.reason == NO_ROOM_REASON
+
+
+def too_much(slots: Iterable[Reservation], excess: Mapping[str, int]) -> list[Reservation]:
+    """So many slots that the excess goes with them; those first that are known to have no room, then those with the
+    fewest members. Consumed ones stay.
+    """
+    left = {name: amount for name, amount in excess.items() if amount > 0}
+    chosen: list[Reservation] = []
+    for slot in sorted((one for one in slots if one.status.consumer is None), key=_by_members):
+        if any(slot.spec.resources.get(name, 0) > 0 for name in left):
+            chosen.append(slot)
+            left = {name: rest for name, at in left.items() if (rest := at - slot.spec.resources.get(name, 0)) > 0}
+    return chosen
+
+
+def _by_members(slot: Reservation) -> tuple[bool, int, str]:
+    members = slot.status.failover_reservation
+    return not has_no_room(slot), len(members.allocations) if members is not None else 0, slot.name

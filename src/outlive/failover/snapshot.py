@@ -21,11 +21,10 @@ from outlive.failover.planner.greedy import failure
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import RepackInput
 from outlive.failover.planner.selection import SelectInput, select
-from outlive.failover.portions import whole
 from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.protection import Demands
-from outlive.failover.reconciler.overbooking import too_much
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
+from outlive.failover.slots import too_much
 from outlive.failover.topology import Topology
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
@@ -110,7 +109,7 @@ async def gather(
         for vm in observation.listing.vms
         if vm.id in observation.merged.unplaced
     )
-    demanded = whole(demands.among((*observation.vms, *unplaced)))
+    demanded = demands.among((*observation.vms, *unplaced))
     grouped = settings.failover.use_flavor_group_resources
     groups = groups_by_flavor(await flavor_groups(store)) if grouped else None
     sizes = {vm.id: enough_for(vm, resolve_size(vm, groups)) for vm in observation.vms}

@@ -33,20 +33,6 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         """The unit of failure of a host."""
         return self.units.get(host, host)
 
-    def narrowed(self, hosts: Iterable[str]) -> Topology:
-        """The same about these hosts only."""
-        if not self.units and not self.apart:
-            return self
-        names = set(hosts)
-        return Topology(
-            units={host: unit for host, unit in self.units.items() if host in names},
-            apart={
-                domain: {host: value for host, value in values.items() if host in names}
-                for domain, values in self.apart.items()
-            },
-            server_groups=self.server_groups,
-        )
-
 
 HOSTS_ALONE = Topology()
 """Every host is a unit, no domain is kept apart."""

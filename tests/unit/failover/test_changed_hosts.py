@@ -11,8 +11,12 @@ from tests.support.loops import run
 from tests.support.validating import bench
 
 from outlive.failover.reconciler.budget import RemovalBudget
-from outlive.failover.reconciler.overbooking import ChangedHosts, Crowding, too_much, validity_facts
-from outlive.failover.reconciler.validation import unusable
+from outlive.failover.reconciler.validation import (
+    ValidationKeys,
+    unusable,
+    validity_facts,
+)
+from outlive.failover.slots import OverbookedHosts, too_much
 from outlive.resources import (
     Amounts,
     Condition,
@@ -57,12 +61,12 @@ def test_slots_are_looked_at_again_only_when_their_host_changed_in_something_tha
     async def story() -> None:
         b = await bench()
         slots = [slot_of(2000, "s2", "a"), slot_of(2000, "s1", "a", "b")]
-        changed = ChangedHosts(b.validation.due_now, lambda name: slots if name == "h" else [])
-        assert changed.keys(host(), host(num_instances=3)) == []
-        assert changed.keys(host(), host(allocation=Amounts(cpu=1))) == []
-        assert changed.keys(host(), host(traits=("X",))) == ["s1", "s2"]
-        assert changed.keys(host(), None) == ["s1", "s2"]
-        assert changed.keys(None, host()) == []
+        changed = ValidationKeys(b.validation.due_now, lambda name: slots if name == "h" else [])
+        assert changed.of_host(host(), host(num_instances=3)) == []
+        assert changed.of_host(host(), host(allocation=Amounts(cpu=1))) == []
+        assert changed.of_host(host(), host(traits=("X",))) == ["s1", "s2"]
+        assert changed.of_host(host(), None) == ["s1", "s2"]
+        assert changed.of_host(None, host()) == []
         assert validity_facts(host()) == validity_facts(host(num_instances=1))
 
     run(story())
@@ -139,10 +143,10 @@ def test_a_slot_without_room_that_may_not_be_removed_covers_nobody_until_there_i
 
 def test_a_slot_of_a_crowded_host_stays_if_its_room_is_there_once_others_have_gone():
     slots = [slot_of(4000, "s1", "a", "b"), slot_of(2000, "s2", "a")]
-    crowding = Crowding(lambda host: slots if host == "h" else [], lambda host: {"cpu": 2000})
-    assert crowding.why("h", "s1") == ""
-    assert "2000 cpu" in crowding.why("h", "s2")
-    assert [one.name for one in crowding.unsettled("h")] == ["s2"]
+    overbooked = OverbookedHosts(lambda host: slots if host == "h" else [], lambda host: {"cpu": 2000})
+    assert overbooked.why("h", "s1") == ""
+    assert "2000 cpu" in overbooked.why("h", "s2")
+    assert [one.name for one in overbooked.changed_on("h")] == ["s2"]
 
 
 def test_the_budget_is_what_one_cycle_would_let_pass():

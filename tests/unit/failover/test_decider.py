@@ -3,15 +3,26 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.cycles import check_rules
 from tests.support.failover import GIB, Cloud
 from tests.support.loops import run
 
+from outlive.base.clock import LoopClock
 from outlive.base.errors import Unavailable
+from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.planner.actions import Need, Offer
+from outlive.failover.planner.assign import AssignInput
+from outlive.failover.planner.cleanup import CleanInput
+from outlive.failover.planner.selection import SelectInput
 from outlive.failover.ports import Inline
 from outlive.failover.protection import Demands
 from outlive.failover.reconciler import decider
+from outlive.failover.reconciler.decider import ENCODED, encode_large
 from outlive.failover.reconciler.reconciler import PASS_VMS
+from outlive.failover.sizing import ResolvedSize
+from outlive.resources.codec import encode_canonical
 from outlive.runtime.decisions import Decision
 
 
@@ -92,3 +103,47 @@ def test_slots_are_planned_anew_when_more_are_needed_than_can_be_added():
         await check_rules(cloud)
 
     run(story())
+
+
+MANY = 2 * ENCODED + 1
+vms = st.builds(
+    VmView,
+    id=st.text(max_size=3),
+    host=st.text(max_size=3),
+    also_needs=st.dictionaries(st.text(max_size=2), st.integers(0, 9), max_size=2),
+)
+slots = st.builds(SlotView, name=st.text(max_size=3), members=st.dictionaries(st.text(max_size=2), st.text(max_size=2)))
+inputs = st.one_of(
+    st.builds(
+        CleanInput,
+        vms=st.lists(vms, max_size=4).map(tuple),
+        slots=st.lists(slots, max_size=4).map(tuple),
+        hosts=st.lists(st.builds(HostView, name=st.text(max_size=2)), max_size=2).map(tuple),
+        now=st.sampled_from([0.0, 1.5]),
+    ),
+    st.builds(
+        SelectInput,
+        vms=st.lists(vms, max_size=3).map(tuple),
+        slots=st.just(()),
+        required=st.dictionaries(st.text(max_size=2), st.integers(0, 3)),
+        cycle=st.sampled_from([1, 2]),
+    ),
+)
+
+
+@pytest.mark.slow
+@given(inputs)
+def test_what_is_encoded_in_batches_is_what_is_encoded_at_once(value: CleanInput | SelectInput) -> None:
+    assert run(encode_large(value, LoopClock())) == encode_canonical(value)
+
+
+def test_large_tuples_and_maps_are_encoded_in_batches_in_the_same_order() -> None:
+    names = [f"h{number}" for number in range(MANY)]
+    value = AssignInput(
+        slots=tuple(SlotView(name=name, members={name: name}) for name in names),
+        vms=(VmView(id="v", host="h"),),
+        needs=(Need(vm="v", needed=1, size=ResolvedSize(), offer_class="c"),),
+        new={"c": Offer(hosts=tuple(names))},
+        free=dict.fromkeys(reversed(names), (1, 2)),
+    )
+    assert run(encode_large(value, LoopClock())) == encode_canonical(value)

@@ -18,8 +18,8 @@ from outlive.failover.check import CheckInput, check
 from outlive.failover.observation import StoreVMs
 from outlive.failover.planner.plan import plan
 from outlive.failover.planner.repack import repack
-from outlive.failover.reconciler.plan_writes import write_plan
-from outlive.failover.reconciler.writes import SlotWriter, write_moves
+from outlive.failover.reconciler.plan_writes import actions_of, write_plan
+from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.slots import slot_view
 from outlive.failover.snapshot import Snapshot, gather, plan_input, repack_input
 from outlive.recovery.in_flight import in_flight
@@ -103,7 +103,7 @@ def test_every_prefix_of_a_plan_and_of_repacking_is_valid_and_nobody_has_less(se
             gathered = await look(store, using)
             writer = SlotWriter(store, clock=SystemClock(), ids=SeededIds(random.fork(str(made))), creator="test")
             result = plan(await plan_input(gathered))
-            await write_plan(writer, result, gathered.observation.objects)
+            await write_plan(writer, result.actions, gathered.observation.objects)
             has: dict[str, int] = {}
             for state in store.since():
                 now = judged(gathered, state)
@@ -114,7 +114,7 @@ def test_every_prefix_of_a_plan_and_of_repacking_is_valid_and_nobody_has_less(se
         moves = repack(await repack_input(gathered, limit=40, effort_s=0.2, seed=seed)).actions
         held = sum(one.spec.resources.memory_bytes for one in store.kept.values())
         seen = gathered.observation
-        assert await write_moves(writer, moves, seen.slots, seen.objects) == len(moves)
+        await write_plan(writer, actions_of(moves, seen.objects), seen.objects)
         for state in store.since():
             now = judged(gathered, state)
             assert all(now[vm] >= min(gathered.required.get(vm, 0), count) for vm, count in need.items())

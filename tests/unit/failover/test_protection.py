@@ -9,7 +9,6 @@ import pytest
 
 from outlive.base.errors import BadInput, Invalid
 from outlive.failover.model import VmView
-from outlive.failover.portions import whole
 from outlive.failover.protection import (
     LEVELS_LIMIT,
     PATTERNS_LIMIT,
@@ -62,7 +61,7 @@ def test_of_the_flavor_patterns_the_level_with_the_largest_priority_counts() -> 
 
 def test_a_level_that_there_is_not_counts_as_none_and_is_told() -> None:
     demands = Demands({"*": 2}, settings(default="plain"))
-    found = whole(demands.among([vm(level="gold"), vm(id="w", level="critical")]))
+    found = demands.among([vm(level="gold"), vm(id="w", level="critical")])
     assert demands.of(vm(level="gold")).level == "plain"
     assert found.unknown == {"v": "gold"}
     assert found.levels == {"v": "plain", "w": "critical"}
@@ -95,7 +94,7 @@ def test_all_ways_of_asking_agree() -> None:
         for project in ("", "p")
         for flavor in ("", "db_1", "web")
     ]
-    found = whole(demands.among(views))
+    found = demands.among(views)
     for view in views:
         one = demands.of(view)
         assert found.required.get(view.id, 0) == one.required == demands.required(view)

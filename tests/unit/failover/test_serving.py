@@ -22,9 +22,9 @@ from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.planner.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave
 from outlive.failover.ports import Inline
 from outlive.failover.protection import Demands
+from outlive.failover.reconciler.assignment import Assigner
 from outlive.failover.reconciler.cache import FleetCache, Informers
 from outlive.failover.reconciler.decider import Decider
-from outlive.failover.reconciler.serving import Serving
 from outlive.failover.separation import groups_of
 from outlive.failover.sizing import resolve_size
 from outlive.failover.topology import TopologyChoice
@@ -85,7 +85,7 @@ class World:
             choice=choice,
             follow_vms=False,
         )
-        self.serving = Serving(self.state, Decider(self.log, Inline(), clock=SystemClock()))
+        self.assigner = Assigner(self.state, Decider(self.log, Inline(), clock=SystemClock()))
         self.slots: dict[str, Reservation] = {}
         self.active: dict[str, list[str]] = {name: [] for name in HOSTS}
         self.vms: dict[str, VmView] = {}
@@ -159,7 +159,7 @@ class World:
     def serve(self, names: list[str], free: FreeAmounts = ROOMY, offer: Offer = EVERYWHERE) -> list[Action]:
         wishes = self.wishes(names)
         classes = {wish.offer_class for wish in wishes}
-        return self.serving.serve(
+        return self.assigner.assign(
             wishes, Offers(reuse=dict.fromkeys(classes, offer), new=dict.fromkeys(classes, offer)), free
         )
 

@@ -422,13 +422,3 @@ def test_peers_with_affinity_land_together_and_peers_with_anti_affinity_never_me
     (fail,) = [action for action in crowded.actions if isinstance(action, Fail)]
     assert "anti-affinity group f" in fail.detail
     assert planned(far, hosts[:5], dict.fromkeys("abc", 1), Topology(server_groups=False)).failed == 0
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_topology_of_some_hosts_answers_about_them_as_that_of_all(seed: int) -> None:
-    random, _, hosts, _ = fleet(seed)
-    whole = topology_of(hosts, unit="rack", apart=("power",))
-    some = [host.name for host in hosts if random.random() < 0.5]
-    narrow = whole.narrowed(some)
-    assert all(narrow.unit(host) == whole.unit(host) for host in some)
-    assert narrow.apart["power"].keys() == whole.apart["power"].keys() & set(some)

@@ -8,7 +8,7 @@ falls to the others; a slot without any known member is nobody's. A report only:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -103,67 +103,69 @@ class _Sum:
 
 def costs(given: CostInput) -> CostResult:
     """Add up the state."""
-    sums = CostSums(given)
-    sums.add_vms(given.vms)
-    sums.add_slots(given.slots)
-    return sums.result()
+    table, covered = CostTable(given.priorities), frozenset(given.covered)
+    for vm in given.vms:
+        need, tolerance = given.required.get(vm.id, 0), given.tolerances.get(vm.id)
+        table.add_vm(vm, given.levels.get(vm.id, ""), need, covered=vm.id in covered, tolerance=tolerance)
+    for slot in given.slots:
+        table.add_slot(slot)
+    return table.result()
 
 
-class CostSums:
-    """The sums, for whoever adds up a large fleet a part at a time: all VMs, and then all slots."""
+class CostTable:
+    """What levels and flavors cost, being added up: first all VMs, then all slots."""
 
-    def __init__(self, given: CostInput) -> None:
-        self._given = given
-        self._covered = frozenset(given.covered)
-        self._by_level = {name: _Sum() for name in given.priorities}
-        self._by_flavor: dict[str, _Sum] = {}
+    def __init__(self, priorities: Mapping[str, int]) -> None:
+        """``priorities``: level → priority."""
+        self._priorities = priorities
+        self._levels = {name: _Sum() for name in priorities}
+        self._flavors: dict[str, _Sum] = {}
         self._rows: dict[str, tuple[_Sum, _Sum]] = {}
         self._views: dict[str, VmView] = {}
-        self._members: set[str] = set()
-        self._nobody = [0, 0]
+        self._cpu_of_nobody = self._memory_of_nobody = 0
+        self._shared: set[str] = set()
+        """VMs that have a part of a slot."""
 
-    def add_vms(self, vms: Iterable[VmView]) -> None:
-        """Count these in the rows of their level and flavor."""
-        given = self._given
-        for vm in vms:
-            self._views[vm.id] = vm
-            level = self._by_level.setdefault(given.levels.get(vm.id, ""), _Sum())
-            self._rows[vm.id] = (level, self._by_flavor.setdefault(vm.flavor, _Sum()))
+    def add_vm(self, vm: VmView, level: str, need: int, *, covered: bool, tolerance: int | None = None) -> None:
+        """Count a VM of this level that needs so many slots."""
+        self._views[vm.id] = vm
+        rows = self._levels.setdefault(level, _Sum()), self._flavors.setdefault(vm.flavor, _Sum())
+        self._rows[vm.id] = rows
+        for row in rows:
+            row.vms += 1
+            if need > 0:
+                row.required += 1
+                row.covered += covered
+                row.tolerances += [] if tolerance is None else [tolerance]
+
+    def add_slot(self, slot: SlotView) -> None:
+        """Give each known member its part of the slot, cpu and memory."""
+        known = [self._views[member] for member in slot.members if member in self._views]
+        if not known:
+            self._cpu_of_nobody += slot.cpu_milli
+            self._memory_of_nobody += slot.memory_bytes
+            return
+        cpus = shares(slot.cpu_milli, [vm.cpu_milli for vm in known])
+        memories = shares(slot.memory_bytes, [vm.memory_bytes for vm in known])
+        for vm, cpu, memory in zip(known, cpus, memories, strict=True):
             for row in self._rows[vm.id]:
-                row.vms += 1
-                if given.required.get(vm.id, 0) > 0:
-                    row.required += 1
-                    row.covered += vm.id in self._covered
-                    row.tolerances += [given.tolerances[vm.id]] if vm.id in given.tolerances else []
-
-    def add_slots(self, slots: Iterable[SlotView]) -> None:
-        """Give each known member its part of these slots."""
-        for slot in slots:
-            known = [self._views[member] for member in slot.members if member in self._views]
-            if not known:
-                self._nobody[0] += slot.cpu_milli
-                self._nobody[1] += slot.memory_bytes
-            cpus = shares(slot.cpu_milli, [vm.cpu_milli for vm in known])
-            memories = shares(slot.memory_bytes, [vm.memory_bytes for vm in known])
-            for vm, cpu, memory in zip(known, cpus, memories, strict=True):
-                for row in self._rows[vm.id]:
-                    row.cpu_milli += cpu
-                    row.memory_bytes += memory
-                    row.protected_bytes += vm.memory_bytes if vm.id not in self._members else 0
-                self._members.add(vm.id)
-            for row in {row for one in known for row in self._rows[one.id]}:
-                row.slots += 1
+                row.cpu_milli += cpu
+                row.memory_bytes += memory
+                row.protected_bytes += vm.memory_bytes if vm.id not in self._shared else 0
+            self._shared.add(vm.id)
+        for row in {row for vm in known for row in self._rows[vm.id]}:
+            row.slots += 1
 
     def result(self) -> CostResult:
-        """What they come to."""
-        priorities, by_level, by_flavor = self._given.priorities, self._by_level, self._by_flavor
-        names = sorted(by_level, key=lambda name: (-priorities.get(name, 0), name))
+        """All of it."""
+        priorities, levels, flavors = self._priorities, self._levels, self._flavors
+        names = sorted(levels, key=lambda name: (-priorities.get(name, 0), name))
         return CostResult(
             levels=tuple(
-                LevelCost(level=name, priority=priorities.get(name, 0), **by_level[name].figures()) for name in names
+                LevelCost(level=name, priority=priorities.get(name, 0), **levels[name].figures()) for name in names
             ),
-            flavors=tuple(FlavorCost(flavor=name, **by_flavor[name].figures()) for name in sorted(by_flavor)),
-            nobody=Reserved(cpu_milli=self._nobody[0], memory_bytes=self._nobody[1]),
+            flavors=tuple(FlavorCost(flavor=name, **flavors[name].figures()) for name in sorted(flavors)),
+            nobody=Reserved(cpu_milli=self._cpu_of_nobody, memory_bytes=self._memory_of_nobody),
         )
 
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 from outlive.base.batches import batches
 from outlive.base.clock import Clock
 from outlive.base.errors import Unavailable
+from outlive.failover.calls import pins_projects
 from outlive.failover.fleet import Fleet
 from outlive.failover.locations import Locations, OnHypervisors
 from outlive.failover.model import SlotView, VmView
@@ -104,7 +105,9 @@ class FleetCache:
         self.slots: dict[str, SlotView] = {}
         """The same as they apply: on hosts that take no VMs they are not ready."""
         self.revision = 0
-        """Rises with every change of a slot or of a location."""
+        """Rises with every change that a plan of the fleet may depend on: of slots, hosts, and what is asked of VMs."""
+        self._pinning: set[str] = set()
+        """Hosts that take VMs of certain projects only."""
         self._domains: dict[str, dict[str, str]] = {}
         self.index = Fleet(self.topology())
 
@@ -161,6 +164,7 @@ class FleetCache:
         finally:
             self._missed = None
         self.known, self.locations, self.vms = built.known, built.locations, built.vms
+        self._pinning, self.revision = built._pinning, self.revision + 1
         self.unplaced, self.strangers, self.unknown_levels = built.unplaced, built.strangers, built.unknown_levels
         self.written, self.slots, self._domains, self.index = built.written, built.slots, built._domains, built.index
         for kind, name in missed:
@@ -178,6 +182,7 @@ class FleetCache:
         for some in batches(hosts, HOSTS_AT_ONCE):
             for host in some:
                 self._put_domains(host.name, host)
+                self._put_pins(host.name, host)
                 self.locations.put_host(host_view(host), _names(host))
             await pause(0)
         self.index = Fleet(self.topology())
@@ -250,6 +255,7 @@ class FleetCache:
             domains = self._domains.get(name, {})
             self.index.relabel(name, unit_of(domains, self._choice.unit), domains)
             self.mark(self.index.faulty())
+        self._put_pins(name, host)
         was_closed, was_there = self.locations.closed.get(name), name in self.locations.names
         listed = (
             self.locations.remove_host(name) if host is None else self.locations.put_host(host_view(host), _names(host))
@@ -260,6 +266,7 @@ class FleetCache:
             for vm in [vm for vm, view in self.known.items() if view.host == name and vm not in listed]:
                 self._locate(vm)
         if was_closed != self.locations.closed.get(name) or was_there != (host is not None):
+            self.revision += 1
             for slot in [slot for slot in self.slots.values() if slot.host == name]:
                 self._put_view(slot.name, self.written[slot.name])
 
@@ -276,6 +283,14 @@ class FleetCache:
         else:
             del self._domains[name]
         return True
+
+    def _put_pins(self, name: str, host: Hypervisor | None) -> None:
+        (self._pinning.add if host is not None and pins_projects((host,)) else self._pinning.discard)(name)
+
+    @property
+    def pins_projects(self) -> bool:
+        """Whether any host takes VMs of certain projects only."""
+        return bool(self._pinning)
 
     def put_vm(self, vm_id: str, view: VmView | None) -> None:
         """The VM source says this of a VM, or no longer knows it."""
@@ -374,7 +389,7 @@ class FleetCache:
             self.unknown_levels.pop(vm_id, None)
         if now is not None:
             if now != before:
-                self.revision += 1
+                self.revision += before is None or _asks(before) != _asks(now)
                 self.vms[vm_id] = now
                 required = self._demands.required(now)
                 self.index.add_vm(now, required)
@@ -382,6 +397,7 @@ class FleetCache:
                 self.mark((vm_id,))
             return
         if before is not None:
+            self.revision += 1
             del self.vms[vm_id]
             self.index.separation.forget(vm_id)
             if self.index.slots_of(vm_id):
@@ -585,3 +601,9 @@ def doubt(informer: Informer[R]) -> str:
 
 def _names(host: Hypervisor) -> dict[str, str]:
     return {one.id: one.name for one in host.status.instances if one.active and one.name}
+
+
+def _asks(vm: VmView) -> tuple[object, ...]:
+    """What slots for the VM depend on."""
+    place = (vm.host, vm.zone, vm.project, vm.flavor, vm.cpu_milli, vm.memory_bytes, vm.also_needs, vm.host_limit)
+    return (*place, vm.extra_specs, vm.os_type, vm.server_group, vm.group_policy, vm.level, vm.priority)

@@ -7,10 +7,12 @@ the spot; what would hold the event loop for more than about 50 ms goes through 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from outlive.base.batches import batches
 from outlive.base.clock import Clock
 from outlive.failover.planner.assign import AssignInput, AssignResult, assign
 from outlive.failover.planner.cleanup import CleanInput, CleanResult, LeaveInput, clean, leave
@@ -18,7 +20,6 @@ from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.planner.repack import RepackInput, RepackResult, repack
 from outlive.failover.planner.replan import replan
 from outlive.failover.planner.selection import SelectInput, SelectResult, select
-from outlive.failover.portions import encoded, in_portions
 from outlive.failover.ports import Computer
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.runtime.decisions import Decision, DecisionLog
@@ -27,6 +28,9 @@ INLINE_OBJECTS: Final = 1_500
 """VMs, slots and hosts of an input that is computed on the spot."""
 INLINE_NEEDS: Final = 200
 """VMs that miss slots in an assignment that is computed on the spot."""
+
+ENCODED: Final = 100
+"""Objects that are encoded together: slots have many members, and offers many hosts."""
 
 I = TypeVar("I", bound=msgspec.Struct)  # noqa: E741 - input
 O = TypeVar("O")  # noqa: E741 - output
@@ -108,8 +112,48 @@ class Decider:
     async def _use(self, decision: Decision[I, O], given: I, *, small: bool) -> O:
         if small:
             return self._log.use(decision, given)
-        raw = await in_portions(encoded(given), self._clock)
+        raw = await encode_large(given, self._clock)
         answer = await self._computer.compute(decision, raw)
         result: O = decode_as(decision.output, answer)
         self._log.keep(decision, raw, answer, empty=decision.is_empty(result))
         return result
+
+
+async def encode_large(value: msgspec.Struct, clock: Clock) -> bytes:
+    """``encode_canonical(value)``; others get their turn while its large tuples and maps are encoded."""
+    parts = [b"{"]
+    for name, content in sorted(_shown_fields(value)):
+        parts.append((b"," if len(parts) > 1 else b"") + encode_canonical(name) + b":")
+        if isinstance(content, tuple):
+            parts.append(b"[")
+            for number, some in enumerate(batches(content, ENCODED)):
+                parts.append((b"," if number else b"") + encode_canonical(some)[1:-1])
+                await clock.sleep(0)
+            parts.append(b"]")
+        elif isinstance(content, Mapping):
+            parts.append(b"{")
+            for number, pairs in enumerate(batches(sorted(content.items()), ENCODED)):
+                parts.append((b"," if number else b"") + encode_canonical(dict(pairs))[1:-1])
+                await clock.sleep(0)
+            parts.append(b"}")
+        else:
+            parts.append(encode_canonical(content))
+    parts.append(b"}")
+    return b"".join(parts)
+
+
+def _shown_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
+    """Wire name and content of the fields that its encoding has."""
+    for field in msgspec.structs.fields(value):
+        content = getattr(value, field.name)
+        if value.__struct_config__.omit_defaults and _is_default(field, content):
+            continue
+        yield field.encode_name, content
+
+
+def _is_default(field: msgspec.structs.FieldInfo, content: object) -> bool:
+    """As msgspec judges it: the very default, or an empty collection where that is the default."""
+    if field.default is not msgspec.NODEFAULT:
+        return content is field.default
+    factory = field.default_factory
+    return factory in (list, dict, set) and type(content) is factory and not content

@@ -7,14 +7,14 @@ were seen; one that changed meanwhile is left to the cycle and counted, unless s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
-from outlive.failover.planner.plan import PlanResult
+from outlive.failover.planner.repack import Move
 from outlive.failover.reconciler.writes import NewSlot, SlotWriter
 from outlive.resources import Reservation
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -39,7 +39,7 @@ class Written(msgspec.Struct, kw_only=True):
 
 async def write_plan(
     writer: SlotWriter,
-    result: PlanResult,
+    actions: Sequence[Action],
     objects: Mapping[str, Reservation],
     *,
     progress: Callable[[int], None] = lambda done: None,
@@ -51,7 +51,7 @@ async def write_plan(
     """
     work = _Writing(writer, objects, progress)
     try:
-        for joins, leaves in _stages(result.actions):
+        for joins, leaves in _stages(actions):
             await work.join(joins)
             if leaves and work.written.changed_meanwhile:
                 raise Conflict("a slot was changed meanwhile", remedy="repeat: a new plan goes on from there")
@@ -61,6 +61,17 @@ async def write_plan(
         message = f"{error.message}; {done.opened} slots were opened, {done.joined} joined and {done.left} left"
         raise type(error)(message, place=error.place, remedy="repeat: a new plan goes on from there") from error
     return work.written
+
+
+def actions_of(moves: Iterable[Move], objects: Mapping[str, Reservation]) -> list[Action]:
+    """Moves of a repacking as actions of a plan: each is a stage of its own."""
+    actions: list[Action] = []
+    for move in moves:
+        if move.joins:
+            host = objects[move.joins].status.host
+            actions.append(Join(slot=move.joins, vm=move.vm, vm_host=move.vm_host, host=host))
+        actions.append(Leave(slot=move.leaves, vm=move.vm))
+    return actions
 
 
 def _stages(actions: Sequence[Action]) -> Iterator[tuple[list[Open | Join], list[Leave]]]:

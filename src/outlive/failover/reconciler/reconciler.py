@@ -11,7 +11,7 @@ one completes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -23,39 +23,30 @@ from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
 from outlive.base.random import Random
-from outlive.failover.calls import Caller, pins_projects
+from outlive.failover.calls import Caller
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.fleet import FreeAmounts
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import SlotView, VmView
 from outlive.failover.observation import Observation
-from outlive.failover.offers import Wanted, gather_offers, wanted
+from outlive.failover.offers import Wanted
 from outlive.failover.planner.actions import Fail, Leave
-from outlive.failover.planner.cleanup import CleanInput, CleanResult, LeaveInput, departure
-from outlive.failover.planner.plan import PlanInput
-from outlive.failover.planner.repack import RepackInput, concerned
-from outlive.failover.planner.selection import (
-    PauseInput,
-    SelectInput,
-    SelectResult,
-    next_pause_s,
-    service_rank,
-)
+from outlive.failover.planner.cleanup import CleanResult, departure
+from outlive.failover.planner.selection import PauseInput, next_pause_s, service_rank
 from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.protection import ProtectionSettings
 from outlive.failover.reconciler.apply import Changes, Outcome
+from outlive.failover.reconciler.assignment import Assigner
 from outlive.failover.reconciler.budget import RemovalBudget
 from outlive.failover.reconciler.cache import FleetCache, check_current
 from outlive.failover.reconciler.coverage import CoverageWriter
 from outlive.failover.reconciler.decider import Decider
+from outlive.failover.reconciler.inputs import Inputs
 from outlive.failover.reconciler.report import CoverageReport
-from outlive.failover.reconciler.serving import Serving
-from outlive.failover.reconciler.steps import Aborted, Step
 from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.report.forecast import Forecast, Pass
-from outlive.failover.report.reporter import Reporter, Summary
-from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
+from outlive.failover.report.reporter import Reporter, Step, Summary
 from outlive.failover.vms import VmList
-from outlive.resources import FlavorGroupSpec, R
+from outlive.resources import R
 from outlive.resources.reasons.coverage import CoverageReason
 from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.informer import Informer
@@ -88,7 +79,6 @@ SEARCHED_VMS: Final = 20_000
 """Larger fleets are neither repacked nor planned anew for the sake of a few VMs."""
 QUIET_S: Final = 3.0
 """How long the number of VMs that miss slots must not change before the whole fleet is planned between ticks."""
-NO_BRAKE: Final = 2**62
 
 _log = get_logger("failover.reconciler")
 
@@ -120,6 +110,16 @@ class Context:
     protection: ProtectionSettings = field(default_factory=ProtectionSettings)
 
 
+class Aborted(Unavailable):
+    """A tick that could not go on, and during which step. If it could not read, nothing was written."""
+
+    code = "cycle-aborted"
+
+    def __init__(self, step: Step, error: OutliveError) -> None:
+        super().__init__(f"cycle aborted at step {step.value}: {error}")
+        self.step = step
+
+
 class Reconciler:
     """See the module."""
 
@@ -130,9 +130,10 @@ class Reconciler:
         self._cache = context.cache
         self._budget = budget
         self._lock = lock
-        self._caller = Caller(profile=context.settings.profile)
+        caller = Caller(profile=context.settings.profile)
+        self._inputs = Inputs(self._cache, context.placement, self._config, caller, context.clock)
         self._changes = Changes(self._cache, context.writer, context.reporter, judge=self._judge, free=context.free)
-        self._serving = Serving(self._cache, context.decider)
+        self._assigner = Assigner(self._cache, context.decider)
         self._report = CoverageReport(
             self._cache, context.coverage, context.reporter, context.clock, lock, context.faults
         )
@@ -147,9 +148,9 @@ class Reconciler:
         self._looked_up: set[str] = set()
         self._closed: set[str] = set()
         """Slots whose write failed since the last tick: nobody joins them."""
-        self._planned: int | None = None
-        """The revision of the cache at which planning anew changed nothing."""
-        self._settled: int | None = None
+        self._planned: Hashable = None
+        """What planning anew rested on when it changed nothing."""
+        self._packed: int | None = None
         """The revision of the cache at which repacking found nothing to do."""
         self._cache.changed = self._notify
 
@@ -299,13 +300,7 @@ class Reconciler:
         departing = sorted(vm for vm in vms if cache.departs(vm))
         lost: list[str] = []
         if departing:
-            given = LeaveInput(
-                vms=tuple(cache.vms[vm] for vm in departing if vm in cache.vms),
-                gone=tuple(vm for vm in departing if vm not in cache.vms),
-                slots=tuple(cache.slots_of(departing)),
-                now=self._context.clock.now(),
-            )
-            lost += await self._leave(self._context.decider.leave(given))
+            lost += await self._leave(self._context.decider.leave(self._inputs.leave(departing)))
         faulty = cache.index.faulty()
         if any(vm in cache.vms for vm in faulty):
             lost += await self._leave(await self._judge(cache.slots_of(faulty)))
@@ -325,28 +320,11 @@ class Reconciler:
 
     async def _judge(self, slots: Sequence[SlotView]) -> CleanResult:
         """What leaves these slots, which are all slots of their members at fault; without the brake."""
-        return await self._context.decider.clean(self._clean_input(slots, memberships=0, share=1.0, number=NO_BRAKE))
+        return await self._context.decider.clean(self._inputs.clean(slots, grace_s=self._grace_s))
 
-    def _clean_input(self, slots: Sequence[SlotView], *, memberships: int, share: float, number: int) -> CleanInput:
-        cache = self._cache
-        members = sorted({vm for slot in slots for vm in slot.members})
-        active: dict[str, list[str]] = {}
-        for vm in members:
-            if (host := cache.locations.first(vm)) is not None:
-                active.setdefault(host, []).append(vm)
-        hosts = {host for slot in slots for host in (slot.host, *slot.members.values())}
-        hosts.update(cache.vms[vm].host for vm in members if vm in cache.vms)
-        return CleanInput(
-            vms=tuple(cache.vms[vm] for vm in members if vm in cache.vms),
-            hosts=tuple(HostView(name=host, active=tuple(vms)) for host, vms in sorted(active.items())),
-            slots=tuple(slots),
-            memberships=memberships,
-            now=self._context.clock.now(),
-            grace_s=self._context.settings.grace_pauses * self._config.reconcile_interval_s,
-            brake_share=share,
-            brake_number=number,
-            topology=cache.topology(hosts),
-        )
+    @property
+    def _grace_s(self) -> float:
+        return self._context.settings.grace_pauses * self._config.reconcile_interval_s
 
     async def _suspects(self) -> tuple[list[SlotView], int]:
         """The slots that a clean-up has to look at, and how many memberships there are."""
@@ -376,8 +354,12 @@ class Reconciler:
         settings, reporter = self._context.settings, self._context.reporter
         suspects, memberships = await self._suspects()
         self._budget.refill(memberships)
-        given = self._clean_input(
-            suspects, memberships=memberships, share=settings.brake_share, number=settings.brake_number
+        given = self._inputs.clean(
+            suspects,
+            grace_s=self._grace_s,
+            memberships=memberships,
+            share=settings.brake_share,
+            number=settings.brake_number,
         )
         result = await self._decided(self._context.decider.clean(given))
         reporter.brake(result.brake)
@@ -416,56 +398,27 @@ class Reconciler:
     ) -> Outcome:
         context = self._context
         greq = global_request_id()
-        wishes = await self._wishes(vms)
-        offers = await gather_offers(context.placement, self._caller, wishes, requests=requests, request_id=greq)
+        missing = self._inputs.wanted(vms)
+        offers = await self._inputs.offers(missing, requests)
         used = so_far.opened if limit_new else ()
         closed = self._closed | so_far.closed
         async with self._lock:
-            wishes = [wish for wish in wishes if self._unchanged(wish)]
-            if len(wishes) <= PASS_VMS:
-                actions = self._serving.serve(
-                    wishes, offers, context.free(), closed=closed, limit_new=limit_new, used=used
+            missing = [one for one in missing if self._unchanged(one)]
+            if len(missing) <= PASS_VMS:
+                actions = self._assigner.assign(
+                    missing, offers, context.free(), closed=closed, limit_new=limit_new, used=used
                 )
                 if not scarce or not any(isinstance(action, Fail) for action in actions):
                     return await self._changes.assign(actions, requests, greq)
-        given = self._serving.assign_input(
-            wishes, offers, context.free(), closed=closed, limit_new=limit_new, used=used
-        )
+        given = self._inputs.assign(missing, offers, context.free(), closed=closed, limit_new=limit_new, used=used)
         answer = await self._decided(context.decider.assign(given))
         return await self._changes.assign(answer.actions, requests, greq, lambda: self._lock)
 
-    async def _wishes(self, vms: Iterable[str], needed: Mapping[str, int] | None = None) -> list[Wanted]:
-        """What these located VMs miss, with sizes and classes."""
-        cache = self._cache
-        groups = await self._groups()
-        with_project = pins_projects(cache.informers.hypervisors.items())
-        return [
-            wanted(
-                view,
-                cache.index.misses(vm) if needed is None else needed.get(vm, 1),
-                slot_size(view, groups),
-                with_project=with_project,
-            )
-            for vm in vms
-            if (view := cache.vms.get(vm)) is not None
-        ]
-
-    def _unchanged(self, wish: Wanted) -> bool:
-        """Whether the wish is that of the VM still, after placement was asked; others come up again by themselves."""
-        cache, vm = self._cache, wish.vm.id
-        return cache.vms.get(vm) == wish.vm and cache.index.misses(vm) == wish.needed and not cache.misplaced(vm)
-
-    async def _groups(self) -> Mapping[str, FlavorGroupSpec] | None:
-        """Flavor → group; ``None`` where slots are of the VMs' own sizes, as also while groups cannot be read."""
-        if not self._config.use_flavor_group_resources:
-            return None
-        informer = self._cache.informers.groups
-        try:
-            check_current(informer)
-        except Unavailable as error:
-            _log.info("groups.unavailable", error=str(error))
-            return None
-        return groups_by_flavor(group.spec for group in informer.items())
+    def _unchanged(self, missing: Wanted) -> bool:
+        """Whether the VM misses the same still, after placement was asked; others come up again by themselves."""
+        cache, vm = self._cache, missing.vm.id
+        unchanged = cache.vms.get(vm) == missing.vm and cache.index.misses(vm) == missing.needed
+        return unchanged and not cache.misplaced(vm)
 
     # The tick
 
@@ -523,7 +476,8 @@ class Reconciler:
                 await cache.rebuild()
         await self._report_sources()
         cleaned, slots_kept = await self._clean_all()
-        chosen = await self._select()
+        draw = context.random.random()
+        chosen = await self._decided(context.decider.select(self._inputs.select(cycle=self._tick, draw=draw)))
         bare = first and not self._cache.slots and bool(chosen.missing)
         if bare or self._is_bare(len(chosen.missing)):
             outcome = await self._plan_fleet({one.vm for one in chosen.missing})
@@ -581,23 +535,6 @@ class Reconciler:
         reporter.observed(Observation(listing=self._listing, merged=merged))
         reporter.unknown_levels(cache.unknown_levels)
 
-    async def _select(self) -> SelectResult:
-        """Who misses slots, and who of them is served: nobody whose host is lost, those are recovered first."""
-        cache = self._cache
-        missing = [vm for vm in cache.index.missing() if vm in cache.vms]
-        vms = [cache.vms[vm] for vm in missing if cache.vms[vm].host not in cache.locations.lost]
-        given = SelectInput(
-            vms=tuple(vms),
-            slots=tuple(cache.slots_of(vm.id for vm in vms)),
-            required={vm.id: cache.required(vm) for vm in vms},
-            priorities={vm.id: priority for vm in vms if (priority := cache.priority(vm))},
-            limit=self._config.max_vms_to_process,
-            rotation=self._config.vm_selection_rotation_interval or 0,
-            cycle=self._tick,
-            draw=self._context.random.random(),
-        )
-        return await self._decided(self._context.decider.select(given))
-
     def _is_bare(self, missing: int) -> bool:
         """Whether most VMs that need slots miss some, and they are too many for a few ticks."""
         if missing <= max(PASS_VMS, BARE_TICKS * max(0, self._config.max_vms_to_process)):
@@ -609,35 +546,16 @@ class Reconciler:
         """Plan for everybody together, as a first plan does; slots that are there are planned anew where that helps."""
         context, cache = self._context, self._cache
         anew = bool(cache.slots)
-        needing = {vm: need for vm, view in cache.vms.items() if (need := cache.required(view))}
-        if not anew:
-            needing = {vm: need for vm, need in needing.items() if vm in missing}
-        needing = {vm: need for vm, need in needing.items() if cache.vms[vm].host not in cache.locations.lost}
-        wishes = await self._wishes(needing, needing)
         requests = {vm: context.ids.uuid() for vm in sorted(missing)}
         greq = global_request_id()
-        caller = msgspec.structs.replace(self._caller, beside_slots=not anew)
-        offers = await gather_offers(context.placement, caller, wishes, requests=requests, request_id=greq)
-        revision = cache.revision
-        given = PlanInput(
-            vms=tuple(cache.vms.values()),
-            required=needing,
-            priorities={vm: priority for vm in needing if (priority := cache.priority(cache.vms[vm]))},
-            slots=tuple(cache.slots[name] for name in sorted(cache.slots)),
-            sizes={wish.vm.id: wish.size for wish in wishes},
-            classes={wish.vm.id: wish.offer_class for wish in wishes},
-            reuse=offers.reuse,
-            new=offers.new,
-            free=context.free().table(),
-            hosts=tuple(sorted(cache.locations.names)),
-            topology=cache.topology(),
-        )
+        given = await self._inputs.plan(missing, requests, context.free())
+        rests_on = self._fleet_now()
         answer = await self._decided(context.decider.replan(given) if anew else context.decider.plan(given))
         if any(isinstance(action, Leave) for action in answer.actions):
             outcome = await self._changes.switch(answer.actions, requests, greq, lambda: self._lock)
         else:
             outcome = await self._changes.assign(answer.actions, requests, greq, lambda: self._lock)
-        self._planned = revision if revision == cache.revision else None
+        self._planned = rests_on if rests_on == self._fleet_now() else None
         _log.info("plan.done", missing=answer.missing, created=outcome.created, reused=outcome.reused)
         for vm in sorted(requests.keys() - outcome.left.keys()):
             self._report.note_fail(vm, outcome.fails.get(vm))
@@ -648,33 +566,23 @@ class Reconciler:
         cache = self._cache
         stuck = any(fail.reason in PLANNED_ANEW for fail in outcome.fails.values())
         allowed = self._config.repack.max_changes_per_cycle > 0 and len(cache.vms) <= SEARCHED_VMS
-        return stuck and allowed and bool(cache.slots) and self._planned != cache.revision
+        return stuck and allowed and bool(cache.slots) and self._planned != self._fleet_now()
+
+    def _fleet_now(self) -> Hashable:
+        """What a plan rests on: another value means that the fleet is another, or has other room."""
+        free = self._context.free()
+        return self._cache.revision, free.names, free.amounts.tobytes()
 
     async def _repack(self) -> None:
         """Empty slots into others, as far as the settings allow; only while nobody misses anything."""
         context, cache, limit = self._context, self._cache, self._config.repack.max_changes_per_cycle
-        if limit <= 0 or not 0 < len(cache.vms) <= SEARCHED_VMS or not cache.slots or self._settled == cache.revision:
+        if limit <= 0 or not 0 < len(cache.vms) <= SEARCHED_VMS or not cache.slots or self._packed == cache.revision:
             return
-        slots = tuple(cache.slots[name] for name in sorted(cache.slots))
-        members = [vm for vm in concerned(slots) if vm in cache.vms]
-        wishes = await self._wishes(members, dict.fromkeys(members, 1))
-        offers = await gather_offers(
-            context.placement, self._caller, wishes, requests={}, request_id=global_request_id(), with_new=False
-        )
         revision = cache.revision
-        given = RepackInput(
-            slots=slots,
-            vms=tuple(cache.vms.values()),
-            required={vm.id: need for vm in cache.vms.values() if (need := cache.required(vm))},
-            classes={wish.vm.id: wish.offer_class for wish in wishes},
-            reuse=offers.reuse,
-            limit=limit,
-            seed=self._tick,
-            topology=cache.topology(),
-        )
+        given = await self._inputs.repack(limit=limit, seed=self._tick)
         result = await self._decided(context.decider.repack(given))
         made = await self._changes.move(result.actions, lambda: self._lock)
-        self._settled = revision if not result.actions else None
+        self._packed = revision if not result.actions else None
         _log.info("repack.done", cycle=self._tick, moves=made)
 
     def _pause(self, summary: Summary) -> float:
@@ -716,12 +624,6 @@ class Reconciler:
             return await deciding
         except OutliveError as error:
             raise Aborted(Step.DECIDE, error) from error
-
-
-def slot_size(vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None) -> ResolvedSize:
-    """The size of the VM's slots; never below the VM's own."""
-    size = resolve_size(vm, groups)
-    return enough_for(vm, size) if vm.cpu_milli > 0 and vm.memory_bytes > 0 else size
 
 
 def usual_forecast(clock: Clock, config: FailoverConfig, reporter: Reporter, coverage: CoverageWriter) -> Forecast:

@@ -14,7 +14,7 @@ from outlive.base.batches import batches
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.failover.analysis.costs import CostInput, CostSums
+from outlive.failover.analysis.costs import CostTable
 from outlive.failover.analysis.coverage import left_of, status_of
 from outlive.failover.analysis.tolerance import ToleranceSums, judge_broken
 from outlive.failover.planner.actions import Fail
@@ -30,8 +30,8 @@ from outlive.runtime.faults import ActiveFault, FaultRecorder
 
 TOGETHER = 200
 """VMs whose coverage is reported in one turn."""
-VMS_ADDED, SLOTS_ADDED = 1_000, 20
-"""VMs, and slots, whose costs are added up in one turn; slots have many members."""
+SLOTS_TOGETHER = 20
+"""Slots whose members are looked at in one turn."""
 FAULT_AFTER_S = 60.0
 """How long the location of a VM must be unknown before that is a fault: a move takes a while."""
 FAULTS = 50
@@ -191,24 +191,17 @@ class CoverageReport:
         """What each protection level covers and costs, where there are any."""
         if not levels:
             return
-        cache = self._cache
-        vms = (*cache.vms.values(), *(cache.known[vm] for vm in cache.unplaced))
-        given = CostInput(
-            vms=vms,
-            required={vm.id: need for vm in vms if (need := cache.required(vm))},
-            slots=tuple(cache.slots.values()),
-            levels={vm.id: level for vm in vms if (level := cache.level(vm))},
-            priorities={name: level.priority for name, level in levels.items()},
-            covered=tuple(covered),
-        )
-        sums = CostSums(given)
-        for listed in batches(given.vms, VMS_ADDED):
-            sums.add_vms(listed)
+        cache, served = self._cache, frozenset(covered)
+        table = CostTable({name: level.priority for name, level in levels.items()})
+        for vms in batches([*cache.vms.values(), *(cache.known[vm] for vm in cache.unplaced)], TOGETHER):
+            for vm in vms:
+                table.add_vm(vm, cache.level(vm), cache.required(vm), covered=vm.id in served)
             await self._clock.sleep(0)
-        for held in batches(given.slots, SLOTS_ADDED):
-            sums.add_slots(held)
+        for slots in batches(list(cache.slots.values()), SLOTS_TOGETHER):
+            for slot in slots:
+                table.add_slot(slot)
             await self._clock.sleep(0)
-        self._reporter.levels(sums.result())
+        self._reporter.levels(table.result())
 
     async def _forget(self, *, braked: bool) -> None:
         """Correct or delete what was published of VMs that are neither listed nor to run any more."""

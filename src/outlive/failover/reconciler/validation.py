@@ -26,10 +26,10 @@ from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.ports import PlacementPort
 from outlive.failover.reconciler.budget import RemovalBudget
-from outlive.failover.reconciler.overbooking import Crowding, has_no_room
-from outlive.failover.reconciler.writes import INVALID_REASON, NO_ROOM_REASON, SlotWriter
+from outlive.failover.reconciler.writes import INVALID_REASON, SlotWriter
 from outlive.failover.report.reporter import Reporter
 from outlive.failover.rules import may_run_on, validate_failover_reservation_resources
+from outlive.failover.slots import NO_ROOM_REASON, OverbookedHosts, has_no_room
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
 from outlive.resources.hosts import bad_condition
 from outlive.resources.reasons.failover_events import FailoverEvent
@@ -98,6 +98,17 @@ class Hosts(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Validated:
+    """What was found valid of a slot, and until when by the monotonic clock it is not asked about again."""
+
+    state: str
+    """The very state of the object that was looked at."""
+    until: float
+    calls: dict[str, Call]
+    """Member → the question that placement answered."""
+
+
 class SlotValidation:
     """The controller of single slots; its keys are names of reservations."""
 
@@ -118,14 +129,14 @@ class SlotValidation:
         clock: Clock,
         random: Random,
         ids: Ids,
-        turn: asyncio.Lock | None = None,
+        lock: asyncio.Lock | None = None,
         settle_s: float = 0.0,
         doubt: Callable[[], str] = lambda: "",
-        crowding: Crowding | None = None,
+        overbooked: OverbookedHosts | None = None,
     ) -> None:
         """``settle_s``: a slot whose members changed so recently is left to whoever is filling it, and looked at later.
-        ``doubt`` says why the caches are not to be believed right now, or nothing. ``crowding``: which slots of
-        a host are too much."""
+        ``doubt`` says why the caches are not to be believed right now, or nothing. ``overbooked``: which slots
+        have no room."""
         self._store = store
         self._hosts = hosts
         self._locator = locator
@@ -138,14 +149,14 @@ class SlotValidation:
         self._clock = clock
         self._random = random
         self._ids = ids
-        self._turn = turn or asyncio.Lock()
+        self._lock = lock or asyncio.Lock()
         self._settle_s = settle_s
         self._doubt = doubt
-        self._crowding = crowding
-        self._crowded: dict[str, float] = {}
+        self._overbooked = overbooked
+        self._overbooked_since: dict[str, float] = {}
         """Slots for which there was no room when they were looked at, and since when."""
-        self._due: dict[str, tuple[str, float]] = {}
-        """Slot → the version that was validated, and when it is due again by the monotonic clock."""
+        self._validated: dict[str, _Validated] = {}
+        """What was found valid and is not due again."""
         self._urgent: set[str] = set()
         """Slots whose host changed: they do not wait until their members settle."""
 
@@ -155,20 +166,20 @@ class SlotValidation:
             try:
                 slot = await self._store.get(Reservation, key)
             except NotFound:
-                self._due.pop(key, None)
-                self._crowded.pop(key, None)
+                self._validated.pop(key, None)
+                self._overbooked_since.pop(key, None)
                 self._urgent.discard(key)
                 return None
             if slot.spec.type != FAILOVER or slot.status.consumer is not None:
                 return None
-            known = self._due.get(key)
-            if known is not None and known[0] == _state(slot) and known[1] > self._clock.monotonic():
-                return Requeue(known[1] - self._clock.monotonic())
+            known = self._validated.get(key)
+            if known is not None and known.state == _state(slot) and known.until > self._clock.monotonic():
+                return Requeue(known.until - self._clock.monotonic())
             if slot.status.failover_reservation is None:
                 return self._later()
             urgent = key in self._urgent
             self._urgent.discard(key)
-            if not urgent and not self._why_crowded(slot) and (wait := self._settles_in(slot)) > 0:
+            if not urgent and not self._why_overbooked(slot) and (wait := self._settles_in(slot)) > 0:
                 return Requeue(wait)
             return await self._look(slot)
 
@@ -184,7 +195,7 @@ class SlotValidation:
     def due_now(self, slots: Iterable[str]) -> None:
         """Something that their validity rests on changed: the next look at these slots asks placement again."""
         for name in slots:
-            self._due.pop(name, None)
+            self._validated.pop(name, None)
             self._urgent.add(name)
 
     async def _look(self, slot: Reservation) -> Requeue | None:
@@ -192,14 +203,15 @@ class SlotValidation:
             validate_failover_reservation_resources(slot)
         except BadInput as error:
             return await self._illegal(slot, str(error))
-        if (wait := self._crowded_for(slot)) is not None and wait > 0:
+        if (wait := self._overbooked_for(slot)) is not None and wait > 0:
             return Requeue(wait)
         slot = await self._legal(slot)
-        verdict = await self.verdict(slot)
+        calls: dict[str, Call] = {}
+        verdict = await self.verdict(slot, calls)
         try:
             match verdict:
                 case Valid():
-                    return await self._passed(slot)
+                    return await self._passed(slot, calls)
                 case Transient(why=why):
                     _log.warning("validation.transient", slot=slot.name, why=why)
                     self._reporter.validated("transient")
@@ -214,12 +226,16 @@ class SlotValidation:
             # Somebody changed the slot meanwhile, so the verdict is about another slot: look again.
             return Requeue(0.0)
 
-    async def verdict(self, slot: Reservation) -> Verdict:
-        """Ask about every member, by id, up to the first that is not valid; about members that are alike only once."""
+    async def verdict(self, slot: Reservation, calls: dict[str, Call]) -> Verdict:
+        """Ask about every member, by id, up to the first that is not valid; about members that are alike only once.
+
+        A member that was found valid is asked about again once the slot is due, its host changed, or the question is
+        another. ``calls`` receives the question about each member.
+        """
         failover = slot.status.failover_reservation
         members = sorted(failover.allocations) if failover else []
         host = slot.status.host
-        if reason := self._why_crowded(slot):
+        if reason := self._why_overbooked(slot):
             return NoRoom(reason)
         if not members:
             return Valid()
@@ -229,36 +245,44 @@ class SlotValidation:
             return Transient(why)
         if reason := unusable(host, self._hosts.get(host)):
             return SlotInvalid(reason)
+        known = self._validated.get(slot.name)
+        trusted = known.calls if known is not None and known.until > self._clock.monotonic() else {}
         asked: dict[Hashable, Offer] = {}
         for vm_id in members:
-            await self._clock.sleep(0)  # placement of this process never waits: others get their turn here
             with request_context(req=vm_id):
-                verdict = await self._member_verdict(vm_id, host, asked)
+                try:
+                    vm = await self._locator.locate(vm_id)
+                except OutliveError as error:
+                    return Transient(f"VM {vm_id} cannot be looked up: {error}")
+                if vm is None:
+                    continue
+                calls[vm_id] = self._caller.validate(vm, host)
+                if trusted.get(vm_id) == calls[vm_id]:
+                    continue
+                await self._clock.sleep(0)  # placement of this process never waits: others get their turn here
+                verdict = await self._member_verdict(vm, host, asked)
             if not isinstance(verdict, Valid):
                 return verdict
         return Valid()
 
-    def _why_crowded(self, slot: Reservation) -> str:
+    def _why_overbooked(self, slot: Reservation) -> str:
         """Why there is no room for the slot; empty where there is, or where nobody can tell."""
         return (
-            self._crowding.why(slot.status.host, slot.name) if self._crowding is not None and not self._doubt() else ""
+            self._overbooked.why(slot.status.host, slot.name)
+            if self._overbooked is not None and not self._doubt()
+            else ""
         )
 
-    def _crowded_for(self, slot: Reservation) -> float | None:
+    def _overbooked_for(self, slot: Reservation) -> float | None:
         """Seconds until it is believed that there is no room for the slot; ``None`` where there is."""
-        if not self._why_crowded(slot):
-            self._crowded.pop(slot.name, None)
+        if not self._why_overbooked(slot):
+            self._overbooked_since.pop(slot.name, None)
             return None
         now = self._clock.monotonic()
-        return self._crowded.setdefault(slot.name, now) + OVERBOOKED_S - now
+        return self._overbooked_since.setdefault(slot.name, now) + OVERBOOKED_S - now
 
-    async def _member_verdict(self, vm_id: str, host: str, asked: dict[Hashable, Offer]) -> Verdict:
-        try:
-            vm = await self._locator.locate(vm_id)
-        except OutliveError as error:
-            return Transient(f"VM {vm_id} cannot be looked up: {error}")
-        if vm is None:
-            return Valid()
+    async def _member_verdict(self, vm: VmView, host: str, asked: dict[Hashable, Offer]) -> Verdict:
+        vm_id = vm.id
         if not may_run_on(vm, host):
             return MemberInvalid(vm_id, f"VM {vm_id} may not run on {host}, by its hostLimit")
         try:
@@ -297,14 +321,14 @@ class SlotValidation:
         """Take back what was said of illegal resources, or of room that is there again."""
         ready = condition(slot.status.conditions, "Ready")
         if has_no_room(slot):
-            return slot if self._why_crowded(slot) else await self._writer.set_ready(slot, True, message=HELD)
+            return slot if self._why_overbooked(slot) else await self._writer.set_ready(slot, True, message=HELD)
         if ready is None or ready.reason != INVALID_REASON:
             return slot
         written = await self._writer.set_ready(slot, True, message=HELD)
         self._reporter.slot_event(FailoverEvent.RESOURCES_LEGAL, slot.name, slot.metadata.uid)
         return written
 
-    async def _passed(self, slot: Reservation) -> Requeue:
+    async def _passed(self, slot: Reservation, calls: dict[str, Call]) -> Requeue:
         failover = slot.status.failover_reservation
         members = len(failover.allocations) if failover else 0
         self._reporter.slot_event(
@@ -313,9 +337,10 @@ class SlotValidation:
         self._reporter.validated("valid")
         if is_pending(slot):
             slot = await self._writer.acknowledge(slot)
-        pause = self._pause_s()
-        self._due[slot.name] = (_state(slot), self._clock.monotonic() + pause)
-        return Requeue(pause)
+        known, now = self._validated.get(slot.name), self._clock.monotonic()
+        until = known.until if known is not None and known.until > now else now + self._pause_s()
+        self._validated[slot.name] = _Validated(state=_state(slot), until=until, calls=calls)
+        return Requeue(until - now)
 
     async def _member_refused(self, slot: Reservation, vm: str, why: str) -> Requeue | None:
         failover = slot.status.failover_reservation
@@ -342,8 +367,8 @@ class SlotValidation:
     async def _removed(self, slot: Reservation, members: int, why: str) -> None:
         async with self._spending(members):
             await self._writer.delete(slot)
-        self._crowded.pop(slot.name, None)
-        self._due.pop(slot.name, None)
+        self._overbooked_since.pop(slot.name, None)
+        self._validated.pop(slot.name, None)
         _log.warning("validation.slot_deleted", slot=slot.name, host=slot.status.host, why=why)
         self._reporter.slot_event(FailoverEvent.SLOT_UNUSABLE, slot.name, slot.metadata.uid, why=why)
         self._reporter.validated("slot-invalid")
@@ -369,9 +394,9 @@ class SlotValidation:
 
     @contextlib.asynccontextmanager
     async def _spending(self, members: int) -> AsyncIterator[None]:
-        """The turn to remove so many members; what a failed write did not remove goes back to the budget."""
+        """The lock to remove so many members; what a failed write did not remove goes back to the budget."""
         try:
-            async with self._turn:
+            async with self._lock:
                 yield
         except OutliveError:
             self._budget.give_back(members)
@@ -402,3 +427,62 @@ def unusable(name: str, host: Hypervisor | None) -> str:
 
 def _state(slot: Reservation) -> str:
     return f"{slot.metadata.uid}/{slot.metadata.resource_version}"
+
+
+def validity_facts(host: Hypervisor) -> tuple[object, ...]:
+    """What the validity of a host's slots rests on; usage and running VMs change all the time and are not in it."""
+    status = host.status
+    return (
+        host.spec,
+        host.metadata.labels,
+        status.capacity,
+        status.effective_capacity,
+        status.aggregates,
+        status.traits,
+        status.capabilities,
+        status.domain_capabilities,
+        tuple((one.type, one.status) for one in status.conditions),
+        status.lost,
+        status.domain_state,
+    )
+
+
+class ValidationKeys:
+    """Which slots need a look because a host changed, or what is on it: the keys of watches."""
+
+    def __init__(
+        self,
+        due_now: Callable[[Iterable[str]], None],
+        slots_on: Callable[[str], Iterable[Reservation]],
+        overbooked: OverbookedHosts | None = None,
+    ) -> None:
+        """``due_now`` is told of slots that may be valid no more; ``overbooked``: which slots have no room."""
+        self._due_now = due_now
+        self._slots_on = slots_on
+        self._overbooked = overbooked
+
+    def of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> list[str]:
+        """The slots on a host that came, went, or changed in something that matters; else those of it that have room
+        and say otherwise, or have none and promise it.
+        """
+        host = new or old
+        if host is None or old is None:
+            return []
+        if new is not None and validity_facts(old) == validity_facts(new):
+            return self._without_room(host.name)
+        return self._due(slot for slot in self._slots_on(host.name) if slot.spec.type == FAILOVER)
+
+    def of_slot(self, old: Reservation | None, new: Reservation | None) -> list[str]:
+        """The slot itself, and those that lost their room to it, or got it back."""
+        slot = new or old
+        if slot is None:
+            return []
+        return sorted({slot.name, *(self._without_room(slot.status.host) if slot.status.host else ())})
+
+    def _without_room(self, host: str) -> list[str]:
+        return self._due(self._overbooked.changed_on(host)) if self._overbooked is not None else []
+
+    def _due(self, slots: Iterable[Reservation]) -> list[str]:
+        names = sorted(slot.name for slot in slots)
+        self._due_now(names)
+        return names

@@ -10,7 +10,7 @@ exactly his own, and a status is recognised by being what was written. Nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -19,8 +19,6 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
-from outlive.failover.model import SlotView
-from outlive.failover.planner.repack import Move
 from outlive.failover.slots import name_prefix
 from outlive.resources import (
     CREATOR_LABEL,
@@ -40,13 +38,12 @@ from outlive.resources import (
     with_condition,
 )
 from outlive.store import Store
+from outlive.store.access import read, swap
 
 NAME_TRIES = 5
 """Names that are drawn for a new slot before giving up."""
 ACTIVE_REASON = "ReservationActive"
 INVALID_REASON = "InvalidResources"
-NO_ROOM_REASON = "NoRoom"
-"""VMs have taken the room of the slot."""
 
 _log = get_logger("failover.writes")
 
@@ -61,16 +58,6 @@ class Shown(Protocol):
     def note_gone(self, ref: ObjectRef) -> None:
         """An acknowledged deletion."""
         ...
-
-
-class NotShown:
-    """Nobody caches."""
-
-    def note(self, obj: Reservation, *, replaced: str | None = None) -> None:
-        """Nothing to do."""
-
-    def note_gone(self, ref: ObjectRef) -> None:
-        """Nothing to do."""
 
 
 class NewSlot(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,10 +99,6 @@ class SlotWriter:
         self._clock = clock
         self._ids = ids
         self._creator = creator
-        self._shown: Shown = shown or NotShown()
-
-    def show_to(self, shown: Shown) -> None:
-        """Show acknowledged writes to this one from now on."""
         self._shown = shown
 
     async def fresh(self, name: str) -> Reservation:
@@ -145,7 +128,7 @@ class SlotWriter:
     async def open(self, new: NewSlot) -> Opened:
         """Create a slot, then give it host and first member. An error means that nothing is known to exist."""
         created = await self._create(new)
-        self._shown.note(created, replaced="")
+        self._show(created, replaced="")
         member = FailoverStatus(
             allocations=dict(sorted({**new.others, new.vm: new.vm_host}.items())),
             last_changed=as_datetime(self._clock.now()),
@@ -166,9 +149,11 @@ class SlotWriter:
         except NotFound:
             pass
         except Unknown:
-            if await self._still_there(slot):
+            found = await read(self._store, Reservation, slot.name)
+            if found is not None and found.metadata.uid == slot.metadata.uid and not found.metadata.deletion_timestamp:
                 raise
-        self._shown.note_gone(slot.ref)
+        if self._shown is not None:
+            self._shown.note_gone(slot.ref)
 
     async def _create(self, new: NewSlot) -> Reservation:
         """The object without a status, under a name of its own."""
@@ -213,55 +198,13 @@ class SlotWriter:
         return found
 
     async def _swap(self, slot: Reservation, status: ReservationStatus) -> Reservation:
-        try:
-            written = await self._store.replace_status(msgspec.structs.replace(slot, status=status))
-        except Unknown as error:
-            written = await self._applied(slot, status, error)
-        self._shown.note(written, replaced=slot.metadata.resource_version)
+        written = await swap(self._store, msgspec.structs.replace(slot, status=status))
+        self._show(written, replaced=slot.metadata.resource_version)
         return written
 
-    async def _applied(self, slot: Reservation, status: ReservationStatus, lost: Unknown) -> Reservation:
-        """After a lost answer: the object, if it carries exactly the status that was written."""
-        found = await self.fresh(slot.name)
-        if found.metadata.uid != slot.metadata.uid or found.status != status:
-            raise lost
-        return found
-
-    async def _still_there(self, slot: Reservation) -> bool:
-        try:
-            found = await self.fresh(slot.name)
-        except NotFound:
-            return False
-        return found.metadata.uid == slot.metadata.uid and found.metadata.deletion_timestamp is None
-
-
-async def write_moves(
-    writer: SlotWriter, moves: Sequence[Move], slots: Iterable[SlotView], objects: Mapping[str, Reservation]
-) -> int:
-    """Make moves that were decided on these slots, in order, up to the first surprise; how many were made.
-
-    A VM that joined and did not leave has a slot more than it needs until a later repacking empties that slot.
-    """
-    members = {slot.name: dict(slot.members) for slot in slots}
-    current = dict(objects)
-
-    async def put(slot: str) -> None:
-        if members[slot]:
-            current[slot] = await writer.set_members(current[slot], members[slot])
-        else:
-            await writer.delete(current[slot])
-
-    for made, move in enumerate(moves):
-        try:
-            if move.joins:
-                members[move.joins][move.vm] = move.vm_host
-                await put(move.joins)
-            del members[move.leaves][move.vm]
-            await put(move.leaves)
-        except (OutliveError, KeyError) as error:
-            _log.info("repack.stopped", vm=move.vm, made=made, error=str(error))
-            return made
-    return len(moves)
+    def _show(self, written: Reservation, *, replaced: str) -> None:
+        if self._shown is not None:
+            self._shown.note(written, replaced=replaced)
 
 
 def with_ready(

@@ -6,6 +6,7 @@ tells the same of the same object again is one event with a count; whoever recor
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
@@ -20,7 +21,6 @@ from outlive.failover.locations import Disagreement
 from outlive.failover.observation import Observation
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.cleanup import Brake, Deletion
-from outlive.failover.reconciler.steps import Step
 from outlive.failover.report.forecast import FullProtection, Outlook
 from outlive.resources import CPU, MEMORY, ObjectRef
 from outlive.resources.reasons.failover_events import EVENTS, FULL_PROTECTION, FailoverEvent
@@ -37,6 +37,15 @@ LEVEL_EVENTS = 50
 VM_KIND = "VirtualMachine"
 SLOT_KIND = "Reservation"
 CLUSTER = ObjectRef(kind="Cluster", name="default")
+
+
+class Step(enum.StrEnum):
+    """What a tick was doing when it could not go on: the label of the counter of aborted cycles."""
+
+    HYPERVISORS = "hypervisors"
+    VMS = "vms"
+    SLOTS = "slots"
+    DECIDE = "decide"
 
 
 class Events(Protocol):

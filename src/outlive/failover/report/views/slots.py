@@ -9,7 +9,6 @@ import msgspec
 from outlive.failover.analysis.costs import CostInput, costs
 from outlive.failover.analysis.coverage import CoverageInput, assess_state
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.portions import whole
 from outlive.failover.report.views.data import Cell, Table, ViewData, ready_word, shown_host
 
 
@@ -100,7 +99,7 @@ def levels(data: ViewData) -> Table:
         for vm, server in sorted(data.servers.items())
         if vm in data.reports
     )
-    demanded = whole(demands.among(vms))
+    demanded = demands.among(vms)
     slots = tuple(data.slots)
     told = assess_state(CoverageInput(vms=vms, required=demanded.required, slots=slots, topology=data.topology))
     given = CostInput(

@@ -20,13 +20,11 @@ from outlive.failover.planner.assign import AssignInput, result_of
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.reconciler.cache import FleetCache
 from outlive.failover.reconciler.decider import Decider
-from outlive.failover.separation import ServerGroup, groups_of
-
-KEY_PREFIX = "+new-"
-"""Begins the keys of slots that have no name yet; no name can begin so."""
+from outlive.failover.reconciler.inputs import KEY_PREFIX
+from outlive.failover.separation import ServerGroup
 
 
-class Serving:
+class Assigner:
     """Decides about VMs that miss slots."""
 
     def __init__(self, cache: FleetCache, decider: Decider) -> None:
@@ -34,9 +32,9 @@ class Serving:
         self._decider = decider
         self._greedy: Greedy | None = None
 
-    def serve(
+    def assign(
         self,
-        wishes: Sequence[Wanted],
+        missing: Sequence[Wanted],
         offers: Offers,
         free: FreeAmounts,
         *,
@@ -55,14 +53,14 @@ class Serving:
         record = _Record(self._cache, self._decider, offers, free, limit_new=limit_new, closed=closed, used=used)
         actions: list[Action] = []
         with index.trial():
-            for number, wish in enumerate(wishes):
-                if not index.has_vm(wish.vm.id):
+            for number, one in enumerate(missing):
+                if not index.has_vm(one.vm.id):
                     continue
                 prefix = f"{KEY_PREFIX}{number}-"
                 greedy.name_new_slots(prefix)
-                own = index.slots_of(wish.vm.id)
-                served = greedy.serve(wish.vm, wish.need)
-                record.keep(wish, own, served, greedy, prefix)
+                own = index.slots_of(one.vm.id)
+                served = greedy.serve(one.vm, one.need)
+                record.keep(one, own, served, greedy, prefix)
                 actions += served
         return actions
 
@@ -75,51 +73,6 @@ class Serving:
         if self._greedy is None or self._greedy.fleet is not index:
             self._greedy = Greedy(index, reuse={}, new={}, free={})
         return self._greedy
-
-    def assign_input(
-        self,
-        wishes: Sequence[Wanted],
-        offers: Offers,
-        free: FreeAmounts,
-        *,
-        closed: Collection[str] = (),
-        limit_new: bool = False,
-        used: Collection[str] = (),
-    ) -> AssignInput:
-        """The same question with the whole fleet, for ``failover.assign``."""
-        cache = self._cache
-        topology = cache.topology()
-        ids = {wish.vm.id for wish in wishes}
-        groups = groups_of(cache.vms.values(), _Needs(cache), ids) if topology.server_groups else ()
-        return AssignInput(
-            slots=tuple(cache.slots[name] for name in sorted(cache.slots)),
-            vms=tuple(wish.vm for wish in wishes),
-            needs=tuple(wish.need for wish in wishes),
-            priorities={wish.vm.id: priority for wish in wishes if (priority := cache.priority(wish.vm))},
-            reuse=offers.reuse,
-            new=offers.new,
-            free=free.table(),
-            hosts=tuple(sorted(cache.locations.names)),
-            one_new_per_host=limit_new,
-            used_hosts=tuple(used),
-            excluded_slots=tuple(sorted(closed)),
-            key_prefix=KEY_PREFIX,
-            groups=groups,
-            topology=topology,
-        )
-
-
-class _Needs(dict[str, int]):
-    """VM → slots that it needs, looked up in the cache."""
-
-    def __init__(self, cache: FleetCache) -> None:
-        super().__init__()
-        self._cache = cache
-
-    def get(self, vm: str, default: int = 0) -> int:  # type: ignore[override]
-        """What the VM needs."""
-        view = self._cache.vms.get(vm)
-        return self._cache.required(view) if view is not None else default
 
 
 class _Record:
@@ -147,25 +100,25 @@ class _Record:
         """Slots as the actions so far leave them."""
         self._explained: set[str] = set()
 
-    def keep(self, wish: Wanted, own: Sequence[str], actions: Sequence[Action], greedy: Greedy, prefix: str) -> None:
+    def keep(self, one: Wanted, own: Sequence[str], actions: Sequence[Action], greedy: Greedy, prefix: str) -> None:
         """One VM's decision; ``own``: the slots that it had."""
         failed = any(isinstance(action, Fail) for action in actions)
         joins = {action.slot: action.host for action in actions if isinstance(action, Join)}
         opened = {action.slot_key: greedy.opened[action.slot_key] for action in actions if isinstance(action, Open)}
-        group = self._cache.index.separation.group(wish.vm.id)
+        group = self._cache.index.separation.group(one.vm.id)
         theirs = self._slots_of(group) - {*own, *joins, *opened}
         names = sorted({*own, *joins, *theirs})
         slots = {name: self._pending.get(name) or self._cache.slots[name] for name in names}
         result = result_of([slots[name] for name in sorted(joins)], actions, opened)
         self._pending.update({slot.name: slot for slot in result.slots})
         hosts = [slot.host for slot in opened.values()]
-        if not failed or wish.offer_class not in self._explained:
+        if not failed or one.offer_class not in self._explained:
             given = AssignInput(
                 slots=tuple(slots.values()),
-                vms=(wish.vm,),
-                needs=(wish.need,),
-                reuse={wish.offer_class: Offer(hosts=tuple(dict.fromkeys(joins.values())))},
-                new={wish.offer_class: self._offered(wish.offer_class, hosts, whole=failed)},
+                vms=(one.vm,),
+                needs=(one.need,),
+                reuse={one.offer_class: Offer(hosts=tuple(dict.fromkeys(joins.values())))},
+                new={one.offer_class: self._offered(one.offer_class, hosts, whole=failed)},
                 free=self._free.table() if failed else {},
                 hosts=tuple(sorted(self._cache.locations.names)) if failed else (),
                 one_new_per_host=self._limit_new,
@@ -175,9 +128,9 @@ class _Record:
                 groups=(group,) if group is not None else (),
             )
             given = msgspec.structs.replace(given, topology=self._cache.topology(_hosts_in(given)))
-            self._decider.assigned(given, result, subject=wish.vm.id)
+            self._decider.assigned(given, result, subject=one.vm.id)
         if failed:
-            self._explained.add(wish.offer_class)
+            self._explained.add(one.offer_class)
         self._used += hosts if self._limit_new else ()
 
     def _slots_of(self, group: ServerGroup | None) -> set[str]:

@@ -1,0 +1,227 @@
+"""The input of every decision of the reconciler, made from the cache, in one place.
+
+What a decision sees of the fleet is of the moment when its input is made; placement's answers are a little older.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import Unavailable
+from outlive.base.logging import get_logger, global_request_id
+from outlive.failover.calls import Caller
+from outlive.failover.config import FailoverConfig
+from outlive.failover.fleet import FreeAmounts
+from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.offers import Offers, Wanted, gather_offers, wanted
+from outlive.failover.planner.assign import AssignInput
+from outlive.failover.planner.cleanup import CleanInput, LeaveInput
+from outlive.failover.planner.plan import PlanInput
+from outlive.failover.planner.repack import RepackInput, concerned
+from outlive.failover.planner.selection import SelectInput
+from outlive.failover.ports import PlacementPort
+from outlive.failover.reconciler.cache import FleetCache, check_current
+from outlive.failover.separation import groups_of
+from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
+from outlive.resources import FlavorGroupSpec
+
+KEY_PREFIX: Final = "+new-"
+"""Begins the keys of slots that have no name yet; no name can begin so."""
+NO_BRAKE: Final = 2**62
+_log = get_logger("failover.inputs")
+
+
+class Inputs:
+    """Makes the inputs."""
+
+    def __init__(
+        self, cache: FleetCache, placement: PlacementPort, config: FailoverConfig, caller: Caller, clock: Clock
+    ) -> None:
+        self._cache = cache
+        self._placement = placement
+        self._config = config
+        self._caller = caller
+        self._clock = clock
+
+    # Cleaning up
+
+    def leave(self, vms: Sequence[str]) -> LeaveInput:
+        """What these VMs, which give reason to leave a slot, have to leave."""
+        cache = self._cache
+        return LeaveInput(
+            vms=tuple(cache.vms[vm] for vm in vms if vm in cache.vms),
+            gone=tuple(vm for vm in vms if vm not in cache.vms),
+            slots=tuple(cache.slots_of(vms)),
+            now=self._clock.now(),
+        )
+
+    def clean(
+        self,
+        slots: Sequence[SlotView],
+        *,
+        grace_s: float,
+        memberships: int = 0,
+        share: float = 1.0,
+        number: int = NO_BRAKE,
+    ) -> CleanInput:
+        """What leaves these slots, which are all slots of their members at fault; without the brake unless told."""
+        cache = self._cache
+        members = sorted({vm for slot in slots for vm in slot.members})
+        active: dict[str, list[str]] = {}
+        for vm in members:
+            if (host := cache.locations.first(vm)) is not None:
+                active.setdefault(host, []).append(vm)
+        hosts = {host for slot in slots for host in (slot.host, *slot.members.values())}
+        hosts.update(cache.vms[vm].host for vm in members if vm in cache.vms)
+        return CleanInput(
+            vms=tuple(cache.vms[vm] for vm in members if vm in cache.vms),
+            hosts=tuple(HostView(name=host, active=tuple(vms)) for host, vms in sorted(active.items())),
+            slots=tuple(slots),
+            memberships=memberships,
+            now=self._clock.now(),
+            grace_s=grace_s,
+            brake_share=share,
+            brake_number=number,
+            topology=cache.topology(hosts),
+        )
+
+    # Giving slots
+
+    def select(self, *, cycle: int, draw: float) -> SelectInput:
+        """Who misses slots, and who of them is served: nobody whose host is lost, those are recovered first."""
+        cache = self._cache
+        missing = [vm for vm in cache.index.missing() if vm in cache.vms]
+        vms = [cache.vms[vm] for vm in missing if cache.vms[vm].host not in cache.locations.lost]
+        return SelectInput(
+            vms=tuple(vms),
+            slots=tuple(cache.slots_of(vm.id for vm in vms)),
+            required={vm.id: cache.required(vm) for vm in vms},
+            priorities=self._priorities(vms),
+            limit=self._config.max_vms_to_process,
+            rotation=self._config.vm_selection_rotation_interval or 0,
+            cycle=cycle,
+            draw=draw,
+        )
+
+    def wanted(self, vms: Iterable[str], needed: Mapping[str, int] | None = None) -> list[Wanted]:
+        """What these located VMs miss, or ``needed`` of them, with sizes and classes."""
+        cache, groups = self._cache, self._groups()
+        return [
+            wanted(
+                view,
+                cache.index.misses(vm) if needed is None else needed.get(vm, 1),
+                slot_size(view, groups),
+                with_project=cache.pins_projects,
+            )
+            for vm in vms
+            if (view := cache.vms.get(vm)) is not None
+        ]
+
+    async def offers(self, missing: Sequence[Wanted], requests: Mapping[str, str]) -> Offers:
+        """Placement's answers for these."""
+        return await gather_offers(
+            self._placement, self._caller, missing, requests=requests, request_id=global_request_id()
+        )
+
+    def assign(
+        self,
+        missing: Sequence[Wanted],
+        offers: Offers,
+        free: FreeAmounts,
+        *,
+        closed: Collection[str] = (),
+        limit_new: bool = False,
+        used: Collection[str] = (),
+    ) -> AssignInput:
+        """What these get, asked with the whole fleet; the parameters are those of ``assignment.Assigner.assign``."""
+        cache, topology = self._cache, self._cache.topology()
+        ids = {one.vm.id for one in missing}
+        needs = {vm.id: cache.required(vm) for vm in cache.vms.values()} if topology.server_groups else {}
+        return AssignInput(
+            slots=tuple(cache.slots[name] for name in sorted(cache.slots)),
+            vms=tuple(one.vm for one in missing),
+            needs=tuple(one.need for one in missing),
+            priorities=self._priorities(one.vm for one in missing),
+            reuse=offers.reuse,
+            new=offers.new,
+            free=free.table(),
+            hosts=tuple(sorted(cache.locations.names)),
+            one_new_per_host=limit_new,
+            used_hosts=tuple(used),
+            excluded_slots=tuple(sorted(closed)),
+            key_prefix=KEY_PREFIX,
+            groups=groups_of(cache.vms.values(), needs, ids) if topology.server_groups else (),
+            topology=topology,
+        )
+
+    async def plan(self, missing: Collection[str], requests: Mapping[str, str], free: FreeAmounts) -> PlanInput:
+        """Slots for everybody; beside those that are there also for VMs that miss none, so that these can be planned
+        anew: then placement is asked as if there were no slots, because the plan counts their room itself."""
+        cache = self._cache
+        needing = {vm: need for vm, view in cache.vms.items() if (need := cache.required(view))}
+        if not cache.slots:
+            needing = {vm: need for vm, need in needing.items() if vm in missing}
+        needing = {vm: need for vm, need in needing.items() if cache.vms[vm].host not in cache.locations.lost}
+        wanted = self.wanted(needing, needing)
+        caller = msgspec.structs.replace(self._caller, beside_slots=not cache.slots)
+        offers = await gather_offers(self._placement, caller, wanted, requests=requests, request_id=global_request_id())
+        return PlanInput(
+            vms=tuple(cache.vms.values()),
+            required=needing,
+            priorities=self._priorities(cache.vms[vm] for vm in needing if vm in cache.vms),
+            slots=tuple(cache.slots[name] for name in sorted(cache.slots)),
+            sizes={one.vm.id: one.size for one in wanted},
+            classes={one.vm.id: one.offer_class for one in wanted},
+            reuse=offers.reuse,
+            new=offers.new,
+            free=free.table(),
+            hosts=tuple(sorted(cache.locations.names)),
+            topology=cache.topology(),
+        )
+
+    async def repack(self, *, limit: int, seed: int) -> RepackInput:
+        """Which members move so that slots empty."""
+        cache = self._cache
+        slots = tuple(cache.slots[name] for name in sorted(cache.slots))
+        vms = tuple(cache.vms.values())
+        required = {vm.id: need for vm in vms if (need := cache.required(vm))}
+        members = [vm for vm in concerned(slots) if vm in cache.vms]
+        wanted = self.wanted(members, dict.fromkeys(members, 1))
+        offers = await gather_offers(
+            self._placement, self._caller, wanted, requests={}, request_id=global_request_id(), with_new=False
+        )
+        return RepackInput(
+            slots=slots,
+            vms=vms,
+            required=required,
+            classes={one.vm.id: one.offer_class for one in wanted},
+            reuse=offers.reuse,
+            limit=limit,
+            seed=seed,
+            topology=cache.topology(),
+        )
+
+    def _priorities(self, vms: Iterable[VmView]) -> dict[str, int]:
+        return {vm.id: priority for vm in vms if (priority := self._cache.priority(vm))}
+
+    def _groups(self) -> Mapping[str, FlavorGroupSpec] | None:
+        """Flavor → group; ``None`` where slots are of the VMs' own sizes, as also while groups cannot be read."""
+        if not self._config.use_flavor_group_resources:
+            return None
+        informer = self._cache.informers.groups
+        try:
+            check_current(informer)
+        except Unavailable as error:
+            _log.info("groups.unavailable", error=str(error))
+            return None
+        return groups_by_flavor(group.spec for group in informer.items())
+
+
+def slot_size(vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None) -> ResolvedSize:
+    """The size of the VM's slots; never below the VM's own."""
+    size = resolve_size(vm, groups)
+    return enough_for(vm, size) if vm.cpu_milli > 0 and vm.memory_bytes > 0 else size
