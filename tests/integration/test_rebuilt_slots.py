@@ -6,6 +6,7 @@ import csv
 
 import msgspec
 import pytest
+from tests.support.failover import GIB
 from tests.support.live_failover import LiveCloud
 from tests.support.loops import run
 
@@ -28,18 +29,21 @@ AT_MOST = 1.05
 """Slots, against those of a first plan."""
 
 
+def memory_of(row: dict[str, str]) -> int:
+    """Bytes."""
+    return int(row["memory"].removesuffix("Gi")) * GIB
+
+
 async def fill(cloud: LiveCloud) -> int:
     """The example's hosts and VMs; how many VMs."""
     with example_files() as files:
-        hosts = list(csv.DictReader(files.hosts.open()))
-        vms = list(csv.DictReader(files.vms.open()))
-    sizes = {row["id"]: Amounts({"cpu": row["cpu"], "memory": row["memory"]}) for row in vms}
+        hosts = list(csv.DictReader(files.hosts.read_text().splitlines()))
+        vms = list(csv.DictReader(files.vms.read_text().splitlines()))
+    sizes = {row["id"]: Amounts(cpu=1000 * int(row["cpu"]), memory=memory_of(row)) for row in vms}
     for row in hosts:
         mine = [vm for vm in vms if vm["host"] == row["name"]]
-        memory = Amounts({"memory": row["memory"]}).memory_bytes
-        await cloud.host(
-            row["name"], zone=row["zone"], rack=row["domain-rack"], cpu=1000 * int(row["cpu"]), memory=memory
-        )
+        size = {"cpu": 1000 * int(row["cpu"]), "memory": memory_of(row)}
+        await cloud.host(row["name"], zone=row["zone"], rack=row["domain-rack"], **size)
         await cloud.set_host(
             await cloud.get_host(row["name"]),
             allocation=sum((sizes[vm["id"]] for vm in mine), Amounts()),

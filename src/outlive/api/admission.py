@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from outlive.base.errors import Invalid, NotFound, Refused
 from outlive.base.wording import count_of, listing
-from outlive.failover.protection import check_wishes
+from outlive.failover.protection import check_vm_protection
 from outlive.node.vm.start_order import circles
 from outlive.placement.pipelines import admit
 from outlive.resources import Cluster, Hypervisor, Pipeline, Resource, VirtualMachine
@@ -30,7 +30,7 @@ NAMED: Final = 6
 def admitted(obj: Resource) -> tuple[str, ...]:
     """Warnings for whoever writes it; ``Invalid`` with all errors where it cannot be used."""
     if isinstance(obj, VirtualMachine):
-        check_wishes(obj.name, obj.spec.protection, obj.spec.restart_priority)
+        check_vm_protection(obj.name, obj.spec.protection, obj.spec.restart_priority)
         _check_names(obj)
     if not isinstance(obj, Pipeline):
         return ()

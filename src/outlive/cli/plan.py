@@ -141,7 +141,9 @@ async def _repack(
         before, after = coverage_of(gathered, observation.slots), coverage_of(gathered, slots)
     if apply:
         writer = _writer(access, store, gathered.settings)
-        await write_plan(writer, actions_of(result.actions, observation.objects), observation.objects)
+        await write_plan(
+            writer, actions_of(result.actions, {slot.name: slot for slot in observation.slots}), observation.objects
+        )
     document = repack_document(result, before, after, applied=apply)
     then = _then(gathered, after, apply, wide=output.wide)
     output.show(document, lambda: [repack_head(document, after), *then])

@@ -31,10 +31,10 @@ class OnHypervisors(msgspec.Struct, frozen=True, kw_only=True):
     vms: tuple[VmView, ...] = ()
     unplaced: dict[str, CoverageReason] = {}
     """VM of the source that is to run and whose location is not known → why."""
-    sightings: dict[str, str] = {}
+    reporting: dict[str, str] = {}
     """VM → the host that reports it as active; of several the first by name, a lost one last."""
     duplicates: tuple[Disagreement, ...] = ()
-    """Further sightings of a VM that another host, earlier by name, reports as well (a live migration)."""
+    """Further hosts of a VM that another host, earlier by name, reports as well (a live migration)."""
     not_in_source: tuple[Disagreement, ...] = ()
     nowhere_active: int = 0
     """VMs of the source that no host reports as active."""
@@ -46,19 +46,19 @@ class OnHypervisors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def locate(
-    vm: VmView, sighting: str | None, *, on_own_host: bool, trust_hosts: bool, lost: bool = False
+    vm: VmView, reported_on: str | None, *, on_own_host: bool, trust_hosts: bool, lost: bool = False
 ) -> VmView | None:
     """The VM where it is, or ``None`` where the two sides do not say so together.
 
-    ``sighting`` is the host that reports it, ``lost`` whether that one is proven dead (then only such ones do),
+    ``reported_on`` is the host that reports it, ``lost`` whether that one is proven dead (then only such ones do),
     ``on_own_host`` whether the source's own host reports it. With ``trust_hosts`` the reporting host is the location;
     without, the source's is, and that very host must report the VM, unless it is due and no living host does.
     """
-    if sighting is None:
+    if reported_on is None:
         return vm if is_due(vm) else None
     if trust_hosts:
-        return located_at(vm, sighting)
-    return vm if on_own_host or (is_past(vm, sighting, lost=lost) and is_due(vm)) else None
+        return located_at(vm, reported_on)
+    return vm if on_own_host or (is_past(vm, reported_on, lost=lost) and is_due(vm)) else None
 
 
 def located_at(vm: VmView, host: str) -> VmView:
@@ -66,9 +66,9 @@ def located_at(vm: VmView, host: str) -> VmView:
     return msgspec.structs.replace(vm, host=host, source="hypervisor")
 
 
-def is_past(vm: VmView, sighting: str, *, lost: bool) -> bool:
+def is_past(vm: VmView, reported_on: str, *, lost: bool) -> bool:
     """Whether what the host reports is of the past: it is proven dead, or cannot run the VM, by the VM's document."""
-    return lost or (vm.held != () and sighting not in vm.held)
+    return lost or (vm.held != () and reported_on not in vm.held)
 
 
 def is_due(vm: VmView) -> bool:
@@ -191,7 +191,7 @@ class Locations:
 
         ``listed`` and ``reported``: only about these VMs of the source, and these that hosts report.
         """
-        sightings = {vm: self.first(vm) or "" for vm in (self._of if reported is None else reported) if vm in self._of}
+        reporting = {vm: self.first(vm) or "" for vm in (self._of if reported is None else reported) if vm in self._of}
         unplaced: dict[str, CoverageReason] = {}
         nowhere = unknown = another = unlisted = 0
         for vm in known if listed is None else listed:
@@ -209,17 +209,17 @@ class Locations:
         return OnHypervisors(
             vms=tuple(located.values()) if listed is None else (),
             unplaced=unplaced,
-            sightings=sightings,
+            reporting=reporting,
             duplicates=tuple(
                 Disagreement(vm=vm, name=self.called(vm, host), hypervisor=host)
-                for vm, first in sightings.items()
+                for vm, first in reporting.items()
                 if len(self._of[vm]) > 1
                 for host in self._of[vm]
                 if host != first
             ),
             not_in_source=tuple(
                 Disagreement(vm=vm, name=self.called(vm, host), hypervisor=host)
-                for vm, host in sightings.items()
+                for vm, host in reporting.items()
                 if vm not in known
             ),
             nowhere_active=nowhere,

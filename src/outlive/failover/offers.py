@@ -138,7 +138,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wanted(vm: VmView, needed: int, size: ResolvedSize, *, with_project: bool) -> Wanted:
-    """One VM's wish."""
+    """What one VM misses."""
     return Wanted(vm=vm, needed=needed, size=size, offer_class=placement_class(vm, size, with_project=with_project))
 
 
@@ -152,7 +152,7 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
 async def gather_offers(
     port: PlacementPort,
     caller: Caller,
-    wishes: Sequence[Wanted],
+    missing: Sequence[Wanted],
     *,
     requests: Mapping[str, str],
     request_id: str,
@@ -164,8 +164,8 @@ async def gather_offers(
     ``requests`` has the request id of each VM; a class is asked for under that of its first VM.
     """
     classes: dict[str, list[Wanted]] = {}
-    for wish in wishes:
-        classes.setdefault(wish.offer_class, []).append(wish)
+    for one in missing:
+        classes.setdefault(one.offer_class, []).append(one)
     limit = asyncio.Semaphore(CALLS_AT_ONCE)
     reuse: dict[str, Offer] = {}
     new: dict[str, Offer] = {}

@@ -176,7 +176,7 @@ def required(flavor: str, patterns: Mapping[str, int]) -> int:
 
 
 class Demands:
-    """How many slots VMs need and with what priority: the one place where patterns, levels and VMs' own wishes meet."""
+    """How many slots VMs need and with what priority: where patterns, levels and what VMs ask for meet."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ def check_protection(settings: ProtectionSettings) -> None:
                 raise BadInput(error.message, place=f"{place}.{pattern}", remedy=error.remedy) from None
 
 
-def check_wishes(vm: str, level: str, priority: int | None) -> None:
+def check_vm_protection(vm: str, level: str, priority: int | None) -> None:
     """``Invalid`` for what a VM asks for and no settings could give; a level that there is not yet is no error."""
     if level and not LEVEL_NAME.match(level):
         remedy = "letters, digits, '.', '_' and '-', at most 63 characters"

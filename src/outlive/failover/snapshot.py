@@ -74,7 +74,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         """Why it cannot be said where this VM is."""
         merged = self.observation.merged
         host = next(one.host for one in self.unplaced if one.id == vm)
-        return reason(merged.unplaced[vm], host=host, reported=merged.sightings.get(vm) or "no host")
+        return reason(merged.unplaced[vm], host=host, reported=merged.reporting.get(vm) or "no host")
 
 
 class _Local:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 from tests.support.cycles import check_rules, is_slot, six_hosts
-from tests.support.failover import Cloud, Fault
+from tests.support.failover import GIB, Cloud, Fault
 from tests.support.literal_rules import DependencyGraph
 from tests.support.loops import run
 
-from outlive.base.errors import Conflict, OutliveError
+from outlive.base.errors import Conflict, OutliveError, Unavailable
 from outlive.failover.fleet import FreeAmounts
 from outlive.failover.offers import free_amounts
+from outlive.failover.planner.actions import Leave, Open
 from outlive.resources import (
     Instance,
     Reservation,
@@ -144,5 +145,30 @@ def test_a_host_whose_room_went_meanwhile_is_decided_about_again():
         assert len(asked) == 2
         assert await cloud.covered() == {"a": True}
         assert cloud.metric("failover_reconciliation_reservations_failed_total") == 0
+
+    run(story())
+
+
+def test_a_vm_whose_new_slot_could_not_be_written_keeps_its_old_one():
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await cloud.hosts("h1", "h2", "h3")
+        await cloud.vm("a", "h1")
+        await cloud.cycle()
+        ((old, slot),) = (await cloud.slots()).items()
+        (other,) = {"h2", "h3"} - {slot.host}
+        new = Open(
+            slot_key="n", vm="a", vm_host="h1", host=other, cpu_milli=2000, memory_bytes=4 * GIB, group="std", zone="z"
+        )
+        cloud.store.faults.append(Fault("create", Unavailable("down"), where=is_slot))
+        changes = cloud.reconciler._changes
+        outcome = await changes.switch((new, Leave(slot=old, vm="a")), {}, "r")
+        assert outcome.failed == 1
+        assert await cloud.members() == {old: {"a": "h1"}}
+        await changes.switch((Leave(slot=old, vm="a"),), {}, "r")
+        assert await cloud.members() == {old: {"a": "h1"}}, "nobody loses what nothing replaces"
+        outcome = await changes.switch((new, Leave(slot=old, vm="a")), {}, "r")
+        (now,) = (await cloud.slots()).values()
+        assert (outcome.created, now.host, now.members) == (1, other, {"a": "h1"})
 
     run(story())

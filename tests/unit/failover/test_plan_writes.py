@@ -114,7 +114,7 @@ def test_every_prefix_of_a_plan_and_of_repacking_is_valid_and_nobody_has_less(se
         moves = repack(await repack_input(gathered, limit=40, effort_s=0.2, seed=seed)).actions
         held = sum(one.spec.resources.memory_bytes for one in store.kept.values())
         seen = gathered.observation
-        await write_plan(writer, actions_of(moves, seen.objects), seen.objects)
+        await write_plan(writer, actions_of(moves, {slot.name: slot for slot in seen.slots}), seen.objects)
         for state in store.since():
             now = judged(gathered, state)
             assert all(now[vm] >= min(gathered.required.get(vm, 0), count) for vm, count in need.items())

@@ -17,7 +17,7 @@ from outlive.failover.protection import (
     Protection,
     ProtectionSettings,
     check_protection,
-    check_wishes,
+    check_vm_protection,
     restart_order,
 )
 
@@ -135,9 +135,9 @@ def test_what_is_right_is_taken() -> None:
 
 
 def test_what_a_vm_asks_for_has_the_form_of_what_settings_can_give() -> None:
-    check_wishes("v", "", None)
-    check_wishes("v", "not-there-yet", -7)
+    check_vm_protection("v", "", None)
+    check_vm_protection("v", "not-there-yet", -7)
     for level, priority, place in (("a b", None, "spec.protection"), ("", 2**70, "spec.restartPriority")):
         with pytest.raises(Invalid) as refused:
-            check_wishes("v", level, priority)
+            check_vm_protection("v", level, priority)
         assert refused.value.place == place

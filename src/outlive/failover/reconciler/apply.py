@@ -21,7 +21,6 @@ from outlive.failover.fleet import FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
 from outlive.failover.planner.cleanup import Cause, CleanResult, Deletion, Drop, departure
-from outlive.failover.planner.repack import Move
 from outlive.failover.reconciler.cache import FleetCache
 from outlive.failover.reconciler.writes import NewSlot, SlotWriter
 from outlive.failover.report.reporter import Reporter
@@ -170,12 +169,12 @@ class Changes:
                 await run.do(together)
         return run.outcome
 
-    # Slots that are planned anew
+    # VMs that change slots
 
     async def switch(
         self, actions: Sequence[Action], requests: Mapping[str, str], request_id: str, hold: Hold = nullcontext
     ) -> Outcome:
-        """Let VMs join new slots and then leave their old ones, stage by stage, up to the first that is not allowed.
+        """Let VMs join other slots and then leave their old ones, stage by stage, up to the first that is not allowed.
 
         While a VM is in both, its own slots may clash with each other, so a stage is checked with the old ones left.
         """
@@ -190,50 +189,6 @@ class Changes:
                 if run.outcome.failed or run.outcome.left:
                     break
         return run.outcome
-
-    # Members that change slots
-
-    async def move(self, moves: Sequence[Move], hold: Hold = nullcontext) -> int:
-        """Join, then leave, in order, up to the first surprise; the number of moves that were made."""
-        for made, move in enumerate(moves):
-            try:
-                async with hold():
-                    if not await self._moved(move):
-                        return made
-            except OutliveError as error:
-                _log.info("repack.stopped", vm=move.vm, made=made, error=str(error))
-                return made
-        return len(moves)
-
-    async def _moved(self, move: Move) -> bool:
-        cache = self._cache
-        vm, leaves = cache.vms.get(move.vm), cache.written.get(move.leaves)
-        slot = self._object(move.leaves)
-        if vm is None or vm.host != move.vm_host or leaves is None or slot is None or move.vm not in leaves.members:
-            return False
-        if move.joins:
-            target, joined = self._object(move.joins), cache.written.get(move.joins)
-            if target is None or joined is None or not self.may_join(vm, move.joins):
-                return False
-            written = await self._writer.set_members(target, {**joined.members, vm.id: vm.host})
-            members = len(joined.members) + 1
-            self._reporter.slot_event(
-                FailoverEvent.SLOT_REUSED,
-                written.name,
-                written.metadata.uid,
-                vm=vm.id,
-                host=joined.host,
-                members=members,
-            )
-        elif cache.index.misses(vm.id) or len(cache.counting(vm)[0]) <= cache.required(vm):
-            return False
-        left = {member: host for member, host in cache.written[move.leaves].members.items() if member != vm.id}
-        if left:
-            await self._writer.set_members(slot, left)
-        else:
-            await self._writer.delete(slot)
-        self._reporter.slot_event(FailoverEvent.MEMBER_REPACKED, leaves.name, leaves.uid, vm=vm.id, to=move.joins)
-        return True
 
     # What is allowed now
 
@@ -290,6 +245,8 @@ class _Assignment:
         self._request_id = request_id
         self._names: dict[str, str] = {}
         """Key of a new slot → its name."""
+        self._joined_last: dict[str, str] = {}
+        """VM → the slot that it joined last."""
         self._given_up: set[str] = set()
         self._refused = False
         """Something was not as decided: a failure that was decided after it is no answer any more."""
@@ -311,18 +268,21 @@ class _Assignment:
                     assert_never(first)
 
     def is_allowed(self, actions: Sequence[Action]) -> bool:
-        """Whether these may all be done: the rules hold for everybody once the VMs have left what they leave."""
+        """Whether these may all be done: once the VMs have left what they leave, the rules hold for everybody, and
+        nobody misses more than before."""
         cache, index = self._cache, self._cache.index
         with index.trial():
+            missing = {action.vm: index.misses(action.vm) for action in actions if index.has_vm(action.vm)}
             for action in actions:
-                if isinstance(action, Leave) and action.slot in cache.slots and index.has_vm(action.vm):
+                if isinstance(action, Leave) and action.slot in cache.slots and action.vm in missing:
                     index.leave(action.vm, action.slot)
             for action in actions:
                 vm = self._still(action) if isinstance(action, Join | Open) else None
                 if isinstance(action, Open):
                     if vm is None or not self._changes.may_open(vm, action):
                         return False
-                    index.add_slot(SlotView(name=action.slot_key, host=action.host))
+                    size = {"cpu_milli": action.cpu_milli, "memory_bytes": action.memory_bytes}
+                    index.add_slot(SlotView(name=action.slot_key, host=action.host, **size))
                     index.join(action.vm, action.slot_key)
                 elif isinstance(action, Join):
                     name = self._names.get(action.slot, action.slot)
@@ -332,7 +292,7 @@ class _Assignment:
                     if not index.separation.among(vm.id, index.admissible(index.vm(vm.id)) & bit):
                         return False
                     index.join(action.vm, name)
-        return True
+            return all(index.misses(vm) <= before for vm, before in missing.items() if index.has_vm(vm))
 
     def _leave(self, action: Join | Open) -> None:
         """Decide about this VM again."""
@@ -370,7 +330,7 @@ class _Assignment:
                 members = {**view.members, **{join.vm: join.vm_host for join in joins}}
                 await self._writer.set_members(slot, members)
             except Conflict:
-                if not await self._changes._reread(name):
+                if not await self._changes._reread(name) or self._checked:
                     break
                 continue
             except OutliveError as error:
@@ -400,6 +360,7 @@ class _Assignment:
 
     def _joined(self, join: Join, name: str, view: SlotView, members: int) -> None:
         self.outcome.reused += 1
+        self._joined_last[join.vm] = name
         self._reporter.slot_event(
             FailoverEvent.SLOT_REUSED, name, view.uid, vm=join.vm, host=view.host, members=members
         )
@@ -419,8 +380,10 @@ class _Assignment:
         """Take a VM out of a slot that it has others instead of."""
         cache, name = self._cache, action.slot
         slot, view = self._changes._object(name), cache.written.get(name)
-        if slot is None or view is None or action.vm not in view.members or action.vm in self.outcome.left:
+        if slot is None or view is None or action.vm not in view.members:
             return
+        if action.vm in self.outcome.left or action.vm in self.outcome.fails:
+            return  # it has not joined what it was to have instead
         left = {member: host for member, host in view.members.items() if member != action.vm}
         try:
             if left:
@@ -432,7 +395,8 @@ class _Assignment:
             cache.mark((action.vm,))
             _log.warning("slot.not_left", slot=name, vm=action.vm, error=str(error))
             return
-        self._reporter.slot_event(FailoverEvent.MEMBER_REPACKED, name, view.uid, vm=action.vm, to="")
+        to = self._joined_last.get(action.vm, "")
+        self._reporter.slot_event(FailoverEvent.MEMBER_REPACKED, name, view.uid, vm=action.vm, to=to)
 
     async def _open(self, action: Open) -> None:
         vm = self._still(action)
@@ -461,6 +425,7 @@ class _Assignment:
         slot = opened.slot
         self._names[action.slot_key] = slot.name
         self.outcome.created += 1
+        self._joined_last[action.vm] = slot.name
         self.outcome.opened.append(action.host)
         self._reporter.slot_event(
             FailoverEvent.SLOT_CREATED, slot.name, slot.metadata.uid, host=action.host, vm=action.vm

@@ -23,7 +23,7 @@ from outlive.store import Store, list_all
 WRITES_AT_ONCE = 8
 """Coverage objects that are written at the same time."""
 REREAD_S = 600.0
-"""How long the memory of what was told is believed."""
+"""How long the memory of what was published is believed."""
 TRIES = 3
 """Times that an object is read again because somebody else changed it."""
 
@@ -31,9 +31,9 @@ _log = get_logger("failover.coverage")
 
 
 class Listener(Protocol):
-    """Whoever wants to know what is told."""
+    """Whoever wants to know what is published."""
 
-    def told(self, statuses: Mapping[str, CoverageStatus], gone: Collection[str] = ()) -> None:
+    def published(self, statuses: Mapping[str, CoverageStatus], gone: Collection[str] = ()) -> None:
         """This is true of these VMs now; ``gone`` are not there any more."""
         ...
 
@@ -43,9 +43,9 @@ class Listener(Protocol):
 
 
 class CoverageWriter:
-    """Keeps the objects as told.
+    """Keeps the objects as published.
 
-    It remembers what it wrote, and reads all of them before its first write, whenever it is told to ``forget``, when
+    It remembers what it wrote, and reads all of them before its first write, whenever it has to ``forget``, when
     the store may be another one than it was, and every ``REREAD_S``: somebody else may have led meanwhile, or deleted
     some.
     """
@@ -61,11 +61,11 @@ class CoverageWriter:
         self._refused: set[str] = set()
         self._unreported: dict[str, None] = {}
         self.listener: Listener | None = None
-        """Told the same as is written, whether or not writing succeeds."""
+        """Gets the same as is written, whether or not writing succeeds."""
 
     @property
     def unreported(self) -> tuple[str, ...]:
-        """VMs whose last report did not get through: what was told of them before may not be true any more."""
+        """VMs whose last report did not get through: what was published of them before may not be true any more."""
         return tuple(self._unreported)
 
     def forget(self) -> None:
@@ -79,7 +79,7 @@ class CoverageWriter:
     async def publish(self, wanted: Mapping[str, CoverageStatus], *, gone: Collection[str] = ()) -> int:
         """Write what changed, delete ``gone``; the number of objects that could not be written."""
         if self.listener is not None:
-            self.listener.told(wanted, gone)
+            self.listener.published(wanted, gone)
         self._unreported.update(dict.fromkeys((*wanted, *gone)))
         known = await self._all()
         changed = [vm for vm in sorted(wanted) if not _says(known.get(vm), wanted[vm]) and vm not in self._refused]
@@ -104,18 +104,18 @@ class CoverageWriter:
         return len(failed)
 
     async def retract(self, wanted: Mapping[str, CoverageStatus]) -> None:
-        """Of these tell only those that are told to be covered and are not."""
+        """Of these publish only those that were published as covered and are not."""
         if wanted:
             known = await self._all()
             away = [vm for vm, status in wanted.items() if not status.covered and vm in known]
             await self.publish({vm: wanted[vm] for vm in away if known[vm].status.covered})
 
     async def published(self) -> tuple[str, ...]:
-        """The VMs about which something was told."""
+        """The VMs about which something was published."""
         return tuple(await self._all())
 
     def last(self, vm: str) -> CoverageStatus | None:
-        """What was last told about the VM, as far as it is remembered."""
+        """What was last published about the VM, as far as it is remembered."""
         known = self._remembered().get(vm)
         return known.status if known is not None else None
 
@@ -141,7 +141,7 @@ class CoverageWriter:
                     return
                 continue
             return
-        raise Conflict(f"Coverage/{vm} kept changing", remedy="the next cycle tells it again")
+        raise Conflict(f"Coverage/{vm} kept changing", remedy="the next cycle publishes it again")
 
     async def _create(self, vm: str, status: CoverageStatus) -> Coverage:
         try:
@@ -170,7 +170,7 @@ class CoverageWriter:
         known.pop(vm, None)
 
     def _remembered(self) -> dict[str, Coverage]:
-        """The memory while telling; somebody who forgets meanwhile starts over at the next telling."""
+        """The memory while publishing; somebody who forgets meanwhile starts over the next time."""
         if self._known is None:
             self._known = {}
             self._read_at = float("-inf")

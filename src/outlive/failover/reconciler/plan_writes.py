@@ -13,6 +13,7 @@ import msgspec
 
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
 from outlive.failover.planner.repack import Move
 from outlive.failover.reconciler.writes import NewSlot, SlotWriter
@@ -63,12 +64,12 @@ async def write_plan(
     return work.written
 
 
-def actions_of(moves: Iterable[Move], objects: Mapping[str, Reservation]) -> list[Action]:
+def actions_of(moves: Iterable[Move], slots: Mapping[str, SlotView]) -> list[Action]:
     """Moves of a repacking as actions of a plan: each is a stage of its own."""
     actions: list[Action] = []
     for move in moves:
         if move.joins:
-            host = objects[move.joins].status.host
+            host = slots[move.joins].host
             actions.append(Join(slot=move.joins, vm=move.vm, vm_host=move.vm_host, host=host))
         actions.append(Leave(slot=move.leaves, vm=move.vm))
     return actions

@@ -41,6 +41,7 @@ from outlive.failover.reconciler.cache import FleetCache, check_current
 from outlive.failover.reconciler.coverage import CoverageWriter
 from outlive.failover.reconciler.decider import Decider
 from outlive.failover.reconciler.inputs import Inputs
+from outlive.failover.reconciler.plan_writes import actions_of
 from outlive.failover.reconciler.report import CoverageReport
 from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.report.forecast import Forecast, Pass
@@ -581,9 +582,9 @@ class Reconciler:
         revision = cache.revision
         given = await self._inputs.repack(limit=limit, seed=self._tick)
         result = await self._decided(context.decider.repack(given))
-        made = await self._changes.move(result.actions, lambda: self._lock)
+        outcome = await self._changes.switch(actions_of(result.actions, cache.slots), {}, "", lambda: self._lock)
         self._packed = revision if not result.actions else None
-        _log.info("repack.done", cycle=self._tick, moves=made)
+        _log.info("repack.done", cycle=self._tick, moves=outcome.reused)
 
     def _pause(self, summary: Summary) -> float:
         config = self._config

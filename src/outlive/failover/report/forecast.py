@@ -318,7 +318,7 @@ class Forecast:
 
     # What passes find
 
-    def told(self, statuses: Mapping[str, CoverageStatus], gone: Collection[str] = ()) -> None:
+    def published(self, statuses: Mapping[str, CoverageStatus], gone: Collection[str] = ()) -> None:
         """This is true of these VMs now; ``gone`` are not there any more."""
         for vm in gone:
             self._sums.put(vm, None)

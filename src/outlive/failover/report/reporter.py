@@ -319,7 +319,7 @@ _log = get_logger("failover.vms")
 
 
 def disagreements(seen: Observation) -> dict[str, int]:
-    """Kind → how many VMs, sightings, flavors or rows."""
+    """Kind → how many VMs, reports, flavors or rows."""
     merged, listing = seen.merged, seen.listing
     return {
         "not-in-source": len(merged.not_in_source),
@@ -348,7 +348,7 @@ def log_disagreements(seen: Observation) -> None:
     dropped = (merged.on_unknown_hypervisor, merged.on_another_hypervisor, merged.listed_nowhere)
     if any(dropped):
         unknown, another, nowhere = dropped
-        _log.warning("vms.not_vouched_for", unknown_hypervisor=unknown, another_hypervisor=another, nowhere=nowhere)
+        _log.warning("vms.not_confirmed", unknown_hypervisor=unknown, another_hypervisor=another, nowhere=nowhere)
     if listing.malformed_extra_specs:
         names = listing.malformed_extra_specs
         _log.warning("flavors.malformed_extra_specs", flavors=list(names[:NAMED_IN_A_CYCLE]), number=len(names))
