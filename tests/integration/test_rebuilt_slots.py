@@ -42,8 +42,8 @@ async def fill(cloud: LiveCloud) -> int:
     sizes = {row["id"]: Amounts(cpu=1000 * int(row["cpu"]), memory=memory_of(row)) for row in vms}
     for row in hosts:
         mine = [vm for vm in vms if vm["host"] == row["name"]]
-        size = {"cpu": 1000 * int(row["cpu"]), "memory": memory_of(row)}
-        await cloud.host(row["name"], zone=row["zone"], rack=row["domain-rack"], **size)
+        cpu, memory = 1000 * int(row["cpu"]), memory_of(row)
+        await cloud.host(row["name"], zone=row["zone"], rack=row["domain-rack"], cpu=cpu, memory=memory)
         await cloud.set_host(
             await cloud.get_host(row["name"]),
             allocation=sum((sizes[vm["id"]] for vm in mine), Amounts()),

@@ -33,6 +33,11 @@ class ResolvedSize(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Whole cores, rounded up, as a placement request says it."""
         return -(-self.cpu_milli // MILLI)
 
+    @property
+    def memory_mib(self) -> int:
+        """MiB, rounded up, as a placement request says it."""
+        return -(-self.memory_bytes // MIB)
+
 
 def is_consistent(group: FlavorGroupSpec) -> bool:
     """Whether a group may be used for sizing.

@@ -281,8 +281,8 @@ class _Assignment:
                 if isinstance(action, Open):
                     if vm is None or not self._changes.may_open(vm, action):
                         return False
-                    size = {"cpu_milli": action.cpu_milli, "memory_bytes": action.memory_bytes}
-                    index.add_slot(SlotView(name=action.slot_key, host=action.host, **size))
+                    cpu, memory = action.cpu_milli, action.memory_bytes
+                    index.add_slot(SlotView(name=action.slot_key, host=action.host, cpu_milli=cpu, memory_bytes=memory))
                     index.join(action.vm, action.slot_key)
                 elif isinstance(action, Join):
                     name = self._names.get(action.slot, action.slot)

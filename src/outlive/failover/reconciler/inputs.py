@@ -5,7 +5,7 @@ What a decision sees of the fleet is of the moment when its input is made; place
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -158,7 +158,9 @@ class Inputs:
             topology=topology,
         )
 
-    async def plan(self, missing: Collection[str], requests: Mapping[str, str], free: FreeAmounts) -> PlanInput:
+    async def plan(
+        self, missing: Collection[str], requests: Mapping[str, str], free: Callable[[], FreeAmounts]
+    ) -> PlanInput:
         """Slots for everybody; beside those that are there also for VMs that miss none, so that these can be planned
         anew: then placement is asked as if there were no slots, because the plan counts their room itself."""
         cache = self._cache
@@ -178,7 +180,7 @@ class Inputs:
             classes={one.vm.id: one.offer_class for one in wanted},
             reuse=offers.reuse,
             new=offers.new,
-            free=free.table(),
+            free=free().table(),
             hosts=tuple(sorted(cache.locations.names)),
             topology=cache.topology(),
         )

@@ -65,9 +65,11 @@ async def write_plan(
 
 
 def actions_of(moves: Iterable[Move], slots: Mapping[str, SlotView]) -> list[Action]:
-    """Moves of a repacking as actions of a plan: each is a stage of its own."""
+    """Moves of a repacking as actions of a plan, each a stage of its own, up to the first into a slot that is gone."""
     actions: list[Action] = []
     for move in moves:
+        if move.joins and move.joins not in slots:
+            break
         if move.joins:
             host = slots[move.joins].host
             actions.append(Join(slot=move.joins, vm=move.vm, vm_host=move.vm_host, host=host))

@@ -549,7 +549,7 @@ class Reconciler:
         anew = bool(cache.slots)
         requests = {vm: context.ids.uuid() for vm in sorted(missing)}
         greq = global_request_id()
-        given = await self._inputs.plan(missing, requests, context.free())
+        given = await self._inputs.plan(missing, requests, context.free)
         rests_on = self._fleet_now()
         answer = await self._decided(context.decider.replan(given) if anew else context.decider.plan(given))
         if any(isinstance(action, Leave) for action in answer.actions):
