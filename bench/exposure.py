@@ -2,7 +2,8 @@
 
 A fleet of random sizes is protected in full, hosts die, their VMs land in their slots, and then a planner with a
 bounded number of VMs in each step gives everybody new ones. Exposure is what is missing, summed over VMs and steps; the
-steps are the same, the rules are the same, and only the order differs (docs/reference/failover.md#scarce-capacity).
+steps are the same, the rules are the same, and only the order differs
+(docs/reference/failover-planning.md#scarce-capacity).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The rules literally, as the oracle of tests: who is a member of what, where, as five plain maps.
 
-The small and literal form of the state that eligibility is judged in (docs/reference/failover.md#eligibility). It
+The small and literal form of the state that eligibility is judged in (docs/reference/failover-rules.md#eligibility). It
 answers one question at a time and says which rule is broken by whom; the product uses ``conflicts``,
 and tests hold the two against each other.
 """

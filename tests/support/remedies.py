@@ -1,7 +1,7 @@
 """Carries a remedy out on resources, as an operator would: pure, for what-if and for tests.
 
 What the actions say is done to copies of hosts, VMs and slots, and nothing else: slots are given by the cycle that
-follows (docs/reference/failover.md#remedies).
+follows (docs/reference/failover-analysis.md#remedies).
 """
 
 from __future__ import annotations

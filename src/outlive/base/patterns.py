@@ -124,4 +124,5 @@ def _escaped(pattern: str, position: int) -> tuple[str, int]:
 
 
 def _malformed(pattern: str, why: str) -> BadInput:
-    return BadInput(f"pattern {pattern[:80]!r} is malformed: {why}", remedy="see docs/reference/failover.md#patterns")
+    remedy = "see docs/reference/failover-rules.md#patterns"
+    return BadInput(f"pattern {pattern[:80]!r} is malformed: {why}", remedy=remedy)

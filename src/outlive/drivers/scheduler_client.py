@@ -1,8 +1,8 @@
 """Placement over HTTP: the same calls as in process, sent to a scheduler that speaks Nova's external protocol.
 
 One POST a call, at most 30 s, never repeated: a search is asked again by the next cycle, a validation by the next
-validation (docs/reference/failover.md#placement-calls). What comes back is believed only as far as it can be read; an
-answer without scores means that its order is strict.
+validation (docs/reference/failover-operation.md#placement-calls). What comes back is believed only as far as it can be
+read; an answer without scores means that its order is strict.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """VMs from the synchronised tables of the reference: its copy of an OpenStack's servers and flavors.
 
 These are not Nova's own tables. A job of the reference asks OpenStack's API and replaces each table as a whole, in
-PostgreSQL or SQLite (docs/reference/failover.md#vm-source); here they are only read. The connection is opened on first
-use, because the address may not be known at start. A read runs in a thread under a deadline and gives all or nothing: a
-database that goes away midway is one ``Unavailable`` that names the step and the server, never the password.
+PostgreSQL or SQLite (docs/reference/failover-operation.md#vm-source); here they are only read. The connection is opened
+on first use, because the address may not be known at start. A read runs in a thread under a deadline and gives all or
+nothing: a database that goes away midway is one ``Unavailable`` that names the step and the server, never the password.
 
 SQLite keeps any value in any column: a column that decides something (id, host, zone, project, flavor, size) must be
 readable, or its row is left out and counted; one that is only shown never costs a VM its place. What is *not* promised:

@@ -12,7 +12,7 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """One rule that does not hold for one VM, and the parties."""
 
     rule: int
-    """1 to 5, as numbered in docs/reference/failover.md#the-five-rules."""
+    """1 to 5, as numbered in docs/reference/failover-rules.md#the-five-rules."""
     vm: str
     host: str
     """The host on which two things meet; where units have names of their own, the unit."""

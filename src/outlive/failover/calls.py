@@ -1,9 +1,9 @@
 """What failover asks of placement: where slots may be reused, where a new one fits, whether one still stands.
 
-Two profiles (docs/reference/failover.md#placement-calls): ``general`` names the pipelines that VMs themselves use and
-says by options how they are to behave; ``dedicated`` names three pipelines of failover's own and sends no options.
-Requests are built here and sent elsewhere: in process, or over HTTP. Searches for a whole class of equal VMs are built
-once; then the answer may contain the own host of one of them, which the rules refuse anyway.
+Two profiles (docs/reference/failover-operation.md#placement-calls): ``general`` names the pipelines that VMs themselves
+use and says by options how they are to behave; ``dedicated`` names three pipelines of failover's own and sends no
+options. Requests are built here and sent elsewhere: in process, or over HTTP. Searches for a whole class of equal VMs
+are built once; then the answer may contain the own host of one of them, which the rules refuse anyway.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Verify every allocation from scratch: is each VM where its slots believe, and do all rules hold?
 
 Independent of how memberships came about. The rules are judged by a new conflict index, and every
-fault is named (docs/reference/failover.md#checking-and-coverage).
+fault is named (docs/reference/failover-rules.md#checking-and-coverage).
 Memberships that are not as far apart as asked are faults here, although no clean-up removes them.
 """
 

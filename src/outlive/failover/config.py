@@ -1,7 +1,7 @@
 """The settings of failover: two sections, ``failover`` and ``failoverUpkeep``.
 
 ``FailoverConfig`` is the section that operators of the reference already know: the same keys, the same rules for
-filling what is absent (docs/reference/failover.md#configuration-keys). What only Outlive has stands apart in
+filling what is absent (docs/reference/failover-operation.md#configuration-keys). What only Outlive has stands apart in
 ``FailoverUpkeepSettings``, so that a configuration of the reference loads here as it is, and an unknown key in it is
 an error there and here. Durations stay text until they are read through the ``…_s`` properties, which are seconds.
 """
@@ -37,7 +37,7 @@ _DOMAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,53}[A-Za-z0-9])?")
 
 
 Profile = Literal["general", "dedicated"]
-"""Which pipelines failover's calls name (docs/reference/failover.md#placement-calls)."""
+"""Which pipelines failover's calls name (docs/reference/failover-operation.md#placement-calls)."""
 
 
 class RepackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

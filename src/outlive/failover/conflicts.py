@@ -1,10 +1,11 @@
 """The conflict index: which units of failure occur for which VM, kept up to date change by change.
 
 The five rules are one: no unit of failure (as a rule a host) occurs twice for a VM, as that of its own host, of one of
-its slots, or of a co-user, each pair of a slot and a co-user counted (docs/reference/failover.md#counters). For every
-slot it is counted how often each unit occurs, as that of the slot's host and as those of its members. A VM's counters
-are sums over its slots, so that joining and leaving cost the VM's few slots, and a move costs the members of these.
-Sets of slots are whole numbers used as bit sets (``slotsets``), and "all slots that this VM may join" is a few ORs.
+its slots, or of a co-user, each pair of a slot and a co-user counted (docs/reference/failover-rules.md#counters). For
+every slot it is counted how often each unit occurs, as that of the slot's host and as those of its members. A VM's
+counters are sums over its slots, so that joining and leaving cost the VM's few slots, and a move costs the members of
+these. Sets of slots are whole numbers used as bit sets (``slotsets``), and "all slots that this VM may join" is a few
+ORs.
 
 The verdicts are those of the literal rules in every state, also where rules are broken: VMs for which a rule does not
 hold are kept as a set, and a slot with such a member admits nobody. ``trial`` and ``rollback`` take changes back.

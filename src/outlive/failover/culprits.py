@@ -1,8 +1,8 @@
 """Which memberships must go so that the rules hold again: culprits first, and as few as possible.
 
-Three steps (docs/reference/failover.md#culprits): members that run elsewhere than recorded; members that break rule 1
-or 2 by themselves; and for what still clashes a smallest set of memberships. "Smallest" is exact for components of up
-to ``EXACT_ALLOCATIONS`` memberships; above, the set has nothing superfluous but need not be smallest.
+Three steps (docs/reference/failover-planning.md#culprits): members that run elsewhere than recorded; members that break
+rule 1 or 2 by themselves; and for what still clashes a smallest set of memberships. "Smallest" is exact for components
+of up to ``EXACT_ALLOCATIONS`` memberships; above, the set has nothing superfluous but need not be smallest.
 """
 
 from __future__ import annotations

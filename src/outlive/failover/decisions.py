@@ -1,6 +1,6 @@
 """The decisions of failover by name, for ``outlive decide`` and for replay.
 
-Each is the function that the product itself uses, on plain views (docs/reference/failover.md#decisions).
+Each is the function that the product itself uses, on plain views (docs/reference/failover-operation.md#decisions).
 """
 
 from __future__ import annotations

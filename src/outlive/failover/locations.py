@@ -2,9 +2,9 @@
 
 A source knows every VM's attributes and *believes* where it is (``outlive.failover.vms``); each host *reports* the VMs
 that are active on it. ``locate`` merges the two for one VM, in one of two trust modes
-(docs/reference/failover.md#vm-source). A VM that is to run and has no location is *unplaced*: it is counted and
-reported with its reason, and covered by nothing. A stopped VM is neither: it needs no slots. ``merge`` answers for a
-whole listing at once, ``Locations`` follows hosts and VMs change by change; both ask ``locate``.
+(docs/reference/failover-operation.md#vm-source). A VM that is to run and has no location is *unplaced*: it is counted
+and reported with its reason, and covered by nothing. A stopped VM is neither: it needs no slots. ``merge`` answers for
+a whole listing at once, ``Locations`` follows hosts and VMs change by change; both ask ``locate``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The answers of one cycle are of one moment more or less; what the cycle itself adds is deducted by the assignment, which
 keeps its own account of free space. That account covers this process only: of two processes that place at the same time
-the second may find its slot's host too full, which validation discovers (docs/reference/failover.md#placement-calls).
+the second may find its slot's host too full, which validation discovers
+(docs/reference/failover-operation.md#placement-calls).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How many slots a VM needs, and whose come first: the patterns of flavors, and protection levels on top of them.
 
 A level is a name with a number of slots and a priority; VMs get it by themselves, by project, by flavor, or by default
-(docs/reference/failover.md#protection-levels). Everybody who asks what a VM needs asks ``Demands``, so that cycles,
-upkeep, plans and answers agree. Without levels and priorities everything is as the patterns alone say.
+(docs/reference/failover-rules.md#protection-levels). Everybody who asks what a VM needs asks ``Demands``, so that
+cycles, upkeep, plans and answers agree. Without levels and priorities everything is as the patterns alone say.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS_REMEMBERED: Final = 10_000
 
 LEVEL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 """What a level may be called."""
-_HELP = "see docs/reference/failover.md#protection-levels"
+_HELP = "see docs/reference/failover-rules.md#protection-levels"
 
 
 class LevelSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

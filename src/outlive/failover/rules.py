@@ -1,8 +1,8 @@
 """What a slot must be for a VM, and whether a VM may join a slot: each rule once, asked of plain views.
 
-Whether a VM may join looks at memberships and locations only (docs/reference/failover.md#eligibility), and is what the
-conflict index says. What a VM asks of any host that is to bring it up, ``fits`` and ``may_run_on``, is asked here by
-whoever promises a slot and by recovery, which keeps the promise.
+Whether a VM may join looks at memberships and locations only (docs/reference/failover-rules.md#eligibility), and is
+what the conflict index says. What a VM asks of any host that is to bring it up, ``fits`` and ``may_run_on``, is asked
+here by whoever promises a slot and by recovery, which keeps the promise.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def serves(vm: VmView, slot: SlotView) -> bool:
 
 def counts(vm: VmView, slot: SlotView) -> bool:
     """Whether the slot counts for the VM: it serves it, and lists it where it runs
-    (docs/reference/failover.md#checking-and-coverage).
+    (docs/reference/failover-rules.md#checking-and-coverage).
     """
     return slot.members.get(vm.id) == vm.host and serves(vm, slot)
 

@@ -1,6 +1,6 @@
 """What is asked for beyond the rules: slots in failure domains of their own, and the policies of server groups.
 
-Three demands (docs/reference/failover.md#separation). With ``keepApart`` a VM's own host and its slots are all in
+Three demands (docs/reference/failover-rules.md#separation). With ``keepApart`` a VM's own host and its slots are all in
 different domains. Of an anti-affinity group no member has a slot where a peer runs or has a slot. Of an affinity group
 all slots that are ready are on no more hosts than the member with the largest need has slots. They bind new
 memberships; those that are there already are only reported. The functions judge plain data; ``SeparationIndex`` is part

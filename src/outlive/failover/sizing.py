@@ -1,7 +1,7 @@
 """How large a VM's slot must be: one answer, used for the placement request and for the slot itself.
 
 With group sizing a slot is as large as the largest flavor of the VM's group, so that any VM of the group
-may share it; without, it is as large as the VM (docs/reference/failover.md#size). What is *not* decided
+may share it; without, it is as large as the VM (docs/reference/failover-rules.md#size). What is *not* decided
 here is whether the VM fits a given slot: that compares the VM's own size.
 """
 

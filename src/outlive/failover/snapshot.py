@@ -1,7 +1,7 @@
 """The whole fleet at once: what failover would see, what placement offers, and what a plan from here would do.
 
 Works on any store, a state file included, and changes nothing; ``outlive failover`` asks it. What a plan is made of is
-the same as in a cycle (docs/reference/failover.md#cycle), only without the limits of one.
+the same as in a cycle (docs/reference/failover-operation.md#cycle), only without the limits of one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What fails together and what has to stay apart: units of failure, failure domains, server groups.
 
-The rules count *units* (docs/reference/failover.md#units-of-failure). A unit is a host unless the settings name a
+The rules count *units* (docs/reference/failover-rules.md#units-of-failure). A unit is a host unless the settings name a
 failure domain: then all hosts of one rack, say, are one unit, and whoever satisfies the rules survives the failure of
 any k racks. Apart from that, slots may be asked to avoid the domain of their VM and of each other, and the policies of
-server groups bind slots as they bind VMs (docs/reference/failover.md#separation). Plain data and pure functions.
+server groups bind slots as they bind VMs (docs/reference/failover-rules.md#separation). Plain data and pure functions.
 """
 
 from __future__ import annotations

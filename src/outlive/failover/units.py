@@ -1,8 +1,8 @@
 """Which slots touch which units of failure, how often, and which slots have members in common: by number.
 
 The ground of the conflict index. A slot touches the unit of the host that it is on and the units of the hosts that its
-members run on (docs/reference/failover.md#units-of-failure). Hosts and units have numbers of their own; as long as
-every host is a unit by itself they are the same.
+members run on (docs/reference/failover-rules.md#units-of-failure). Hosts and units have numbers of their own; as long
+as every host is a unit by itself they are the same.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Pure. Every VM gets exactly one action. All hosts that died meanwhile are planned together, so that of two VMs that
 share a slot the one with another slot left takes that one: with slots that satisfy the rules, and no more failures
-than slots, every VM then gets a promised slot of its own (docs/reference/failover.md#eligibility). Where that does
-not suffice the more important VM goes first (docs/reference/recovery.md#the-plan).
+than slots, every VM then gets a promised slot of its own (docs/reference/failover-rules.md#eligibility). Where that
+does not suffice the more important VM goes first (docs/reference/recovery.md#the-plan).
 """
 
 from __future__ import annotations

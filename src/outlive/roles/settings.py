@@ -103,7 +103,7 @@ def check_requirements(failover: FailoverConfig) -> None:
     """``BadInput`` for a malformed pattern or a negative count."""
     place = "failover.flavorFailoverRequirements"
     for pattern, why in Requirements(failover.requirements).malformed.items():
-        raise BadInput(why, place=f"{place}.{pattern}", remedy="see docs/reference/failover.md#patterns")
+        raise BadInput(why, place=f"{place}.{pattern}", remedy="see docs/reference/failover-rules.md#patterns")
     for pattern, count in failover.requirements.items():
         if count < 0:
             raise BadInput(f"{count} slots are required", place=f"{place}.{pattern}", remedy="write 0 or more")

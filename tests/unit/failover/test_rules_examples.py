@@ -1,4 +1,4 @@
-"""The worked examples of docs/reference/failover.md#examples, and the edge cases of the single question."""
+"""The worked examples of docs/reference/failover-rules.md#examples, and the edge cases of the single question."""
 
 from __future__ import annotations
 

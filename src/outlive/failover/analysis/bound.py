@@ -1,8 +1,8 @@
 """How few slots, and how little reserved capacity, any valid plan needs at least.
 
-Counting arguments from the rules (docs/reference/failover.md#bounds-and-tolerance); no plan is sought and no bound is
-claimed to be attainable. Every number holds for every valid plan of these VMs on these hosts. Hosts that fail together
-count as one, because the rules count units of failure.
+Counting arguments from the rules (docs/reference/failover-analysis.md#bounds-and-tolerance); no plan is sought and no
+bound is claimed to be attainable. Every number holds for every valid plan of these VMs on these hosts. Hosts that fail
+together count as one, because the rules count units of failure.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A slot is shared by its members, each in proportion to its own size: twice the memory, twice the share of the slot's
 memory, and cpu likewise. Shares are whole units and add up to the slot. What a slot holds for members that nobody lists
 falls to the others; a slot without any known member is nobody's. A report only: nothing is decided from it
-(docs/reference/failover.md#costs).
+(docs/reference/failover-analysis.md#costs).
 """
 
 from __future__ import annotations

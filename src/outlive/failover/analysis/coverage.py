@@ -2,7 +2,7 @@
 
 A slot counts for a VM when it lists the VM where it runs, is ready, at least as large, and where the VM may run. A VM
 is covered when as many slots count as it needs and no rule is broken
-(docs/reference/failover.md#checking-and-coverage).
+(docs/reference/failover-rules.md#checking-and-coverage).
 What is said here is said of exactly the state that was given; what placement might do besides is not counted.
 """
 

@@ -2,7 +2,7 @@
 
 The plain answer to the question that tolerance answers by a theorem, for whoever wants to see every case. A VM is
 affected by the cases that have its own unit; for each of these all its slots are judged, on bit arrays that hold a row
-of cases at a time (docs/reference/failover.md#surviving).
+of cases at a time (docs/reference/failover-analysis.md#surviving).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A slot *counts* for a VM when it is ready, at least as large, and lists the VM where it runs. It is *spoiled* for the VM
 by the failure of the unit that it is on, and of every unit that another of its members runs on, because that member may
-claim it too (docs/reference/failover.md#bounds-and-tolerance). Everything is numbered: VMs, slots, units, and the
-*claims*, which are the pairs of a VM and a slot that counts for it. Claims are in the order of their VMs and, for one
-VM, of the names of the slots.
+claim it too (docs/reference/failover-analysis.md#bounds-and-tolerance). Everything is numbered: VMs, slots, units, and
+the *claims*, which are the pairs of a VM and a slot that counts for it. Claims are in the order of their VMs and, for
+one VM, of the names of the slots.
 """
 
 from __future__ import annotations

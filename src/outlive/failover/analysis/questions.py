@@ -1,7 +1,7 @@
 """What a user means by "these hosts", "this rack" and "any two racks": units of failure and cases.
 
 Named hosts and named domains fail together: one case. A number, or a domain without a value, means every set of so many
-units (docs/reference/failover.md#surviving).
+units (docs/reference/failover-analysis.md#surviving).
 """
 
 from __future__ import annotations

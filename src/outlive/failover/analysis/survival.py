@@ -1,9 +1,9 @@
 """What survives: named cases of failure, or every set of K failed units.
 
 A VM is *lost* in a case if its unit fails and none of its slots is left to it alone
-(docs/reference/failover.md#surviving). That every set of K units is survived is known without looking at the sets: it
-is so exactly if the tolerance of every VM that needs slots is at least K. Sets of fewer units are parts of these and
-lose nobody else. Where it does not hold, or where somebody wants to see it, the sets are enumerated.
+(docs/reference/failover-analysis.md#surviving). That every set of K units is survived is known without looking at the
+sets: it is so exactly if the tolerance of every VM that needs slots is at least K. Sets of fewer units are parts of
+these and lose nobody else. Where it does not hold, or where somebody wants to see it, the sets are enumerated.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 A VM survives a set of failed units, its own among them, when one of its slots is outside the set and no other member of
 that slot runs in it: then the slot is there and nobody competes for it. The tolerance is the largest number such that
-the VM survives every set of that many units (docs/reference/failover.md#bounds-and-tolerance). It is the size of the
-smallest set of further units that spoils all slots which the VM's own unit leaves it: exact in every state, also where
-rules are broken, or where a plan made for hosts is judged by racks. What placement does beyond the promised slots is
-not counted.
+the VM survives every set of that many units (docs/reference/failover-analysis.md#bounds-and-tolerance). It is the size
+of the smallest set of further units that spoils all slots which the VM's own unit leaves it: exact in every state, also
+where rules are broken, or where a plan made for hosts is judged by racks. What placement does beyond the promised slots
+is not counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The certificate as a document (docs/reference/failover.md#certificate-form)."""
+"""The certificate as a document (docs/reference/failover-certificate.md#certificate-form)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Give VMs the slots that they miss: reuse an existing slot, else open a new one.
 
-The greedy order of docs/reference/failover.md#assigning. It is exact about the rules and about capacity as offered, and
-makes no attempt at the smallest number of slots.
+The greedy order of docs/reference/failover-planning.md#assigning. It is exact about the rules and about capacity as
+offered, and makes no attempt at the smallest number of slots.
 """
 
 from __future__ import annotations

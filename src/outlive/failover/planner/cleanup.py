@@ -2,8 +2,8 @@
 
 A membership ends by itself when the VM is gone, runs elsewhere, outgrew the slot or may not run on its host; what
 clashes by a rule leaves as well, the culprits first; slots that are empty are deleted
-(docs/reference/failover.md#cleaning-up). Pure: nothing is written here, and capacity is not looked at, because a slot
-whose host shrank is found by validation.
+(docs/reference/failover-planning.md#cleaning-up). Pure: nothing is written here, and capacity is not looked at, because
+a slot whose host shrank is found by validation.
 """
 
 from __future__ import annotations

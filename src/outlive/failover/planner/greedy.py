@@ -2,7 +2,7 @@
 
 Exact about the rules and about capacity (what placement said, less what was opened since): both are asked of the
 ``Fleet``. It holds the state between calls, so that following one VM's event costs what the event touches and no more
-(docs/reference/failover.md#assigning).
+(docs/reference/failover-planning.md#assigning).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Plan a whole fleet: from nothing, or topping up what is there.
 
-The greedy order of upkeep (docs/reference/failover.md#packing) without the limits of a cycle: every VM is served, and a
-host may receive any number of new slots. For ``failover plan``, a cold start and forecasts; nothing is written.
+The greedy order of upkeep (docs/reference/failover-planning.md#packing) without the limits of a cycle: every VM is
+served, and a host may receive any number of new slots. For ``failover plan``, a cold start and forecasts; nothing is
+written.
 """
 
 from __future__ import annotations

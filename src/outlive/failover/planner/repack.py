@@ -1,8 +1,8 @@
 """Empty slots into others, so many memberships at a time, so that less capacity is held for the same promise.
 
 One slot after the other is tried to be emptied: each member joins another slot, if need be after somebody made room
-there, and only then leaves (docs/reference/failover.md#repacking). Every state in between is valid, nobody's coverage
-drops, and what is held never grows. What cannot be done so is taken back.
+there, and only then leaves (docs/reference/failover-planning.md#repacking). Every state in between is valid, nobody's
+coverage drops, and what is held never grows. What cannot be done so is taken back.
 """
 
 from __future__ import annotations

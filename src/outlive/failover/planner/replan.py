@@ -2,7 +2,8 @@
 
 Slots that were made for one slot a VM touch nearly every host, so that hardly any second slot is left beside them:
 raising what VMs need by adding to them fails where a plan from nothing succeeds. So the fleet is planned from nothing,
-with the room that the present slots hold, and then a way there is looked for (docs/reference/failover.md#replanning):
+with the room that the present slots hold, and then a way there is looked for
+(docs/reference/failover-planning.md#replanning):
 
 * A VM joins at least as many new slots as it has, then leaves all old ones. New slots only have VMs that have switched
   and old ones only those that have not, so that at any time the rules hold for everybody: every part of a valid plan is

@@ -1,12 +1,12 @@
 """Who misses slots, in which order they are served, and how, where there is not enough for everybody.
 
-Chance enters as a number in the input, so that a selection replays (docs/reference/failover.md#assigning). Giving each
-VM all its slots at its turn is best while nobody goes without: a VM's slots are looked for together. Where somebody
-fails for want of room or of hosts it would give some VMs two slots and others none. So each priority in which somebody
-failed, from the highest down, is served again in rounds (everybody's first slot, then everybody's second), and again
-with the largest first, and keeps the way that leaves the fewest of it without any slot, then the fewest slots missing.
-What lower priorities want never changes what a higher one is given at its turn
-(docs/reference/failover.md#scarce-capacity).
+Chance enters as a number in the input, so that a selection replays (docs/reference/failover-planning.md#assigning).
+Giving each VM all its slots at its turn is best while nobody goes without: a VM's slots are looked for together. Where
+somebody fails for want of room or of hosts it would give some VMs two slots and others none. So each priority in which
+somebody failed, from the highest down, is served again in rounds (everybody's first slot, then everybody's second), and
+again with the largest first, and keeps the way that leaves the fewest of it without any slot, then the fewest slots
+missing. What lower priorities want never changes what a higher one is given at its turn
+(docs/reference/failover-planning.md#scarce-capacity).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def select(given: SelectInput) -> SelectResult:
 
 
 def service_rank(vm: VmView, *, priority: int, present: int) -> tuple[int, int, int, str]:
-    """Sorts VMs that miss slots in the order of service (docs/reference/failover.md#assigning).
+    """Sorts VMs that miss slots in the order of service (docs/reference/failover-planning.md#assigning).
 
     Highest priority first, then the most exposed (fewest slots present), largest memory, id.
     """

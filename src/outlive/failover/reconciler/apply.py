@@ -3,8 +3,9 @@
 A decision may be older than the fleet: it was computed in a child process, or somebody changed a slot since. So a
 change that the index does not allow any more is left, and its VM is decided about again. Each write replaces exactly
 the version that the cache shows; after a ``Conflict`` the slot is read, and the change is checked on what is there now.
-What else fails is counted as docs/reference/failover.md#cycle says and left to a later pass. Stopping after any write
-is safe: every membership that was written was allowed beside those before it, and taking one away breaks no rule.
+What else fails is counted as docs/reference/failover-operation.md#cycle says and left to a later pass. Stopping after
+any write is safe: every membership that was written was allowed beside those before it, and taking one away breaks no
+rule.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A decision is a pure function of plain data, so it gives the same answer in either place. What is small is computed on
 the spot; what would hold the event loop for more than about 50 ms goes through a ``Computer``
-(docs/reference/failover.md#cycle). Each use is kept by the decision log, from which it can be replayed.
+(docs/reference/failover-operation.md#cycle). Each use is kept by the decision log, from which it can be replayed.
 """
 
 from __future__ import annotations

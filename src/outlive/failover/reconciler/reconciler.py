@@ -4,8 +4,8 @@ Events mark VMs as dirty, and within a second a pass cleans up what they give re
 miss. The periodic tick looks at everybody: it cleans up under the mass-removal brake, serves those that miss slots in
 the order of service, repacks, and reports coverage and metrics. What takes long is computed in a child process and
 comes back as a list of changes, which are checked again on the living index and written like any other
-(docs/reference/failover.md#cycle, #upkeep). A tick or pass that is cut off after any write leaves a state that the next
-one completes.
+(docs/reference/failover-operation.md#cycle, #upkeep). A tick or pass that is cut off after any write leaves a state
+that the next one completes.
 """
 
 from __future__ import annotations

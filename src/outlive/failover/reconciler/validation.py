@@ -1,10 +1,10 @@
 """One slot at a time: are its resources legal, and could each of its members be brought up in it right now?
 
 Asked of placement as an evacuation to the slot's own host, with the member's own size
-(docs/reference/failover.md#validation). Three outcomes: *valid* acknowledges the last change; *transient* (somebody
-could not be asked) changes nothing; *invalid* takes out the member at fault, or deletes the slot when its host cannot
-be used at all or nobody is left. Each run reads the slot anew and its writes replace exactly what was read, so that it
-may run beside cycles.
+(docs/reference/failover-operation.md#validation). Three outcomes: *valid* acknowledges the last change; *transient*
+(somebody could not be asked) changes nothing; *invalid* takes out the member at fault, or deletes the slot when its
+host cannot be used at all or nobody is left. Each run reads the slot anew and its writes replace exactly what was read,
+so that it may run beside cycles.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 After a failure many VMs miss slots at once, and an operator wants to know until when the next failure would hurt. What
 is missing falls into four parts: what is given as soon as it is its turn; what a cycle has to give; VMs that first have
 to be restarted elsewhere; and what nothing gives as things are. The last makes the answer *never*, with what would
-help. For the others the last passes tell the pace (docs/reference/failover.md#full-protection).
+help. For the others the last passes tell the pace (docs/reference/failover-analysis.md#full-protection).
 
 It is a forecast and promises nothing: another failure, slower writes or a change of the hosts make it wrong.
 """

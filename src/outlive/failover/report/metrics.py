@@ -1,8 +1,8 @@
 """Figures about reservations and host capacity, made when somebody asks for them.
 
 ``Gauges.collect`` reads what the process has cached and yields fresh series each time, so that a slot that is gone
-leaves none behind (docs/reference/failover.md#events-and-metrics). While the caches cannot be believed it yields
-nothing.
+leaves none behind (docs/reference/failover-operation.md#events-and-metrics). While the caches cannot be believed it
+yields nothing.
 """
 
 from __future__ import annotations

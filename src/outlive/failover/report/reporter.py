@@ -1,7 +1,7 @@
 """What failover tells the outside while it works: metrics of cycles and events on slots and VMs.
 
-Names, labels and the moments at which each is counted: docs/reference/failover.md#events-and-metrics. An event that
-tells the same of the same object again is one event with a count; whoever records it sees to that.
+Names, labels and the moments at which each is counted: docs/reference/failover-operation.md#events-and-metrics. An
+event that tells the same of the same object again is one event with a count; whoever records it sees to that.
 """
 
 from __future__ import annotations

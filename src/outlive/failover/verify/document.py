@@ -1,7 +1,7 @@
 """The certificate as a document: its form, and how it is read.
 
 The form is written down here a second time on purpose: the maker's own structs are not shared
-(docs/reference/failover.md#certificate-form).
+(docs/reference/failover-certificate.md#certificate-form).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Where a VM is: it is assigned to a host and that host reports it as active. Where the state's own settings trust the
 hosts, it is where the first host by name reports it as active, as long as it is assigned anywhere at all. A VM that no
 host reports as active is where it is to run if it is being started, restarted or moved; any other, for example a
-stopped one, is not in the fleet (docs/reference/failover.md#certificate-checks).
+stopped one, is not in the fleet (docs/reference/failover-certificate.md#certificate-checks).
 """
 
 from __future__ import annotations

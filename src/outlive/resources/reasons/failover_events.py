@@ -1,6 +1,7 @@
 """What failover reports as events: codes, the event that each is, and its note.
 
-Some are one kind of event: `MemberRemoved` says in its note why (docs/reference/failover.md#events-and-metrics).
+Some are one kind of event: `MemberRemoved` says in its note why
+(docs/reference/failover-operation.md#events-and-metrics).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What keeps a host or a slot from serving a VM: codes, and how each reads of one and of many.
 
-An explanation gives the first obstacle, in the order of the codes (docs/reference/failover.md#explanations). Codes that
-a rule or placement gives reasons for read as these do; several are named as a coverage reason is, which is about a VM.
+An explanation gives the first obstacle, in the order of the codes (docs/reference/failover-analysis.md#explanations).
+Codes that a rule or placement gives reasons for read as these do; several are named as a coverage reason is, which is
+about a VM.
 """
 
 from __future__ import annotations

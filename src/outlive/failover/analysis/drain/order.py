@@ -3,7 +3,7 @@
 First by hand, as a careful operator would do it: join the new slot before leaving the old one, open before closing,
 move a VM where nothing stands in the way, or clear away what does. Where that gets stuck, small fleets are searched
 completely; whatever is left is either shown to be impossible or said to be not found, with the limit that ended the
-search (docs/reference/failover.md#what-if).
+search (docs/reference/failover-analysis.md#what-if).
 """
 
 from __future__ import annotations

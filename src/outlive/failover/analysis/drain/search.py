@@ -3,8 +3,8 @@
 Only arrangements are looked at in which memberships are exchanged one at a time: whoever has what it needs joins
 another slot and leaves one. That misses nothing. Take any order of steps that holds, and of every VM's memberships
 only as many as it needs, another one being picked when one of these is left: each state of that is part of a state
-that held, so the rules hold in it and everything fits (docs/reference/failover.md#what-if). New slots may be as large
-as any VM's, because in some order somebody larger may have opened them.
+that held, so the rules hold in it and everything fits (docs/reference/failover-analysis.md#what-if). New slots may be
+as large as any VM's, because in some order somebody larger may have opened them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A step is the smallest change that somebody can carry out by itself. Their order is the answer: after each of them the
 rules hold, no host holds more than it can, and every VM tolerates as many failures as was asked for
-(docs/reference/failover.md#what-if).
+(docs/reference/failover-analysis.md#what-if).
 """
 
 from __future__ import annotations

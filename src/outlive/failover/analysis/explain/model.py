@@ -1,8 +1,8 @@
 """What would give a VM its slots: actions as data, their cost, and the sentence for people.
 
 A remedy is a few actions of one kind. Who carries them out (``applying``) and then runs a cycle finds the VM covered;
-that was tried on the model before it is said (docs/reference/failover.md#remedies). Fewer required slots are never
-proposed.
+that was tried on the model before it is said (docs/reference/failover-analysis.md#remedies). Fewer required slots are
+never proposed.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     required: int
     present: int
     reason: str = ""
-    """The word of coverage (docs/reference/failover.md#reasons); empty for a covered VM."""
+    """The word of coverage (docs/reference/failover-analysis.md#reasons); empty for a covered VM."""
     text: str
     """The answer in one sentence."""
     summary: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """The first thing that stands against each host and each slot, for one VM, and all of them counted.
 
-The order is that of docs/reference/failover.md#explanations. What the rules and separation say is asked of the conflict
-index: which slots they close to the VM at once, and which rule would be broken by trying it.
+The order is that of docs/reference/failover-analysis.md#explanations. What the rules and separation say is asked of the
+conflict index: which slots they close to the VM at once, and which rule would be broken by trying it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The cheapest remedy that works: candidates in the order of their cost, each tried on the model before it is said.
 
-The order and the limits are those of docs/reference/failover.md#remedies. Nothing here proposes what was not tried,
-except where the model cannot say (placement did not answer).
+The order and the limits are those of docs/reference/failover-analysis.md#remedies. Nothing here proposes what was not
+tried, except where the model cannot say (placement did not answer).
 """
 
 from __future__ import annotations

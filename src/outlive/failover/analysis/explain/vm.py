@@ -1,4 +1,4 @@
-"""Why is this VM not covered, and what would help: the answer for one VM (docs/reference/failover.md#explanations).
+"""Why is this VM not covered, and what would help: one VM (docs/reference/failover-analysis.md#explanations).
 
 ``Explainer`` keeps what is the same for all VMs of a state, so that each answer after the first costs milliseconds;
 ``explain`` is the same as a pure function of plain data.

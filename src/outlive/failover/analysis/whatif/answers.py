@@ -1,6 +1,6 @@
 """What ``outlive whatif`` answers: one form for all questions, whose members programs may rely on.
 
-The names on the wire are documented in docs/reference/failover.md#what-if.
+The names on the wire are documented in docs/reference/failover-analysis.md#what-if.
 """
 
 from __future__ import annotations

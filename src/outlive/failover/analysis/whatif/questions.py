@@ -1,8 +1,8 @@
 """What if: hosts are emptied, added or lost, VMs are added, more slots are asked for. Nothing is ever written.
 
 Each question alters the cluster in memory, gathers and plans it again with what plans the real one, and compares
-(docs/reference/failover.md#what-if). "How many" is found by doubling and bisection, each time with the planner, and
-within a limit that is named in the answer.
+(docs/reference/failover-analysis.md#what-if). "How many" is found by doubling and bisection, each time with the
+planner, and within a limit that is named in the answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Where VMs come to that are new, or whose host is gone: their own slots first, else what placement finds.
 
-As after a failure (docs/reference/failover.md#what-if): a VM takes a slot of its own that is left, which is then used
-up; whoever has none is placed as a new VM would be, one after the other, each counted before the next is asked about.
+As after a failure (docs/reference/failover-analysis.md#what-if): a VM takes a slot of its own that is left, which is
+then used up; whoever has none is placed as a new VM would be, one after the other, each counted before the next is
+asked about.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Simulated annealing without waiting: at each step all changes of the VMs at one point are judged at once and one of
 them is drawn with the chance that trying them one by one would give it. What a step costs depends on how much it looks
-at, and the budget counts that, so that a search is the same on every machine (docs/reference/failover.md#packing).
+at, and the budget counts that, so that a search is the same on every machine
+(docs/reference/failover-planning.md#packing).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A *point* is a unit of failure. A slot touches the point of its own host and those of its members. All five rules hold
 if no slot touches a point twice and any two slots of a VM have no point in common but the VM's own
-(docs/reference/failover.md#packing). The first is always kept here, and so are sizes, offers and room; how many points
-too many the second finds is the number of *clashes*, which a search brings down to none.
+(docs/reference/failover-planning.md#packing). The first is always kept here, and so are sizes, offers and room; how
+many points too many the second finds is the number of *clashes*, which a search brings down to none.
 
 What every change of one membership would do to that number is the sum of two tables: ``meet`` (points in common of two
 slots) and ``near`` (slots that share a VM with this one and touch that point). Both follow each change, so that all

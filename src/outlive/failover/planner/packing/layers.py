@@ -4,7 +4,7 @@ With one slot a VM the only rule is that nobody in a slot runs where the slot or
 j-th slot then is as large as the largest j-th largest VM of any host, which is the least that is possible at all; it
 exceeds that only where the slots' own hosts have VMs, and where offers or room say no. A slot is as large as its
 largest member in each resource, so that VMs with much cpu share slots with those with much memory
-(docs/reference/failover.md#packing).
+(docs/reference/failover-planning.md#packing).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Only what the plan itself adds may move: memberships that it gives, and slots that it opens. Memberships and slots that
 were there before count for the rules and stay. So do those of server groups, whose wishes tie several VMs together
-(docs/reference/failover.md#packing).
+(docs/reference/failover-planning.md#packing).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each stage begins with a plan that holds, evicts the members of some slots, puts them where they clash least and anneals
 until nothing clashes. What succeeds is the next plan; what fails is undone, and stages get longer and take less as they
-fail (docs/reference/failover.md#packing).
+fail (docs/reference/failover-planning.md#packing).
 """
 
 from __future__ import annotations

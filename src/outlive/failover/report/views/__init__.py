@@ -1,7 +1,8 @@
 """The views: tables that show hosts, VMs and slots as they are, for people and programs (read only).
 
 ``make_views(inventory, options)`` gives those of ``VIEWS`` that are asked for, each as a ``Table`` of plain values
-(docs/reference/failover.md#views). Nothing here reads a store or a database, and nothing is decided from a view.
+(docs/reference/failover-operation.md#views). Nothing here reads a store or a database, and nothing is decided from a
+view.
 """
 
 from __future__ import annotations
