@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.model.catalogue import WORLDS
 
 from outlive.resources.reasons.faults import FaultCode
 
@@ -19,7 +18,7 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 NAMED = re.compile(r"(docs/[\w/.-]+\.md)(?:#([\w-]+))?")
 LARGEST_BYTES = 500_000
 """Larger files are data."""
-ROW = re.compile(r"\| (?P<what>.+) \| (?P<found>.+) \| (?P<replay>.+) \| (?P<test>.+) \|\Z")
+ROW = re.compile(r"\| (?P<what>.+) \| (?P<found>.+) \| (?P<test>.+) \|\Z")
 ROWS = [
     match.groupdict()
     for line in (ROOT / "docs/bugs.md").read_text().splitlines()[6:]
@@ -81,7 +80,7 @@ def test_every_bug_names_a_test_or_story_that_keeps_it_away() -> None:
     for path in (ROOT / "tests").rglob("test_*.py"):
         texts.setdefault(path.name, []).append(path.read_text())
     for row in ROWS:
-        named = re.findall(r"`([^`]+)`", row["test"] + (row["replay"] if "same story" in row["test"] else ""))
+        named = re.findall(r"`([^`]+)`", row["test"])
         assert named, row["what"]
         for name in (one.removeprefix("outlive simulate ") for one in named):
             if name.startswith("tests/"):
@@ -91,17 +90,6 @@ def test_every_bug_names_a_test_or_story_that_keeps_it_away() -> None:
             assert file in texts, f"there is no {file}"
             if function:
                 assert any(re.search(rf"^(async )?def {function}\(", text, re.M) for text in texts[file]), name
-
-
-def test_what_replays_a_bug_is_there() -> None:
-    for row in ROWS:
-        for story in re.findall(r"outlive simulate (tests/scenarios/[\w/-]+)", row["replay"]):
-            assert (ROOT / story / "timeline.yaml").exists(), story
-        for world in re.findall(r"scripts/model ([\w-]+)", row["replay"]):
-            assert world in WORLDS, world
-        for history in re.findall(r"history `([\w./-]+)`", row["replay"]):
-            name = history.removeprefix("safety.").replace("/", "--")
-            assert (ROOT / "tests/model/counterexamples" / f"{name}.json").exists(), name
 
 
 def test_every_fault_is_explained_to_whoever_is_woken_by_it() -> None:
