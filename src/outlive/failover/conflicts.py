@@ -14,7 +14,7 @@ hold are kept as a set, and a slot with such a member admits nobody. ``trial`` a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, KeysView, Mapping
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -119,7 +119,11 @@ class ConflictIndex(FaultIndex, Journal):
             self._meeting[number] = None
             units, members = self._units_of[number], self._members[number]
             for name, recorded in slot.members.items():
-                vm = self.learn_vm(name, known.get(name, recorded), judged=False)
+                there = self._vm_number.get(name)
+                if there is not None and self._vm_state[there].added:
+                    vm = there
+                else:
+                    vm = self.learn_vm(name, known.get(name, recorded), judged=False)
                 unit = self._vm_unit[vm]
                 units[unit] = units.get(unit, 0) + 1
                 for other in self._slots_of[vm]:
@@ -401,22 +405,35 @@ class ConflictIndex(FaultIndex, Journal):
         return list(found.values())
 
     def objections(self, vm: str, slot: str) -> list[Breach]:
-        """The rules that would be broken if the VM joined the slot, the lowest first: for itself, then for members."""
+        """The rules that would be broken if the VM joined a slot that it is not in, the lowest first.
+
+        For itself, then for members; a member for whom the VM and others of the slot would only meet says nothing new.
+        """
         number, place = self._vm_number[vm], self._slot_number[slot]
-        with self.trial():
-            self.join_slot(number, place)
-            members = set(self.members(slot))
-            found = [one for one in self.breaches(vm) if slot in one.slots or not members.isdisjoint(one.others)]
-            for member in sorted(self._members[place].keys() & self._faulty, key=self.vm_names.__getitem__):
-                # All that is new to a member is the VM's own unit.
-                found += self._meet_in(member, self._vm_unit[number]).breaches() if member != number else ()
+        brings, own, joined = self._units_of[place], self._vm_unit[number], [*self._slots_of[number], place]
+        members = sorted(self._members[place], key=self.vm_names.__getitem__)
+        involved = {self.vm_names[member] for member in members}
+        units = {*self.blocked_units(number), *brings}
+        crowded = [unit for unit in units if self._tally(number, unit) + brings.get(unit, 0) > 1]
+        found = [
+            one
+            for unit in sorted(crowded, key=self.unit_names.__getitem__)
+            for one in self._meet_in(number, unit, slots=joined).breaches()
+            if slot in one.slots or not involved.isdisjoint(one.others)
+        ]
+        near = self.members_in(place, own)
+        for member in members:
+            # All that is new to a member is the VM's own unit.
+            if member in near or self._tally(member, own) > len(near):
+                found += self._meet_in(member, own, others={place: [*near, number]}).breaches()
         return sorted(found, key=lambda breach: breach.rule)
 
     def objections_to_opening(self, vm: str, host: str) -> list[Breach]:
         """The same of a slot that is opened on the host for the VM, which is called ``NEW_SLOT``."""
-        with self.trial():
-            self.add_slot(SlotView(name=NEW_SLOT, host=host))
-            return self.objections(vm, NEW_SLOT)
+        meeting = self._meet_in(self._vm_number[vm], self._unit_of[self.host(host)])
+        slots, hosts = (NEW_SLOT, *meeting.slots), {**meeting.slot_hosts, NEW_SLOT: host}
+        found = meeting._replace(slots=tuple(sorted(slots)), slot_hosts=hosts).breaches()
+        return sorted((one for one in found if NEW_SLOT in one.slots), key=lambda breach: breach.rule)
 
     def misses(self, vm: str) -> int:
         """How many slots the VM misses, 0 when none."""
@@ -666,10 +683,15 @@ class ConflictIndex(FaultIndex, Journal):
             self.slot_log.append(number)
         return number
 
-    def _meet_in(self, vm: int, unit: int) -> Meeting:
-        name, names = self.vm_names[vm], self.slot_names
-        here = [slot for slot in self._slots_of[vm] if self._unit_of[self._slot_host[slot]] == unit]
-        shared = [(slot, other) for slot in self._slots_of[vm] for other in self.members_in(slot, unit) if other != vm]
+    def _meet_in(
+        self, vm: int, unit: int, *, slots: Sequence[int] | None = None, others: Mapping[int, list[int]] | None = None
+    ) -> Meeting:
+        """As if the VM had these slots, and as if of some slots these members ran in the unit."""
+        name, names, known = self.vm_names[vm], self.slot_names, others or {}
+        slots = self._slots_of[vm] if slots is None else slots
+        here = [slot for slot in slots if self._unit_of[self._slot_host[slot]] == unit]
+        there = {slot: known.get(slot) or self.members_in(slot, unit) for slot in slots}
+        shared = [(slot, other) for slot, running in there.items() for other in running if other != vm]
         vms = [other for _, other in shared]
         own = self._vm_unit[vm] == unit
         if own:

@@ -223,12 +223,16 @@ class FaultIndex(UnitIndex):
             self._faulty.pop(vm, None)
 
     def _excess(self, vm: int) -> int:
-        units = [self._units_of[slot] for slot in self._slots_of[vm]]
-        distinct = {self._vm_unit[vm]}.union(*units)
-        crowded = any(self._crowded[slot] for slot in self._slots_of[vm])
-        if not crowded and len(distinct) == 1 + sum(map(len, units)) - len(units):
-            return 0
-        return len(self._crowded_units(vm))
+        """As a rule none: no slot touches a unit twice, and all that two slots of the VM have in common is its own."""
+        slots, units_of = self._slots_of[vm], self._units_of
+        for place, slot in enumerate(slots):
+            if self._crowded[slot]:
+                return len(self._crowded_units(vm))
+            units = units_of[slot].keys()
+            for other in slots[:place]:
+                if len(units & units_of[other].keys()) > 1:
+                    return len(self._crowded_units(vm))
+        return 0
 
     def _crowded_units(self, vm: int) -> list[int]:
         return [unit for unit in self.blocked_units(vm) if self._tally(vm, unit) > 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import Counter
 
 import pytest
@@ -12,7 +13,8 @@ from tests.support import fleets
 from tests.support.literal_rules import DependencyGraph, with_hosts
 
 from outlive.base.random import Random
-from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.breaches import Breach
+from outlive.failover.conflicts import NEW_SLOT, ConflictIndex
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.topology import Topology
@@ -317,3 +319,33 @@ def test_the_fullest_slot_comes_first_and_among_equals_the_first_by_name() -> No
     best = counters.fullest(counters.admissible(counters.vm("v")))
     assert best is not None
     assert counters.slot_names[best] == "m"
+
+
+@given(SEEDS)
+def test_objections_are_the_breaches_that_joining_would_bring(seed: int) -> None:
+    vms, slots = wild_state(seed, size=9)
+    units = {host: f"rack={number // 2}" for number, host in enumerate(fleets.hosts(15)) if number % 3}
+    topology = Topology(units=units if seed % 2 else {})
+    index = ConflictIndex.build(slots, vms, topology=topology)
+    for vm, slot in itertools.product(vms, slots):
+        if vm.id not in slot.members:
+            told = index.objections(vm.id, slot.name)
+            brought = broken_by(index, vm.id, slot)
+            assert not set(told) - set(brought)
+            assert told[:1] == brought[:1]
+            assert {one for one in brought if one.vm == vm.id} == {one for one in told if one.vm == vm.id}
+    for vm, host in itertools.product(vms, fleets.hosts(6)):
+        with index.trial():
+            index.add_slot(SlotView(name=NEW_SLOT, host=host))
+            brought = broken_by(index, vm.id, SlotView(name=NEW_SLOT, host=host))
+        assert index.objections_to_opening(vm.id, host) == brought
+
+
+def broken_by(index: ConflictIndex, vm: str, slot: SlotView) -> list[Breach]:
+    """What is broken with the VM in the slot and involves both: first what it sees itself, then what members see."""
+    with index.trial():
+        index.join(vm, slot.name)
+        own = [one for one in index.breaches(vm) if slot.name in one.slots or slot.members.keys() & set(one.others)]
+        seen = [one for member in sorted(slot.members) for one in index.breaches(member)]
+        unit = index.topology.unit(index.location(vm))
+        return sorted([*own, *(one for one in seen if one.host == unit)], key=lambda one: one.rule)

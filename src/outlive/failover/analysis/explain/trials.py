@@ -148,7 +148,7 @@ def _cleaned(state: State, ground: Ground) -> Ground:
         brake_number=state.brake_number,
         topology=state.topology,
     )
-    slots = clean(given).slots
+    slots = clean(given, peaceful=not ground.index.faulty()).slots
     return ground if slots == listed else Ground(state, slots)
 
 
