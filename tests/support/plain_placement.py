@@ -6,17 +6,18 @@ records and reservations instead of columns, and asks each filter about each hos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import enum
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from outlive.base.hashing import stable_hash
 from outlive.placement import weighers
 from outlive.placement.engine import STEP_ERRORS, Engine
-from outlive.placement.filters.capacity import vm_amounts
+from outlive.placement.filters.capacity import EnoughCapacity, vm_amounts
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import BoundFilter, BoundWeigher
 from outlive.placement.ranking import _FIRST, _SECOND, _STEP, KEY_BITS, squash_one
 from outlive.placement.request import GROUP_HINT, InstanceGroup, Intent, PlacementRequest
-from outlive.placement.reservations import AMOUNT_LIMIT, blocked_hosts, has_landed, is_ready, unused
+from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, blocked_hosts, has_landed, is_ready, unused
 from outlive.placement.steps import Run, Weigher
 from outlive.placement.weighers import (
     BinPack,
@@ -27,7 +28,7 @@ from outlive.placement.weighers import (
     SlotConsolidation,
     SoftAffinity,
 )
-from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor, Reservation
+from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Hypervisor, Reservation
 
 
 def rank_plain(engine: Engine, request: PlacementRequest) -> list[tuple[str, float]]:
@@ -54,9 +55,26 @@ def _keep(run: Run, bound: BoundFilter, hosts: list[str]) -> list[str]:
         return hosts
     try:
         bound.step.mask(run)  # fails where the engine fails
+        if isinstance(bound.step, EnoughCapacity):
+            _check_blocking(run, bound.step.query(run))
         return [host for host in hosts if bound.step.check(run, host) is None]
     except STEP_ERRORS:
         return [] if bound.on_error == "reject" else hosts
+
+
+def _check_blocking(run: Run, query: CapacityQuery) -> None:
+    """The ledger says of every host which reservations block it, as the rules over one reservation do."""
+    fleet = run.fleet
+    for host in fleet.names:
+        row, facts = fleet.row_of(host), fleet.facts(host)
+        assert row is not None
+        assert facts is not None
+        blocking = [
+            each.name
+            for each in fleet.reservations()
+            if host in blocked_hosts(each) and verdict(each, query, instances=facts.instances) is Verdict.BLOCKS
+        ]
+        assert [entry.name for entry in fleet.ledger.blocking(query, row)] == blocking
 
 
 def _add(run: Run, bound: BoundWeigher, hosts: list[str], weights: dict[str, float]) -> list[str]:
@@ -233,6 +251,73 @@ def _unallocated(host: Hypervisor) -> dict[str, int] | None:
         return None
     used = host.status.allocation if host.status.allocation is not None else Amounts()
     return {name: size - used.get(name, 0) for name, size in capacity.items()}
+
+
+class Verdict(enum.StrEnum):
+    """What one reservation does to one request."""
+
+    IGNORED = "ignored"
+    """Its type is overlooked."""
+    NOWHERE = "nowhere"
+    """It is not ready and has no host, is a commitment without details, or its consumer has arrived: it blocks
+    nothing."""
+    UNLOCKED = "unlocked"
+    """The request may use what it holds."""
+    BLOCKS = "blocks"
+
+
+def verdict(
+    reservation: Reservation,
+    query: CapacityQuery,
+    *,
+    instances: Container[str] = (),
+) -> Verdict:
+    """What the reservation does to a request on a host that reports these VMs; the first rule that applies decides."""
+    kind = reservation.spec.type
+    if kind in query.ignored_types:
+        return Verdict.IGNORED
+    if has_landed(reservation, instances):
+        return Verdict.NOWHERE
+    if kind == IN_FLIGHT:
+        details = reservation.spec.in_flight_reservation
+        own = details is not None and details.vm_id != "" and details.vm_id == query.vm
+        return Verdict.UNLOCKED if own else _held(reservation)
+    if not is_ready(reservation):
+        return _held(reservation)
+    if kind == FAILOVER:
+        return _failover(reservation, query)
+    return _committed(reservation, query)
+
+
+def _held(reservation: Reservation) -> Verdict:
+    return Verdict.BLOCKS if blocked_hosts(reservation) else Verdict.NOWHERE
+
+
+def _failover(reservation: Reservation, query: CapacityQuery) -> Verdict:
+    consumer = reservation.status.consumer
+    if consumer is not None:
+        own = query.intent is Intent.EVACUATE and query.vm == consumer.vm
+        return Verdict.UNLOCKED if own else _held(reservation)
+    if query.intent is Intent.REUSE_FAILOVER_RESERVATION:
+        return Verdict.UNLOCKED
+    members = reservation.status.failover_reservation
+    if query.intent is Intent.EVACUATE and members is not None and query.vm in members.allocations:
+        return Verdict.UNLOCKED
+    return _held(reservation)
+
+
+def _committed(reservation: Reservation, query: CapacityQuery) -> Verdict:
+    details = reservation.spec.committed_resource_reservation
+    if details is None or not details.resource_group:
+        return Verdict.NOWHERE
+    if (
+        query.intent is not Intent.RESERVE_FOR_COMMITTED_RESOURCE
+        and not query.locked
+        and details.project_id == query.project
+        and details.resource_group == query.group
+    ):
+        return Verdict.UNLOCKED
+    return _held(reservation)
 
 
 _PLAIN: dict[type, Callable[..., list[float]]] = {

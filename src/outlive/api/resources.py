@@ -284,57 +284,40 @@ class Resources:
         return warned(object_response(await _write(store, target, obj)), warnings)
 
     async def _patch(self, request: Request, target: Target) -> Response:
+        """Read, change, compare-and-swap; a server-side apply creates the object where it is missing."""
         media = media_type(request, *PATCHES)
         if media == JSON:
             raise BadInput("a patch of type application/json", place="Content-Type", remedy=PATCH_REMEDY)
         body = await request.body()
         store = await self._store_for(request, target, target.name)
-        if media == APPLY_PATCH:
-            return await self._apply(request, target, store, body)
-        patch = document_of(body)
-        if media != JSON_PATCH and not target.status and metadata_only(patch):
+        applies = media == APPLY_PATCH
+        patch = _one_document(body) if applies else document_of(body)
+        if media not in (APPLY_PATCH, JSON_PATCH) and not target.status and metadata_only(patch):
             metadata = patch["metadata"]
             return object_response(await _patch_metadata(store, target, metadata, str(metadata.get("uid", ""))))
-        conditional = names_version(patch)
+        manager, force = request.query_params.get("fieldManager", ""), flag(request, "force")
+        conditional = not applies and names_version(patch)
+        whole = applies or conditional or target.status
         attempt = 1
         while True:
-            current = await _current(store, target)
-            wanted = patched(current, patch, media)
+            current = await (_existing if applies and not target.status else _current)(store, target)
+            if current is None or applies:
+                document = applied(current, patch, manager=manager, force=force)
+                wanted = named(convert(target.kind, document), target)
+            else:
+                wanted = patched(current, patch, media)
             try:
-                if not conditional and not target.status and same_but_labels(wanted, current):
+                if current is not None and not whole and same_but_labels(wanted, current):
                     changes = label_changes(current, wanted)
                     return object_response(await _patch_metadata(store, target, changes, current.metadata.uid))
                 warnings = () if target.status else await self._admitted(wanted)
+                if current is None:
+                    return warned(object_response(await store.create(wanted), 201), warnings)
                 return warned(object_response(await _write(store, target, wanted)), warnings)
-            except Conflict:
+            except (AlreadyExists, Conflict):
                 if conditional or attempt == PATCH_ATTEMPTS:
                     raise
                 attempt += 1
-
-    async def _apply(self, request: Request, target: Target, store: Store, body: bytes) -> Response:
-        """Server-side apply: creates the object where it is missing."""
-        documents = parse_documents(body, "body")
-        if len(documents) != 1:
-            raise BadInput(f"an apply of {len(documents)} documents", remedy="send one")
-        manager = request.query_params.get("fieldManager", "")
-        for attempt in range(PATCH_ATTEMPTS):
-            try:
-                current: Resource | None = await _current(store, target)
-            except NotFound:
-                if target.status:
-                    raise
-                current = None
-            document = applied(current, documents[0].value, manager=manager, force=flag(request, "force"))
-            obj = named(convert(target.kind, document), target)
-            warnings = () if target.status else await self._admitted(obj)
-            try:
-                if current is None:
-                    return warned(object_response(await store.create(obj), 201), warnings)
-                return warned(object_response(await _write(store, target, obj)), warnings)
-            except (AlreadyExists, Conflict):
-                if attempt + 1 == PATCH_ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
 
     async def _delete(self, request: Request, target: Target) -> Response:
         raw = await request.body()
@@ -353,17 +336,27 @@ class Resources:
         force = policy == "Orphan" or options.get("orphanDependents") is True
         await check_deletion(current, self._store, force=force)
         await store.delete(msgspec.structs.replace(current.ref, uid=""), uid=uid, version=version)
-        if current.metadata.finalizers:
-            try:
-                return object_response(await _current(store, target))
-            except NotFound:
-                pass
+        if current.metadata.finalizers and (left := await _existing(store, target)) is not None:
+            return object_response(left)
         plural = target.kind.info.plural
         return json_response(success_document(plural=plural, name=target.name, uid=current.metadata.uid))
 
 
 async def _current(store: Store, target: Target) -> Resource:
     return await store.get(target.kind, target.name, namespace=target.namespace, fresh=True)
+
+
+async def _existing(store: Store, target: Target) -> Resource | None:
+    with contextlib.suppress(NotFound):
+        return await _current(store, target)
+    return None
+
+
+def _one_document(body: bytes) -> Any:
+    documents = parse_documents(body, "body")
+    if len(documents) != 1:
+        raise BadInput(f"an apply of {len(documents)} documents", remedy="send one")
+    return documents[0].value
 
 
 async def _write(store: Store, target: Target, obj: Resource) -> Resource:

@@ -18,7 +18,7 @@ import os
 import resource
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -80,22 +80,6 @@ class Serving:
     async def until_stopped(self) -> None:
         """Return when the server stops."""
         await self._server.stopping.wait()
-
-
-async def serve(
-    app: Starlette,
-    host: str,
-    port: int,
-    *,
-    settings: ApiSettings | None = None,
-    state_dir: Path | None = None,
-    version: str = "",
-    started: Callable[[str], None] = lambda _url: None,
-) -> None:
-    """Serve until the task is cancelled. ``InUse`` (exit 5) if the port is taken; ``started`` gets the address."""
-    async with serving(app, host, port, settings=settings, state_dir=state_dir, version=version) as server:
-        started(server.url)
-        await server.until_stopped()
 
 
 @asynccontextmanager

@@ -158,11 +158,6 @@ class Fleet:
         """All reservations, by name."""
         return [entry.reservation for entry in self.ledger.entries()]
 
-    def reservations_on(self, name: str) -> list[Reservation]:
-        """The reservations that are wanted or found on the host, by name."""
-        row = self._rows.get(name)
-        return [] if row is None else [entry.reservation for entry in self.ledger.on_row(row)]
-
     def __len__(self) -> int:
         return len(self.names)
 

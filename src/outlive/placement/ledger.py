@@ -1,8 +1,8 @@
 """What reservations hold, as columns that follow every change of a reservation.
 
 A run takes "all that is held" and gives back only what this one request may use, found in small indexes;
-no run looks at all reservations. The rules are those of ``outlive.placement.reservations``, and tests show both
-equal. Amounts are whole numbers, one row of the matrix a resource, one column a host row of the fleet.
+no run looks at all reservations. Amounts are whole numbers, one row of the matrix a resource, one column a host row
+of the fleet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.placement.request import Intent
-from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, is_ready, unused
+from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, blocks_somebody, is_ready, unused
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Reservation
 
 Matrix = NDArray[np.int64]
@@ -47,6 +47,11 @@ class Entry:
     def kind(self) -> str:
         """Its type."""
         return self.reservation.spec.type
+
+    @property
+    def reusable(self) -> bool:
+        """Whether it is a ready slot that no VM has consumed."""
+        return self.kind == FAILOVER and self.ready and self.reservation.status.consumer is None
 
 
 class Bucket:
@@ -176,12 +181,10 @@ class Ledger:
             ready=is_ready(reservation),
             rows=rows,
             host_row=host_row,
-            blocks=False,
+            blocks=blocks_somebody(reservation) and not landed,
             used=_columns(unused(reservation), resources),
             full=_columns(unused(reservation, ignore_allocations=True), resources),
         )
-        blocks = _blocks_somebody(entry) and not landed
-        entry = Entry(entry.reservation, entry.ready, rows, host_row, blocks, entry.used, entry.full)
         self._entries[entry.name] = entry
         for row in rows:
             self._on_row.setdefault(row, {})[entry.name] = entry
@@ -217,6 +220,19 @@ class Ledger:
             total -= self._ready_slots[:, rows]
         return total
 
+    def blocking(self, query: CapacityQuery, row: int) -> list[Entry]:
+        """The reservations that block something on a host row from a request with this query, by name."""
+        unlocked = {name for bucket in self.unlocks(query) for name in bucket.entries}
+        reuses = query.intent is Intent.REUSE_FAILOVER_RESERVATION
+        return [
+            entry
+            for entry in self.on_row(row)
+            if entry.blocks
+            and entry.kind not in query.ignored_types
+            and entry.name not in unlocked
+            and not (reuses and entry.reusable)
+        ]
+
     def unlocks(self, query: CapacityQuery) -> list[Bucket]:
         """The entries that give way to this very request and are counted by ``held``."""
         found: list[Bucket | None] = []
@@ -237,7 +253,7 @@ class Ledger:
                 self._used[entry.kind][resource, row] += sign * amount
             for resource, amount in entry.full.items():
                 self._full[entry.kind][resource, row] += sign * amount
-                if entry.kind == FAILOVER and entry.ready and entry.reservation.status.consumer is None:
+                if entry.reusable:
                     self._ready_slots[resource, row] += sign * amount
 
     def _keys(self, entry: Entry) -> list[tuple[Buckets, tuple[object, ...]]]:
@@ -262,15 +278,6 @@ class Ledger:
         if details is None or not details.resource_group:
             return []
         return [(self.commitments, ((details.project_id, details.resource_group),))]
-
-
-def _blocks_somebody(entry: Entry) -> bool:
-    if not entry.rows:
-        return False
-    if entry.kind == COMMITTED and entry.ready:
-        details = entry.reservation.spec.committed_resource_reservation
-        return details is not None and details.resource_group != ""
-    return True
 
 
 def _columns(amounts: Amounts, resources: Mapping[str, int]) -> dict[int, int]:

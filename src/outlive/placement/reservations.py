@@ -1,35 +1,17 @@
-"""What a reservation blocks on a host, as plain rules over one reservation (docs/reference/placement.md#capacity).
-
-The ledger keeps the same facts as columns; this module is what it is checked against, and what explains a
-refusal. Nothing here knows of more than one host at a time.
-"""
+"""What one reservation holds on its hosts (docs/reference/placement.md#capacity); the ledger adds them up."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Container, Iterable
 
 import msgspec
 
 from outlive.placement.request import Intent, PlacementRequest
 from outlive.placement.settings import PlacementSettings
-from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Reservation, condition
+from outlive.resources import COMMITTED, FAILOVER, Amounts, Reservation, condition
 
 AMOUNT_LIMIT = 2**52
 """Larger amounts count as this: 4 PiB, or four billion cores. Keeps every sum inside 64 bits."""
-
-
-class Verdict(enum.StrEnum):
-    """What one reservation does to one request."""
-
-    IGNORED = "ignored"
-    """Its type is overlooked."""
-    NOWHERE = "nowhere"
-    """It is not ready and has no host, is a commitment without details, or its consumer has arrived: it blocks
-    nothing."""
-    UNLOCKED = "unlocked"
-    """The request may use what it holds."""
-    BLOCKS = "blocks"
 
 
 class CapacityQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,55 +96,10 @@ def unused(reservation: Reservation, *, ignore_allocations: bool = False) -> Amo
     return Amounts(left)
 
 
-def verdict(
-    reservation: Reservation,
-    query: CapacityQuery,
-    *,
-    instances: Container[str] = (),
-) -> Verdict:
-    """What the reservation does to a request on a host that reports these VMs; the first rule that applies decides."""
-    kind = reservation.spec.type
-    if kind in query.ignored_types:
-        return Verdict.IGNORED
-    if has_landed(reservation, instances):
-        return Verdict.NOWHERE
-    if kind == IN_FLIGHT:
-        details = reservation.spec.in_flight_reservation
-        own = details is not None and details.vm_id != "" and details.vm_id == query.vm
-        return Verdict.UNLOCKED if own else _held(reservation)
-    if not is_ready(reservation):
-        return _held(reservation)
-    if kind == FAILOVER:
-        return _failover(reservation, query)
-    return _committed(reservation, query)
-
-
-def _held(reservation: Reservation) -> Verdict:
-    return Verdict.BLOCKS if blocked_hosts(reservation) else Verdict.NOWHERE
-
-
-def _failover(reservation: Reservation, query: CapacityQuery) -> Verdict:
-    consumer = reservation.status.consumer
-    if consumer is not None:
-        own = query.intent is Intent.EVACUATE and query.vm == consumer.vm
-        return Verdict.UNLOCKED if own else _held(reservation)
-    if query.intent is Intent.REUSE_FAILOVER_RESERVATION:
-        return Verdict.UNLOCKED
-    members = reservation.status.failover_reservation
-    if query.intent is Intent.EVACUATE and members is not None and query.vm in members.allocations:
-        return Verdict.UNLOCKED
-    return _held(reservation)
-
-
-def _committed(reservation: Reservation, query: CapacityQuery) -> Verdict:
-    details = reservation.spec.committed_resource_reservation
-    if details is None or not details.resource_group:
-        return Verdict.NOWHERE
-    if (
-        query.intent is not Intent.RESERVE_FOR_COMMITTED_RESOURCE
-        and not query.locked
-        and details.project_id == query.project
-        and details.resource_group == query.group
-    ):
-        return Verdict.UNLOCKED
-    return _held(reservation)
+def blocks_somebody(reservation: Reservation) -> bool:
+    """Whether it holds anything from a request that it does not know; a commitment without details does not."""
+    if reservation.spec.type == COMMITTED and is_ready(reservation):
+        details = reservation.spec.committed_resource_reservation
+        if details is None or not details.resource_group:
+            return False
+    return bool(blocked_hosts(reservation))

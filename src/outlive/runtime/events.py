@@ -8,33 +8,25 @@ full or the store is away they are dropped, and counted.
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Final, Literal
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from outlive.base import limits
-from outlive.base.clock import Clock, Instant, as_datetime, as_instant
+from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import OutliveError
 from outlive.base.hashing import stable_hash
 from outlive.base.ids import Ids
-from outlive.base.logging import get_logger, global_request_id
+from outlive.base.logging import global_request_id
 from outlive.resources import Event, ObjectMeta, ObjectRef, check_name
 from outlive.runtime.metrics import Metrics
-from outlive.runtime.retention import Sweeper
+from outlive.runtime.retention import BackgroundWriter, Sweeper, Waiting
 from outlive.store import Store, compare_and_swap
 
 QUEUE_LIMIT: Final = limits.EVENTS_KEPT
 """Events that wait to be written."""
-ATTEMPTS: Final = 4
-"""Changes of one event that may fail before it is dropped."""
-RETRY_S: Final = 0.5
-"""The wait before the second attempt; it doubles."""
-FLUSH_S: Final = 10.0
-"""How long the end of a process waits for its last events."""
 NOTE_CHARACTERS: Final = 1024
 """What is kept of a note."""
 NAME_CHARACTERS: Final = 200
@@ -44,32 +36,17 @@ NONCE_ANNOTATION: Final = "outlive.dev/nonce"
 
 EventType = Literal["Normal", "Warning"]
 
-_log = get_logger("events")
 
-
-@dataclass(slots=True)
-class _Waiting:
-    """An event that was emitted ``count`` times and is not written yet."""
-
-    event: Event
-    count: int
-    last: Instant
-
-
-class EventRecorder:
+class EventRecorder(BackgroundWriter[Event]):
     """Writes events in the name of ``source``."""
 
+    what = "events"
+
     def __init__(self, store: Store, *, clock: Clock, ids: Ids, source: str) -> None:
-        self.dropped = 0
-        """Events lost, because the queue was full or the store away."""
-        self.written = 0
-        """Events written."""
+        super().__init__(clock, limit=QUEUE_LIMIT)
         self._store = store
-        self._clock = clock
         self._ids = ids
         self._source = source
-        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
-        self._some = asyncio.Event()
 
     def emit(
         self, regarding: ObjectRef, reason: str, note: str, *, type: EventType = "Normal", action: str = ""
@@ -77,55 +54,21 @@ class EventRecorder:
         """Say that something happened to an object. Returns at once; a full queue drops it and counts that."""
         note = note[:NOTE_CHARACTERS]
         name = event_name(regarding, type, reason, note, action)
-        now = self._clock.now()
-        waiting = self._waiting.get(name)
-        if waiting is not None:
-            waiting.count += 1
-            waiting.last = now
-            return
-        if len(self._waiting) >= QUEUE_LIMIT:
-            self.dropped += 1
-            return
-        event = Event(
-            metadata=ObjectMeta(name=name),
-            regarding=regarding,
-            type=type,
-            reason=reason,
-            action=action,
-            note=note,
-            source=self._source,
-            request_id=global_request_id(),
-            first_seen=as_datetime(now),
-            last_seen=as_datetime(now),
+        self.put(
+            name,
+            lambda now: Event(
+                metadata=ObjectMeta(name=name),
+                regarding=regarding,
+                type=type,
+                reason=reason,
+                action=action,
+                note=note,
+                source=self._source,
+                request_id=global_request_id(),
+                first_seen=as_datetime(now),
+                last_seen=as_datetime(now),
+            ),
         )
-        self._waiting[name] = _Waiting(event, 1, now)
-        self._some.set()
-
-    async def run(self) -> None:
-        """Write what was emitted, until cancelled."""
-        while True:
-            await self._some.wait()
-            if not self._waiting:
-                self._some.clear()
-                continue
-            _, waiting = self._waiting.popitem(last=False)
-            await self._write(waiting)
-
-    async def flush(self) -> None:
-        """Write what waits now, for ``FLUSH_S`` at most; for the end of a process. What is left is dropped."""
-        waiting: _Waiting | None = None
-        try:
-            async with asyncio.timeout(FLUSH_S):
-                for _ in range(len(self._waiting)):
-                    if not self._waiting:
-                        return
-                    _, waiting = self._waiting.popitem(last=False)
-                    await self._write(waiting)
-        except TimeoutError:
-            lost = sum(each.count for each in (waiting, *self._waiting.values()) if each is not None)
-            self._waiting.clear()
-            self.dropped += lost
-            _log.warning("events.not_flushed", limit_s=FLUSH_S, count=lost)
 
     def expose(self, metrics: Metrics) -> None:
         """Show what was written and dropped as metrics."""
@@ -137,22 +80,12 @@ class EventRecorder:
             CounterMetricFamily("events_dropped", "Events lost to a full queue or an absent store", value=self.dropped),
         ]
 
-    async def _write(self, waiting: _Waiting) -> None:
-        """Create the event or count on; what cannot be written in ``ATTEMPTS`` is dropped."""
-        name, nonce = waiting.event.name, self._ids.uuid()
-        for attempt in range(ATTEMPTS):
-            try:
-                await compare_and_swap(
-                    self._store, Event, name, lambda kept: _counted(kept, waiting, nonce), clock=self._clock
-                )
-            except OutliveError as error:
-                _log.info("events.not_written", name=name, error=str(error))
-                await self._clock.sleep(RETRY_S * 2.0**attempt)
-            else:
-                self.written += 1
-                return
-        self.dropped += waiting.count
-        _log.warning("events.dropped", name=name, attempts=ATTEMPTS, count=waiting.count)
+    def writing(self, waiting: Waiting[Event]) -> Callable[[], Awaitable[object]]:
+        """Create the event or count on."""
+        name, nonce = waiting.item.name, self._ids.uuid()
+        return lambda: compare_and_swap(
+            self._store, Event, name, lambda kept: _counted(kept, waiting, nonce), clock=self._clock
+        )
 
 
 def event_sweeper(store: Store, clock: Clock) -> Sweeper[Event]:
@@ -179,12 +112,12 @@ def event_name(regarding: ObjectRef, type: EventType, reason: str, note: str, ac
     return f"{stem}.{digest}"
 
 
-def _counted(kept: Event | None, waiting: _Waiting, nonce: str) -> Event | None:
+def _counted(kept: Event | None, waiting: Waiting[Event], nonce: str) -> Event | None:
     """The kept event with these repeats added, or begun anew when its first is more than an hour ago.
 
     ``None`` once that is written, which the nonce tells.
     """
-    event = waiting.event
+    event = waiting.item
     meta = event.metadata if kept is None else kept.metadata
     if meta.annotations.get(NONCE_ANNOTATION) == nonce:
         return None

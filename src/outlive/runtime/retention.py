@@ -1,17 +1,29 @@
-"""Deletes objects that are only kept for a while: the old ones, and the oldest beyond a number."""
+"""Objects that are only kept for a while: one task writes them, another deletes the old ones and the oldest beyond a
+number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import abc
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, TypeVar
 
-from outlive.base.clock import Clock, as_instant
+from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.resources import ObjectRef, R
 from outlive.store import Store, list_all
 
+ATTEMPTS: Final = 4
+"""Writes of one object before it is dropped."""
+RETRY_S: Final = 0.5
+"""The wait before the second attempt; it doubles."""
+FLUSH_S: Final = 10.0
+"""How long the end of a process waits for its last objects."""
 SWEEP_S: Final = 60.0
 """How often old objects are looked for."""
 SWEEP_STEP: Final = 500
@@ -19,7 +31,88 @@ SWEEP_STEP: Final = 500
 SWEEP_REST_S: Final = 1.0
 """How long it rests when there is more to delete."""
 
-_log = get_logger("sweeper")
+T = TypeVar("T")
+_log = get_logger("retention")
+
+
+@dataclass(slots=True)
+class Waiting(Generic[T]):
+    """What was said ``count`` times and is not written yet."""
+
+    item: T
+    count: int
+    last: Instant
+
+
+class BackgroundWriter(abc.ABC, Generic[T]):
+    """Writes in one task; nobody waits for it: where its queue is full or the store away, items are dropped."""
+
+    what: str
+    """What it writes, for the log."""
+
+    def __init__(self, clock: Clock, *, limit: int) -> None:
+        self.dropped = 0
+        """Items lost, because the queue was full or the store away."""
+        self.written = 0
+        """Items written."""
+        self._clock = clock
+        self._limit = limit
+        self._waiting: OrderedDict[Hashable, Waiting[T]] = OrderedDict()
+        self._some = asyncio.Event()
+
+    @abc.abstractmethod
+    def writing(self, waiting: Waiting[T]) -> Callable[[], Awaitable[object]]:
+        """One attempt to write it, which may be made again."""
+
+    def put(self, key: Hashable, make: Callable[[Instant], T]) -> None:
+        """Add an item; one of the same key that waits is counted instead."""
+        now = self._clock.now()
+        if (waiting := self._waiting.get(key)) is not None:
+            waiting.count, waiting.last = waiting.count + 1, now
+        elif len(self._waiting) >= self._limit:
+            self.dropped += 1
+        else:
+            self._waiting[key] = Waiting(make(now), 1, now)
+            self._some.set()
+
+    async def run(self) -> None:
+        """Write what was put, until cancelled."""
+        while True:
+            await self._some.wait()
+            if not self._waiting:
+                self._some.clear()
+                continue
+            await self._write(self._waiting.popitem(last=False)[1])
+
+    async def flush(self) -> None:
+        """Write what waits now, for ``FLUSH_S`` at most; for the end of a process. What is left is dropped."""
+        waiting: Waiting[T] | None = None
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                for _ in range(len(self._waiting)):
+                    if not self._waiting:
+                        return
+                    _, waiting = self._waiting.popitem(last=False)
+                    await self._write(waiting)
+        except TimeoutError:
+            lost = sum(each.count for each in (waiting, *self._waiting.values()) if each is not None)
+            self._waiting.clear()
+            self.dropped += lost
+            _log.warning("writer.not_flushed", what=self.what, limit_s=FLUSH_S, count=lost)
+
+    async def _write(self, waiting: Waiting[T]) -> None:
+        write = self.writing(waiting)
+        for attempt in range(ATTEMPTS):
+            try:
+                await write()
+            except OutliveError as error:
+                _log.info("writer.not_written", what=self.what, error=str(error))
+                await self._clock.sleep(RETRY_S * 2.0**attempt)
+            else:
+                self.written += 1
+                return
+        self.dropped += waiting.count
+        _log.warning("writer.dropped", what=self.what, attempts=ATTEMPTS, count=waiting.count)
 
 
 class Sweeper(Generic[R]):

@@ -23,7 +23,7 @@ from outlive.failover.rules import counts
 from outlive.failover.slots import slot_view
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import Intent
-from outlive.placement.reservations import CapacityQuery, Verdict, verdict
+from outlive.placement.reservations import CapacityQuery
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     Amounts,
@@ -226,10 +226,21 @@ def test_view_of_a_consumed_slot_has_a_consumer_and_no_members() -> None:
 
 def test_consumed_slot_gives_way_to_its_consumer_and_to_no_other_member() -> None:
     slot = reservation(Consumer(vm="a", fence="f"))
-    for vm, expected in (("a", Verdict.UNLOCKED), ("b", Verdict.BLOCKS)):
-        assert verdict(slot, CapacityQuery(intent=Intent.EVACUATE, vm=vm)) is expected
-    assert verdict(slot, CapacityQuery(intent=Intent.REUSE_FAILOVER_RESERVATION, vm="b")) is Verdict.BLOCKS
-    assert verdict(slot, CapacityQuery(intent=Intent.EVACUATE, vm="b"), instances={"a"}) is Verdict.NOWHERE
+    assert not blocks(slot, Intent.EVACUATE, "a")
+    assert blocks(slot, Intent.EVACUATE, "b")
+    assert blocks(slot, Intent.REUSE_FAILOVER_RESERVATION, "b")
+    assert not blocks(slot, Intent.EVACUATE, "b", reported=("a",))
+
+
+def blocks(slot: Reservation, intent: Intent, vm: str, *, reported: tuple[str, ...] = ()) -> bool:
+    """Whether the slot holds something on its host, which reports these VMs, from that VM."""
+    fleet = Fleet()
+    instances = tuple(Instance(id=each, name=each) for each in reported)
+    fleet.upsert_host(Hypervisor(metadata=ObjectMeta(name="h"), status=HypervisorStatus(instances=instances)))
+    fleet.upsert_reservation(slot)
+    row = fleet.row_of("h")
+    assert row is not None
+    return bool(fleet.ledger.blocking(CapacityQuery(intent=intent, vm=vm), row))
 
 
 # The VM counts exactly once on its new host, whatever is seen in which order

@@ -14,9 +14,9 @@ from outlive.base.ids import SeededIds
 from outlive.base.logging import request_context
 from outlive.base.random import Random
 from outlive.resources import Event, ObjectMeta, ObjectRef
-from outlive.runtime.events import FLUSH_S, QUEUE_LIMIT, EventRecorder, event_name, event_sweeper
+from outlive.runtime.events import QUEUE_LIMIT, EventRecorder, event_name, event_sweeper
 from outlive.runtime.metrics import Metrics
-from outlive.runtime.retention import SWEEP_STEP
+from outlive.runtime.retention import FLUSH_S, SWEEP_STEP
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import list_all
 from outlive.store.faults import FaultRates, FaultStore

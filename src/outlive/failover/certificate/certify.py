@@ -24,8 +24,7 @@ from outlive.failover.sizing import amounts
 from outlive.failover.slots import slot_view
 from outlive.failover.snapshot import Snapshot
 from outlive.failover.topology import HOST_UNIT, Topology
-from outlive.placement.request import Intent
-from outlive.placement.reservations import CapacityQuery, Verdict, blocked_hosts, has_landed, unused, verdict
+from outlive.placement.reservations import blocked_hosts, blocks_somebody, has_landed, unused
 from outlive.resources import CPU, FAILOVER, MEMORY, Hypervisor, Reservation, Resource
 from outlive.resources.reasons import AllocationFault, CoverageReason, render
 from outlive.resources.state import state_digest
@@ -176,9 +175,6 @@ class _Maker:
         return reason, f"{has}; {message}"
 
 
-_ANYBODY = CapacityQuery(intent=Intent.UNKNOWN)
-
-
 def without_room(
     hosts: Sequence[Hypervisor], reservations: Iterable[Reservation], vms: Iterable[VmView]
 ) -> dict[str, str]:
@@ -193,7 +189,7 @@ def without_room(
     fleet.set_free(FreeAmounts.of(known))
     reasons: dict[str, str] = {}
     for reservation in reservations:
-        if verdict(reservation, _ANYBODY) is not Verdict.BLOCKS:
+        if not blocks_somebody(reservation):
             continue
         left = unused(reservation)
         for name in blocked_hosts(reservation):

@@ -15,7 +15,7 @@ from outlive.base.wording import count_of
 from outlive.placement.columns import BoolVector, IntVector
 from outlive.placement.errors import StepFailed
 from outlive.placement.request import PlacementRequest
-from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, Verdict, capacity_query, unused, verdict
+from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, capacity_query
 from outlive.placement.settings import MB, MIB, PlacementSettings
 from outlive.placement.steps import Event, Filter, OnError, Reason, Run
 from outlive.resources import CPU, MEMORY, Amounts, Hypervisor
@@ -161,27 +161,27 @@ class EnoughCapacity(Filter):
     @staticmethod
     def _held(run: Run, query: CapacityQuery, host: str, resource: str) -> tuple[list[str], int]:
         """Types of the reservations that block the resource on the host, and how much they block."""
+        fleet = run.fleet
+        row, column = fleet.row_of(host), fleet.resources.get(resource)
+        if row is None or column is None:
+            return [], 0
         holders: list[str] = []
         total = 0
-        facts = run.fleet.facts(host)
-        here = facts.instances if facts is not None else frozenset()
-        for reservation in run.fleet.reservations_on(host):
-            if verdict(reservation, query, instances=here) is not Verdict.BLOCKS:
-                continue
-            amount = unused(reservation, ignore_allocations=query.ignore_allocations).get(resource, 0)
+        for entry in fleet.ledger.blocking(query, row):
+            amount = (entry.full if query.ignore_allocations else entry.used).get(column, 0)
             if amount > 0:
-                holders.append(reservation.spec.type)
-                total += min(amount, AMOUNT_LIMIT)
+                holders.append(entry.kind)
+                total += amount
         return holders, total
 
 
-def _give_back(free: IntVector, column: int, run: Run, query: CapacityQuery, sign: int = 1) -> None:
+def _give_back(free: IntVector, column: int, run: Run, query: CapacityQuery) -> None:
     """Add to ``free`` what this very request may use of what is held."""
     width = len(run.fleet.resources)
     for bucket in run.fleet.ledger.unlocks(query):
         rows, used, full = bucket.arrays(width)
         amounts = full if query.ignore_allocations else used
-        np.add.at(free, rows, sign * amounts[column])
+        np.add.at(free, rows, amounts[column])
 
 
 def vm_amounts(request: PlacementRequest, settings: PlacementSettings) -> Amounts:
