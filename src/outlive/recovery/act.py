@@ -69,8 +69,23 @@ class RecoveryActions:
         self._decisions = decisions
         self._clock = clock
 
+    def is_done(self, action: Action) -> bool:
+        """Whether the caches show that there is nothing to write."""
+        vm = self._vms.get(action.vm)
+        match action.kind:
+            case ActionKind.HOLD:
+                return vm is not None and records.unfinished(vm) and records.is_held_so(vm.status.recovery, action)
+            case ActionKind.WAIT:
+                return vm is None or not _astray(vm)
+            case ActionKind.SEARCH:
+                return True
+            case _:
+                return False
+
     async def carry_out(self, action: Action) -> None:
         """One action; ``WAIT`` and ``SEARCH`` write nothing, except that a label that leads astray is put right."""
+        if self.is_done(action):
+            return
         match action.kind:
             case ActionKind.SLOT | ActionKind.PLACE:
                 await self._send(action)
@@ -178,9 +193,6 @@ class RecoveryActions:
     # The other writes
 
     async def _hold(self, action: Action) -> None:
-        known = self._vms.get(action.vm)
-        if known is not None and records.unfinished(known) and records.is_held_so(known.status.recovery, action):
-            return
         vm = await self._fresh(VirtualMachine, action.vm)
         record = records.held(vm, action, as_datetime(self._clock.now()))
         await self._swap_status(vm, _replace(vm.status, recovery=record))
@@ -210,9 +222,6 @@ class RecoveryActions:
 
     async def _label_as_assigned(self, action: Action) -> None:
         """A host finds its VMs by the label: one that was set and not followed by an assignment hides the VM."""
-        known = self._vms.get(action.vm)
-        if known is None or not _astray(known):
-            return
         vm = await self._fresh(VirtualMachine, action.vm)
         where = vm.status.assigned
         if _astray(vm) and where is not None:

@@ -23,7 +23,6 @@ from outlive.failover.calls import Caller
 from outlive.failover.ports import PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import Events
-from outlive.failover.vms import view_of_resource
 from outlive.node.membership.pause import PauseGate
 from outlive.placement.fleet import Fleet
 from outlive.recovery.act import RecoveryActions, StepRefused
@@ -102,7 +101,7 @@ class RecoveryController:
         self._observer = RecoveryObserver(
             informers,
             clock,
-            priority=lambda vm: demands.priority(view_of_resource(vm)),
+            priority=demands.priority,
             incarnation=lambda: incarnation_of(cluster_store),
         )
         self._actions = RecoveryActions(
@@ -219,7 +218,11 @@ class RecoveryController:
             return await self._do(self._work(action for action in plan.actions if action.vm in theirs))
 
     def _work(self, actions: Iterable[Action]) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        return [(f"vm {action.vm}", partial(self._actions.carry_out, action)) for action in actions]
+        return [
+            (f"vm {action.vm}", partial(self._actions.carry_out, action))
+            for action in actions
+            if not self._actions.is_done(action)
+        ]
 
     def _decided(self, view: RecoveryView, subject: str) -> RecoveryPlan:
         """The plan, recorded when it says something else than the last one, or asks for a write."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from outlive.base.clock import Clock
+from outlive.failover.model import VmView
 from outlive.failover.slots import is_slot, slot_view
 from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.policy import Profile, profile_of
@@ -38,6 +39,7 @@ from outlive.resources import (
     Holder,
     Hypervisor,
     Membership,
+    R,
     Reservation,
     VirtualMachine,
 )
@@ -158,6 +160,32 @@ class Since:
         self._since = {name: since for name, since in self._since.items() if name in names}
 
 
+T = TypeVar("T")
+
+
+class Derived(Generic[R, T]):
+    """What follows from each object, worked out once for each of its versions."""
+
+    def __init__(self, work_out: Callable[[R], T]) -> None:
+        self._work_out = work_out
+        self._known: dict[str, tuple[R, T]] = {}
+
+    def of(self, obj: R) -> T:
+        """What follows from it."""
+        known = self._known.get(obj.name)
+        if known is None or known[0] is not obj:
+            self._known[obj.name] = known = (obj, self._work_out(obj))
+        return known[1]
+
+    def forget(self, name: str) -> None:
+        """It is gone."""
+        self._known.pop(name, None)
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all others."""
+        self._known = {name: known for name, known in self._known.items() if name in names}
+
+
 START_LIMIT_S: Final = 60.0
 """How long a host may take to hold a VM that was assigned to it."""
 WAITS_MOST_S: Final = 3600.0
@@ -176,7 +204,7 @@ class RecoveryObserver:
         self,
         informers: RecoveryInformers,
         clock: Clock,
-        priority: Callable[[VirtualMachine], int],
+        priority: Callable[[VmView], int],
         incarnation: Callable[[], str],
     ) -> None:
         """``incarnation``: what the store says of itself, empty where it says nothing."""
@@ -186,7 +214,11 @@ class RecoveryObserver:
         self._priority = priority
         self._waiting = Since(clock)
         self._held = Since(clock)
-        self._members: dict[str, tuple[Membership, MemberView]] = {}
+        self._members: Derived[Membership, MemberView] = Derived(member_view)
+        self._views: Derived[VirtualMachine, VmView] = Derived(view_of_resource)
+        self._slots: Derived[Reservation, SlotState] = Derived(_slot_state)
+        self._states: dict[str, tuple[tuple[object, ...], VmState]] = {}
+        """By VM: all that its state was worked out from, and the state."""
         self._renewed = Since(clock)
         """Versions of Memberships, from when they were received."""
         informers.memberships.subscribe(self._member_changed)
@@ -196,6 +228,7 @@ class RecoveryObserver:
             self._renewed.see(new.name, (new.metadata.uid, new.metadata.resource_version))
         elif old is not None:
             self._renewed.forget(old.name)
+            self._members.forget(old.name)
 
     # One look
 
@@ -211,6 +244,9 @@ class RecoveryObserver:
         states = tuple(self.state(vm) for vm in vms.values())
         self._waiting.keep(vms)
         self._held.keep(vms)
+        self._views.keep(vms)
+        self._slots.keep(slots)
+        self._states = {name: self._states[name] for name in vms}
         names = {slot.status.host for slot in shown} | {vm.assigned for vm in states}
         names |= {holder.host for vm in states for holder in vm.holders}
         cluster = self._informers.clusters.get(CLUSTER)
@@ -218,7 +254,7 @@ class RecoveryObserver:
         return RecoveryView(
             vms=states,
             gone=tuple(gone),
-            slots=tuple(map(_slot_state, shown)),
+            slots=tuple(map(self._slots.of, shown)),
             hosts=tuple(self.host(name, unattended) for name in sorted(names) if name),
             paused=self.paused(),
             waits_for=pause.waits_for if pause is not None else (),
@@ -291,13 +327,7 @@ class RecoveryObserver:
     def member(self, host: str) -> MemberView | None:
         """The host's Membership."""
         found = self._informers.memberships.get(host)
-        if found is None:
-            self._members.pop(host, None)
-            return None
-        known = self._members.get(host)
-        if known is None or known[0] is not found:
-            known = self._members[host] = (found, member_view(found))
-        return known[1]
+        return self._members.of(found) if found is not None else None
 
     def members(self, holders: Iterable[Holder]) -> tuple[MemberView, ...]:
         """The Memberships that these entries were written under."""
@@ -371,27 +401,43 @@ class RecoveryObserver:
         return cluster is not None and (cluster.paused or not cluster.status.knows(self._incarnation()))
 
     def state(self, vm: VirtualMachine) -> VmState:
-        """A VM as the plan sees it."""
-        status, reach = vm.status, reach_of(vm)
+        """A VM as the plan sees it; from look to look nothing changes of most but for how long they have waited."""
+        status = vm.status
         members = self.members(status.holders)
+        waited_s = self._waiting.see(vm.name, (status.assigned, status.holders, status.rejection))
+        late = waited_s >= START_LIMIT_S + _wait_limit_s(vm)
+        priority = self._priority(self._views.of(vm))
+        asked = (vm, members, self._fence(vm), priority, late, self.forgiven(vm))
+        known = self._states.get(vm.name)
+        if known is None or known[0] != asked:
+            self._states[vm.name] = known = (asked, self._state(*asked))
+        return _replace(known[1], waited_s=waited_s)
+
+    def _state(
+        self,
+        vm: VirtualMachine,
+        members: tuple[MemberView, ...],
+        fence: str,
+        priority: int,
+        late: bool,
+        forgiven: bool,
+    ) -> VmState:
+        """All of a VM's state but how long it has waited; ``late``: whether that is longer than it should."""
+        status, reach, view = vm.status, reach_of(vm), self._views.of(vm)
         where, record, move = status.assigned, status.recovery, active_move(vm)
         begun = record if unfinished(vm) else None
-        view = view_of_resource(vm)
-        signature = (where, status.holders, status.rejection)
-        waited_s = self._waiting.see(vm.name, signature)
         refusal = _refusal(vm) if begun is not None else ""
         avoid: list[str] = [one.hypervisor for one in begun.rejected] if begun is not None else []
         order = order_here(vm)
         waits = order is not None and order.waits_for != ()
-        wait_limit_s = min(order.limit_s, WAITS_MOST_S) if order is not None and waits else 0.0
-        if where is not None and (refusal or waited_s >= START_LIMIT_S + wait_limit_s):
+        if where is not None and (refusal or late):
             avoid.append(where.hypervisor)
-        if self.forgiven(vm):
+        if forgiven:
             avoid = []
         return VmState(
             id=vm.name,
-            fence=self._fence(vm),
-            priority=self._priority(vm),
+            fence=fence,
+            priority=priority,
             cpu_milli=view.cpu_milli,
             memory_bytes=view.memory_bytes,
             wanted=wanted(vm),
@@ -413,10 +459,9 @@ class RecoveryObserver:
             refusal=refusal,
             blocked=_blocked(vm) if begun is not None else "",
             avoid=tuple(dict.fromkeys(avoid)),
-            waited_s=waited_s,
             after=vm.spec.start_after,
             waits_for=order.detail if order is not None and waits else "",
-            wait_limit_s=wait_limit_s,
+            wait_limit_s=_wait_limit_s(vm),
             host_limit=view.host_limit,
             selector=vm.spec.selector,
         )
@@ -448,6 +493,12 @@ class RecoveryObserver:
 
 def _held_for(record: Recovery, *reasons: HoldReason) -> bool:
     return record.phase is RecoveryPhase.HELD and record.reason in reasons
+
+
+def _wait_limit_s(vm: VirtualMachine) -> float:
+    """How much longer than others it may take to start, because it waits for some."""
+    order = order_here(vm)
+    return min(order.limit_s, WAITS_MOST_S) if order is not None and order.waits_for != () else 0.0
 
 
 def _refusal(vm: VirtualMachine) -> str:
