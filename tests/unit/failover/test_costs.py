@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.analysis.costs import CostInput, costs, shares
+from outlive.failover.analysis.costs import CostResult, CostTable, shares
 from outlive.failover.model import SlotView, VmView
 
 GIB = 2**30
@@ -23,17 +25,11 @@ def test_a_slot_is_shared_by_its_members_in_proportion_to_their_size() -> None:
         SlotView(name="s", host="h4", cpu_milli=2000, memory_bytes=4 * GIB, members={"a": "h1", "b": "h2"}),
         SlotView(name="t", host="h5", cpu_milli=2000, memory_bytes=4 * GIB, members={"gone": "h1"}),
     )
-    found = costs(
-        CostInput(
-            vms=vms,
-            required={"a": 1, "b": 1, "c": 1},
-            slots=slots,
-            levels={"a": "critical"},
-            priorities={"critical": 5, "spare": 0},
-            covered=("a", "b"),
-            tolerances={"a": 1, "b": 1, "c": 0},
-        )
-    )
+    table = CostTable({"critical": 5, "spare": 0})
+    for vm in vms:
+        level, survives = ("critical" if vm.id == "a" else ""), int(vm.id != "c")
+        table.add_vm(vm, level, 1, covered=vm.id != "c", tolerance=survives)
+    found = with_slots(table, slots)
     assert [
         (one.level, one.priority, one.vms, one.required, one.covered, one.tolerance, one.slots) for one in found.levels
     ] == [("critical", 5, 1, 1, 1, 1, 1), ("", 0, 2, 2, 1, 0, 1), ("spare", 0, 0, 0, 0, None, 0)]
@@ -56,15 +52,18 @@ def test_levels_flavors_and_nobody_add_up_to_what_slots_hold(seed: int) -> None:
     on = fleets.hosts(6)
     vms = fleets.vms(random, 12, on, sizes=(1, 2))
     slots = fleets.filled(random, fleets.slots(random, 8, on, sizes=(1, 2)), vms, random.randrange(20))
-    found = costs(
-        CostInput(
-            vms=tuple(vms[:9]),
-            required=dict.fromkeys((vm.id for vm in vms), 1),
-            slots=tuple(slots),
-            levels={vm.id: random.choice(["x", "y"]) for vm in vms if random.random() < 0.7},
-        )
-    )
+    table = CostTable({})
+    for vm in vms[:9]:
+        table.add_vm(vm, random.choice(["x", "y", ""]), 1, covered=False)
+    found = with_slots(table, slots)
     for rows in (found.levels, found.flavors):
         assert sum(one.memory_bytes for one in rows) + found.nobody.memory_bytes == sum(s.memory_bytes for s in slots)
         assert sum(one.cpu_milli for one in rows) + found.nobody.cpu_milli == sum(slot.cpu_milli for slot in slots)
         assert sum(one.vms for one in rows) == 9
+
+
+def with_slots(table: CostTable, slots: Iterable[SlotView]) -> CostResult:
+    """The costs with these slots."""
+    for slot in slots:
+        table.add_slot(slot)
+    return table.result()

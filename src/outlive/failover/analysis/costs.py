@@ -19,23 +19,6 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.snapshot import Snapshot
 
 
-class CostInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A state, and who has which level."""
-
-    vms: tuple[VmView, ...]
-    required: dict[str, int]
-    """VM → slots that it needs; missing means none."""
-    slots: tuple[SlotView, ...] = ()
-    levels: dict[str, str] = {}
-    """VM → its level; missing means none, the empty name."""
-    priorities: dict[str, int] = {}
-    """Level → its priority, for every level that there is; VMs' own priorities change no row."""
-    covered: tuple[str, ...] = ()
-    """VMs that need slots and have them."""
-    tolerances: dict[str, int] = {}
-    """VM → failures that it survives, where known."""
-
-
 class Cost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What the VMs of one level or flavor have, and what that takes."""
 
@@ -99,17 +82,6 @@ class _Sum:
             "per_protected_byte": self.memory_bytes / self.protected_bytes if self.protected_bytes else None,
             "tolerance": min(self.tolerances, default=None),
         }
-
-
-def costs(given: CostInput) -> CostResult:
-    """Add up the state."""
-    table, covered = CostTable(given.priorities), frozenset(given.covered)
-    for vm in given.vms:
-        need, tolerance = given.required.get(vm.id, 0), given.tolerances.get(vm.id)
-        table.add_vm(vm, given.levels.get(vm.id, ""), need, covered=vm.id in covered, tolerance=tolerance)
-    for slot in given.slots:
-        table.add_slot(slot)
-    return table.result()
 
 
 class CostTable:
@@ -185,16 +157,12 @@ def costs_of(gathered: Snapshot, covered: CoverageResult) -> CostResult:
     observation, protection = gathered.observation, gathered.demands.protection
     needing = [vm for vm in observation.vms if gathered.required.get(vm.id, 0) > 0]
     uncovered = {one.vm for one in covered.uncovered}
-    levels = {vm.id: protection.of(vm).name for vm in observation.vms}
-    units = gathered.topology.units
-    return costs(
-        CostInput(
-            vms=observation.vms,
-            required=gathered.required,
-            slots=observation.slots,
-            levels={vm: level for vm, level in levels.items() if level},
-            priorities={name: level.priority for name, level in protection.levels.items()},
-            covered=tuple(vm.id for vm in needing if vm.id not in uncovered),
-            tolerances=tolerances(needing, observation.slots, {vm.id: vm.host for vm in observation.vms}, units),
-        )
-    )
+    where = {vm.id: vm.host for vm in observation.vms}
+    levels = tolerances(needing, observation.slots, where, gathered.topology.units)
+    table = CostTable({name: level.priority for name, level in protection.levels.items()})
+    for vm in observation.vms:
+        need, served = gathered.required.get(vm.id, 0), vm.id not in uncovered
+        table.add_vm(vm, protection.of(vm).name, need, covered=served, tolerance=levels.get(vm.id))
+    for slot in observation.slots:
+        table.add_slot(slot)
+    return table.result()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from outlive.failover.analysis.drain.steps import Close, DrainInput, Move, Step
-from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
+from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Join, Leave, Offer, new_slot, opening
@@ -72,8 +72,7 @@ class Layout:
             return sum(self.counts(vm, slot) for slot in mine)
         view = msgspec.structs.replace(self.vms[vm], host=self.host(vm))
         named = tuple(self.view(slot) for slot in mine)
-        units = self._given.topology.units
-        return tolerance(ToleranceInput(vms=(view,), required={vm: 1}, slots=named, units=units)).vms[vm]
+        return tolerances([view], named, {vm: view.host}, self._given.topology.units)[vm]
 
     def view(self, slot: str) -> SlotView:
         """The slot with its members as they are now."""

@@ -62,9 +62,9 @@ class Model:
         )
         return {vm: place for place, (_, vm) in enumerate(ranked)}
 
-    def serve(self, vm: VmView, size: ResolvedSize, answer: Answer, change: Change | None = None) -> list[Action]:
-        """What the planner would do for this VM alone, if it were so; empty where it misses nothing."""
-        return self._tried(vm, size, answer, change or Change(), worded=True)[0]
+    def serve(self, vm: VmView, size: ResolvedSize, answer: Answer) -> list[Action]:
+        """What the planner would do for this VM alone; empty where it misses nothing."""
+        return self._tried(vm, size, answer, Change(), worded=True)[0]
 
     def covers(self, vm: VmView, size: ResolvedSize, answer: Answer, change: Change) -> bool:
         """Whether the VM would have all its slots, and no rule would be broken for it."""

@@ -153,8 +153,8 @@ async def add_vms(now: Altered, like: VmView, count: int) -> Answer:
     return await _answered(f"add-vms {count} x {like.flavor or 'VM'}", now, with_them)
 
 
-async def most_vms(now: Altered, like: VmView, *, limit: int = MOST_VMS) -> Answer:
-    """The largest number of VMs like this one with which everybody is covered, up to the limit.
+async def most_vms(now: Altered, like: VmView) -> Answer:
+    """The largest number of VMs like this one with which everybody is covered, up to ``MOST_VMS``.
 
     ``None`` where somebody is not covered without them.
     """
@@ -166,8 +166,8 @@ async def most_vms(now: Altered, like: VmView, *, limit: int = MOST_VMS) -> Answ
 
     if not await covers(0):
         return msgspec.structs.replace(await add_vms(now, like, 0), question=question)
-    most = await _largest(covers, limit)
-    reached = f"MOST_VMS ({limit})" if most >= limit else ""
+    most = await _largest(covers, MOST_VMS)
+    reached = f"MOST_VMS ({MOST_VMS})" if most >= MOST_VMS else ""
     return msgspec.structs.replace(await add_vms(now, like, most), question=question, most=most, limit=reached)
 
 

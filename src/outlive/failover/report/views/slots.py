@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from outlive.failover.analysis.costs import CostInput, costs
+from outlive.failover.analysis.costs import CostTable
 from outlive.failover.analysis.coverage import CoverageInput, assess_state
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.report.views.data import Cell, Table, ViewData, ready_word, shown_host
@@ -100,16 +100,14 @@ def levels(data: ViewData) -> Table:
         if vm in data.reports
     )
     demanded = demands.among(vms)
-    slots = tuple(data.slots)
-    told = assess_state(CoverageInput(vms=vms, required=demanded.required, slots=slots, topology=data.topology))
-    given = CostInput(
-        vms=vms,
-        required=demanded.required,
-        slots=slots,
-        levels=demanded.levels,
-        priorities={name: level.priority for name, level in demands.protection.levels.items()},
-        covered=tuple(vm for vm in demanded.required if told[vm].covered),
-    )
+    state = CoverageInput(vms=vms, required=demanded.required, slots=tuple(data.slots), topology=data.topology)
+    told = assess_state(state)
+    table = CostTable({name: level.priority for name, level in demands.protection.levels.items()})
+    for vm in vms:
+        level, need = demanded.levels.get(vm.id, ""), demanded.required.get(vm.id, 0)
+        table.add_vm(vm, level, need, covered=told[vm.id].covered)
+    for slot in state.slots:
+        table.add_slot(slot)
     rows = [
         (
             one.level,
@@ -122,6 +120,6 @@ def levels(data: ViewData) -> Table:
             one.memory_bytes,
             None if one.per_protected_byte is None else round(one.per_protected_byte, 3),
         )
-        for one in costs(given).levels
+        for one in table.result().levels
     ]
     return data.table("levels", "Protection levels", ("level", "priority", *_FIGURES), rows, needs_source=True)
