@@ -193,26 +193,6 @@ class ViewData:
                 found[host] = found.get(host, Amounts()) + one.spec.resources
         return found
 
-    def table(
-        self,
-        view: str,
-        title: str,
-        columns: Sequence[str],
-        rows: Iterable[Sequence[Cell]],
-        *,
-        totals: Sequence[Cell] | None = None,
-        needs_source: bool = False,
-    ) -> Table:
-        """A table of this data; one that needs the VM source says so where that could not be read."""
-        return Table(
-            view=view,
-            title=title,
-            columns=tuple(columns),
-            rows=tuple(tuple(row) for row in rows),
-            totals=None if totals is None else tuple(totals),
-            note="the VM source could not be read" if needs_source and not self.source_read else "",
-        )
-
 
 def shown_host(slot: SlotView) -> str:
     """Where a slot is, for showing only: where it was found, else where it is wanted."""
