@@ -37,7 +37,7 @@ def commands_text() -> str:
     root = typer.main.get_command(app)
     parts.extend(_sections(root, "outlive", listed=tuple(COMMANDS)))
     for name, entry in COMMANDS.items():
-        parts.extend(_sections(entry.load(), f"outlive {name}"))
+        parts.extend(_sections(entry.load(name), f"outlive {name}"))
     return "\n".join(parts)
 
 

@@ -18,7 +18,7 @@ from outlive.base.errors import ExitCode, Refused
 from outlive.base.garbage import collector_paused
 from outlive.base.wording import count_of
 from outlive.cli.access import Access, all_objects
-from outlive.cli.output import Report, and_more, progress, table
+from outlive.cli.output import Report, and_more, cut_table, progress, table
 from outlive.cli.snapshot import Config, Slots, look
 from outlive.cli.values import pattern_and_count
 from outlive.drivers.files import check_output, open_output, read_input, write_output
@@ -47,8 +47,7 @@ async def certify(
     """Certify that every VM survives as many host failures as it needs slots; exit code 1 if some VM does not."""
     from outlive.failover.certificate.document import encode_certificate
 
-    if out is not None:
-        check_output(out)
+    check_output(out)
     result = await _made(access, k, config, partial=partial)
     if result.certificate is None:
         output.show({"certified": False, "uncertified": result.uncertified}, lambda: _refusal(result))
@@ -158,8 +157,7 @@ async def verify(
         failures=(failures or 0) if wanted else None,
         allow_partial=allow_partial,
     )
-    if landings is not None:
-        check_output(landings)
+    check_output(landings)
     stated = read_certificate(read_input(certificate), str(certificate))
     if access.state is None:
         async with access.open() as store:
@@ -189,9 +187,8 @@ def _told(verdict: Verdict) -> list[Any]:
     else:
         assert verdict.violation is not None
         lines = [f"not accepted: {verdict.violation.code.value}: {verdict.violation.message}"]
-        shown = verdict.further[: NAMED - 1]
-        if shown:
-            lines += ["", table(("Code", "What"), [(one.code.value, one.message) for one in shown])]
+        further = [(one.code.value, one.message) for one in verdict.further[: NAMED - 1]]
+        lines += cut_table(("Code", "What"), further)
         total = sum(verdict.counts.values())
         if total > 1:
             counts = ", ".join(f"{code} {count}" for code, count in verdict.counts.items())

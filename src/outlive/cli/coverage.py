@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from outlive.cli.output import and_more, table
+from outlive.cli.output import cut_table, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,14 +52,9 @@ def coverage_lines(result: CoverageResult, *, wide: bool = False, unit: str = "h
         ("tolerance", tolerance_sentence(result.tolerance, unit, required=result.required)),
         *((f"also need {name}", f"{count} VMs; no slot holds it") for name, count in result.also_needs.items()),
     ]
-    lines: list[Any] = [table(("", ""), rows)]
-    if not result.uncovered:
-        return lines
-    shown = result.uncovered if wide else result.uncovered[:UNCOVERED_SHOWN]
     columns = ("VM", "Reason", *(("Why",) if wide else ()), "Remedy")
-    lines.append("")
-    lines.append(table(columns, [(one.vm, one.reason, *((one.message,) if wide else ()), one.remedy) for one in shown]))
-    return [*lines, *and_more(len(result.uncovered), len(shown))]
+    uncovered = [(one.vm, one.reason, *((one.message,) if wide else ()), one.remedy) for one in result.uncovered]
+    return [table(("", ""), rows), *cut_table(columns, uncovered, None if wide else UNCOVERED_SHOWN)]
 
 
 def _amounts(of: Reserved | Bound) -> str:

@@ -12,7 +12,7 @@ import typer
 
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
-from outlive.cli.commands import command, group, single
+from outlive.cli.commands import command, group
 from outlive.cli.output import Report, json_text, table, write
 from outlive.cli.settings import all_sections, config_file, load
 from outlive.drivers.files import read_input
@@ -118,6 +118,3 @@ def _text(value: Any) -> str:
     if isinstance(value, dict | list | tuple):
         return msgspec.json.encode(value).decode()
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-app = single("decide", decide)

@@ -1,23 +1,31 @@
-"""``outlive failover``: who is covered, what a plan would do, whether all allocations hold, and views of all of it."""
+"""``outlive failover``: who is covered, and why not; what a plan would do; whether all allocations hold."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.errors import ExitCode
+from outlive.base.clock import as_datetime
+from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.certificate import certify, verify
 from outlive.cli.commands import command, group
 from outlive.cli.coverage import coverage_document, coverage_lines, levels_lines
-from outlive.cli.explain import explain
-from outlive.cli.output import Output, progress, table
+from outlive.cli.output import Form, Output, cut_table, progress, table
 from outlive.cli.plan import make_plan
-from outlive.cli.snapshot import Config, Slots, check_picture, look, picture_coverage
+from outlive.cli.snapshot import Config, Slots, look
 from outlive.cli.survive import tolerance
 from outlive.cli.views import views
+from outlive.drivers.files import check_output, write_output
+
+if TYPE_CHECKING:
+    from outlive.failover.analysis.explain.fleet import FleetExplanation
+    from outlive.failover.analysis.explain.model import Explanation
+
+SHOWN = 20
+"""Hosts, and slots, that a table of ``explain`` names; wide and JSON name all."""
 
 app = group("Coverage, plans, checks and views of failover reservations.")
 
@@ -34,7 +42,7 @@ async def coverage(
     from outlive.failover.analysis.costs import costs_of
     from outlive.failover.snapshot import coverage_of, refusals
 
-    check_picture(html)
+    check_output(html)
     async with access.open() as store:
         gathered = await look(access, store, config, k)
         with progress("planning"):
@@ -49,7 +57,10 @@ async def coverage(
 
     output.show(document, lines)
     if html is not None:
-        picture_coverage(html, access, gathered, result)
+        from outlive.failover.report.html.coverage import coverage_picture
+
+        when = as_datetime(access.clock.now())
+        write_output(html, coverage_picture(gathered, result, source=access.source, when=when))
     return None if result.covered == result.required else ExitCode.NO
 
 
@@ -79,6 +90,82 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
 
     output.show(result, lines)
     return None if result.holds else ExitCode.NO
+
+
+async def explain(
+    access: Access,
+    output: Output,
+    vm: Annotated[str | None, typer.Argument(metavar="VM", help="The VM to explain.")] = None,
+    fleet: Annotated[bool, typer.Option("--fleet", help="All VMs without their slots, grouped by what helps.")] = False,
+    k: Slots = None,
+    config: Config = None,
+) -> ExitCode | None:
+    """Why a VM has no slot, and what would help; exit code 0 if it is covered, 1 if not."""
+    from outlive.failover.analysis.explain.fleet import agreed, explain_fleet
+    from outlive.failover.analysis.explain.placement import explainer_of
+    from outlive.failover.analysis.whatif.altered import as_it_is
+    from outlive.failover.analysis.whatif.questions import whole_remedy
+
+    if (vm is None) == (not fleet):
+        raise Usage("which VM?", remedy="name one VM, or give --fleet for all")
+    async with access.open() as store:
+        gathered = await look(access, store, config, k)
+        now = await as_it_is(store, gathered, k=k) if fleet else None
+    explainer = explainer_of(gathered, now=access.clock.now())
+    if now is not None:
+        with progress("looking for what helps"):
+            groups = explain_fleet(explainer)
+            if groups.needs_hosts:
+                zones = {one.id: one.zone for one in gathered.vms}
+                groups = agreed(groups, await whole_remedy(now), zones=zones, hosts=now.hosts.keys())
+        output.show(groups, lambda: fleet_lines(groups, wide=output.wide))
+        return None if groups.covered == groups.required else ExitCode.NO
+    assert vm is not None, "either a VM or the fleet is asked about"
+    told = explainer.explain(vm, shown=SHOWN if output.form is Form.TABLE else None)
+    output.show(told, lambda: vm_lines(told))
+    return None if told.covered else ExitCode.NO
+
+
+def vm_lines(told: Explanation) -> list[Any]:
+    """The answer for people: what it is, why, what helps, and then the details."""
+    lines: list[Any] = [_sentence(told.text)]
+    promises = [(one.slot, one.host, one.counts, one.text) for one in told.promises]
+    lines += cut_table(("Slot", "Host", "Counts", "What it is worth"), promises)
+    if told.covered:
+        return lines
+    lines += ["", *map(_sentence, told.summary)]
+    if told.remedy is not None:
+        lines += ["", f"What helps: {told.remedy.text}."]
+    if told.otherwise is not None:
+        lines.append(f"Or: {told.otherwise.text}.")
+    hosts = [(one.host, one.reason, one.message) for one in told.hosts]
+    slots = [(one.slot, one.host, one.reason, one.message) for one in told.slots]
+    refused, unfit = (sum(one.count for one in tallies) for tallies in (told.host_tallies, told.slot_tallies))
+    return [
+        *lines,
+        *cut_table(("Host", "Reason", "Why no new slot"), hosts, total=refused, noun="hosts"),
+        *cut_table(("Slot", "Host", "Reason", "Why not"), slots, total=unfit, noun="slots"),
+    ]
+
+
+def fleet_lines(told: FleetExplanation, *, wide: bool) -> list[Any]:
+    """All groups for people, the largest first."""
+    lines: list[Any] = [_sentence(told.text)]
+    rows = []
+    for one in told.groups:
+        names = one.vms if wide else one.vms[:3]
+        more = one.count - len(names)
+        named = ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
+        rows.append((one.count, one.reason, one.who, one.text, named))
+    if told.everybody:
+        lines.append(_sentence(told.everybody))
+    return [*lines, *cut_table(("VMs", "Reason", "Need", "What helps", "Which"), rows, numbers=("VMs",))]
+
+
+def _sentence(text: str) -> str:
+    """With a capital, unless it begins with the name of a VM, and with a full stop."""
+    begins = text.startswith(("of ", "there ", "all ", "no ", "a plan ", "with "))
+    return f"{text[0].upper()}{text[1:]}." if begins else f"{text}."
 
 
 command(app, "plan")(make_plan)

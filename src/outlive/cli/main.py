@@ -7,7 +7,6 @@ exit code of docs/reference/exit-codes.md; an error is one line on standard erro
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, NamedTuple
@@ -21,45 +20,48 @@ from outlive.cli.errors import report, take_debug
 
 
 class Entry(NamedTuple):
-    """A command: the module that has it as ``app``, and its line in the list of commands."""
+    """A command: the module that has it, and its line in the list of commands."""
 
     module: str
     help: str
-    app: str = "app"
-    """Its name in the module, where that has several."""
+    attribute: str = ""
+    """The function or group in the module, where it is not called like the command."""
 
-    def load(self) -> Any:
+    def load(self, name: str) -> Any:
         """The command itself; imports its module."""
-        return typer.main.get_command(getattr(importlib.import_module(f"outlive.cli.{self.module}"), self.app))
+        from outlive.cli.commands import single
+
+        found = getattr(importlib.import_module(f"outlive.cli.{self.module}"), self.attribute or name)
+        return typer.main.get_command(found if isinstance(found, typer.Typer) else single(name, found))
 
 
 COMMANDS: Final[dict[str, Entry]] = {
     "up": Entry("up", "Run everything on this machine: store, controllers, HTTP API."),
-    "import": Entry("inventory", "Read an inventory of hosts and VMs: csv, openstack, database."),
+    "import": Entry("inventory", "Read an inventory of hosts and VMs: csv, openstack, database.", "app"),
     "status": Entry("status", "What is known, whether every VM is covered, and who runs."),
-    "failover": Entry("failover", "Coverage, plans, checks and views of failover reservations."),
+    "failover": Entry("failover", "Coverage, plans, checks and views of failover reservations.", "app"),
     "survive": Entry("survive", "Whether every VM keeps a slot of its own when hosts fail."),
-    "whatif": Entry("whatif", "What would happen if hosts or VMs came or went."),
+    "whatif": Entry("whatif", "What would happen if hosts or VMs came or went.", "app"),
     "simulate": Entry("simulate", "Play a failure in virtual time, and show what happens to every VM."),
-    "guard": Entry("operator", "Empty this host when it cannot prove any more that it is alive.", "guard"),
+    "guard": Entry("operator", "Empty this host when it cannot prove any more that it is alive."),
     "why": Entry("why", "How a VM came to run where it runs, or why a host is thought dead."),
-    "fence": Entry("operator", "Have a host declared dead, or assert that it is off.", "fencing"),
-    "maintenance": Entry("operator", "Stop condemning silent hosts, or start it again.", "maintenance"),
-    "request": Entry("operator", "Ask for a VM to be started, stopped or moved, once.", "requesting"),
-    "drain": Entry("operator", "Empty a host of its VMs.", "draining"),
-    "ready": Entry("operator", "Make a host schedulable again.", "readying"),
-    "arm": Entry("operator", "Let a host empty itself when it cannot prove that it lives.", "arming"),
-    "disarm": Entry("operator", "Disarm a host again.", "disarming"),
-    "placement": Entry("placement", "Rank hosts for a VM, and say why each other host is not among them."),
-    "get": Entry("objects", "List resources of a kind, or show some by name.", "get_app"),
-    "describe": Entry("objects", "One resource in full, with its events and what belongs to it.", "describe_app"),
-    "apply": Entry("objects", "Create or change resources from files.", "apply_app"),
-    "delete": Entry("objects", "Delete resources.", "delete_app"),
-    "dump": Entry("objects", "Write the whole state as one file, for --state.", "dump_app"),
-    "restore": Entry("objects", "Put a copy of the store back; the cluster is paused.", "restore_app"),
+    "fence": Entry("operator", "Have a host declared dead, or assert that it is off."),
+    "maintenance": Entry("operator", "Stop condemning silent hosts, or start it again."),
+    "request": Entry("operator", "Ask for a VM to be started, stopped or moved, once."),
+    "drain": Entry("operator", "Empty a host of its VMs."),
+    "ready": Entry("operator", "Make a host schedulable again."),
+    "arm": Entry("operator", "Let a host empty itself when it cannot prove that it lives."),
+    "disarm": Entry("operator", "Disarm a host again."),
+    "placement": Entry("placement", "Rank hosts for a VM, and say why each other host is not among them.", "app"),
+    "get": Entry("objects", "List resources of a kind, or show some by name."),
+    "describe": Entry("objects", "One resource in full, with its events and what belongs to it."),
+    "apply": Entry("objects", "Create or change resources from files."),
+    "delete": Entry("objects", "Delete resources."),
+    "dump": Entry("objects", "Write the whole state as one file, for --state."),
+    "restore": Entry("objects", "Put a copy of the store back; the cluster is paused."),
     "decide": Entry("decide", "Replay a decision on data from a file."),
-    "crds": Entry("objects", "Print the manifests of all kinds for a Kubernetes cluster.", "crds_app"),
-    "config": Entry("decide", "Show the effective settings, or the reference of all settings.", "config"),
+    "crds": Entry("objects", "Print the manifests of all kinds for a Kubernetes cluster."),
+    "config": Entry("decide", "Show the effective settings, or the reference of all settings."),
 }
 
 
@@ -76,7 +78,7 @@ class LazyGroup(TyperGroup):
         name, _, rest = super().resolve_command(ctx, args)
         if name is None:
             return None, None, rest
-        loaded = COMMANDS[name].load()
+        loaded = COMMANDS[name].load(name)
         loaded.name = name
         return name, loaded, rest
 
@@ -119,14 +121,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         code = ExitCode.YES
-        _let_go_of_stdout()
+        from outlive.cli.output import discard_stdout
+
+        discard_stdout()
     except (SystemExit, Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the end of the line for every error
         code = report(error, debug)
     return int(code)
-
-
-def _let_go_of_stdout() -> None:
-    """The reader went away: whatever is still buffered goes nowhere, quietly."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
-    os.close(devnull)

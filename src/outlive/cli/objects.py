@@ -19,7 +19,6 @@ import typer
 from outlive.base.clock import as_datetime
 from outlive.base.errors import BadInput, Conflict, NotFound, Usage
 from outlive.cli.access import Access, all_objects
-from outlive.cli.commands import single
 from outlive.cli.output import Output, object_tables, progress, table, write, yaml_text
 from outlive.drivers.files import read_input
 from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
@@ -348,12 +347,3 @@ def crds(
 
     chosen = [kind_named(name) for name in kinds] if kinds else list(KINDS.values())
     write("---\n".join(yaml_text(crd(kind)) for kind in chosen))
-
-
-get_app = single("get", get)
-describe_app = single("describe", describe)
-apply_app = single("apply", apply)
-delete_app = single("delete", delete)
-dump_app = single("dump", dump)
-restore_app = single("restore", restore)
-crds_app = single("crds", crds)

@@ -12,7 +12,7 @@ from outlive.base.duration import duration_of_flag, format_duration
 from outlive.base.errors import ExitCode, Refused, Usage
 from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
-from outlive.cli.commands import command, group, single
+from outlive.cli.commands import command, group
 from outlive.cli.output import write
 from outlive.node.operator import (
     call_off_fence,
@@ -90,6 +90,10 @@ async def fence(
         write(message + "\n")
 
 
+maintenance = group("Whether silent hosts are condemned.")
+
+
+@command(maintenance, "on")
 async def maintenance_on(
     access: Access,
     duration: Annotated[str, typer.Option("--for", metavar="2h", help="End by itself after this time.")] = "",
@@ -107,6 +111,7 @@ async def maintenance_on(
         write(await setting(store, access.clock, True, for_s=for_s, hosts=hosts) + "\n")
 
 
+@command(maintenance, "off")
 async def maintenance_off(
     access: Access, host: SomeHosts = None, domain: SomeDomains = None, power: OnlyPower = False
 ) -> None:
@@ -120,6 +125,7 @@ async def maintenance_off(
         write(await hidden(store, access.clock, hosts) + "\n")
 
 
+@command(maintenance, "status")
 async def maintenance_status(access: Access) -> None:
     """What is in maintenance, until when, and who would have been condemned but for it."""
     async with access.open() as store:
@@ -220,16 +226,5 @@ def _guard_of(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-maintenance = group("Whether silent hosts are condemned.")
-command(maintenance, "on")(maintenance_on)
-command(maintenance, "off")(maintenance_off)
-command(maintenance, "status")(maintenance_status)
-
-fencing = single("fence", fence)
-draining = single("drain", drain)
-readying = single("ready", ready)
-arming = single("arm", arm)
-disarming = single("disarm", disarm)
-requesting = single("request", request)
 guard = typer.Typer(rich_markup_mode=None)
 guard.command("guard", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(_guard_of)

@@ -99,9 +99,14 @@ def write(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())
-        os.close(devnull)
+        discard_stdout()
+
+
+def discard_stdout() -> None:
+    """The reader went away: whatever is still buffered goes nowhere, quietly."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)
 
 
 def json_text(document: Any) -> str:
@@ -169,6 +174,22 @@ def and_more(total: int, shown: int, noun: str = "", *, wide: bool = True) -> li
     where = "-o wide or -o json" if wide else "-o json"
     more = f"{total - shown:,} more {noun}".rstrip()
     return [f"and {more} (see {where})"] if shown < total else []
+
+
+def cut_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    most: int | None = None,
+    *,
+    title: str = "",
+    numbers: Sequence[str] = (),
+    total: int | None = None,
+    noun: str = "",
+) -> list[Any]:
+    """After an empty line or a title the first ``most`` rows and how many more of ``total`` there are; else nothing."""
+    shown = rows[:most]
+    more = and_more(len(rows) if total is None else total, len(shown), noun)
+    return [f"\n{title}:" if title else "", table(columns, shown, numbers=numbers), *more] if rows else []
 
 
 def cell_text(value: Any) -> str:

@@ -10,7 +10,7 @@ import typer
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output, and_more, table
+from outlive.cli.output import Output, cut_table, table
 from outlive.cli.snapshot import Config, look
 from outlive.cli.values import amounts, flavor_named, unknown_flavor
 from outlive.failover.calls import Caller, pipeline_for
@@ -110,9 +110,7 @@ def _lines(document: RankingDocument, *, explain: bool, wide: bool) -> list[Any]
     if rows:
         lines.append(table(columns, rows, numbers=columns[2:]))
     if explain and document.rejected:
-        refused = sorted(document.rejected.items())
-        shown = refused if wide else refused[:REJECTED_SHOWN]
-        lines.append(f"\n{len(refused)} hosts would not:")
-        lines.append(table(["Host", "Step", "Why"], [(host, why.step, why.message) for host, why in shown]))
-        lines += and_more(len(refused), len(shown))
+        refused = [(host, why.step, why.message) for host, why in sorted(document.rejected.items())]
+        title, most = f"{len(refused)} hosts would not", None if wide else REJECTED_SHOWN
+        lines += cut_table(["Host", "Step", "Why"], refused, most, title=title)
     return lines

@@ -19,7 +19,7 @@ from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.cli.access import all_objects
-from outlive.cli.commands import log_little, single
+from outlive.cli.commands import log_little
 from outlive.cli.output import Form, Output, Report, progress
 from outlive.cli.why import why_lines
 from outlive.drivers.files import read_input
@@ -199,6 +199,3 @@ def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, 
     document = {**ended.summary.document(ended.failed), "assumed": list(notes)}
     output.show({**document, "why": ended.why} if ended.why is not None else document, shown)
     return ExitCode.NO if ended.failed or ended.summary.violations else None
-
-
-app = single("simulate", simulate)

@@ -1,4 +1,4 @@
-"""One look at a cluster as the planner sees it: the options that say how, and its reports as files (``--html``)."""
+"""One look at a cluster as the planner sees it, and the options that say how."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlive.base.clock import as_datetime
 from outlive.cli.access import Access
 from outlive.cli.output import progress
 from outlive.cli.settings import config_file, settings_for
-from outlive.drivers.files import check_output, write_output
 
 if TYPE_CHECKING:
     from outlive.drivers.synced_tables import SyncedTables
-    from outlive.failover.analysis.coverage import CoverageResult
-    from outlive.failover.analysis.questions import Question
-    from outlive.failover.analysis.survival import FailuresInput, FailuresResult
     from outlive.failover.config import FailoverSettings
     from outlive.failover.snapshot import Snapshot
     from outlive.store import Store
@@ -57,30 +52,3 @@ async def synced_tables(settings: FailoverSettings) -> AsyncIterator[SyncedTable
         yield source
     finally:
         await source.close()
-
-
-def check_picture(path: Path | None) -> None:
-    """Refuse a path that cannot become a file, before anything is computed."""
-    if path is not None:
-        check_output(path)
-
-
-def picture_coverage(path: Path, access: Access, gathered: Snapshot, result: CoverageResult) -> None:
-    """Write the report of a coverage."""
-    from outlive.failover.report.html.coverage import coverage_picture
-
-    write_output(path, coverage_picture(gathered, result, source=access.source, when=_now(access)))
-
-
-def picture_survival(
-    path: Path, access: Access, gathered: Snapshot, question: Question, given: FailuresInput, result: FailuresResult
-) -> None:
-    """Write the report of a question about failures."""
-    from outlive.failover.report.html.survival import survival_picture
-
-    content = survival_picture(gathered, question, given, result, source=access.source, when=_now(access))
-    write_output(path, content)
-
-
-def _now(access: Access) -> str:
-    return f"{as_datetime(access.clock.now()):%Y-%m-%d %H:%M} UTC"

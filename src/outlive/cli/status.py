@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from outlive.base.errors import NotFound
 from outlive.base.wording import listing
 from outlive.cli.access import Access
-from outlive.cli.commands import single
 from outlive.cli.output import Output, table
 from outlive.resources import (
     FAILOVER,
@@ -211,6 +210,3 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         (("Last", "Reason", "Object", "Count", "Note"), [tuple(one.values()) for one in document["warnings"]]),
     )
     return [*lines, *(table(titles, rows) for titles, rows in tables if rows)]
-
-
-app = single("status", status)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from outlive.base.clock import as_datetime
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
-from outlive.cli.commands import single
-from outlive.cli.output import Form, Output, and_more, progress, table
-from outlive.cli.snapshot import Config, Slots, check_picture, look, picture_survival
+from outlive.cli.output import Form, Output, cut_table, progress
+from outlive.cli.snapshot import Config, Slots, look
 from outlive.cli.values import words
+from outlive.drivers.files import check_output, write_output
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.questions import Question
     from outlive.failover.analysis.survival import FailuresInput, FailuresResult
     from outlive.failover.analysis.tolerance import ToleranceResult
-    from outlive.failover.snapshot import Snapshot
 
 SHOWN = 20
 """Lines of each table for people; the wide form shows more, JSON everything."""
@@ -54,40 +54,21 @@ async def survive(
 ) -> ExitCode | None:
     """Whether every VM that needs slots keeps one of its own when hosts fail; exit code 1 if any does not."""
     from outlive.failover.analysis import survival as assurance
+    from outlive.failover.analysis.questions import asked
 
-    check_picture(html)
+    check_output(html)
     if cases and (html is not None or output.form not in (Form.TABLE, Form.JSON) or output.watching):
         raise Usage("--cases prints lines of JSON and nothing else", remedy="leave --html, --watch and -o out")
     async with access.open() as store:
         gathered = await look(access, store, config, slots)
-    question = _question(gathered, hosts or [], failures, domain or [])
-    given = _input(gathered, question, enumerate_all=enumerate_all)
-    if cases:
-        return _print_cases(output, given)
-    with progress("looking at failures"):
-        result = assurance.survive(given)
-    output.show(survive_document(result, question), lambda: survive_lines(result, question, wide=output.wide))
-    if html is not None:
-        picture_survival(html, access, gathered, question, given, result)
-    return None if result.holds else ExitCode.NO
-
-
-def _question(gathered: Snapshot, hosts: list[str], failures: int | None, domain: list[str]) -> Question:
-    from outlive.failover.analysis.questions import asked
-
-    return asked(
+    question = asked(
         gathered.observation.hosts,
-        hosts=words(*hosts),
-        domains=words(*domain),
+        hosts=words(*hosts or ()),
+        domains=words(*domain or ()),
         failures=failures,
         default_unit=gathered.settings.topology_choice.unit,
     )
-
-
-def _input(gathered: Snapshot, question: Question, *, enumerate_all: bool) -> FailuresInput:
-    from outlive.failover.analysis.survival import FailuresInput
-
-    return FailuresInput(
+    given = assurance.FailuresInput(
         vms=gathered.counted,
         required=gathered.required,
         slots=gathered.observation.slots,
@@ -98,6 +79,17 @@ def _input(gathered: Snapshot, question: Question, *, enumerate_all: bool) -> Fa
         failures=question.failures,
         enumerate=enumerate_all,
     )
+    if cases:
+        return _print_cases(output, given)
+    with progress("looking at failures"):
+        result = assurance.survive(given)
+    output.show(survive_document(result, question), lambda: survive_lines(result, question, wide=output.wide))
+    if html is not None:
+        from outlive.failover.report.html.survival import survival_picture
+
+        when = as_datetime(access.clock.now())
+        write_output(html, survival_picture(gathered, question, given, result, source=access.source, when=when))
+    return None if result.holds else ExitCode.NO
 
 
 def _print_cases(output: Output, given: FailuresInput) -> ExitCode | None:
@@ -123,21 +115,16 @@ def survive_lines(result: FailuresResult, question: Question, *, wide: bool) -> 
     """The same for people."""
     from outlive.failover.analysis.questions import lost_text, survive_sentences
 
-    rows: list[tuple[Any, ...]]
-    lines: list[Any] = [*survive_sentences(result, question)]
     most = SHOWN_WIDE if wide else SHOWN
-    if result.worst:
-        rows = [(" ".join(one.case), one.lost, one.affected) for one in result.worst]
-        lines += ["", table(("Worst cases", "Lost", "Affected"), rows, numbers=("Lost", "Affected"))]
-    if result.lost:
-        rows = [(one.vm, one.host, " ".join(one.case), one.reason, lost_text(one)) for one in result.lost[:most]]
-        lines += ["", table(("Lost VM", "Host", "When these fail", "Reason", "What is left"), rows)]
-        lines += and_more(result.lost_count, len(rows))
-    if result.landing:
-        rows = [(one.vm, one.source, one.slot, one.host, one.contested) for one in result.landing[:most]]
-        lines += ["", table(("Landing VM", "From", "Slot", "On", "Contested"), rows)]
-        lines += and_more(len(result.landing), len(rows))
-    return lines
+    worst = [(" ".join(one.case), one.lost, one.affected) for one in result.worst]
+    lost = [(one.vm, one.host, " ".join(one.case), one.reason, lost_text(one)) for one in result.lost[:most]]
+    landing = [(one.vm, one.source, one.slot, one.host, one.contested) for one in result.landing or ()]
+    return [
+        *survive_sentences(result, question),
+        *cut_table(("Worst cases", "Lost", "Affected"), worst, numbers=("Lost", "Affected")),
+        *cut_table(("Lost VM", "Host", "When these fail", "Reason", "What is left"), lost, total=result.lost_count),
+        *cut_table(("Landing VM", "From", "Slot", "On", "Contested"), landing, most),
+    ]
 
 
 async def tolerance(
@@ -175,19 +162,16 @@ def _tolerance_lines(result: ToleranceResult, unit: str) -> list[Any]:
     if not result.vms:
         return lines
     counts = [(failures_text(int(level), unit), count) for level, count in result.counts.items()]
-    lines += ["", table(("Survives", "VMs"), counts, numbers=("VMs",))]
+    lines += cut_table(("Survives", "VMs"), counts, numbers=("VMs",))
     if len(result.zones) > 1:
         zones = [(zone or "(none)", failures_text(level, unit)) for zone, level in result.zones.items()]
-        lines += ["", table(("Zone", "Survives"), zones)]
+        lines += cut_table(("Zone", "Survives"), zones)
     rows = [
         (one.vm, one.host, one.zone, failures_text(one.tolerance, unit), one.slots, " ".join(one.case))
         for one in result.weakest
     ]
     columns = ("Weakest VM", "Host", "Zone", "Survives", "Slots", "Does not survive")
-    lines += ["", table(columns, rows, numbers=("Slots",))]
+    lines += cut_table(columns, rows, numbers=("Slots",))
     if result.understated:
         lines.append(f"{len(result.understated)} VMs have too many entangled slots to be judged exactly: at least that")
     return lines
-
-
-app = single("survive", survive)

@@ -20,7 +20,6 @@ from outlive.base.errors import BadInput, ExitCode, Unavailable
 from outlive.base.ids import SystemIds
 from outlive.base.random import system_random
 from outlive.cli.access import TOKEN_FILE, check_store_there, default_state_dir
-from outlive.cli.commands import single
 from outlive.cli.output import write
 from outlive.cli.settings import config_file, keep_settings, load, with_remembered_slots
 from outlive.cli.snapshot import synced_tables
@@ -259,6 +258,3 @@ def _covered(seen: dict[str, Any]) -> str:
 def _say(text: str) -> None:
     """To whoever started it; logs go to standard error."""
     write(f"outlive: {text}\n")
-
-
-app = single("up", up)

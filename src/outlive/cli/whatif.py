@@ -12,7 +12,7 @@ from outlive.base.errors import ExitCode, NotFound, Usage
 from outlive.base.wording import count_of
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output, and_more, progress, table
+from outlive.cli.output import Output, cut_table, progress, table
 from outlive.cli.snapshot import Config, Slots, look
 from outlive.cli.values import amounts, flavor_named, name_and_value, pattern_and_count, unknown_flavor, words
 
@@ -221,10 +221,8 @@ async def _like(now: Altered, store: Store, flavor: str, size: Amounts, *, zone:
 
 def answer_lines(answer: Answer, *, wide: bool = False) -> list[Any]:
     """The verdict, the numbers before and after, then what moves and what stands in the way."""
-    found: list[Any] = [_verdict(answer), *_changes(answer), "", _numbers(answer)]
-    found += _short(answer)
-    found += _lists(answer, wide=wide)
-    return found
+    numbers = ["", _numbers(answer)]
+    return [_verdict(answer), *_changes(answer), *numbers, *_short(answer), *_lists(answer, wide=wide)]
 
 
 def _verdict(answer: Answer) -> str:
@@ -311,28 +309,38 @@ def _short(answer: Answer) -> list[str]:
 
 
 def _lists(answer: Answer, *, wide: bool) -> list[Any]:
-    found: list[Any] = []
-    moved = [(one.vm, one.source, one.host, one.slot) for one in answer.moves]
     taken = any(one.slot for one in answer.moves)
-    columns = ("VM", "From", "To", *(("Its slot",) if taken else ()))
-    found += _table("Where VMs come to", columns, [row[: len(columns)] for row in moved], wide=wide)
-    found += _table("VMs without a host", ("VM", "Why"), [(one.vm, one.reason) for one in answer.unplaced], wide=wide)
-    steps = [(number, *_step(step)) for number, step in enumerate(answer.order, start=1)]
-    found += _table("The steps, one after the other", ("", "Step", "VM", "What"), steps, wide=wide)
-    obstacles = [(one.reason, one.vm, one.slot, one.detail) for one in answer.obstacles]
-    found += _table("What stands in the way", ("Reason", "VM", "Slot", "Why"), obstacles, wide=wide)
-    weaker = sorted(answer.weaker.items(), key=lambda item: (item[1], item[0]))
-    found += _table("VMs that tolerate less already, and keep that", ("VM", "Tolerates"), weaker, wide=wide)
-    uncovered = [(one.vm, one.reason, one.remedy) for one in answer.uncovered]
-    found += _table("Not covered then", ("VM", "Reason", "Remedy"), uncovered, wide=wide)
-    return found
-
-
-def _table(title: str, columns: tuple[str, ...], rows: list[Any], *, wide: bool) -> list[Any]:
-    if not rows:
-        return []
-    shown = rows if wide else rows[:SHOWN]
-    return [f"\n{title}:", table(columns, shown), *and_more(len(rows), len(shown))]
+    moves = ("VM", "From", "To", *(("Its slot",) if taken else ()))
+    lists: tuple[tuple[str, tuple[str, ...], list[tuple[Any, ...]]], ...] = (
+        (
+            "Where VMs come to",
+            moves,
+            [(one.vm, one.source, one.host, one.slot)[: len(moves)] for one in answer.moves],
+        ),
+        ("VMs without a host", ("VM", "Why"), [(one.vm, one.reason) for one in answer.unplaced]),
+        (
+            "The steps, one after the other",
+            ("", "Step", "VM", "What"),
+            [(number, *_step(step)) for number, step in enumerate(answer.order, start=1)],
+        ),
+        (
+            "What stands in the way",
+            ("Reason", "VM", "Slot", "Why"),
+            [(one.reason, one.vm, one.slot, one.detail) for one in answer.obstacles],
+        ),
+        (
+            "VMs that tolerate less already, and keep that",
+            ("VM", "Tolerates"),
+            sorted(answer.weaker.items(), key=lambda item: (item[1], item[0])),
+        ),
+        (
+            "Not covered then",
+            ("VM", "Reason", "Remedy"),
+            [(one.vm, one.reason, one.remedy) for one in answer.uncovered],
+        ),
+    )
+    most = None if wide else SHOWN
+    return [line for title, columns, rows in lists for line in cut_table(columns, rows, most, title=title)]
 
 
 def _step(step: Step) -> tuple[str, str, str]:

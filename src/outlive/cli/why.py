@@ -8,8 +8,7 @@ import typer
 
 from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
-from outlive.cli.commands import single
-from outlive.cli.output import Output, table
+from outlive.cli.output import Output, cut_table
 from outlive.recovery.why import why as ask
 
 if TYPE_CHECKING:
@@ -31,20 +30,16 @@ async def why(
 def why_lines(answer: Why, *, wide: bool) -> list[Any]:
     """The answer for people: the summary, the chain in order, what helps, and by which decisions."""
     lines: list[Any] = [f"{answer.summary}."]
-    if answer.chain:
-        rows = [(f"{link.at:%Y-%m-%d %H:%M:%S}" if link.at else "", link.text) for link in answer.chain]
-        lines += ["", table(("When", "What"), rows)]
+    chain = [(f"{link.at:%Y-%m-%d %H:%M:%S}" if link.at else "", link.text) for link in answer.chain]
+    lines += cut_table(("When", "What"), chain)
     if answer.remedy:
         lines += ["", f"What helps: {answer.remedy}."]
     if answer.decisions:
         decided = [(f"{one.at:%H:%M:%S}", one.decision, one.subject, one.by, one.name) for one in answer.decisions]
-        lines += ["", table(("At", "Decision", "About", "By", "Record"), decided)]
+        lines += cut_table(("At", "Decision", "About", "By", "Record"), decided)
         if wide:
             for one in answer.decisions:
                 lines += ["", f"{one.decision} on", bytes(one.input).decode(), "answered", bytes(one.output).decode()]
         else:
             lines.append("inputs and outputs: -o wide or -o json; outlive decide NAME repeats one")
     return lines
-
-
-app = single("why", why)

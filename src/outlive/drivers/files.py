@@ -58,8 +58,10 @@ def too_large(path: Path, limit: int) -> LimitExceeded:
     return LimitExceeded(f"is larger than {shown}", place=str(path), remedy="split the file")
 
 
-def check_output(path: Path) -> None:
-    """Refuse a path that cannot become a file, before anything is computed for it."""
+def check_output(path: Path | None) -> None:
+    """Refuse a path that cannot become a file, before anything is computed for it; ``None``: no file is asked for."""
+    if path is None:
+        return
     if "\0" in str(path):
         raise BadInput("is no path", place=str(path), remedy=_REMEDY)
     with _writing(path):

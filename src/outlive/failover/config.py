@@ -52,7 +52,7 @@ MOST_SLOTS = 1_000
 
 
 class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Section ``failover``. As loaded, absent values are absent; ``apply_defaults`` fills them."""
+    """Section ``failover``. A key that is absent has the value that its meaning names."""
 
     flavor_failover_requirements: dict[str, int] | None = None
     """Pattern of flavor names → slots that such a VM needs. Absent: 2 for everybody; an explicit ``{}``: nobody."""
@@ -73,7 +73,7 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     limit_one_new_reservation_per_hypervisor: bool | None = None
     """At most one new slot a host and cycle; first plans and upkeep between cycles are not bound. Absent: true."""
     trust_hypervisor_location: bool = False
-    """Whose word counts for where a VM is: the hosts' (true) or the VM source's (false)."""
+    """Where a VM is: on the host that reports it (true), or on the host that the VM source names (false)."""
     use_flavor_group_resources: bool = False
     """Slots are as large as the largest flavor of the VM's group; not with profile ``dedicated``."""
     revalidation_interval: str = ""

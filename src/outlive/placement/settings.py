@@ -31,7 +31,7 @@ class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     metrics_host_label: bool = False
     """Label the weight modification of steps by host: a series per host, step and pipeline."""
     metrics_detail_every: Positive = 16
-    """Every n-th run is looked at in detail (shift origin, impact, weight modification)."""
+    """Every n-th run counts in metrics of the order of hosts (shift origin, impact, weight modification)."""
     mask_cache: Positive = 512
     """Remembered results of filters whose answer depends on slow facts only."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from datetime import datetime
 
 from outlive.failover.analysis.coverage import CoverageResult
 from outlive.failover.analysis.questions import failures_text, tolerance_sentence, units_text, vms, whichever
@@ -32,7 +33,7 @@ DOMAINS_JUDGED = 3
 """Failure domains for which tolerance is told besides that of hosts."""
 
 
-def coverage_picture(gathered: Snapshot, result: CoverageResult, *, source: str, when: str) -> bytes:
+def coverage_picture(gathered: Snapshot, result: CoverageResult, *, source: str, when: datetime) -> bytes:
     """The report of a coverage."""
     unit = gathered.settings.topology_choice.unit
     views = gathered.observation.hosts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from datetime import datetime
 
 import msgspec
 
@@ -107,7 +108,7 @@ def group_domain(views: Iterable[HostView], wanted: str = "") -> str:
 
 
 def fleet_of(
-    gathered: Snapshot, uncovered: dict[str, str], *, source: str, when: str, domain: str = ""
+    gathered: Snapshot, uncovered: dict[str, str], *, source: str, when: datetime, domain: str = ""
 ) -> FleetFigures:
     """The hosts in figures; ``uncovered``: VM → host, ``domain``: by which hosts are shown, where it is one."""
     observation = gathered.observation
@@ -141,7 +142,7 @@ def fleet_of(
                 ready=facts.in_service and facts.bad_condition is None,
             )
         )
-    return FleetFigures(hosts=tuple(figures), grouped_by=shown_by, source=source, when=when)
+    return FleetFigures(hosts=tuple(figures), grouped_by=shown_by, source=source, when=f"{when:%Y-%m-%d %H:%M} UTC")
 
 
 def _share(host: Hypervisor, resource: str, used: Amounts, held: Amounts | None, free: int) -> Share:

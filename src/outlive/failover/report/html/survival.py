@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 
 import msgspec
 
-from outlive.failover.analysis.coverage import CoverageInput, assess_state
 from outlive.failover.analysis.questions import (
     Question,
     any_units,
@@ -28,7 +28,7 @@ from outlive.failover.analysis.survival import (
 from outlive.failover.report.html.figures import FleetFigures, fleet_of, of_memory
 from outlive.failover.report.html.heatmap import NO_CASE, CaseEffect, heat_map, hosts_table
 from outlive.failover.report.html.page import Bar, Card, Table, Word, render
-from outlive.failover.snapshot import Snapshot
+from outlive.failover.snapshot import Snapshot, coverage_of
 
 LOST_SHOWN = 200
 """Lost VMs that are listed; the count is of all."""
@@ -46,19 +46,10 @@ class ShownCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survival_picture(
-    gathered: Snapshot, question: Question, given: FailuresInput, result: FailuresResult, *, source: str, when: str
+    gathered: Snapshot, question: Question, given: FailuresInput, result: FailuresResult, *, source: str, when: datetime
 ) -> bytes:
     """The report of a question about failures, with the case in question or the worst one shown."""
-    told = assess_state(
-        CoverageInput(
-            vms=gathered.counted,
-            required=gathered.required,
-            slots=gathered.observation.slots,
-            hosts=gathered.observation.hosts,
-            topology=gathered.topology,
-        )
-    )
-    uncovered = {vm: status.host for vm, status in told.items() if not status.covered}
+    uncovered = {one.vm: one.host for one in coverage_of(gathered, gathered.observation.slots).uncovered}
     fleet = fleet_of(gathered, uncovered, source=source, when=when, domain=question.unit)
     return survival_report(fleet, question, result, _shown(given, result))
 
