@@ -20,7 +20,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import Refused, Unavailable
 from outlive.node.guard_client import GuardClient
 from outlive.node.membership.guard import record_of
-from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
+from outlive.node.ports import Domain, DomainState, HypervisorPort
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.start import end_former_creates
 

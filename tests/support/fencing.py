@@ -13,7 +13,7 @@ from outlive.base.errors import Conflict, NotFound, Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.fencing.fencer import Fencer
-from outlive.node.ports.fencing import PowerReading, PowerState
+from outlive.node.ports import PowerReading, PowerState
 from outlive.resources import (
     Assigned,
     Cluster,

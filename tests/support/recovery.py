@@ -334,7 +334,6 @@ class RecoveryCloud:
             clock=self.clock,
             ids=self.ids,
             faults=self.faults,
-            cluster_store=WriterStore(store, writer="controller"),
         ).attach(manager)
         return manager
 

@@ -9,7 +9,7 @@ import enum
 
 import msgspec
 
-from outlive.node.numbers import Amount, Count, Number, Positive
+from outlive.runtime.units import Amount, Count, Number, Positive
 
 
 class SelfFenceAction(enum.StrEnum):

@@ -9,8 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from outlive.guard.errors import USAGE
-from outlive.guard.states import TIME_LIMIT_S
+from outlive.guard.states import TIME_LIMIT_S, USAGE
 
 SOCKET: Final = "/run/outlive-guard/guard.sock"
 WATCHDOG: Final = "/dev/watchdog"

@@ -8,7 +8,9 @@ error that nobody foresaw ends the process, and its end means that nobody feeds.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -18,16 +20,17 @@ from typing import Final
 
 from outlive.guard import cgroups, core, messages
 from outlive.guard.clients import Clients
-from outlive.guard.errors import BAD_INPUT, YES, GuardError
-from outlive.guard.journal import Journal
 from outlive.guard.messages import Request
 from outlive.guard.options import Options
 from outlive.guard.states import (
+    BAD_INPUT,
+    YES,
     Action,
     Arm,
     Beat,
     Disarm,
     Event,
+    GuardError,
     Looked,
     Refusal,
     ServiceStopped,
@@ -35,6 +38,50 @@ from outlive.guard.states import (
     Tick,
 )
 from outlive.guard.watchdog import Watchdog
+
+STDERR: Final = 2
+LINE_BYTES: Final = 2048
+"""What a line is cut to; a pipe takes as much at once without waiting."""
+
+
+class Journal:
+    """The guard's log: events with fields on standard error, and never a wait for whoever reads it.
+
+    A log that is full or stalled must not keep the guard from feeding or killing. A line that cannot be written at once
+    is dropped and counted, and the next one that gets through says how many are missing.
+    """
+
+    def __init__(self) -> None:
+        self._dropped = 0
+        self._ready = select.poll()
+        self._ready.register(STDERR, select.POLLOUT)
+
+    def write(self, event: str, **fields: object) -> None:
+        """One event, as ``event=… name=value …``; text is quoted like JSON."""
+        if self._dropped:
+            fields["dropped_lines"] = self._dropped
+        words = [f"event={event}", *(f"{name}={_shown(value)}" for name, value in fields.items())]
+        line = " ".join(words).encode("utf-8", "replace")[: LINE_BYTES - 1] + b"\n"
+        self._dropped = 0 if self._written(line) else self._dropped + 1
+
+    def _written(self, line: bytes) -> bool:
+        try:
+            if not any(flags & select.POLLOUT for _, flags in self._ready.poll(0)):
+                return False
+            return os.write(STDERR, line) == len(line)
+        except OSError:
+            return False
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    text = str(value)
+    plain = text and all(char.isalnum() or char in "-_./:@" for char in text)
+    return text if plain else json.dumps(text, ensure_ascii=True)
+
 
 COMMAND_LIMIT_S: Final = 10.0
 """After which a command has failed."""
@@ -218,7 +265,7 @@ class Guard:
             _check_tree(self._options.cgroup)
             identity = self._watchdog.start(event.watchdog_s)
         except GuardError as error:
-            return Refusal(error.code, str(error))
+            return Refusal("refused", str(error))
         refusal = self._apply(event)
         if not self._state.armed:
             self._release()

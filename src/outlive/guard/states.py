@@ -195,3 +195,22 @@ class Step(NamedTuple):
     state: State
     actions: tuple[Action, ...] = ()
     refusal: Refusal | None = None
+
+
+# exit codes, as in docs/reference/exit-codes.md: the guard imports nothing else of Outlive
+YES: Final = 0
+USAGE: Final = 2
+BAD_INPUT: Final = 3
+NOT_FOUND: Final = 4
+IN_USE: Final = 5
+UNAVAILABLE: Final = 6
+FORBIDDEN: Final = 7
+INTERRUPTED: Final = 130
+
+
+class GuardError(Exception):
+    """Something outside is not as the guard needs it; the message says what to do."""
+
+    def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -18,7 +18,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from outlive.guard.errors import BAD_INPUT, FORBIDDEN, IN_USE, NOT_FOUND, GuardError
+from outlive.guard.states import BAD_INPUT, FORBIDDEN, IN_USE, NOT_FOUND, GuardError
 
 GET_SUPPORT: Final = 0x80285700
 SET_TIMEOUT: Final = 0xC0045706

@@ -31,7 +31,7 @@ from outlive.store import Store
 RESTART_S: Final = 5.0
 """The wait before a part that failed is started again."""
 
-_log = get_logger("node.daemon")
+_log = get_logger("node.store")
 
 
 @dataclass(slots=True)
@@ -55,18 +55,18 @@ class Daemon:
 
     def connect(self) -> None:
         """Let the parts tell each other what changed."""
-        self.shared.here.on_change = self._domain_changed
-        self.shared.keeper.on_renewed = self.health.renewed
-        self.shared.here.on_look = self.health.looked
-        self.shared.keeper.on_entered = self._entered
-        self.shared.keeper.on_lost = self._lost
+        self.shared.domains.on_change = self._domain_changed
+        self.shared.lease.on_renewed = self.health.renewed
+        self.shared.domains.on_look = self.health.looked
+        self.shared.lease.on_entered = self._entered
+        self.shared.lease.on_lost = self._lost
 
     def _domain_changed(self, vm: str) -> None:
         self.workers.enqueue(vm)
         self.reporter.notify()
 
     def _entered(self) -> None:
-        entered = self.shared.keeper.entered
+        entered = self.shared.lease.entered
         if entered is not None and entered is not self.swept:
             if entered.row in ("J2", "J3"):
                 self.sweep_due_s = self.shared.clock.monotonic()
@@ -93,10 +93,10 @@ class Daemon:
                 _log.warning("daemon.waits", host=self.shared.host, error=str(error))
                 if isinstance(error, NotFound):
                     self.shared.faults.activate(FaultCode.HOST_UNKNOWN, self._subject)
-                    await self.shared.keeper.report_forgotten()
+                    await self.shared.lease.report_forgotten()
             await self.shared.clock.sleep(float(self.shared.settings.look))
         self.shared.faults.clear(FaultCode.HOST_UNKNOWN, self._subject)
-        await self.shared.keeper.enter()
+        await self.shared.lease.enter()
 
     @property
     def _subject(self) -> ObjectRef:
@@ -105,7 +105,7 @@ class Daemon:
     def serve(self, group: OrderedTaskGroup) -> list[asyncio.Task[None]]:
         """Start all parts in the group."""
         tasks = [
-            group.create_task(self.shared.keeper.run(), name="membership"),
+            group.create_task(self.shared.lease.run(), name="membership"),
             group.create_task(self.shared.informer.run(), name="informer vms"),
         ]
         for name, part in (
@@ -143,23 +143,23 @@ class Daemon:
             self.looked_in = self.shared.desired.incarnation
             self.shared.faults.forget()
             self.workers.enqueue_all()
-        went_back = self.shared.keeper.entered is not None and self.shared.keeper.entered.unannounced
+        went_back = self.shared.lease.entered is not None and self.shared.lease.entered.unannounced
         if went_back and self.shared.desired.cluster is not None and self.shared.desired.cluster.paused:
             self.shared.faults.activate(FaultCode.STORE_WENT_BACK, self._subject)
         else:
             self.shared.faults.clear(FaultCode.STORE_WENT_BACK, self._subject)
-        await self.shared.keeper.remember()
-        if not self.shared.keeper.held:
+        await self.shared.lease.remember()
+        if not self.shared.lease.held:
             return
         if self.registration.needed:
             self.shared.cleaned = False
             await self.registration.register()
-            self.shared.cleaned = self.shared.keeper.held
+            self.shared.cleaned = self.shared.lease.held
             if self.shared.cleaned:
                 self.workers.enqueue_all()
                 self.reporter.notify()
         try:
-            await self.shared.here.look()
+            await self.shared.domains.look()
         except OutliveError as error:
             _log.warning("daemon.domains_not_listed", host=self.shared.host, error=str(error))
             await self._revive()
@@ -174,17 +174,17 @@ class Daemon:
 
     async def _end_former_creates(self) -> None:
         try:
-            await end_former_creates(self.shared.guard, self.shared.here, self.shared.creates)
+            await end_former_creates(self.shared.guard, self.shared.domains, self.shared.creates)
         except OutliveError as error:
             _log.warning("daemon.former_creates_not_ended", host=self.shared.host, error=str(error))
 
     async def _sweep(self) -> None:
         """Look for entries of this host, on virtual machines that it does not observe, whose domain is not here."""
         self.sweep_due_s = None
-        host, uid = self.shared.keeper.me.host, self.shared.keeper.me.uid
+        host, uid = self.shared.lease.me.host, self.shared.lease.me.uid
         try:
-            for name in await _with_entries(self.shared.daemon, host, uid):
-                if name not in self.shared.here.domains:
+            for name in await _with_entries(self.shared.store, host, uid):
+                if name not in self.shared.domains.by_vm:
                     self.workers.enqueue(name)
         except OutliveError as error:
             _log.warning("daemon.not_swept", host=host, error=str(error))
@@ -193,7 +193,7 @@ class Daemon:
     async def _revive(self) -> None:
         """The hypervisor service may have been stopped by the guard; this host holds its membership again."""
         try:
-            await self.shared.here.start_service()
+            await self.shared.domains.start_service()
         except OutliveError as error:
             _log.error("daemon.no_hypervisor", host=self.shared.host, error=str(error))
 

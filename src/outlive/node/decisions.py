@@ -20,9 +20,8 @@ from outlive.node.membership.holders import ADOPT, CREATE, ENTER, HOLD, REHOLD, 
 from outlive.node.membership.steps import LEAVE, RENEW, ROWS, SELF_CLEAN, LeaseResult, LeaseView, lease_state
 from outlive.node.relocation import FLUSH_RUN
 from outlive.node.requests import NODE_REQUEST
-from outlive.node.status import KEEPALIVE_CYCLE
+from outlive.node.status import ACCOUNT_NODE, KEEPALIVE_CYCLE
 from outlive.node.stop import LIFECYCLE_SHUTDOWN
-from outlive.node.vm.accounting import ACCOUNT_NODE
 from outlive.node.vm.locks import START_LOCKS
 from outlive.node.vm.requests import VM_REQUEST
 from outlive.node.vm.selection import SELECT_NODE

@@ -20,7 +20,6 @@ from outlive.node.health_monitor import HealthMonitor, PeerHealth
 from outlive.node.relocation import Departure, FlushStep, Relocations
 from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
-from outlive.node.vm.records import change_vm
 from outlive.node.vm.start_order import in_order
 from outlive.node.vm.states import (
     VmState,
@@ -35,7 +34,7 @@ from outlive.resources.maintenance import cluster_maintenance, host_maintenance
 from outlive.resources.reasons import VmReason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import RecoveryPhase, VirtualMachineStatus
-from outlive.store import Store, list_all, read
+from outlive.store import list_all
 
 IN_LINE_S: Final = 10.0
 """The wait of a host that waits in line."""
@@ -69,7 +68,7 @@ class Evacuation:
         self._health = health
         self._relocations = relocations
         self._clock = node.clock
-        self._others = PeerHealth(node.daemon, node.host)
+        self._others = PeerHealth(node.store, node.host)
         self._not_before_s = 0.0
         self._wait_s = EVACUATE_AGAIN_S
         self._failures = 0
@@ -92,7 +91,7 @@ class Evacuation:
         """Ask whether they leave; if so, let them, one after the other, until something says no."""
         answer = await self._ask(fresh=True)
         if not answer.go:
-            nobody = answer.why in EMPTY_RATHER and not self._node.here.present()
+            nobody = answer.why in EMPTY_RATHER and not self._node.domains.present()
             self._wait(answer.why)
             self._say(go=False, why=Answer.LEFT if nobody else answer.why)
             return
@@ -176,7 +175,7 @@ class Evacuation:
                 await self._node.desired.look()
             except OutliveError as error:
                 _log.warning("host.desired_state_not_read", host=self._node.host, error=str(error))
-            if not self._node.keeper.held or self._relocations.stopped:
+            if not self._node.lease.held or self._relocations.stopped:
                 return Answer.UNSETTLED
             answer = await self._ask()
             if not answer.go:
@@ -200,20 +199,20 @@ class Evacuation:
 
     async def _order(self) -> list[str]:
         """Those that are here, the ones that restart first first."""
-        here = [one.vm for one in self._node.here.present() if one.vm not in self._tried]
+        here = [one.vm for one in self._node.domains.present() if one.vm not in self._tried]
         vms = {name: await self._node.find(name) for name in here}
         priorities = {name: vm.spec.restart_priority or 0 for name, vm in vms.items() if vm is not None}
         return sorted(priorities, key=lambda name: (-priorities[name], name))
 
     async def _one(self, name: str) -> Departure:
         vm = await self._relocations.settled(name)
-        if vm is None or name not in self._node.here.domains or assigned_to(vm) != self._node.host:
+        if vm is None or name not in self._node.domains.by_vm or assigned_to(vm) != self._node.host:
             return Departure.STAYS
         return Departure.STAYS if stays(await self._leaver(vm)) else await self._relocations.leave(vm, evacuate=True)
 
     async def _leaver(self, vm: VirtualMachine) -> Leaver:
         try:
-            required: int | None = (await self._node.daemon.get(Coverage, vm.name)).status.required
+            required: int | None = (await self._node.store.get(Coverage, vm.name)).status.required
         except NotFound:
             required = None
         return Leaver(
@@ -233,11 +232,10 @@ _replace = msgspec.structs.replace
 class DrainController:
     """See the module. ``notify`` when what is wanted may have changed."""
 
-    def __init__(self, store: Store, node: VmContext, reporter: HostReporter, health: HealthMonitor) -> None:
-        self._store = store
+    def __init__(self, node: VmContext, reporter: HostReporter, health: HealthMonitor) -> None:
         self._node = node
         self._reporter = reporter
-        self._relocations = Relocations(store, node)
+        self._relocations = Relocations(node)
         self._evacuation = Evacuation(node, reporter, health, self._relocations)
         self._state: DomainState = ""
         self._stopped = False
@@ -265,7 +263,7 @@ class DrainController:
         while not self._stopped:
             await self._wake.wait()
             self._wake.clear()
-            if not self._node.keeper.held or self._node.desired.hypervisor is None or self._stopped:
+            if not self._node.lease.held or self._node.desired.hypervisor is None or self._stopped:
                 continue
             self._state = self._state or self._node.desired.hypervisor.status.domain_state
             job = self._job()
@@ -313,7 +311,7 @@ class DrainController:
             await self._node.desired.look()
         except OutliveError as error:
             _log.warning("drain.desired_state_not_read", host=self._node.host, error=str(error))
-        return self._stopped or self._node.desired.spec.drain != draining or not self._node.keeper.held
+        return self._stopped or self._node.desired.spec.drain != draining or not self._node.lease.held
 
     async def _run(self, job: Literal["flush", "unflush", "start", "leave"]) -> None:
         if job == "start":
@@ -332,7 +330,7 @@ class DrainController:
             return
         if not await self._empty():
             return
-        await self._node.here.look()
+        await self._node.domains.look()
         left = self._left()
         if not left:
             self._say("flushed")
@@ -344,17 +342,17 @@ class DrainController:
 
     def _left(self) -> list[str]:
         """Virtual machines that are here, and those that come: by a move, or because recovery sent them."""
-        host, here = self._node.host, self._node.here.names()
+        host, here = self._node.host, self._node.domains.names()
         coming = (vm.name for vm in self._node.informer.items() if assigned_to(vm) == host and _on_its_way(vm))
         return sorted({*here, *coming})
 
     async def _empty(self) -> bool:
         """Every virtual machine here, once; ``False`` if that was cancelled."""
-        for name in [one.vm for one in self._node.here.present()]:
+        for name in [one.vm for one in self._node.domains.present()]:
             vm = await self._relocations.settled(name)
             if await self._cancelled(draining=True):
                 return False
-            if vm is None or name not in self._node.here.domains or active_move(vm) is not None:
+            if vm is None or name not in self._node.domains.by_vm or active_move(vm) is not None:
                 continue
             await self._relocations.leave(vm)
         return True
@@ -366,13 +364,13 @@ class DrainController:
         host = self._node.host
         after = {
             vm.name: vm.spec.start_after
-            async for vm in list_all(self._store, VirtualMachine)
+            async for vm in list_all(self._node.store, VirtualMachine)
             if vm.status.home == host or assigned_to(vm) == host
         }
         for name in in_order(tuple(after), after):
             if await self._cancelled(draining=False):
                 return False
-            vm = await read(self._store, VirtualMachine, name)
+            vm = await self._node.read(name)
             if vm is None or (vm.status.home == assigned_to(vm) == host and state_of(vm) == VmState.START):
                 continue
             vm = await self._relocations.settled(name)
@@ -407,7 +405,7 @@ class DrainController:
                 return None
             return _replace(in_phase(now.status, VmState.START), home=self._node.host)
 
-        await change_vm(self._store, name, change, self._node.clock)
+        await self._node.change(name, change)
 
 
 def _on_its_way(vm: VirtualMachine) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from outlive.base.clock import boot_time_s
 from outlive.base.errors import Refused, Unavailable
 from outlive.base.logging import get_logger
-from outlive.node.ports.guard import GuardReport
+from outlive.node.ports import GuardReport
 
 CALL_LIMIT_S: Final = 1.0
 """For one call, connecting included. The guard answers at once or is in trouble."""

@@ -24,10 +24,10 @@ from msgspec import Meta
 from outlive.base.errors import BadInput
 from outlive.base.natural import natural_key
 from outlive.base.wording import count_of, listing
-from outlive.node.numbers import Amount, Count, Number, Positive
 from outlive.node.vm.states import VmState
 from outlive.resources import Degrading
 from outlive.runtime.decisions import Decision
+from outlive.runtime.units import Amount, Count, Number, Positive
 
 FULL: Final = 100
 """The score of a part that is as fast as it should be."""

@@ -39,7 +39,7 @@ from outlive.node.health import (
 )
 from outlive.node.membership.lease import Renewed
 from outlive.node.membership.states import member_view
-from outlive.node.ports.machine import MachinePort
+from outlive.node.ports import MachinePort
 from outlive.node.vm.context import VmContext
 from outlive.resources import Degrading, DegradingPolicy, Hypervisor, HypervisorUsage, Membership, ObjectRef
 from outlive.resources.hosts import refuses

@@ -16,9 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from outlive.base.logging import get_logger
-from outlive.node.numbers import Count
 from outlive.node.vm.context import VmContext
-from outlive.node.vm.records import assign_to, change_vm
 from outlive.node.vm.selection import (
     Books,
     Choosing,
@@ -45,7 +43,7 @@ from outlive.resources import VirtualMachine
 from outlive.resources.reasons import VmReason, reason
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import Decision
-from outlive.store import Store, read
+from outlive.runtime.units import Count
 
 SETTLES_TO: Final = {"restart": "start", "shutdown": "stop"}
 """What a state on its way ends in, unless the virtual machine says otherwise."""
@@ -187,19 +185,18 @@ class Departure(enum.Enum):
 class Relocations:
     """See the module."""
 
-    def __init__(self, store: Store, node: VmContext) -> None:
+    def __init__(self, node: VmContext) -> None:
         self.stopped = False
         """Whether nothing more is waited for."""
-        self._store = store
         self._node = node
         self._late: dict[str, tuple[str, VirtualMachine]] = {}
         """Virtual machines that are on their way longer than they were waited for: they stay booked."""
 
     async def figures(self) -> tuple[NodeFigures, ...]:
         """What hosts have published, and what is still on its way to them."""
-        nodes = await figures(self._store)
+        nodes = await figures(self._node.store)
         for name, (target, vm) in sorted(self._late.items()):
-            now = await read(self._store, VirtualMachine, name)
+            now = await self._node.read(name)
             if now is None or active_move(now) is None:
                 del self._late[name]
                 continue
@@ -264,7 +261,7 @@ class Relocations:
             phase = moves if state_of(now) == VmState.START else now.status.phase
             return relocated(now, target=target, home=home, phase=phase, move_id=move_id)
 
-        after = await assign_to(self._store, vm.name, target, change, self._node.clock)
+        after = await self._node.assign(vm.name, target, change)
         return after is not None and assigned_to(after) == target
 
     async def shut_down(self, vm: VirtualMachine) -> bool:
@@ -275,7 +272,7 @@ class Relocations:
                 return None
             return in_phase(now.status, VmState.SHUTDOWN, reason(VmReason.STOPPED_BY_DRAIN))
 
-        return await change_vm(self._store, vm.name, change, self._node.clock) is not None
+        return await self._node.change(vm.name, change) is not None
 
     async def settled(self, name: str) -> VirtualMachine | None:
         """The virtual machine once nothing of it is on its way, or as it is after the limit."""
@@ -293,7 +290,7 @@ class Relocations:
     async def _until(self, name: str, reached: Callable[[VirtualMachine], bool]) -> VirtualMachine | None:
         deadline_s = self._node.clock.monotonic() + float(self._node.settings.drain_wait)
         while True:
-            vm = await read(self._store, VirtualMachine, name)
+            vm = await self._node.read(name)
             if vm is None or reached(vm) or self._node.clock.monotonic() >= deadline_s or self.stopped:
                 return vm
             await self._node.clock.sleep(WATCH_S)

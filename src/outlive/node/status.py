@@ -19,10 +19,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.policy import DAEMON_CONDITION, STOPPING
 from outlive.node.health_monitor import HealthMonitor
-from outlive.node.numbers import Amount, Number, Positive
-from outlive.node.ports.hypervisor import Domain, DomainState
-from outlive.node.ports.machine import MachinePort
-from outlive.node.vm.accounting import ACCOUNT_NODE, AccountedVm, AccountInput
+from outlive.node.ports import Domain, DomainState, MachinePort
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.states import assigned_to, state_of
 from outlive.resources import (
@@ -40,7 +37,69 @@ from outlive.resources.hosts import HostUsage, HypervisorStatus
 from outlive.resources.meta import with_condition
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import Decision
+from outlive.runtime.units import Amount, Number, Positive
 from outlive.store import compare_and_swap
+
+
+class AccountedVm(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual machine that is on the host, assigned to it, or both. Memory in MiB."""
+
+    uuid: str
+    node: str | None
+    active_here: bool
+    paused: bool = False
+    live_memory: Amount = 0
+    """What it has now, where it runs."""
+    xml_memory: Amount = 0
+    """What it is configured to have."""
+    vcpus: Amount = 0
+    state: str = ""
+
+
+class AccountInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A host and its virtual machines."""
+
+    node: str
+    memory_total: Amount
+    vms: tuple[AccountedVm, ...]
+
+
+class AccountResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures. Memory in MiB."""
+
+    allocated: Number
+    provisioned: Number
+    vcpu_allocated: Number
+    domains_count: int
+    """Domains that the hypervisor has, paused ones included."""
+    running: tuple[str, ...]
+    stats_for: tuple[str, ...]
+    """Whose statistics may be asked for: a paused domain would let the question hang."""
+    overprovisioned: bool
+
+
+def account_node(given: AccountInput) -> AccountResult:
+    """Add up; everything in the order in which it was given."""
+    running = [vm for vm in given.vms if vm.active_here and not vm.paused]
+    down = [vm for vm in given.vms if vm.node == given.node and (vm.paused or not vm.active_here)]
+    allocated = sum(vm.live_memory for vm in running)
+    provisioned = allocated + sum(vm.xml_memory for vm in down)
+    names = tuple(vm.uuid for vm in running)
+    return AccountResult(
+        allocated=allocated,
+        provisioned=provisioned,
+        vcpu_allocated=sum(vm.vcpus for vm in running),
+        domains_count=sum(vm.active_here for vm in given.vms),
+        running=names,
+        stats_for=names,
+        overprovisioned=provisioned > given.memory_total,
+    )
+
+
+ACCOUNT_NODE: Final = Decision(
+    "account.node", account_node, AccountInput, AccountResult, "What a host's virtual machines take", lambda _: True
+)
+
 
 RESERVE_S: Final = 1
 """Seconds before the next cycle in which collectors must have ended."""
@@ -136,10 +195,10 @@ class HostReporter:
         """Whether the host takes virtual machines, as its draining says; empty: leave what is there."""
         self.stopping = ""
         """Why the host is about to stop; empty while it is not."""
-        self._store = shared.daemon
-        self._domains = shared.here
+        self._store = shared.store
+        self._domains = shared.domains
         self._machine = machine
-        self._lease = shared.keeper
+        self._lease = shared.lease
         self._informer = shared.informer
         self._health = health
         self._host = shared.host
@@ -296,7 +355,7 @@ class HostReporter:
 
     def _account(self) -> dict[str, Any]:
         """Memory in bytes, CPU in milli-cores."""
-        domains = self._domains.domains
+        domains = self._domains.by_vm
         names = sorted({*domains, *(vm.name for vm in self._informer.items() if assigned_to(vm) == self._host)})
         given = AccountInput(
             node=self._host,
@@ -313,7 +372,7 @@ class HostReporter:
         }
 
     def _accounted(self, name: str) -> AccountedVm:
-        domain, vm = self._domains.domains.get(name), self._informer.get(name)
+        domain, vm = self._domains.by_vm.get(name), self._informer.get(name)
         need = vm.spec.resources if vm is not None else self._needs.get(name, Amounts())
         active = domain is not None and domain.state is not DomainState.OFF
         memory = domain.memory_bytes if domain is not None and domain.memory_bytes else need.memory_bytes

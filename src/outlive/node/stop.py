@@ -19,11 +19,11 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.daemon import Daemon
 from outlive.node.membership.steps import LEAVE, LeaveView
-from outlive.node.numbers import Amount, Count
 from outlive.node.vm.states import mine, of_host
 from outlive.resources import MemberRecord, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import Decision
+from outlive.runtime.units import Amount, Count
 from outlive.store import list_all
 from outlive.store.access import CALL_S
 
@@ -103,7 +103,7 @@ _log = get_logger("node.stopping")
 
 def refusal(daemon: Daemon, *, leave_vms: bool, going_down: bool) -> str:
     """Why the daemon must not stop now; empty if it may."""
-    left = daemon.shared.here.names()
+    left = daemon.shared.domains.names()
     if leave_vms or going_down or not left:
         return ""
     named = ", ".join(left[:LISTED])
@@ -138,7 +138,7 @@ async def _take(daemon: Daemon, step: ShutdownStep, nonce: str) -> None:
             async with asyncio.timeout(WRITE_S):
                 await _leave(daemon, nonce)
         case ShutdownStep.STATE_STOP:
-            left = daemon.shared.here.names()
+            left = daemon.shared.domains.names()
             if left:
                 daemon.reporter.stopping = f"the daemon stopped; unsupervised: {', '.join(left)}"
             else:
@@ -162,28 +162,28 @@ async def _shut_guests(daemon: Daemon) -> None:
 
     Of each that has ended its document says so at once: others may start after it.
     """
-    here, limit_s = daemon.shared.here, float(daemon.shared.settings.shutdown_limit)
-    await here.look()
-    running = [domain.vm for domain in here.present()]
-    for domain in here.present():
+    domains, limit_s = daemon.shared.domains, float(daemon.shared.settings.shutdown_limit)
+    await domains.look()
+    running = [domain.vm for domain in domains.present()]
+    for domain in domains.present():
         try:
             async with asyncio.timeout(WRITE_S):
-                await here.hypervisor.shutdown(domain.vm)
+                await domains.hypervisor.shutdown(domain.vm)
         except (OutliveError, TimeoutError) as error:
             _log.warning("vm.shutdown_not_asked", vm=domain.vm, error=str(error) or "no answer in time")
     deadline_s = daemon.shared.clock.monotonic() + limit_s
-    while here.present() and daemon.shared.clock.monotonic() < deadline_s:
+    while domains.present() and daemon.shared.clock.monotonic() < deadline_s:
         await daemon.shared.clock.sleep(GUESTS_S)
-        await here.look()
+        await domains.look()
         running = await _still_said_to_run(daemon, running)
-    left = [domain.vm for domain in here.present()]
+    left = [domain.vm for domain in domains.present()]
     if left:
         _log.warning("daemon.guests_left", host=daemon.shared.host, left=left[:LISTED], count=len(left))
 
 
 async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
     """Those that are here, and those whose document does not say yet that they have ended."""
-    here, me = {domain.vm for domain in daemon.shared.here.present()}, daemon.shared.keeper.me
+    here, me = {domain.vm for domain in daemon.shared.domains.present()}, daemon.shared.lease.me
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         ours = mine(now, me)
@@ -208,21 +208,21 @@ async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
 
 async def _leave(daemon: Daemon, nonce: str) -> None:
     """Out of the membership, if nothing is held; else a last renewal."""
-    await daemon.shared.here.look()
-    me = daemon.shared.keeper.me
-    holds = [vm.name async for vm in list_all(daemon.shared.daemon, VirtualMachine) if of_host(vm, me)]
+    await daemon.shared.domains.look()
+    me = daemon.shared.lease.me
+    holds = [vm.name async for vm in list_all(daemon.shared.store, VirtualMachine) if of_host(vm, me)]
 
     def change(record: MemberRecord) -> MemberRecord | None:
         view = LeaveView(
             host=me.host,
             record=record,
             nonce=nonce,
-            domains=daemon.shared.here.names(),
+            domains=daemon.shared.domains.names(),
             holds=tuple(holds),
-            under_way=len(daemon.shared.here.creating) + daemon.workers.busy,
+            under_way=len(daemon.shared.domains.creating) + daemon.workers.busy,
             incarnation=daemon.shared.desired.incarnation,
         )
         return daemon.shared.decisions.use(_LEAVE, view, subject=me.host).record
 
-    left = await daemon.shared.keeper.leave(change)
+    left = await daemon.shared.lease.leave(change)
     _log.info("daemon.left" if left else "daemon.stays_member", host=me.host, holds=len(holds))

@@ -87,14 +87,10 @@ class RecoveryController:
         clock: Clock,
         ids: Ids,
         faults: FaultPort,
-        cluster_store: Store | None = None,
         turn: asyncio.Lock | None = None,
     ) -> None:
-        """``cluster_store``: the same store in the name of whoever owns the status of ``Cluster``. ``turn``: held by
-        whoever gives room of ``fleet`` away in this process.
-        """
-        cluster_store = cluster_store or store
-        pause = PauseGate(cluster_store, clock, ids)
+        """``turn``: held by whoever gives room of ``fleet`` away in this process."""
+        pause = PauseGate(store, clock, ids)
         self._informers = informers
         self._faults = RecoveryFaults(informers, faults)
         self._report = RecoveryReporter(events, metrics, clock, self._faults.wake)
@@ -102,14 +98,14 @@ class RecoveryController:
             informers,
             clock,
             priority=demands.priority,
-            incarnation=lambda: incarnation_of(cluster_store),
+            incarnation=lambda: incarnation_of(store),
         )
         self._actions = RecoveryActions(
             store, informers, self._observer, self._report, pause, decisions=decisions, clock=clock
         )
         self._places = Places(placement, fleet, ids, caller)
         self._lost = LostHosts(store, informers)
-        self._pause = StorePause(cluster_store, informers, pause, clock)
+        self._pause = StorePause(store, informers, pause, clock)
         self._room = InFlightRoom(fleet, informers)
         self._decisions = decisions
         self._clock = clock

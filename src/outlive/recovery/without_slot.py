@@ -13,9 +13,9 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outlive.node.numbers import Amount
 from outlive.node.vm.selection import RUN, Books, Choosing, Needing, NodeFigures, home_after
 from outlive.runtime.decisions import Decision
+from outlive.runtime.units import Amount
 
 MOVING: Final = frozenset({"migrate", "migrate-live"})
 """States of a virtual machine on its way."""

@@ -135,11 +135,11 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
         plural="clusters",
         writers=Writers(
             fields={
-                "spec": ("users", "import", "controller"),  # a controller makes it anew, with nothing in it
+                "spec": ("users", "import", "controller", "recovery"),  # recovery makes it anew, with nothing in it
                 "status": ("controller",),
-                "status.storeIncarnation": ("controller", "daemon"),
-                "status.formerIncarnations": ("controller", "daemon"),
-                "status.pause": ("controller", "daemon"),
+                "status.storeIncarnation": ("controller", "daemon", "recovery"),
+                "status.formerIncarnations": ("controller", "daemon", "recovery"),
+                "status.pause": ("controller", "daemon", "recovery"),
             },
             labels="refused",
         ),

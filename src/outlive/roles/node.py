@@ -17,25 +17,19 @@ from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.node import stop
 from outlive.node.daemon import Daemon
-from outlive.node.desired_state import DesiredState
 from outlive.node.drain import DrainController
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.isolation import Isolation
-from outlive.node.fencing.policy import VALIDATE_PROFILE, ProfileError, ProfileInput
+from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileError, ProfileInput
 from outlive.node.health_monitor import HealthMonitor
 from outlive.node.membership.guard import GuardArming
 from outlive.node.membership.join import JoinProcedure
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.registration import Registration
-from outlive.node.ports.fencing import CutPort, PowerPort
-from outlive.node.ports.guard import GuardPort
-from outlive.node.ports.hypervisor import HypervisorPort
-from outlive.node.ports.machine import MachinePort
-from outlive.node.ports.storage import StoragePort
-from outlive.node.settings import NodeSettings
+from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, StoragePort
 from outlive.node.status import HostReporter
-from outlive.node.vm.context import VmContext
+from outlive.node.vm.context import NodeSettings, VmContext
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.reconciler import VmReconciler
 from outlive.resources import HOST_LABEL, Hypervisor, VirtualMachine
@@ -62,25 +56,13 @@ class NodePorts:
     cut: CutPort | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStores:
-    """The same connection under the names by which fields have their writers; in production, four times the same.
-
-    ``move`` and ``flush`` may write what ``daemon`` may besides: a move changes holders and assignment in one write.
-    """
-
-    daemon: Store
-    move: Store
-    flush: Store
-    fencer: Store
-
-
 class NodeRole:
-    """See the module."""
+    """See the module. ``fencer_store``: the same store, in the name of the fencer."""
 
     def __init__(
         self,
-        stores: NodeStores,
+        store: Store,
+        fencer_store: Store,
         settings: NodeSettings,
         ports: NodePorts,
         *,
@@ -93,21 +75,22 @@ class NodeRole:
         self.metrics = Metrics()
         self.decisions = DecisionLog(clock)
         self.host = host
-        self._stores = stores
+        self._store = store
+        self._fencer_store = fencer_store
         self._ports = ports
         self._clock = clock
         self._random = random
         self._ids = ids
-        self._trail = Trail(stores.daemon, by=f"node {host}", clock=clock)
+        self._trail = Trail(store, by=f"node {host}", clock=clock)
         self._trail.follow(self.decisions)
-        self.faults = FaultSet(FaultRecorder(stores.daemon, clock, "daemon", host), clock)
+        self.faults = FaultSet(FaultRecorder(store, clock, "daemon", host), clock)
         self._stopping = asyncio.Event()
         self.stop_refused = ""
         """Why the last ``stop`` did nothing."""
         self._going_down = False
         self._nonce = ids.uuid()
         self.daemon = self._daemon()
-        self.lease = self.daemon.shared.keeper
+        self.lease = self.daemon.shared.lease
 
     async def run(self) -> None:
         """Until cancelled, which is a crash. ``Refused`` where this machine or daemon must not run."""
@@ -155,7 +138,7 @@ class NodeRole:
 
     def _fencer(self) -> Fencer:
         return Fencer(
-            self._stores.fencer,
+            self._fencer_store,
             host=self.host,
             observer=self.lease,
             power=self._ports.power,
@@ -164,7 +147,7 @@ class NodeRole:
             random=self._random,
             ids=self._ids,
             decisions=self.decisions,
-            faults=FaultRecorder(self._stores.fencer, self._clock, "fencer"),
+            faults=FaultRecorder(self._fencer_store, self._clock, "fencer"),
             metrics=self.metrics,
         )
 
@@ -182,20 +165,20 @@ class NodeRole:
         self._stopping.set()
 
     def _daemon(self) -> Daemon:
-        settings, clock, stores, ports = self.settings, self._clock, self._stores, self._ports
+        settings, clock, store, ports = self.settings, self._clock, self._store, self._ports
         nonce = self._nonce
         write_limit_s = float(settings.write_limit)
-        here = LocalDomains(ports.hypervisor, clock, limit_s=float(settings.call_limit))
-        desired = DesiredState(stores.daemon, self.host)
-        pause = PauseGate(stores.daemon, clock, self._ids)
-        isolation = Isolation(ports.cut, stores.daemon) if ports.cut is not None else None
+        domains = LocalDomains(ports.hypervisor, clock, limit_s=float(settings.call_limit))
+        desired = DesiredState(store, self.host)
+        pause = PauseGate(store, clock, self._ids)
+        isolation = Isolation(ports.cut, store) if ports.cut is not None else None
 
         async def isolated(epoch: int) -> bool:
             return isolation is not None and await isolation.isolates(self.host, epoch)
 
         procedure = JoinProcedure(
-            stores.daemon,
-            here,
+            store,
+            domains,
             ports.machine,
             ports.guard,
             pause,
@@ -206,8 +189,8 @@ class NodeRole:
             clock=clock,
             limit_s=write_limit_s,
         )
-        keeper = LeaseRenewer(
-            stores.daemon,
+        lease = LeaseRenewer(
+            store,
             procedure,
             ports.guard,
             GuardArming(ports.guard, desired, limit_s=write_limit_s),
@@ -219,7 +202,7 @@ class NodeRole:
             write_limit_s=write_limit_s,
         )
         informer = Informer(
-            stores.daemon,
+            store,
             VirtualMachine,
             clock=clock,
             random=self._random.fork("informers"),
@@ -227,10 +210,9 @@ class NodeRole:
         )
         shared = VmContext(
             host=self.host,
-            daemon=stores.daemon,
-            move=stores.move,
-            keeper=keeper,
-            here=here,
+            store=store,
+            lease=lease,
+            domains=domains,
             pause=pause,
             guard=ports.guard,
             storage=ports.storage,
@@ -253,7 +235,7 @@ class NodeRole:
             registration=Registration(shared, nonce=nonce, isolated=isolated),
             workers=workers,
             reporter=reporter,
-            drainer=DrainController(stores.flush, shared, reporter, health),
+            drainer=DrainController(shared, reporter, health),
             health=health,
         )
         daemon.connect()
@@ -266,7 +248,7 @@ class NodeRole:
         """
         speed, hosts = self.settings.store_cas_per_s, 0
         if speed is not None:
-            async for _ in list_all(self._stores.daemon, Hypervisor):
+            async for _ in list_all(self._store, Hypervisor):
                 hosts += 1
         profile = self.daemon.shared.desired.profile
         limit_s = float(self.settings.write_limit)

@@ -15,7 +15,7 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.failover.config import FailoverConfig, FailoverSettings, FailoverUpkeepSettings
 from outlive.failover.protection import ProtectionSettings, Requirements, check_protection
-from outlive.node.settings import NodeSettings
+from outlive.node.vm.context import NodeSettings
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.election import ROUNDS_LEAST
 from outlive.runtime.units import Duration

@@ -1,12 +1,15 @@
-"""Settings with a unit: written as people write them, used as numbers.
+"""Settings with a unit, written as people write them and used as numbers; and the numbers that decisions take.
 
 ``Duration`` is seconds and ``Size`` is bytes, so that code calculates with them as with any ``float`` or ``int``; in
-``outlive.yaml`` and in the environment they are text such as ``30s`` and ``512Mi``.
+``outlive.yaml`` and in the environment they are text such as ``30s`` and ``512Mi``. ``Number`` and the others are
+bounded, far beyond any host or any time, so that bad input is refused and never becomes an infinity in an answer.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
 
 from outlive.base.duration import format_duration, parse_duration
 from outlive.base.errors import BadInput
@@ -68,3 +71,19 @@ def encode_unit(value: Any) -> Any:
     if isinstance(value, Duration | Size):
         return str(value)
     raise TypeError(f"{type(value).__name__} has no form as a setting")
+
+
+LARGEST: Final = 10**15
+"""The largest number that a decision takes, in any unit."""
+
+SMALLEST: Final = 1e-9
+"""The smallest interval or rate that is more than nothing."""
+
+Number = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)] | Annotated[float, Meta(ge=-1e15, le=1e15)]
+"""Any number."""
+Amount = Annotated[int, Meta(ge=0, le=LARGEST)] | Annotated[float, Meta(ge=0, le=1e15)]
+"""A size, an age or a duration: not negative."""
+Positive = Annotated[int, Meta(gt=0, le=LARGEST)] | Annotated[float, Meta(ge=SMALLEST, le=1e15)]
+"""An interval or a rate: more than nothing."""
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+"""How many: whole and not negative."""

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeVar
 
 from outlive.base.errors import NotFound, Unavailable
 from outlive.base.random import Random
-from outlive.node.ports.fencing import PowerReading, PowerState
+from outlive.node.ports import PowerReading, PowerState
 from outlive.resources import Hypervisor
 from outlive.simulation.machines import Machine
 from outlive.simulation.process import Process, go

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
 from outlive.base.errors import NotFound, Unavailable
-from outlive.node.ports.fencing import CutReport
-from outlive.node.ports.storage import DiskLock
+from outlive.node.ports import CutReport, DiskLock
 from outlive.simulation.domains import SimDomain
 from outlive.simulation.process import Process
 

@@ -25,7 +25,7 @@ from outlive.guard.states import (
     State,
     Tick,
 )
-from outlive.node.ports.guard import GuardReport
+from outlive.node.ports import GuardReport
 from outlive.simulation.history import History
 from outlive.simulation.hypervisors import SimHypervisor
 from outlive.simulation.machines import Machine

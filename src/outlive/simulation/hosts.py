@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports import DomainState
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.guards import GuardSlot, SimGuard

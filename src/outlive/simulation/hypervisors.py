@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from outlive.base.errors import InUse, Refused, Unavailable, Unknown
 from outlive.base.random import Random
-from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.ports import Domain, DomainState
 from outlive.resources import VirtualMachine
 from outlive.runtime.virtual import Part
 from outlive.simulation.domains import HypervisorFaults, Latencies, SimDomain, domain_of

@@ -78,13 +78,13 @@ def _membership(before: Membership | None, after: Membership | None, author: Aut
     if new.cut.scope and (new.cut.through, new.cut.scope) != (old.cut.through, old.cut.scope):
         tell("fence", f"{host} is shut out of {len(new.cut.scope)} disks and ports")
     elif old.cut.scope and not new.cut.through:
-        tell("fence", f"{host} is let in again")
+        tell("fence", f"{host} is not isolated any more")
     if old.fence.id and old.fence.id == new.fence.id:
         if old.fence.by != new.fence.by:
             tell("fence", f"{new.fence.by} takes the fence of {host} over from {old.fence.by}")
         if new.fence.attempt > old.fence.attempt:
             first = new.fence.attempt == 1
-            text = f"{new.fence.by} {f'sets about proving {host} dead' if first else 'tries again'}"
+            text = f"{new.fence.by} {f'looks for a proof that {host} is dead' if first else 'tries again'}"
             tell("fence", text, loud=new.fence.attempt <= TRIES_TOLD)
         if new.fence.phase == "unconfirmed" != old.fence.phase:
             tell("fence", f"nothing proves yet that {host} is dead{_why(new.fence.unproven_why)}")

@@ -15,7 +15,7 @@ import msgspec
 
 from outlive.base.ids import SeededIds
 from outlive.node.membership.steps import Remembered
-from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports import DomainState
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     HOST_LABEL,

@@ -17,10 +17,10 @@ from outlive.base.errors import BadInput
 from outlive.base.ids import Ids, SeededIds
 from outlive.base.random import Random
 from outlive.failover.ports import Inline
-from outlive.node.ports.hypervisor import DomainState
-from outlive.node.settings import NodeSettings
+from outlive.node.ports import DomainState
+from outlive.node.vm.context import NodeSettings
 from outlive.resources import Amounts, Election, Hypervisor, VirtualMachine
-from outlive.roles.node import NodePorts, NodeRole, NodeStores
+from outlive.roles.node import NodePorts, NodeRole
 from outlive.roles.settings import SECTIONS, role_settings
 from outlive.roles.up import ROLE as FAILOVER_ROLE
 from outlive.roles.up import Ports, UpRole
@@ -392,8 +392,6 @@ def _subject(arguments: Mapping[str, Any]) -> str:
 
 
 DAEMON = ("daemon", "events", "trail")
-MOVE = ("move", "daemon")
-FLUSH = ("flush", "move", "daemon")
 FENCER = ("fencer", "events", "trail")
 CONTROLLER = (
     "failover",
@@ -418,11 +416,17 @@ def node_role(
     random: Random,
 ) -> NodeRole:
     """The node daemon of one host."""
-    stores = NodeStores(
-        daemon=store.named(*DAEMON), move=store.named(*MOVE), flush=store.named(*FLUSH), fencer=store.named(*FENCER)
-    )
     read = msgspec.convert(settings.get("node", {}), NodeSettings, dec_hook=decode_unit)
-    return NodeRole(stores, read, ports, host=host, clock=clock, random=random, ids=SeededIds(random.fork("ids")))
+    return NodeRole(
+        store.named(*DAEMON),
+        store.named(*FENCER),
+        read,
+        ports,
+        host=host,
+        clock=clock,
+        random=random,
+        ids=SeededIds(random.fork("ids")),
+    )
 
 
 class ControllerRole:

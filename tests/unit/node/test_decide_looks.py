@@ -31,7 +31,7 @@ def test_shorter_objective_takes_looks_away_until_it_can_be_met() -> None:
     found = looks(**STEADY, **PROVEN, objective_s=50)
     assert (found["throws"], found["throw_s"], found["reason"]) == (3, 5, "shortened")
     assert found["why"] == (
-        "looked at 3 x 5 s instead of 6 x 5 s, because a VM on it is to run again within 50 s; "
+        "checked 3 times every 5 s instead of 6 times every 5 s: a VM on it is to run again within 50 s; "
         "its guard was found good 30 s ago and its power controller 12 s ago"
     )
 
@@ -52,7 +52,7 @@ def test_nothing_is_shortened_unless_guard_and_power_were_both_found_good_within
     found = looks(**wish, guard_s=31, power_s=75)
     assert (found["throws"], found["throw_s"], found["reason"]) == (6, 5, "power_not_proven")
     assert found["why"] == (
-        "not looked at less often: a VM on it is to run again within 40 s, "
+        "not checked less often: a VM on it is to run again within 40 s, "
         "but its power controller was last found good 75 s ago"
     )
     assert looks(**wish, guard_s=60, power_s=60)["reason"] == "shortened"

@@ -11,7 +11,7 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Unavailable
 from outlive.base.random import Random
-from outlive.node.ports.fencing import CutReport
+from outlive.node.ports import CutReport
 from outlive.resources import Assigned, Cluster, Fault, ObjectRef, VirtualMachine
 from outlive.resources.cluster import Pause
 from outlive.runtime.faults import fault_name

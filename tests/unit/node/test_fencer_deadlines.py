@@ -37,7 +37,7 @@ def test_host_with_a_strict_vm_is_condemned_in_time_for_it() -> None:
             s.silence("x")
             assert 30.0 <= await condemned_after(s) <= 37.0
             reason = (await s.record("x")).fence.reason
-            assert "instead of 6 x 5 s, because a VM on it is to run again within 40 s" in reason
+            assert "instead of 6 times every 5 s: a VM on it is to run again within 40 s" in reason
 
     run(story())
 

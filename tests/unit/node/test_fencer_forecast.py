@@ -7,7 +7,7 @@ import asyncio
 from tests.support.fencing import Site, site
 from tests.support.loops import run
 
-from outlive.node.fencing.forecast import KEPT
+from outlive.node.fencing.fencer import KEPT
 from outlive.resources import Hypervisor, Spared
 
 BEFORE_S = 20.0

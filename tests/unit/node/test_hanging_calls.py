@@ -31,7 +31,7 @@ class Hanging:
 
 def _hang(world: World, *names: str) -> Hanging:
     role: Any = world.hosts["kvm-1"].daemon.role
-    here = role.daemon.shared.here
+    here = role.daemon.shared.domains
     hanging = here.hypervisor = Hanging(here.hypervisor, *names)
     return hanging
 

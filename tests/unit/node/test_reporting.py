@@ -12,9 +12,9 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.node.ports.hypervisor import Domain
-from outlive.node.settings import NodeSettings
+from outlive.node.ports import Domain
 from outlive.node.status import STALE_CYCLES, HostReporter
+from outlive.node.vm.context import NodeSettings
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import Amounts, HypervisorUsage
 from outlive.runtime.decisions import DecisionLog
@@ -65,9 +65,9 @@ def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() 
         faults = FaultSet(FaultRecorder(store, clock, "daemon", "h1"), clock)
         shared: Any = SimpleNamespace(
             host="h1",
-            daemon=store,
-            here=LocalDomains(service, clock, limit_s=1.0),
-            keeper=nobody,
+            store=store,
+            domains=LocalDomains(service, clock, limit_s=1.0),
+            lease=nobody,
             informer=nobody,
             clock=clock,
             decisions=DecisionLog(clock),

@@ -233,7 +233,7 @@ def test_run_that_ends_while_its_host_registers_it_gets_no_entry() -> None:
         assert holders(world) == []
         await at(world, 34.9)  # it was listed, and its document is being read
         role: Any = world.hosts["kvm-1"].daemon.role
-        assert await role.daemon.shared.here.destroy("vm-1")
+        assert await role.daemon.shared.domains.destroy("vm-1")
         before = len(told_of(world, "vm-1", "hold"))
         await at(world, 80)
         assert told_of(world, "vm-1", "hold")[before:] == []

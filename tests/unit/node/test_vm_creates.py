@@ -10,8 +10,7 @@ from tests.support.node_worlds import at, condemn, holders, record, tell, told_o
 
 import outlive.node
 from outlive.guard.states import CreateBegin
-from outlive.node.ports.guard import GuardPort
-from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports import DomainState, GuardPort
 from outlive.roles.node import NodeRole
 from outlive.simulation.world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.node_worlds import at, holders, record, tell, vm_of
 
-from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports import DomainState
 from outlive.simulation.domains import domain_of
 from outlive.simulation.world import World
 

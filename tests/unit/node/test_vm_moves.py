@@ -7,7 +7,7 @@ import pytest
 from tests.support.node_worlds import at, condemn, holders, host_of, set_status, tell, told_of, vm_of
 
 from outlive.node.migration.migration import SOURCE, TARGET, Here
-from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports import DomainState
 from outlive.resources import HOST_LABEL, Holder, Membership
 from outlive.resources.vms import MigrationPhase
 from outlive.simulation.history import HistoryEvent

@@ -18,7 +18,7 @@ from tests.support.node_worlds import (
     vm_of,
 )
 
-from outlive.node.ports.storage import DiskLock
+from outlive.node.ports import DiskLock
 from outlive.node.vm.context import VmMemory
 from outlive.node.vm.reconciler import changed_within
 from outlive.resources import HOST_LABEL, Recovery, VirtualMachine

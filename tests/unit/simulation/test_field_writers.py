@@ -87,15 +87,15 @@ def test_nobody_but_a_writer_of_the_kind_creates_or_deletes() -> None:
 
 def test_the_host_label_belongs_to_who_assigns() -> None:
     async def scene() -> None:
-        users, move = stores("users", "move")
+        users, daemon = stores("users", "daemon")
         made = await users.create(vm(labels={"a": "1"}))
         made = await users.replace(with_meta(made, labels={"a": "2"}))
         labelled = with_meta(made, labels={"a": "2", HOST_LABEL: "h1"})
         with pytest.raises(WriterViolation, match=HOST_LABEL):
             await users.replace(labelled)
-        made = await move.replace(labelled)
+        made = await daemon.replace(labelled)
         moved = change(made, status=change(made.status, assigned=Assigned(hypervisor="h1")))
-        await move.replace_status(moved)
+        await daemon.replace_status(moved)
         with pytest.raises(WriterViolation):
             await users.patch_metadata(made.ref, labels={HOST_LABEL: None})
         await users.patch_metadata(made.ref, labels={"b": "3"})
@@ -168,7 +168,7 @@ def test_the_table_holds_what_safety_rests_on() -> None:
         ("Election", "`record`", "candidate", "refused"),
         ("Cluster", "`status`", "controller", "–"),
         ("VirtualMachine", "`spec`", "users, import", "all but `outlive.dev/host`"),
-        ("VirtualMachine", "`status.holders`", "daemon, recovery, move", "–"),
+        ("VirtualMachine", "`status.holders`", "daemon, recovery", "–"),
         ("Reservation", "`spec`", "failover, commitments", "refused"),
         ("Reservation", "`status`", "failover, commitments", "–"),
         ("Reservation", "`status.consumer`", "recovery", "–"),

@@ -9,7 +9,7 @@ from tests.support.loops import run
 from tests.support.virtual_hosts import Bench, small_vm
 
 from outlive.base.errors import InUse, Refused, Unavailable, Unknown
-from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports import DomainState
 from outlive.simulation.domains import PHASES
 from outlive.simulation.hypervisors import HypervisorClient
 from outlive.simulation.process import Process

@@ -9,7 +9,7 @@ import msgspec
 from tests.support.loops import run
 from tests.support.virtual_hosts import Bench, small_vm
 
-from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports import DomainState
 from outlive.resources import Assigned, Holder, StartOrder, VirtualMachine
 from outlive.simulation.domains import domain_of
 from outlive.simulation.judges.vms import ON_THE_WAY_S

@@ -11,7 +11,7 @@ from tests.support.loops import run
 from tests.support.virtual_hosts import GIB, Bench, author, small_vm
 
 from outlive.base.clock import LoopClock, as_datetime
-from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports import DomainState
 from outlive.resources import (
     Amounts,
     Assigned,
@@ -269,7 +269,7 @@ def test_proof_that_is_not_true_is_found() -> None:
 def test_field_of_another_writer_is_found() -> None:
     async def story(bench: Bench) -> None:
         bench.store.load([_vm(), _member("h1")])
-        await _write(bench, author("h1", "daemon"), lambda vm: _replace(vm, status=_replace(vm.status, home="h2")))
+        await _write(bench, author("h1", "fencer"), lambda vm: _replace(vm, status=_replace(vm.status, home="h2")))
 
     assert _judged(story) == ["one-writer"]
 

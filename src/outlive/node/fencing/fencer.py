@@ -9,12 +9,12 @@ is a task of its own, so that a rack takes no longer than one host (docs/concept
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from outlive.base.clock import Clock
+from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
@@ -23,19 +23,18 @@ from outlive.base.random import Random
 from outlive.node.fencing.context import POWER_AT_ONCE, FencerContext, FenceWriter
 from outlive.node.fencing.faults import FenceFaults, Holds
 from outlive.node.fencing.fence import Fence, Opened, Opening
-from outlive.node.fencing.forecast import Forecast
 from outlive.node.fencing.isolation import EndedIsolations, Isolation
 from outlive.node.fencing.peer_confirmation import Agreed, AgreeResult, PeerConfirmation, Publisher
 from outlive.node.fencing.policy import fence_order
 from outlive.node.fencing.power import PowerSequence
 from outlive.node.fencing.power_on import PowerOn
 from outlive.node.fencing.rehearsals import Rehearsals
-from outlive.node.fencing.rules import Observer, Rules
+from outlive.node.fencing.rules import Observer, RateRule, Rules
 from outlive.node.fencing.states import TRUST_AGAIN, TrustView, is_open
-from outlive.node.fencing.suspicion import Why
+from outlive.node.fencing.suspicion import Why, evaluate
 from outlive.node.fencing.watcher import HAIR_S, Ripe, Seen, Suspicions, Watcher
-from outlive.node.ports.fencing import CutPort, PowerPort
-from outlive.resources import Cluster, FenceRecord, Hypervisor, MemberRecord, Membership
+from outlive.node.ports import CutPort, PowerPort
+from outlive.resources import Cluster, FenceRecord, Hypervisor, MemberRecord, Membership, Spared
 from outlive.resources import PowerOn as PowerOnRecord
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import Value
@@ -44,7 +43,7 @@ from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import Store
+from outlive.store import Store, compare_and_swap
 
 ROUND_S: Final = 0.25
 """Two looks at the silent hosts lie at least so far apart."""
@@ -409,3 +408,86 @@ def _moved(before: MemberRecord | None, now: MemberRecord) -> bool:
 
 def _fenced(fence: FenceRecord) -> FenceRecord:
     return msgspec.structs.replace(fence, power_on=PowerOnRecord())
+
+
+FORECAST_S: Final = 1.0
+"""How often is looked who would have been condemned, while anything is in maintenance."""
+SPARED_KEPT: Final = 8
+"""Entries of one host; the oldest goes first."""
+
+_replace = msgspec.structs.replace
+
+
+class Forecast:
+    """What would have been condemned but for maintenance: written to ``Hypervisor.status.spared``, never acted on.
+
+    The rules that suspect hosts go on in maintenance, on the same peers and the same silence, as if nobody were in it;
+    only a second observer is not asked. It does not know which of these hosts would have been proven dead, and while
+    the store is away nothing is written (docs/operating/fencing.md#maintenance).
+    """
+
+    def __init__(self, context: FencerContext) -> None:
+        self._watcher = context.watcher
+        self._rules = context.rules
+        self._store = context.store
+        self._clock = context.clock
+        self._leads = context.leads
+        self._suspicions = Suspicions(context.watcher, context.rules.looks)
+        self._rate = RateRule()
+        self._written: dict[str, tuple[int, int]] = {}
+        """Host → epoch and renewal of the silence that was written down."""
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            for host, one in list(self._look()):
+                await self._write(host, one)
+            await self._clock.sleep(FORECAST_S)
+
+    def _look(self) -> Iterator[tuple[str, Spared]]:
+        now, wall = self._clock.monotonic(), self._clock.now()
+        policies = self._rules.policies
+        under = {host: why for host, _ in self._watcher if (why := policies.settings(host).maintenance(wall))}
+        self._written = {host: found for host, found in self._written.items() if host in under}
+        if not under:
+            self._suspicions.clear()
+            self._rate.clear()
+            return
+        self._suspicions.drop_the_living()
+        result = evaluate(self._rules.evaluation(resting=False))
+        if result.reason is not None:
+            self._suspicions.put_off(now + FORECAST_S)
+            return
+        for ripe in self._suspicions.ripe(result.suspects, now):
+            host, seen = ripe.host, ripe.seen
+            silence = (seen.record.epoch, seen.record.seq)
+            if host not in under or self._written.get(host) == silence:
+                continue
+            why = self._why(host, seen, now)
+            self._written[host] = silence
+            if self._leads():
+                yield host, Spared(at=as_datetime(wall), epoch=silence[0], seq=silence[1], why=why, under=under[host])
+
+    def _why(self, host: str, seen: Seen, now: float) -> str:
+        policy, unit = self._rules.policies.cluster().fencing, self._rules.policies.unit(host)
+        why = f"not renewed for {now - seen.since:.1f} s (limit {self._rules.silence_s(host, seen):g} s)"
+        if not self._rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
+            return f"{why}, and then only after a release: {policy.fences_limit} failure domains came before it"
+        self._rate.count(unit, now)
+        self._rate.release(unit)
+        return why
+
+    async def _write(self, name: str, one: Spared) -> None:
+        def change(host: Hypervisor | None) -> Hypervisor | None:
+            kept = () if host is None else host.status.spared
+            if host is None or any((old.epoch, old.seq) == (one.epoch, one.seq) for old in kept):
+                return None
+            return _replace(host, status=_replace(host.status, spared=(*kept, one)[-SPARED_KEPT:]))
+
+        try:
+            await compare_and_swap(self._store, Hypervisor, name, change, clock=self._clock)
+        except OutliveError as error:
+            self._written.pop(name, None)
+            _log.warning("fence.forecast_not_written", host=name, why=one.why, error=str(error))
+        else:
+            _log.warning("fence.spared", host=name, why=one.why, under=one.under)

@@ -22,7 +22,7 @@ from outlive.base.logging import get_logger
 from outlive.node.fencing.power import answer_of
 from outlive.node.fencing.proofs import ISOLATE, LIFT_CUT, PROVE_CUT, CutView, FencedView, LiftView
 from outlive.node.fencing.rules import TAKE_OVER_RESTING_S
-from outlive.node.ports.fencing import CutPort, CutReport
+from outlive.node.ports import CutPort, CutReport
 from outlive.resources import MemberRecord, VirtualMachine
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all

@@ -16,10 +16,10 @@ import msgspec
 from outlive.base.natural import natural_key
 from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.watcher import Seen
-from outlive.node.numbers import Amount, Count
 from outlive.resources import SilentPeer
 from outlive.resources.memberships import SILENT_PEERS
 from outlive.runtime.decisions import Decision
+from outlive.runtime.units import Amount, Count
 
 FRESH_RENEWALS: Final = 2
 """Renewals of its own for which counts what a coordinator publishes."""

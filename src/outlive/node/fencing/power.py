@@ -22,7 +22,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.node.fencing.proofs import READINGS_APART_S
-from outlive.node.ports.fencing import PowerPort, PowerReading, PowerState
+from outlive.node.ports import PowerPort, PowerReading, PowerState
 from outlive.resources import Hypervisor
 from outlive.runtime.decisions import Decision, DecisionLog
 

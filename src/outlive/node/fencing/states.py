@@ -122,7 +122,7 @@ class CondemnView(Part, frozen=True, kw_only=True):
     observers: str = ""
     """Who else saw the host silent, or why one observer sufficed; for those who ask why later."""
     looks: str = ""
-    """Why it was looked at less often than usual, or not; for those who ask why later."""
+    """Why it was checked less often than usual, or not; for those who ask why later."""
 
 
 def _condemn(view: CondemnView) -> FenceOutcome:

@@ -18,8 +18,8 @@ from typing import Final
 import msgspec
 
 from outlive.base.natural import natural_key
-from outlive.node.numbers import Amount, Count, Number, Positive
 from outlive.runtime.decisions import Decision
+from outlive.runtime.units import Amount, Count, Number, Positive
 
 STORM_FRACTION: Final = 0.5
 """More than this part of all working hosts silent at once is a storm."""
@@ -233,8 +233,8 @@ def looks(given: LooksInput) -> LooksResult:
     elif left_s > pause_s:
         pause_s = left_s
     why = (
-        f"looked at {count} x {pause_s:g} s instead of {given.throws} x {given.throw_s:g} s, because {asked}; "
-        f"its guard was found good {given.guard_s:.0f} s ago and its power controller {given.power_s:.0f} s ago"
+        f"checked {count} times every {pause_s:g} s instead of {given.throws} times every {given.throw_s:g} s: {asked}"
+        f"; its guard was found good {given.guard_s:.0f} s ago and its power controller {given.power_s:.0f} s ago"
     )
     return LooksResult(throws=count, throw_s=pause_s, reason=Looks.SHORTENED, why=why)
 
@@ -245,7 +245,7 @@ def too_slow(silence_s: Amount, throws: Count, throw_s: Amount, objective_s: Amo
 
 
 def _all(given: LooksInput, reason: Looks, why: str = "") -> LooksResult:
-    said = f"not looked at less often: {why}" if why else ""
+    said = f"not checked less often: {why}" if why else ""
     return LooksResult(throws=given.throws, throw_s=given.throw_s, reason=reason, why=said)
 
 

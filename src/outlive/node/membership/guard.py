@@ -12,9 +12,8 @@ from typing import Final
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.desired_state import DesiredState
-from outlive.node.fencing.policy import RENEWALS_BEFORE_STOP
-from outlive.node.ports.guard import GuardPort, GuardReport
+from outlive.node.fencing.policy import RENEWALS_BEFORE_STOP, DesiredState
+from outlive.node.ports import GuardPort, GuardReport
 from outlive.resources import GuardRecord
 
 SHORTEST_PACE: Final = 0.1

@@ -25,8 +25,7 @@ from outlive.node.membership.guard import record_of
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import JoinOutcome, JoinView, Remembered, join
-from outlive.node.ports.guard import GuardPort
-from outlive.node.ports.machine import MachinePort
+from outlive.node.ports import GuardPort, MachinePort
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import Cluster, FormerMembership, Hypervisor, MemberRecord, Membership, ObjectMeta, Proof, R
 from outlive.resources.cluster import CLUSTER
@@ -257,7 +256,7 @@ class JoinProcedure:
         report = await self._guard.report()
         record = found.record if found is not None else None
         if record is not None and record.epoch not in self._ran:
-            self._ran[record.epoch] = any(one.epoch <= record.epoch for one in self._domains.domains.values())
+            self._ran[record.epoch] = any(one.epoch <= record.epoch for one in self._domains.by_vm.values())
         return JoinView(
             trust_word=await self._trust_word(record),
             host=self._host,
@@ -279,7 +278,7 @@ class JoinProcedure:
         if record is None or record.machine_id != view.machine_id:
             return False
         # Domains end with their boot, so one of an epoch that the backup does not know was begun in this boot.
-        return record.boot_id == view.boot_id or any(one.epoch > record.epoch for one in self._domains.domains.values())
+        return record.boot_id == view.boot_id or any(one.epoch > record.epoch for one in self._domains.by_vm.values())
 
     async def _check_order(self, record: MemberRecord | None, uid: str) -> None:
         """``Unavailable`` while somebody asks to have this host fenced in the epoch that was condemned.
@@ -319,7 +318,7 @@ class JoinProcedure:
 
     async def _empty(self) -> None:
         """Destroy what is here; creates under way are waited for by looking again."""
-        for vm in sorted(self._domains.domains):
+        for vm in sorted(self._domains.by_vm):
             _log.warning("membership.destroying", host=self._host, vm=vm)
             await self._domains.destroy(vm)
         await self._domains.look()
@@ -360,7 +359,7 @@ def unknown_host(host: str) -> Blocked:
     """Why a host waits whose document is not there."""
     return Blocked(
         UNKNOWN_HOST,
-        f"Hypervisor/{host} is not in the store, so {host} takes no part; what runs there runs on",
+        f"Hypervisor/{host} is not in the store, so {host} does not join; what runs there runs on",
         f"apply the document of {host} again (outlive apply -f FILE), or import the inventory that it is in",
     )
 
@@ -374,7 +373,7 @@ def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:
         case "never-a-member":
             return Blocked(GONE, why, gone_remedy(view.host))
         case "not-isolated":
-            return Blocked(ISOLATED, why, f"reboot {view.host}: it joins again then, and is let in again")
+            return Blocked(ISOLATED, why, f"reboot {view.host}: it joins again then, and its isolation ends")
         case "nothing-runs":
             return Blocked(NOT_EMPTY, why, "stop the domains on it before it registers")
     return Blocked(CANNOT_JOIN, why, "see docs/concepts/safety.md")

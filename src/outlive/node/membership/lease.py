@@ -18,13 +18,13 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, NotFound, OutliveError, Refused, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.desired_state import DesiredState
+from outlive.node.fencing.policy import DesiredState
 from outlive.node.membership.guard import UNARMED, GuardArming
 from outlive.node.membership.holders import Me
 from outlive.node.membership.join import GONE, Blocked, JoinProcedure, JoinResult, gone_remedy
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import RENEW, LeaseState, LeaseView, RenewView, lease_state
-from outlive.node.ports.guard import GuardPort
+from outlive.node.ports import GuardPort
 from outlive.resources import GuardRecord, MemberRecord, Membership, ObjectRef, SilentPeer
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.faults import FaultSet

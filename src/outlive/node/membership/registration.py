@@ -18,9 +18,8 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.membership.holders import REHOLD, Me, ReholdView, is_mine
 from outlive.node.membership.steps import SELF_CLEAN, CleanedView, isolated_why
-from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import VmContext
-from outlive.node.vm.records import change_vm
 from outlive.resources import Holder, MemberRecord, ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
@@ -43,16 +42,15 @@ class Registration:
 
     def __init__(self, shared: VmContext, *, nonce: str, isolated: Callable[[int], Awaitable[bool]]) -> None:
         """``isolated``: whether storage or network isolates an epoch of this host now."""
-        self._store = shared.daemon
-        self._domains = shared.here
-        self._lease = shared.keeper
+        self._shared = shared
+        self._domains = shared.domains
+        self._lease = shared.lease
         self._desired = shared.desired
         self._host = shared.host
         self._nonce = nonce
         self._clock = shared.clock
         self._decisions = shared.decisions
         self._faults = shared.faults
-        self._known = shared.known
         self._isolated = isolated
         self._whole_since: int | None = None
         """Number of the last renewal when everything here was seen to be taken over."""
@@ -109,7 +107,7 @@ class Registration:
         self._faults.clear(FaultCode.HOST_ISOLATED, subject)
         await self._domains.look_once_started()
         left = sorted(self._domains.creating)
-        for vm, domain in sorted(self._domains.domains.items()):
+        for vm, domain in sorted(self._domains.by_vm.items()):
             if not await self._take_over(vm, domain, me, record, register=register):
                 left.append(vm)
         if self._lease.me != me:
@@ -134,7 +132,7 @@ class Registration:
         first renewal that is acknowledged may have been sent before that; the one after it was not.
         """
         now = self._lease.record
-        if now is None or not self._domains.domains:
+        if now is None or not self._domains.by_vm:
             return now is not None
         if self._whole_since is None:
             self._whole_since = now.seq
@@ -178,10 +176,10 @@ class Registration:
             self._whole_since = None
             return _replace(now.status, holders=outcome.holders)
 
-        vm = await change_vm(self._store, name, change, self._clock)
+        vm = await self._shared.change(name, change)
         if passed:
             return False  # what this round began with: the run has gone, or the host has entered anew meanwhile
-        if vm is None and (register or not self._known(name)):
+        if vm is None and (register or not self._shared.known(name)):
             report_unknown(self._faults, self._host, name)
             return True
         if vm is not None and not refused:
@@ -193,7 +191,7 @@ class Registration:
 
     def _is_here(self, vm: str, run_id: str) -> bool:
         """Whether that run is here still: an entry that is written for one that has gone would say that it runs."""
-        domain = self._domains.domains.get(vm)
+        domain = self._domains.by_vm.get(vm)
         return domain is not None and domain.run_id == run_id
 
     async def _prove(self, old_epoch: int, left: tuple[str, ...]) -> bool:

@@ -35,9 +35,8 @@ from outlive.node.migration.record import (
     others,
     take_back,
 )
-from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
-from outlive.node.vm.records import change_vm, members_of
 from outlive.node.vm.start import Fresh, add_entry, create
 from outlive.node.vm.states import (
     HALTED,
@@ -48,9 +47,10 @@ from outlive.node.vm.states import (
     mine,
 )
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
-from outlive.resources import Holder, VirtualMachine
+from outlive.resources import Membership, VirtualMachine
 from outlive.resources.reasons import MigrationReason, reason
 from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
+from outlive.store import read
 
 LIVE_ATTEMPTS: Final = 3
 """Attempts to move a running guest."""
@@ -130,8 +130,8 @@ async def step(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> float |
     if memory.phase != seen:
         memory.phase, memory.phase_since_s = seen, node.clock.monotonic()
     if move.source != move.target:
-        await node.here.look()
-    side = Side(node, vm, move, memory, node.here.domains.get(vm.name))
+        await node.domains.look()
+    side = Side(node, vm, move, memory, node.domains.by_vm.get(vm.name))
     if move.source == move.target:
         return await side.abort(MigrationReason.SELF_TARGET)
     here = _here(side.domain)
@@ -176,8 +176,8 @@ async def _await_target(side: Side) -> float | None:
 
 async def _target_holds(side: Side) -> bool:
     """Whether the target holds its membership."""
-    found = await members_of(side.node.daemon, (Holder(hypervisor=side.move.target),))
-    return any(one.record.state == "Held" for one in found)
+    member = await read(side.node.store, Membership, side.move.target)
+    return member is not None and member.record.state == "Held"
 
 
 async def _begin(side: Side) -> float | None:
@@ -221,13 +221,13 @@ async def _transfer(side: Side) -> None:
     downtime_ms = asked if asked is not None and asked > 0 else node.settings.downtime_ms
     try:
         with deadline(float(node.settings.transfer_limit)):
-            await node.here.hypervisor.migrate(vm.name, target, max_downtime_ms=downtime_ms)
+            await node.domains.hypervisor.migrate(vm.name, target, max_downtime_ms=downtime_ms)
     except Refused as error:
         _log.warning("move.attempt_failed", vm=vm.name, target=target, why=error.message)
         await node.clock.sleep(ATTEMPT_PAUSE_S)
     except (Unknown, Unavailable, TimeoutError) as error:
         _log.warning("move.attempt_unknown", vm=vm.name, target=target, why=str(error) or "no answer in time")
-    await node.here.look()
+    await node.domains.look()
 
 
 async def _handed_over(side: Side) -> float | None:
@@ -300,7 +300,7 @@ async def _make_ready(side: Side) -> float | None:
     if side.domain is not None:
         listens = side.domain.state is DomainState.INCOMING and move.mode == "live"
         return await side.to(P.TARGET_READY, LOOK_S) if listens else await side.drop()
-    if mine(side.vm, node.keeper.me) and not await release(node, side.name):
+    if mine(side.vm, node.lease.me) and not await release(node, side.name):
         return LOOK_S
     if move.mode == "cold":
         return await side.to(P.TARGET_READY, LOOK_S)
@@ -379,7 +379,7 @@ async def _begin_cold(side: Side) -> float | None:
         status = now.status if now.status.phase in HALTED else in_phase(now.status, VmState.START)
         return _replace(status, migration=None)
 
-    await change_vm(side.node.move, side.name, change, side.node.clock)
+    await side.node.change(side.name, change)
     return 0.0
 
 

@@ -22,9 +22,8 @@ from outlive.base.logging import get_logger
 from outlive.base.transitions import Transitions, follow
 from outlive.node.membership.holders import ADOPT, RESUME, MoveView, is_mine
 from outlive.node.membership.states import MemberView, fenced
-from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import VmContext
-from outlive.node.vm.records import assign_to, change_vm
 from outlive.node.vm.start import Fresh
 from outlive.node.vm.states import (
     HALTED,
@@ -89,7 +88,7 @@ def move_view(node: VmContext, vm: VirtualMachine, fresh: Fresh, *, sent_to: str
     move, foreign = vm.status.migration, others(node, vm)
     return MoveView(
         vm=vm.name,
-        me=node.keeper.me,
+        me=node.lease.me,
         id=move.id if move is not None else "",
         source=move.source if move is not None else node.host,
         target=move.target if move is not None else (foreign[0].hypervisor if foreign else ""),
@@ -98,7 +97,7 @@ def move_view(node: VmContext, vm: VirtualMachine, fresh: Fresh, *, sent_to: str
         reach=reach_of(vm),
         gate_open=fresh.gate_open,
         run_id=fresh.run_id,
-        here=vm.name in node.here.names(),
+        here=vm.name in node.domains.names(),
         runs=node.runs(vm),
         sent_to=sent_to,
         declined=move.declined if move is not None else "",
@@ -113,7 +112,7 @@ async def advance(node: VmContext, name: str, move: Migration, phase: MigrationP
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         return _replace(now.status, migration=target) if now.status.migration == move else None
 
-    after = await change_vm(node.move, name, change, node.clock)
+    after = await node.change(name, change)
     done = after is not None and after.status.migration == target
     if done:
         _log.info("move.phase", vm=name, move=move.id, phase=phase, host=node.host)
@@ -149,7 +148,7 @@ async def abort(
             migration=aborted(current, why),
         )
 
-    await assign_to(node.move, name, move.source, change, node.clock)
+    await node.assign(name, move.source, change)
     _log.warning("move.aborted", vm=name, host=node.host, reason=why.code)
     return LOOK_S
 
@@ -163,9 +162,9 @@ async def drop(node: VmContext, name: str, domain: Domain | None) -> float | Non
     if domain is not None and domain.state is DomainState.RUNNING and not await node.confirmed():
         return LOOK_S
     if domain is not None and domain.state is DomainState.INCOMING:
-        if await node.here.decline(name, domain.run_id):
+        if await node.domains.decline(name, domain.run_id):
             never_ran = domain.run_id
-        elif name in node.here.domains:
+        elif name in node.domains.by_vm:
             return LOOK_S
     elif not await destroy(node, name, run_id=domain.run_id if domain is not None else ""):
         return LOOK_S
@@ -184,7 +183,7 @@ def _owned(
     outcome = node.decisions.use(_ADOPT, move_view(node, now, Fresh("", members)), subject=now.name)
     if outcome.refused is not None:
         return None
-    me, status = node.keeper.me, now.status
+    me, status = node.lease.me, now.status
     assigned = status.assigned
     if assigned is None or assigned.hypervisor != node.host:
         assigned = Assigned(hypervisor=node.host)
@@ -212,14 +211,14 @@ async def own(node: VmContext, vm: VirtualMachine, ownership: Ownership) -> None
         wanted = ownership(now)
         return None if wanted is None else _owned(node, now, members, *wanted)
 
-    await assign_to(node.move, vm.name, node.host, change, node.clock)
+    await node.assign(vm.name, node.host, change)
 
 
 async def adopt(node: VmContext, vm: VirtualMachine) -> float | None:
     """The domain that was received runs here: this host owns it now, whatever else was meant."""
 
     def ownership(now: VirtualMachine) -> tuple[str, Migration | None] | None:
-        if not any(one.role == "incoming" for one in now.status.holders if is_mine(one, node.keeper.me)):
+        if not any(one.role == "incoming" for one in now.status.holders if is_mine(one, node.lease.me)):
             return None
         move = now.status.migration
         home = move.new_home if move is not None and move.target == node.host else now.status.home
@@ -288,11 +287,11 @@ async def take_back(node: VmContext, vm: VirtualMachine, domain: Domain) -> floa
     outcome = node.decisions.use(_RESUME, view, subject=name)
     if outcome.refused is None:
         try:
-            await node.here.resume(name)
+            await node.domains.resume(name)
         except OutliveError as error:
             _log.warning("move.not_resumed", vm=name, why=str(error))
             return LOOK_S
-        await node.here.look()
+        await node.domains.look()
         return await come_back(node, vm, lost)
     _log.warning("move.not_resumed", vm=name, why=outcome.refused.why)
     move = active_move(vm)

@@ -9,25 +9,76 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
-from outlive.node.desired_state import DesiredState
+from outlive.node.fencing.policy import DesiredState
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
-from outlive.node.membership.states import MemberView
-from outlive.node.ports.guard import GuardPort
-from outlive.node.ports.hypervisor import DomainState
-from outlive.node.ports.storage import DiskLock, StoragePort
-from outlive.node.settings import NodeSettings
+from outlive.node.membership.states import MemberView, member_view
+from outlive.node.ports import DiskLock, DomainState, GuardPort, StoragePort
 from outlive.node.vm.domains import LocalDomains
-from outlive.node.vm.records import Change, change_vm, members_of
-from outlive.node.vm.states import mine
-from outlive.resources import Holder, VirtualMachine
+from outlive.node.vm.states import followed, mine
+from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
+from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultSet
 from outlive.runtime.informer import Informer
-from outlive.store import Store, read
+from outlive.runtime.units import Duration
+from outlive.store import Store, compare_and_swap, read
+
+
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Section ``node``: how a daemon works, where ``Hypervisor.spec`` says nothing.
+
+    The timing of fencing is not here: it is a profile, because fencers and hosts have to agree upon it.
+    """
+
+    look: Duration = Duration(5.0)
+    """How often the daemon reads what is wanted of its host, and lists its domains in case one ended by itself."""
+    usage: Duration = Duration(30.0)
+    """How often the host's figures are published."""
+    write_limit: Duration = Duration(2.0)
+    """How long one renewal may take before it counts as lost."""
+    call_limit: Duration = Duration(30.0)
+    """How long the hypervisor may take for one call, except those that have limits of their own."""
+    create_limit: Duration = Duration(60.0)
+    """How long creating a domain may take."""
+    shutdown_limit: Duration = Duration(180.0)
+    """How long a guest may take to shut down before it is stopped hard."""
+    going_down: Literal["shutdown", "leave"] = "shutdown"
+    """Whether guests are asked to end when the daemon stops because its machine goes down."""
+    starts: int = 16
+    """Virtual machines that are started at once."""
+    start_tries: int = 3
+    """Starts that may fail before a virtual machine waits for an operator."""
+    start_after_limit: Duration = Duration(180.0)
+    """How long a virtual machine waits for those that it starts after (``spec.startAfter``); 0: it waits for nobody."""
+    moves: int = 2
+    """Live moves at once out of this host, and as many into it."""
+    move_limit: Duration = Duration(30.0)
+    """How long the other side of a move may take for its next step."""
+    transfer_limit: Duration = Duration(900.0)
+    """How long a live transfer may take."""
+    downtime_ms: int = 300
+    """The longest pause of a guest while it moves live."""
+    drain_wait: Duration = Duration(120.0)
+    """How long emptying a host waits for one virtual machine before it goes on with the next."""
+    require_fit: bool = True
+    """Whether a virtual machine only moves to hosts that have the memory for it."""
+    mem_means: Literal["provisioned", "free"] = "provisioned"
+    """What the selector ``mem`` looks at."""
+    store_cas_per_s: float | None = None
+    """Compare-and-swaps that the store was measured to do each second; absent: not measured."""
+
+
+Change = Callable[[VirtualMachine], VirtualMachineStatus | None]
+"""From what was read to the status to write; ``None``: nothing (more)."""
+
+_replace = msgspec.structs.replace
 
 
 @dataclass(slots=True)
@@ -93,10 +144,9 @@ class VmContext:
     """See the module."""
 
     host: str
-    daemon: Store
-    move: Store
-    keeper: LeaseRenewer
-    here: LocalDomains
+    store: Store
+    lease: LeaseRenewer
+    domains: LocalDomains
     pause: PauseGate
     guard: GuardPort
     storage: StoragePort
@@ -137,20 +187,20 @@ class VmContext:
 
     async def confirmed(self) -> bool:
         """Whether the store has not gone back behind this host's membership; else that is renewed soon."""
-        if await self.keeper.stands():
+        if await self.lease.stands():
             return True
-        self.keeper.renew_soon()
+        self.lease.renew_soon()
         return False
 
     def entry(self, vm: VirtualMachine) -> Holder | None:
         """This host's entry of the run that is here."""
-        domain = self.here.domains.get(vm.name)
-        entries = mine(vm, self.keeper.me) if domain is not None else ()
+        domain = self.domains.by_vm.get(vm.name)
+        entries = mine(vm, self.lease.me) if domain is not None else ()
         return next((one for one in entries if domain is not None and one.run_id == domain.run_id), None)
 
     def runs(self, vm: VirtualMachine) -> bool:
         """Whether the last look showed a running domain here, of a run that this host holds."""
-        domain = self.here.domains.get(vm.name)
+        domain = self.domains.by_vm.get(vm.name)
         return domain is not None and domain.state is DomainState.RUNNING and self.entry(vm) is not None
 
     # What the store has of it
@@ -161,14 +211,46 @@ class VmContext:
 
     async def read(self, vm: str) -> VirtualMachine | None:
         """As it is now; ``None`` if there is none."""
-        return await read(self.daemon, VirtualMachine, vm)
+        return await read(self.store, VirtualMachine, vm)
 
     async def change(self, vm: str, change: Change) -> VirtualMachine | None:
-        """See ``change_vm``."""
-        return await change_vm(self.daemon, vm, change, self.clock)
+        """The virtual machine after the change, or as it was found where there was nothing to write; ``None``: gone.
+
+        A compare-and-swap whose function is called anew on each fresh reading; a phase that must not follow the present
+        one is not written. ``Unavailable`` where the store is away, or others keep changing the virtual machine.
+        """
+
+        def changed(now: VirtualMachine | None) -> VirtualMachine | None:
+            status = change(now) if now is not None else None
+            if now is None or status is None:
+                return None
+            return _replace(now, status=_replace(status, phase=followed(now, status.phase)))
+
+        return await compare_and_swap(self.store, VirtualMachine, vm, changed, clock=self.clock)
+
+    async def relabel(self, vm: str, host: str) -> None:
+        """Let ``host`` observe the virtual machine. Before it is assigned, always."""
+
+        def labelled(now: VirtualMachine | None) -> VirtualMachine | None:
+            if now is None:
+                return None
+            return _replace(now, metadata=_replace(now.metadata, labels={**now.metadata.labels, HOST_LABEL: host}))
+
+        await compare_and_swap(self.store, VirtualMachine, vm, labelled, clock=self.clock, half="spec")
+
+    async def assign(self, vm: str, host: str, change: Change) -> VirtualMachine | None:
+        """A change that assigns it to ``host``: the label first, and set right again where it is not assigned there."""
+        await self.relabel(vm, host)
+        after = await self.change(vm, change)
+        now = after.status.assigned if after is not None else None
+        if now is not None and now.hypervisor not in (host, ""):
+            await self.relabel(vm, now.hypervisor)
+        return after
 
     async def members(self, vm: VirtualMachine) -> tuple[MemberView, ...]:
         """The memberships of all holders; this host's own as the store last showed it."""
-        record = self.keeper.record
-        own = () if record is None else (MemberView(host=self.host, uid=self.keeper.me.uid, record=record),)
-        return own + await members_of(self.daemon, vm.status.holders, but=self.host)
+        record = self.lease.record
+        own = () if record is None else (MemberView(host=self.host, uid=self.lease.me.uid, record=record),)
+        hosts = sorted({one.hypervisor for one in vm.status.holders} - {self.host})
+        found = [await read(self.store, Membership, host) for host in hosts]
+        return own + tuple(member_view(one) for one in found if one is not None)

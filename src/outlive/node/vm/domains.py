@@ -13,7 +13,7 @@ from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
+from outlive.node.ports import Domain, DomainState, HypervisorPort
 
 PRESENT: Final = frozenset({DomainState.RUNNING, DomainState.PAUSED})
 """States in which a domain is a virtual machine of this host, and not one on its way in or out."""
@@ -25,7 +25,7 @@ class LocalDomains:
 
     def __init__(self, hypervisor: HypervisorPort, clock: Clock, *, limit_s: float) -> None:
         self.hypervisor = hypervisor
-        self.domains: dict[str, Domain] = {}
+        self.by_vm: dict[str, Domain] = {}
         """By virtual machine."""
         self.creating: dict[str, str] = {}
         """Virtual machine → run, from before a create of this daemon until a later picture shows what became of it."""
@@ -44,11 +44,11 @@ class LocalDomains:
 
     def names(self) -> tuple[str, ...]:
         """Virtual machines with a domain here or a create under way, sorted."""
-        return tuple(sorted({*self.domains, *self.creating}))
+        return tuple(sorted({*self.by_vm, *self.creating}))
 
     def present(self) -> list[Domain]:
         """Domains that count as virtual machines of this host, by name."""
-        return [one for _, one in sorted(self.domains.items()) if one.state in PRESENT]
+        return [one for _, one in sorted(self.by_vm.items()) if one.state in PRESENT]
 
     def begin(self, vm: str, run_id: str) -> None:
         """A domain is about to be created."""
@@ -77,9 +77,9 @@ class LocalDomains:
         for vm in [vm for vm, then in self._ended.items() if asked > then]:
             del self._ended[vm]
             del self.creating[vm]
-        before, self.domains = self.domains, {one.vm: one for one in listed}
-        for vm in sorted({*before, *self.domains}):
-            if before.get(vm) != self.domains.get(vm):
+        before, self.by_vm = self.by_vm, {one.vm: one for one in listed}
+        for vm in sorted({*before, *self.by_vm}):
+            if before.get(vm) != self.by_vm.get(vm):
                 self.on_change(vm)
 
     async def look_once_started(self) -> None:
@@ -132,5 +132,5 @@ class LocalDomains:
         except (TimeoutError, Unavailable, Unknown) as error:
             _log.warning("domain.not_destroyed", vm=vm, error=str(error) or "no answer in time")
         await self.look()
-        left = self.domains.get(vm)
+        left = self.by_vm.get(vm)
         return left is None or (run_id != "" and left.run_id != run_id)

@@ -22,7 +22,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.membership.states import Reach, cut_off, member_view
-from outlive.node.ports.storage import DiskLock
+from outlive.node.ports import DiskLock
 from outlive.node.vm.context import LockReport, VmContext
 from outlive.node.vm.states import state_of
 from outlive.resources import Holder, HypervisorUsage, Membership, VirtualMachine
@@ -180,7 +180,7 @@ async def _is_over(node: VmContext, vm: VirtualMachine, lock: DiskLock, host: st
     """
     if any(one.hypervisor == host for one in vm.status.holders):
         return False
-    member = await read(node.daemon, Membership, host, limit_s=float(node.settings.call_limit))
+    member = await read(node.store, Membership, host, limit_s=float(node.settings.call_limit))
     if member is None:
         return False
     view = member_view(member)
@@ -192,7 +192,7 @@ async def _is_over(node: VmContext, vm: VirtualMachine, lock: DiskLock, host: st
 
 async def _reported(node: VmContext, vm: VirtualMachine, lock: DiskLock, member: Membership) -> bool | None:
     """What the host reports, which lives."""
-    usage = await read(node.daemon, HypervisorUsage, member.name, limit_s=float(node.settings.call_limit))
+    usage = await read(node.store, HypervisorUsage, member.name, limit_s=float(node.settings.call_limit))
     figures = "" if usage is None else f"{usage.metadata.uid} {usage.metadata.resource_version}"
     record, key, known = member.record, (lock.volume, lock.id), node.lock_reports
     daemon = (member.metadata.uid, record.epoch, record.nonce)

@@ -22,9 +22,8 @@ from outlive.base.random import Random
 from outlive.node.membership.registration import report_unknown
 from outlive.node.migration import migration
 from outlive.node.migration.record import adopt, keep, tidy
-from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
-from outlive.node.vm.records import relabel
 from outlive.node.vm.requests import answer, is_asked
 from outlive.node.vm.start import BACK_OFF_S, SOON_S, create_is_over, report_running, start
 from outlive.node.vm.states import (
@@ -77,26 +76,26 @@ class Seen:
     @property
     def ran_before_a_restore(self) -> bool:
         """Whether it runs here, and the store had gone back when this host entered."""
-        entered = self.node.keeper.entered
+        entered = self.node.lease.entered
         runs = self.domain is not None and self.domain.state is DomainState.RUNNING
         return entered is not None and entered.restored and runs
 
 
 async def reconcile(node: VmContext, name: str, memory: VmMemory) -> float | None:
     """One look and at most one job; in how many seconds to look again, ``None``: when something changes."""
-    if not node.keeper.held or not node.here.looked:
+    if not node.lease.held or not node.domains.looked:
         return None  # called again once the host has entered
-    starting = node.here.domains.get(name)
-    if memory.late_create or name in node.here.creating or (starting and starting.state is DomainState.STARTING):
-        await node.here.look()
+    starting = node.domains.by_vm.get(name)
+    if memory.late_create or name in node.domains.creating or (starting and starting.state is DomainState.STARTING):
+        await node.domains.look()
         if not await create_is_over(node, name, memory):
             return SOON_S  # nothing is decided about what may yet run
     cached = node.informer.get(name)
-    if cached is not None and _settled(node, cached) and (node.known(name) or name not in node.here.domains):
+    if cached is not None and _settled(node, cached) and (node.known(name) or name not in node.domains.by_vm):
         return None
     incarnation = node.desired.incarnation
     vm = await node.read(name)
-    domain = node.here.domains.get(name)
+    domain = node.domains.by_vm.get(name)
     if vm is None and domain is not None:
         return await _orphan(node, name, memory)
     memory.orphaned_s = None
@@ -138,7 +137,7 @@ async def _step(seen: Seen) -> float | None:
 
 def _settled(node: VmContext, vm: VirtualMachine) -> bool:
     """Whether there is certainly nothing to do: it runs here as it should, or it neither is nor belongs here."""
-    me, domain = node.keeper.me, node.here.domains.get(vm.name)
+    me, domain = node.lease.me, node.domains.by_vm.get(vm.name)
     if is_asked(vm) or active_move(vm) is not None:
         return False
     here = assigned_to(vm) == me.host
@@ -168,7 +167,7 @@ async def _labelled(seen: Seen) -> float | None:
         return left_s
     memory.mislabelled_s = None
     _log.warning("vm.relabelled", vm=vm.name, label=label, assigned=assigned_to(vm))
-    await relabel(node.move, vm.name, assigned_to(vm), node.clock)
+    await node.relabel(vm.name, assigned_to(vm))
     return None
 
 
@@ -184,7 +183,7 @@ async def _orphan(node: VmContext, name: str, memory: VmMemory) -> float | None:
     now_s = node.clock.monotonic()
     if memory.orphaned_s is None:
         memory.orphaned_s = now_s
-    certain = now_s - memory.orphaned_s >= ORPHAN_S and node.keeper.acknowledged_since(memory.orphaned_s)
+    certain = now_s - memory.orphaned_s >= ORPHAN_S and node.lease.acknowledged_since(memory.orphaned_s)
     if not node.cleaned or not certain:
         return ORPHAN_S
     await node.desired.look()  # whether it is still the same store
@@ -227,7 +226,7 @@ async def _adopt(seen: Seen) -> float | None:
     wait_s = await report_running(node, vm.name, seen.memory)
     if domain is None or len(vm.status.holders) == 1:
         return wait_s
-    if any(one.run_id != domain.run_id for one in of_host(vm, node.keeper.me)):
+    if any(one.run_id != domain.run_id for one in of_host(vm, node.lease.me)):
         return 0.0 if await release(node, vm.name, but=domain.run_id) else 5.0
     return await tidy(node, vm)
 
@@ -237,7 +236,7 @@ async def _start(seen: Seen) -> float | None:
     node, vm = seen.node, seen.vm
     if rejected_by(vm, node.host):
         return await _forget(seen)
-    if any(one.seen for one in mine(vm, node.keeper.me)):
+    if any(one.seen for one in mine(vm, node.lease.me)):
         return await _crashed(seen)
     if vm.status.phase == VmState.STOP:
         await _to_start(seen)
@@ -267,7 +266,7 @@ async def _crashed(seen: Seen) -> float | None:
     _log.warning("vm.crashed", vm=seen.name, host=node.host, crashes=memory.crashes, wait_s=wait_s)
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-        ours = mine(now, node.keeper.me)
+        ours = mine(now, node.lease.me)
         holders = tuple(_replace(one, seen="") if one in ours else one for one in now.status.holders)
         return _replace(in_phase(now.status, now.status.phase, why), holders=holders)
 
@@ -321,7 +320,7 @@ async def _terminate(seen: Seen) -> float | None:
 async def _forget(seen: Seen) -> float | None:
     """Nothing of it is, or should be, here: take back what entries are left."""
     node, vm = seen.node, seen.vm
-    if vm.name in node.here.domains or not of_host(vm, node.keeper.me):
+    if vm.name in node.domains.by_vm or not of_host(vm, node.lease.me):
         return None
     return None if await release(node, vm.name) else 5.0
 
@@ -403,7 +402,7 @@ class VmReconciler:
         """Have a look at all that this host has to do with."""
         known = {vm.name for vm in self._node.informer.items()}
         early, self._early = self._early, {}
-        for vm in sorted({*known, *self._node.here.names(), *self._running, *early}):
+        for vm in sorted({*known, *self._node.domains.names(), *self._running, *early}):
             self.enqueue(vm)
 
     def changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
@@ -448,7 +447,7 @@ class VmReconciler:
         if vm in self._again:
             del self._again[vm]
             self.enqueue(vm)
-        elif vm not in self._node.here.names() and self._node.informer.get(vm) is None and not memory.late_create:
+        elif vm not in self._node.domains.names() and self._node.informer.get(vm) is None and not memory.late_create:
             self._node.memories.pop(vm, None)
 
     async def _looks(self, vm: str, memory: VmMemory) -> None:
@@ -473,7 +472,7 @@ class VmReconciler:
                     continue
                 _log.error("vm.too_many_looks", vm=vm, host=self._node.host, looks=looks)
                 wait_s = RETRY_CAP_S
-            if vm in self._node.here.domains and self._node.informer.get(vm) is None:
+            if vm in self._node.domains.by_vm and self._node.informer.get(vm) is None:
                 wait_s = FOLLOW_S if wait_s is None else min(wait_s, FOLLOW_S)
             if wait_s is None:
                 return

@@ -14,9 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from outlive.base.logging import get_logger
-from outlive.node.numbers import Amount
 from outlive.node.vm.context import VmContext
-from outlive.node.vm.records import assign_to, change_vm
 from outlive.node.vm.selection import (
     Choosing,
     Needing,
@@ -40,6 +38,7 @@ from outlive.resources import VirtualMachine
 from outlive.resources.reasons import VmReason, reason
 from outlive.resources.vms import Answer, Request, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
+from outlive.runtime.units import Amount
 
 
 class VmRequestCode(enum.StrEnum):
@@ -231,7 +230,7 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
     """Answer its request, whatever it comes to."""
     request = vm.spec.request
     assert request is not None
-    nodes = await figures(node.move) if request.verb in RELOCATIONS else ()
+    nodes = await figures(node.store) if request.verb in RELOCATIONS else ()
     first = _decide(node, vm, request, nodes)
     move_id = node.ids.uuid()
 
@@ -245,9 +244,9 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
         return _replace(status, answered=Answer(id=request.id, code=result.code))
 
     if first.writes.node is not UNSET:
-        await assign_to(node.move, vm.name, first.writes.node, change, node.clock)
+        await node.assign(vm.name, first.writes.node, change)
     else:
-        await change_vm(node.move, vm.name, change, node.clock)
+        await node.change(vm.name, change)
     memory = node.memory(vm.name)
     if request.verb in ("start", "restart"):
         memory.failures, memory.not_before_s = 0, 0.0

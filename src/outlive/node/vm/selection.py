@@ -18,7 +18,6 @@ import msgspec
 
 from outlive.base.natural import natural_key
 from outlive.node.membership.states import member_view
-from outlive.node.numbers import Amount, Number
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.states import (
     VmState,
@@ -39,6 +38,7 @@ from outlive.resources import (
 from outlive.resources.hosts import HostUsage, refuses
 from outlive.resources.vms import Migration, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
+from outlive.runtime.units import Amount, Number
 from outlive.store import Store, list_all
 
 RUN: Final = "run"

@@ -26,8 +26,7 @@ from outlive.base.errors import OutliveError, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.membership.holders import CREATE, HOLD, CreateView, HoldersOutcome, HoldView
 from outlive.node.membership.states import MemberView
-from outlive.node.ports.guard import GuardPort
-from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.ports import Domain, DomainState, GuardPort
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.locks import obstacle
@@ -106,7 +105,7 @@ async def add_entry(
     ``order``: what the document is to say with it of others, if anything else. ``None``: that is not what the store has
     now, or it is not certain that the store has not gone back.
     """
-    held_in, me = node.desired.incarnation, node.keeper.me
+    held_in, me = node.desired.incarnation, node.lease.me
     vm = await node.read(name)
     if vm is None or not may(vm):
         return None
@@ -122,7 +121,7 @@ async def add_entry(
         nonlocal refusal
         if any(one.run_id == run_id for one in now.status.holders):
             return None
-        if now.metadata.resource_version != vm.metadata.resource_version or node.keeper.me != me:
+        if now.metadata.resource_version != vm.metadata.resource_version or node.lease.me != me:
             return None  # all that was looked at was looked at after that version was read, in this very epoch
         outcome = step(now, fresh)
         refusal = outcome.refused
@@ -160,10 +159,10 @@ async def create(node: VmContext, entry: Entry, memory: VmMemory, *, incoming: b
     if epoch is None:
         return Created(passed=False)
     problem, limit_s = "", float(node.settings.create_limit)
-    node.here.begin(name, run_id)
+    node.domains.begin(name, run_id)
     try:
         with deadline(limit_s):
-            await node.here.hypervisor.create(entry.vm, run_id=run_id, epoch=epoch, incoming=incoming)
+            await node.domains.hypervisor.create(entry.vm, run_id=run_id, epoch=epoch, incoming=incoming)
     except Unknown as error:
         problem = str(error) or f"not created within {limit_s:g} s"
     except OutliveError as error:
@@ -171,13 +170,13 @@ async def create(node: VmContext, entry: Entry, memory: VmMemory, *, incoming: b
     except TimeoutError:
         problem = f"not created within {limit_s:g} s"
     finally:
-        node.here.ended(name)
+        node.domains.ended(name)
     memory.late_create = run_id
-    await node.here.look()
+    await node.domains.look()
     await create_is_over(node, name, memory)
     if problem:
         _log.warning("vm.not_created", vm=name, host=node.host, run_id=run_id, why=problem)
-    domain = node.here.domains.get(name)
+    domain = node.domains.by_vm.get(name)
     ours = domain is not None and domain.run_id == run_id
     return Created(passed=True, domain=domain if ours else None, problem=problem)
 
@@ -187,7 +186,7 @@ async def _pass_gate(node: VmContext, entry: Entry) -> int | None:
     name, run_id = entry.vm.name, entry.run_id
     node.creates[run_id] = None
     gate_open = await node.guard.begin_create(run_id)
-    me = node.keeper.me
+    me = node.lease.me
     view = CreateView(
         vm=name,
         me=me,
@@ -210,8 +209,8 @@ async def _pass_gate(node: VmContext, entry: Entry) -> int | None:
 
 async def create_is_over(node: VmContext, name: str, memory: VmMemory) -> bool:
     """Whether no create of it is under way any more, by the last look; the guard is notified of its end."""
-    domain = node.here.domains.get(name)
-    if name in node.here.creating or (domain is not None and domain.state is DomainState.STARTING):
+    domain = node.domains.by_vm.get(name)
+    if name in node.domains.creating or (domain is not None and domain.state is DomainState.STARTING):
         return False
     if memory.late_create:
         await _end_create(node, memory.late_create)
@@ -232,7 +231,7 @@ async def _end_create(node: VmContext, run_id: str) -> None:
             return
 
 
-async def end_former_creates(guard: GuardPort, here: LocalDomains, own: Collection[str]) -> int:
+async def end_former_creates(guard: GuardPort, domains: LocalDomains, own: Collection[str]) -> int:
     """Tell the guard the end of every create but ``own`` ones that a look shows to be over; how many.
 
     The guard is asked first, then the hypervisor: what is begun in between is not among what is ended. ``Unavailable``
@@ -241,8 +240,8 @@ async def end_former_creates(guard: GuardPort, here: LocalDomains, own: Collecti
     former = [run for run in (await guard.report()).creates if run not in own]
     if not former:
         return 0
-    await here.look()
-    starting = {domain.run_id for domain in here.domains.values() if domain.state is DomainState.STARTING}
+    await domains.look()
+    starting = {domain.run_id for domain in domains.by_vm.values() if domain.state is DomainState.STARTING}
     over = [run for run in former if run not in starting]
     for run in over:
         await guard.end_create(run)
@@ -269,7 +268,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
     def hold(now: VirtualMachine, fresh: Fresh) -> HoldersOutcome:
         view = HoldView(
             vm=name,
-            me=node.keeper.me,
+            me=node.lease.me,
             assigned=assigned_to(now),
             wanted=wanted(now),
             holders=now.status.holders,
@@ -277,7 +276,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
             reach=reach_of(now),
             gate_open=fresh.gate_open,
             run_id=fresh.run_id,
-            here=name in node.here.names(),
+            here=name in node.domains.names(),
             paused=fresh.paused,
         )
         return node.decisions.use(_HOLD, view, subject=name)
@@ -287,7 +286,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
 
     entry = await add_entry(node, name, may, hold, turn.order)
     if entry is None:
-        return AGAIN_S if node.keeper.held else SOON_S
+        return AGAIN_S if node.lease.held else SOON_S
     if entry.refused:
         await turn_over(node, entry.vm, turn)
         return _later(memory)
@@ -361,7 +360,7 @@ async def _failed(node: VmContext, vm: VirtualMachine, problem: str, memory: VmM
 
 async def report_running(node: VmContext, name: str, memory: VmMemory) -> float | None:
     """Say that the domain is seen running, and that the virtual machine is where it should be."""
-    domain = node.here.domains.get(name)
+    domain = node.domains.by_vm.get(name)
     if domain is None or domain.state not in (DomainState.RUNNING, DomainState.PAUSED):
         return SOON_S
     running = domain.state is DomainState.RUNNING

@@ -20,8 +20,7 @@ import msgspec
 from outlive.base.clock import as_datetime
 from outlive.base.logging import get_logger
 from outlive.base.wording import listing
-from outlive.node.numbers import Amount
-from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports import DomainState
 from outlive.node.vm.context import OrderMemory, VmContext, VmMemory
 from outlive.node.vm.states import (
     VmState,
@@ -36,6 +35,7 @@ from outlive.resources import Holder, Hypervisor, Membership, VirtualMachine
 from outlive.resources.reasons import OrderReason, Value, VmReason, reason, render
 from outlive.resources.vms import START_AFTER_LIMIT, MigrationPhase, RecoveryPhase, StartOrder, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
+from outlive.runtime.units import Amount
 from outlive.store import read
 
 LINK_S: Final = 30.0
@@ -335,7 +335,7 @@ async def _runs(node: VmContext, vm: VirtualMachine, memory: OrderMemory) -> boo
         if holder.role or holder.seen != "running":
             continue
         if holder.hypervisor == node.host:
-            domain = node.here.domains.get(vm.name)
+            domain = node.domains.by_vm.get(vm.name)
             return domain is not None and (domain.run_id, domain.state) == (holder.run_id, DomainState.RUNNING)
         return await _host_lives(node, vm.name, holder, memory)
     if not vm.status.holders and vm.status.assigned is not None:
@@ -345,7 +345,7 @@ async def _runs(node: VmContext, vm: VirtualMachine, memory: OrderMemory) -> boo
 
 async def _host_lives(node: VmContext, vm: str, holder: Holder, memory: OrderMemory) -> bool:
     """Whether its host holds the membership that runs it, and has renewed it since that was first seen."""
-    member = await read(node.daemon, Membership, holder.hypervisor)
+    member = await read(node.store, Membership, holder.hypervisor)
     known = member is not None and member.metadata.uid == holder.member_uid
     if member is None or not known or (member.record.state, member.record.epoch) != ("Held", holder.epoch):
         memory.seen.pop(vm, None)
@@ -359,7 +359,7 @@ async def _host_lives(node: VmContext, vm: str, holder: Holder, memory: OrderMem
 
 async def _runs_elsewhere(node: VmContext, vm: VirtualMachine) -> bool:
     """On a host without our daemon it has no holder: that host's own word counts."""
-    host = await read(node.daemon, Hypervisor, assigned_to(vm))
+    host = await read(node.store, Hypervisor, assigned_to(vm))
     if host is None or host.spec.management == "node" or host.status.lost:
         return False
     return state_of(vm) == VmState.START and any(one.id == vm.name and one.active for one in host.status.instances)

@@ -15,10 +15,9 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.membership.holders import RELEASE, ReleaseView
-from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports import DomainState
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.locks import lock_owner
-from outlive.node.vm.records import change_vm
 from outlive.node.vm.states import (
     VM_EVENT,
     Job,
@@ -57,26 +56,26 @@ async def release(
     ``never_ran``: a run for which a guest was sent here, and that certainly never ran. Looks for the domain
     first. ``False`` while a domain is here, or a create may still happen.
     """
-    await node.here.look()
-    domain, creating = node.here.domains.get(vm), node.here.creating.get(vm)
+    await node.domains.look()
+    domain, creating = node.domains.by_vm.get(vm), node.domains.creating.get(vm)
     if domain is None and creating is None:
         await _unlock(node, vm)
     refused = ""
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         nonlocal refused
-        runs = tuple(one.run_id for one in of_host(now, node.keeper.me) if one.run_id != but)
+        runs = tuple(one.run_id for one in of_host(now, node.lease.me) if one.run_id != but)
         status = now.status
         if runs:
             view = ReleaseView(
                 vm=vm,
                 host=node.host,
-                uid=node.keeper.me.uid,
+                uid=node.lease.me.uid,
                 run_ids=runs,
                 holders=status.holders,
                 domain_absent=domain is None or domain.run_id == but,
                 # a create of this process may still happen; those of others are listed as domains
-                creates_under_way=tuple(run for run in runs if run == node.here.creating.get(vm)),
+                creates_under_way=tuple(run for run in runs if run == node.domains.creating.get(vm)),
             )
             outcome = node.decisions.use(_RELEASE, view, subject=vm)
             if outcome.refused is not None:
@@ -93,7 +92,7 @@ async def release(
             status = _replace(status, migration=_replace(status.migration, declined=never_ran))
         return status
 
-    await change_vm(node.move if never_ran else node.daemon, vm, change, node.clock)
+    await node.change(vm, change)
     if refused:
         _log.info("vm.not_released", vm=vm, why=refused)
     return not refused
@@ -105,7 +104,7 @@ async def _unlock(node: VmContext, vm: str) -> None:
     Only as well as it goes: whoever starts it next looks at the locks again.
     """
     known = await node.find(vm)
-    if known is None or not known.spec.disks or not of_host(known, node.keeper.me):
+    if known is None or not known.spec.disks or not of_host(known, node.lease.me):
         return
     try:
         with deadline(float(node.settings.call_limit)):
@@ -118,7 +117,7 @@ async def _unlock(node: VmContext, vm: str) -> None:
 
 async def destroy(node: VmContext, vm: str, *, run_id: str = "") -> bool:
     """Stop it hard; whether nothing of it (or of that run) is left."""
-    gone = await node.here.destroy(vm, run_id=run_id)
+    gone = await node.domains.destroy(vm, run_id=run_id)
     if not gone:
         _log.warning("vm.not_destroyed", vm=vm, run_id=run_id)
     return gone
@@ -138,7 +137,7 @@ async def shut_down(node: VmContext, vm: str, memory: VmMemory) -> Shutdown:
     """Ask the guest to end, and wait; hard after the limit."""
     _log.info("vm.shutting_down", vm=vm, host=node.host)
     try:
-        await node.here.shutdown(vm)
+        await node.domains.shutdown(vm)
     except OutliveError as error:
         _log.warning("vm.shutdown_not_asked", vm=vm, error=str(error))
     limit_s = float(node.settings.shutdown_limit)
@@ -148,8 +147,8 @@ async def shut_down(node: VmContext, vm: str, memory: VmMemory) -> Shutdown:
         now = await node.find(vm)
         if now is not None and _called_off(node, now):
             return Shutdown.CALLED_OFF
-        await node.here.look()
-        domain = node.here.domains.get(vm)
+        await node.domains.look()
+        domain = node.domains.by_vm.get(vm)
         if domain is None or domain.state is DomainState.OFF:
             break
         try:

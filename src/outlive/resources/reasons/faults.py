@@ -124,7 +124,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     ),
     FaultCode.HOST_UNKNOWN: FaultEntry(
         25,
-        "Hypervisor/{subject} is not in the store, so {subject} takes no part; what runs there runs on",
+        "Hypervisor/{subject} is not in the store, so {subject} does not join; what runs there runs on",
         "apply the document of {subject} again (outlive apply -f FILE), or import the inventory that it is in",
     ),
     FaultCode.HOST_NOT_EMPTY: FaultEntry(25, "{why}", "{remedy}"),

@@ -5,7 +5,7 @@ Stated here once more, from the words of the promise and not from the steps of t
 
 from __future__ import annotations
 
-from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports import DomainState
 from outlive.resources import Holder, MemberRecord, VirtualMachine
 from outlive.simulation.judges.truth import Truth
 from outlive.simulation.stores import Author

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports import DomainState
 from outlive.node.vm.states import assigned_to
 from outlive.resources import Hypervisor, Reservation, VirtualMachine
 from outlive.simulation.judges.truth import Truth
@@ -193,8 +193,8 @@ def leaves_alive_and_for_better(
 ) -> str:
     """A move that a host begins because it degrades: live, and to a host that does well."""
     move, old = after.status.migration, before.status.migration
-    if move is None or (old is not None and old.id == move.id) or author.writers[:1] != ("flush",):
-        return ""
+    if move is None or (old is not None and old.id == move.id) or after.status.answered != before.status.answered:
+        return ""  # no new move, or one that a user asks for
     source = truth.store.look(Hypervisor, move.source)
     if source is None or source.spec.drain or assigned_to(before) != author.host:
         return ""

@@ -1,1 +1,0 @@
-"""What the node daemon needs of the outside: hypervisor, guard, power controllers, storage, and its own machine."""
