@@ -7,7 +7,7 @@ import asyncio
 from tests.support.fencing import Site, site
 from tests.support.loops import run
 
-from outlive.node.fencing.fencer import KEPT
+from outlive.node.fencing.fencer import SPARED_KEPT
 from outlive.resources import Hypervisor, Spared
 
 BEFORE_S = 20.0
@@ -37,13 +37,13 @@ def test_who_would_have_been_condemned_in_maintenance_is_written_down_once_for_e
             s.silence("a")
             await asyncio.sleep(30)
             assert len(await spared(s, "d")) == 1, "whoever leads next finds the entry there"
-            for _ in range(KEPT + 1):
+            for _ in range(SPARED_KEPT + 1):
                 s.renew("d")
                 await asyncio.sleep(5)
                 s.silence("d")
                 await asyncio.sleep(20)
             kept = await spared(s, "d")
-            assert len(kept) == KEPT
+            assert len(kept) == SPARED_KEPT
             assert one not in kept, "the oldest goes first"
 
     run(story())
