@@ -275,8 +275,9 @@ class DiskLock(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     volume: str
     id: str
+    address: str
+    """Of the client that holds it, such as ``10.0.0.1:0/77`` or ``[fd00::1]:0/77``."""
     locker: str = ""
-    address: str = ""
 
 
 class StoragePort(Protocol):

@@ -276,11 +276,11 @@ class Fence:
         if power_maintenance(settings.fencing, self._clock.now()):
             return "somebody works on its power controller (spec.fencing.powerMaintenance)"
         async with context.power_slots:
-            look = await context.power.look(host)
+            refusal = await context.power.refusal(host)
             renew_s = context.rules.policies.profile(self.host, self.record).renew_s
             unrehearsed = context.rehearsals.not_in_date(host, self._quiet_since, self.record, renew_s)
-            if look.why_not or unrehearsed:
-                return look.why_not or unrehearsed
+            if refusal or unrehearsed:
+                return refusal or unrehearsed
             now = await context.writer.settings(self.host)
             if now.maintenance(self._clock.now()) or power_maintenance(now.fencing, self._clock.now()):
                 return "maintenance began before it was switched off"

@@ -47,14 +47,6 @@ COMMANDS: Final = 4
 """Off, status, on, status."""
 
 
-class Reading(enum.StrEnum):
-    """A reading."""
-
-    ON = "on"
-    OFF = "off"
-    UNKNOWN = "unknown"
-
-
 class PowerReason(enum.StrEnum):
     """Why an attempt counts, or does not."""
 
@@ -89,34 +81,26 @@ def power(given: PowerInput) -> PowerResult:
     if given.off == "timeout":
         return PowerResult(fenced=False, reason=PowerReason.UNREACHABLE, commands=1)
     match read_power(given.mid), read_power(given.final):
-        case Reading.OFF, _:
+        case PowerState.OFF, _:
             return PowerResult(fenced=True, reason=PowerReason.CONFIRMED_OFF, commands=COMMANDS)
-        case _, Reading.OFF:
+        case _, PowerState.OFF:
             return PowerResult(fenced=True, reason=PowerReason.OFF_AT_END, commands=COMMANDS)
-        case Reading.ON, Reading.ON:
+        case PowerState.ON, PowerState.ON:
             return PowerResult(fenced=False, reason=PowerReason.NEVER_OFF, commands=COMMANDS)
         case _:
             return PowerResult(fenced=False, reason=PowerReason.UNCONFIRMED, commands=COMMANDS)
 
 
-def read_power(text: str | None) -> Reading:
+def read_power(text: str | None) -> PowerState:
     """The reading in a tool's text, in any letter case; a text that says both says nothing."""
     said = (text or "").casefold()
     on, off = "power is on" in said, "power is off" in said
     if on == off:
-        return Reading.UNKNOWN
-    return Reading.ON if on else Reading.OFF
+        return PowerState.UNKNOWN
+    return PowerState.ON if on else PowerState.OFF
 
 
 FENCE_POWER: Final = Decision("fence.power", power, PowerInput, PowerResult, "Whether a host's power was seen off")
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a controller says of itself before anything is done."""
-
-    why_not: str = ""
-    """Why its host cannot be switched off by it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,26 +138,16 @@ class PowerSequence:
         self._clock = clock
         self._decisions = decisions
 
-    async def look(self, host: Hypervisor) -> Look:
-        """Whether the host's controller answers and is the host's own."""
+    async def refusal(self, host: Hypervisor) -> str:
+        """Why the host cannot be switched off by its controller now; empty: it answers, and is the host's own."""
         fencing = host.spec.fencing
         if not fencing.driver:
-            return Look(why_not="it has no power controller")
+            return "it has no power controller"
         try:
             reading = await answer_of(self._port.read(host), READ_LIMIT_S, host.name)
         except OutliveError as error:
-            return Look(why_not=f"its power controller at {fencing.address} does not answer: {error.message}")
-        return self.judge(host, reading)
-
-    def judge(self, host: Hypervisor, reading: PowerReading) -> Look:
-        """Whether a reading is of this host at all."""
-        expected, said = host.spec.fencing.system_uuid, reading.system_uuid
-        if not expected:
-            return Look(why_not=f"no system uuid is recorded for it (its controller says {said or 'none'})")
-        if said != expected:
-            why = f"its power controller speaks of system {said or 'unknown'}, and the host is {expected}"
-            return Look(why_not=why)
-        return Look()
+            return f"its power controller at {fencing.address} does not answer: {error.message}"
+        return _of_another(host, reading)
 
     async def switch_off(self, host: Hypervisor) -> Attempt:
         """One attempt; the caller has looked, and has written down that it tries."""
@@ -194,9 +168,8 @@ class PowerSequence:
 
     async def switch_on(self, host: Hypervisor) -> str:
         """Switch on again; why not, where that failed."""
-        look = await self.look(host)
-        if look.why_not:
-            return look.why_not
+        if why := await self.refusal(host):
+            return why
         try:
             await answer_of(self._port.on(host), OFF_LIMIT_S, host.name)
         except OutliveError as error:
@@ -233,13 +206,23 @@ class PowerSequence:
                 off.clear()
                 continue
             readings.append(reading)
-            if reading.state is not PowerState.OFF or self.judge(host, reading).why_not:
+            if reading.state is not PowerState.OFF or _of_another(host, reading):
                 off.clear()
                 continue
             # The first counts from when it was received and the last from when it was sent: the least time between.
             off.append(sent - acknowledged if off else self._clock.monotonic() - acknowledged)
             next_at = self._clock.monotonic() + APART_S
         return readings, tuple(off)
+
+
+def _of_another(host: Hypervisor, reading: PowerReading) -> str:
+    """Why a reading says nothing of this host; empty: it does."""
+    expected, said = host.spec.fencing.system_uuid, reading.system_uuid
+    if not expected:
+        return f"no system uuid is recorded for it (its controller says {said or 'none'})"
+    if said != expected:
+        return f"its power controller speaks of system {said or 'unknown'}, and the host is {expected}"
+    return ""
 
 
 def _text(reading: PowerReading | None) -> str | None:

@@ -178,13 +178,12 @@ class Rehearsals:
                 await self._clock.sleep(PAUSES_S[number - 1])
             try:
                 async with asyncio.timeout(TRY_LIMIT_S):
-                    look = await self._power.look(host)
+                    why = await self._power.refusal(host)
             except TimeoutError:
                 why = f"no answer in {TRY_LIMIT_S:g} s"
                 continue
-            if not look.why_not:
+            if not why:
                 return OK
-            why = look.why_not
         return why
 
     async def _write(self, name: str, result: str, seq: int) -> None:

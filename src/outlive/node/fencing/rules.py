@@ -27,7 +27,7 @@ from outlive.node.fencing.suspicion import (
     too_slow,
 )
 from outlive.node.fencing.watcher import Seen, Watcher
-from outlive.resources import Cluster, ClusterSpec, Hypervisor, MemberRecord
+from outlive.resources import Cluster, Hypervisor, MemberRecord
 from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
@@ -193,12 +193,9 @@ class Rules:
 
     # Judging
 
-    def evaluation(self, spec: ClusterSpec | None = None, *, resting: bool = True) -> EvaluateInput:
-        """The input of ``fence.evaluate``; ``spec`` is the cluster's, where it was just read.
-
-        Without ``resting`` it looks as if nobody were in maintenance.
-        """
-        spec = self.policies.cluster() if spec is None else spec
+    def evaluation(self, *, resting: bool = True) -> EvaluateInput:
+        """The input of ``fence.evaluate``; without ``resting`` it looks as if nobody were in maintenance."""
+        spec = self.policies.cluster()
         now, mine, policy = self._clock.monotonic(), self._mine(), spec.fencing
         released = now - self._released_at < policy.fences_window_s
         sight = 0.0 if self._sight_since is None else now - self._sight_since

@@ -29,6 +29,7 @@ from outlive.node.ports import GuardPort, MachinePort
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import Cluster, FormerMembership, Hypervisor, MemberRecord, Membership, ObjectMeta, Proof, R
 from outlive.resources.cluster import CLUSTER
+from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.steps import refuses
 from outlive.store import Store
@@ -37,14 +38,6 @@ from outlive.store.access import read
 EMPTYING_ROUNDS: Final = 20
 """How often the daemon tries to empty the host before it says that it cannot."""
 
-GONE: Final = "membership-gone"
-"""Fault of a host whose Membership somebody deleted."""
-CANNOT_JOIN: Final = "host-cannot-join"
-NOT_EMPTY: Final = "host-not-empty"
-ISOLATED: Final = "host-isolated"
-"""Faults of a host that cannot join: for any reason, because it is not empty, or because it was isolated."""
-UNKNOWN_HOST: Final = "host-unknown"
-"""Fault of a host that is not in the store."""
 DISK_LIMIT_S: Final = 10.0
 """How long the host's own disk may take."""
 
@@ -74,7 +67,7 @@ class JoinResult(msgspec.Struct, frozen=True, kw_only=True):
 class Blocked(Exception):
     """The host cannot enter now; ``code`` names the fault, ``message`` says why, ``remedy`` what to do."""
 
-    def __init__(self, code: str, message: str, remedy: str) -> None:
+    def __init__(self, code: FaultCode, message: str, remedy: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -246,7 +239,7 @@ class JoinProcedure:
         except (OSError, OutliveError) as error:
             why = str(error) or f"no answer in {DISK_LIMIT_S:g} s"
             raise Blocked(
-                CANNOT_JOIN,
+                FaultCode.HOST_CANNOT_JOIN,
                 f"{self._host} cannot read or write down on its own disk what it is a member of: {why}",
                 f"see to the disk of {self._host}: whether it is full, and whether it can be written",
             ) from error
@@ -329,7 +322,7 @@ class JoinProcedure:
         if self._emptied >= EMPTYING_ROUNDS:
             left = self._domains.names()
             raise Blocked(
-                NOT_EMPTY,
+                FaultCode.HOST_NOT_EMPTY,
                 f"{self._host} cannot be emptied: {len(left)} domains are left, such as {left[0]}",
                 "destroy them by hand, or reboot the host",
             )
@@ -358,7 +351,7 @@ def lifted(view: JoinView) -> JoinView:
 def unknown_host(host: str) -> Blocked:
     """Why a host waits whose document is not there."""
     return Blocked(
-        UNKNOWN_HOST,
+        FaultCode.HOST_UNKNOWN,
         f"Hypervisor/{host} is not in the store, so {host} does not join; what runs there runs on",
         f"apply the document of {host} again (outlive apply -f FILE), or import the inventory that it is in",
     )
@@ -371,12 +364,12 @@ def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:
         case "same-machine":
             return Refused(why, remedy="give this machine another name, or delete the Membership of the old one")
         case "never-a-member":
-            return Blocked(GONE, why, gone_remedy(view.host))
+            return Blocked(FaultCode.MEMBERSHIP_GONE, why, gone_remedy(view.host))
         case "not-isolated":
-            return Blocked(ISOLATED, why, f"reboot {view.host}: it joins again then, and its isolation ends")
+            return Blocked(FaultCode.HOST_ISOLATED, why, f"reboot {view.host}: it joins then, and its isolation ends")
         case "nothing-runs":
-            return Blocked(NOT_EMPTY, why, "stop the domains on it before it registers")
-    return Blocked(CANNOT_JOIN, why, "see docs/concepts/safety.md")
+            return Blocked(FaultCode.HOST_NOT_EMPTY, why, "stop the domains on it before it registers")
+    return Blocked(FaultCode.HOST_CANNOT_JOIN, why, "see docs/concepts/safety.md")
 
 
 NOBODYS: Final = ""

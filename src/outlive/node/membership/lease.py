@@ -21,7 +21,7 @@ from outlive.base.logging import get_logger
 from outlive.node.fencing.policy import DesiredState
 from outlive.node.membership.guard import UNARMED, GuardArming
 from outlive.node.membership.holders import Me
-from outlive.node.membership.join import GONE, Blocked, JoinProcedure, JoinResult, gone_remedy
+from outlive.node.membership.join import Blocked, JoinProcedure, JoinResult, gone_remedy
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import RENEW, LeaseState, LeaseView, RenewView, lease_state
 from outlive.node.ports import GuardPort
@@ -111,8 +111,8 @@ class LeaseRenewer:
         """How long the write of the present turn took."""
         self._due_s = clock.monotonic()
         """When the present turn was due (monotonic)."""
-        self._blocked = ""
-        """Faults that are over since the host entered; whoever looks after the host ends them, renewals do not wait."""
+        self._blocked: FaultCode | None = None
+        """The fault that says why the host has not entered."""
 
     # What others ask
 
@@ -415,7 +415,7 @@ class LeaseRenewer:
             await self.enter(restored=True)
             return
         why = f"Membership/{self._host} is gone, and {self._host} starts no virtual machine any more"
-        self._report_blocked(Blocked(GONE, why, gone_remedy(self._host)))
+        self._report_blocked(Blocked(FaultCode.MEMBERSHIP_GONE, why, gone_remedy(self._host)))
 
     def _lose(self) -> None:
         was, self._held = self._held, False
@@ -432,9 +432,9 @@ class LeaseRenewer:
             _log.warning("membership.not_written_down", host=self._host, why=blocked.message)
 
     def _clear_blocked(self) -> None:
-        if self._blocked:
-            self._faults.clear(FaultCode(self._blocked), self._subject)
-        self._blocked = ""
+        if self._blocked is not None:
+            self._faults.clear(self._blocked, self._subject)
+        self._blocked = None
 
     def _report_blocked(self, blocked: Blocked) -> None:
         if self._blocked != blocked.code:
@@ -443,7 +443,7 @@ class LeaseRenewer:
                 "membership.blocked", host=self._host, code=blocked.code, why=blocked.message, remedy=blocked.remedy
             )
         self._blocked = blocked.code
-        self._faults.activate(FaultCode(blocked.code), self._subject, why=blocked.message, remedy=blocked.remedy)
+        self._faults.activate(blocked.code, self._subject, why=blocked.message, remedy=blocked.remedy)
 
     @property
     def _subject(self) -> ObjectRef:

@@ -31,23 +31,13 @@ from outlive.runtime.decisions import Decision
 from outlive.store import read
 
 
-class VolumeLock(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock as the storage lists it."""
-
-    volume: str
-    id: str
-    address: str
-    """Of the client that holds it, such as ``10.0.0.1:0/77`` or ``[fd00::1]:0/77``."""
-    locker: str = ""
-
-
 class StartLocksInput(msgspec.Struct, frozen=True, kw_only=True):
     """A virtual machine that is to start, and the locks on its storage."""
 
     storage_ip: str
     """This host's address on the storage network."""
     volumes: tuple[str, ...]
-    locks: tuple[VolumeLock, ...]
+    locks: tuple[DiskLock, ...]
     vm_state: str
     remove_fails: tuple[str, ...] = ()
     """Locks that could not be removed."""
@@ -126,7 +116,7 @@ async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
     given = StartLocksInput(
         storage_ip=node.storage.address(),
         volumes=vm.spec.disks,
-        locks=tuple(VolumeLock(volume=one.volume, id=one.id, address=one.address, locker=one.locker) for one in locks),
+        locks=locks,
         vm_state=state_of(vm),
         fenced_ips=stale,
     )
