@@ -61,8 +61,10 @@ class Engine:
         raw = self._incoming(run, start, pipeline)
         traces: list[StepTrace] = []
         rejected: dict[str, Reason] = {}
+        begun = self._now()
         for bound in self.filters(request, pipeline):
-            traces.append(self._filter(run, bound, rejected if why else None))
+            traces.append(self._filter(run, bound, rejected if why else None, begun))
+            begun += traces[-1].seconds
         at = np.flatnonzero(run.candidates)
         normalized = squash(raw) if pipeline.weighers and request.weights else raw
         total = np.zeros(len(at))
@@ -70,11 +72,13 @@ class Engine:
             everywhere = np.zeros(run.length)
             everywhere[start] = normalized
             total = everywhere[at]
+        begun = self._now()
         for weigher in pipeline.weighers:
             if not len(at):
                 break
-            trace = self._weigh(run, weigher, at)
+            trace = self._weigh(run, weigher, at, begun)
             traces.append(trace)
+            begun += trace.seconds
             if trace.rejected_all:
                 if why and trace.error is not None:
                     rejected.update({run.name(int(one)): trace.error for one in at})
@@ -178,9 +182,8 @@ class Engine:
 
     # -- steps -----------------------------------------------------------------------------------------
 
-    def _filter(self, run: Run, bound: BoundFilter, rejected: dict[str, Reason] | None) -> StepTrace:
-        """Narrow the run's candidates by one filter."""
-        started = self._now()
+    def _filter(self, run: Run, bound: BoundFilter, rejected: dict[str, Reason] | None, begun: float) -> StepTrace:
+        """Narrow the run's candidates by one filter, which begins at ``begun``: when the one before it ended."""
         step, before = bound.step, run.candidates
         events = tuple(step.events(run)) if step.counts_events else ()
         error: Reason | None = None
@@ -204,15 +207,14 @@ class Engine:
             kind="filter",
             kept=after,
             removed=0 if after is before else int(np.count_nonzero(before)) - int(np.count_nonzero(after)),
-            seconds=self._now() - started,
+            seconds=self._now() - begun,
             error=error,
             rejected_all=error is not None and bound.on_error == "reject",
             events=events,
         )
 
-    def _weigh(self, run: Run, bound: BoundWeigher, at: Rows) -> StepTrace:
-        """Score the survivors by one weigher."""
-        started = self._now()
+    def _weigh(self, run: Run, bound: BoundWeigher, at: Rows, begun: float) -> StepTrace:
+        """Score the survivors by one weigher, which begins at ``begun``."""
         step = bound.step
         error: Reason | None = None
         scores: FloatVector | None = None
@@ -235,7 +237,7 @@ class Engine:
             levels=levels,
             multiplier=bound.multiplier,
             statistic=step.statistic,
-            seconds=self._now() - started,
+            seconds=self._now() - begun,
             error=error,
             rejected_all=error is not None and bound.on_error == "reject",
         )

@@ -63,6 +63,8 @@ class Fleet:
         self._sizes_revision = -1
         self._named: tuple[Sequence[str], int, BoolVector] | None = None
         """What ``named`` was asked last, when, and its answer."""
+        self._overbooked: dict[str, dict[str, int]] = {}
+        self._overbooked_revision = (-1, -1)
         self._rows: dict[str, int] = {}
         self._hosts: list[Hypervisor | None] = []
         self._facts: list[HostFacts | None] = []
@@ -280,14 +282,22 @@ class Fleet:
                 self._available.popitem(last=False)
         return found
 
-    def overbooked(self, name: str) -> dict[str, int]:
+    def overbooked(self, name: str) -> Mapping[str, int]:
         """Resource → how much more than it has the host holds in VMs and reservations; empty where all fits, or where
         its figures are not known.
         """
+        revision = (self.figures_revision, self.ledger.revision)
+        if self._overbooked_revision != revision:
+            self._overbooked_revision = revision
+            self._overbooked.clear()
+        found = self._overbooked.get(name)
+        if found is None:
+            found = self._overbooked[name] = self._excess(name)
+        return found
+
+    def _excess(self, name: str) -> dict[str, int]:
         row = self.row(name)
-        if row is None:
-            return {}
-        if not self.columns.flag("counted")[row]:
+        if row is None or not self.columns.flag("counted")[row]:
             return {}
         free = self.columns.amounts("capacity")[:, row] - self.columns.amounts("allocation")[:, row]
         known, held = self.columns.present("capacity")[:, row], self.ledger.held(_EVERYTHING, slice(row, row + 1))

@@ -252,7 +252,8 @@ class Informer(Generic[R]):
 
     def by_index(self, index: str, key: str) -> list[R]:
         """The objects of that key in the index, in name order; ``KeyError`` for an index that was not declared."""
-        return [self._objects[name] for name in sorted(self._indexes[index].get(key, ()))]
+        names = self._indexes[index].get(key)
+        return [self._objects[name] for name in sorted(names)] if names else []
 
     def index_keys(self, index: str) -> list[str]:
         """All keys of the index that have objects, sorted."""
