@@ -41,11 +41,10 @@ class SimHypervisor:
         random: Random,
         changed: Callable[[str, str], None],
         peer: Callable[[str], SimHypervisor | None],
-        latencies: Latencies | None = None,
     ) -> None:
         self.host = host
         self.faults = HypervisorFaults()
-        self.latencies = latencies or Latencies()
+        self.latencies = Latencies()
         self.domains: dict[str, SimDomain] = {}
         self.service = False
         self.powered = False
@@ -102,11 +101,6 @@ class SimHypervisor:
         """Whether its domain runs here at this moment, so that it may write and answer."""
         domain = self.domains.get(vm)
         return domain is not None and domain.state is DomainState.RUNNING and self.powered and not self.paused
-
-    def exists(self, vm: str) -> bool:
-        """Whether there is a domain that could run again."""
-        domain = self.domains.get(vm)
-        return domain is not None and domain.state is not DomainState.OFF
 
     @property
     def creating(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from outlive.base.errors import OutliveError
 from outlive.resources import Cluster, Fault, Hypervisor, MemberRecord, VirtualMachine
 from outlive.resources.reasons import HoldReason
 from outlive.resources.reasons.faults import FaultCode
@@ -52,7 +51,7 @@ async def heal(world: World) -> None:
         await world.do("ready", {"host": host.name})
         wished = world.store.look(Hypervisor, host.name)
         if wished is not None and wished.spec.fencing.requested:
-            await world.do("call-off-fence", {"host": host.name})
+            await world.attempt("call-off-fence", {"host": host.name})
 
 
 def _heal_host(world: World, host: SimHost) -> None:
@@ -86,7 +85,7 @@ class Operator:
         """Look at everything once, and do what is to be done now; what fails is tried again at the next look."""
         world = self._world
         if any(fault.code in HELD_BACK and not fault.ended for fault in world.store.all_of(Fault)):
-            await self._do("release", {})
+            await self._world.attempt("release", {})
         for host in world.hosts.values():
             member = world.store.look_member(host.name)
             if member is None:
@@ -94,7 +93,9 @@ class Operator:
             elif member.machine_id not in ("", host.machine.machine_id):
                 await self._replaced(host, member)
             elif not member.former and self._waits_for_lost(host.name):
-                await self._do("confirm-off", {"host": host.name, "lost": True, "looks": True, "reason": "I looked"})
+                await self._world.attempt(
+                    "confirm-off", {"host": host.name, "lost": True, "looks": True, "reason": "I looked"}
+                )
         await self._reboot_isolated()
         if world.truth.restored and self._patient(VOUCH_AFTER_S):
             await self._vouch()
@@ -105,8 +106,8 @@ class Operator:
             if fault.code == FaultCode.HOST_ISOLATED and not fault.ended:
                 host = self._world.hosts.get(fault.subject.name)
                 if host is not None and host.lives:
-                    await self._do("power-off", {"hosts": (host.name,)})
-                    await self._do("power-on", {"hosts": (host.name,)})
+                    await self._world.attempt("power-off", {"hosts": (host.name,)})
+                    await self._world.attempt("power-on", {"hosts": (host.name,)})
 
     def _patient(self, seconds: float) -> bool:
         """Whether the cluster has had so long by itself."""
@@ -116,20 +117,22 @@ class Operator:
         """The old machine is gone for good; once nothing waits for it any more, the new one is the host."""
         if member.dead_through < member.epoch and not self._patient(ACCEPT_AFTER_S):
             if member.state == "Revoked" and member.fence.id:
-                await self._do("confirm-off", {"host": host.name, "looks": True, "reason": "it was scrapped"})
+                await self._world.attempt(
+                    "confirm-off", {"host": host.name, "looks": True, "reason": "it was scrapped"}
+                )
             return
         if member.dead_through < member.epoch:
-            await self._do("accept-machine", {"host": host.name})  # nobody is left who could condemn it
+            await self._world.attempt("accept-machine", {"host": host.name})  # nobody is left who could condemn it
             return
         vms = self._world.store.all_of(VirtualMachine)
         if not any(one.hypervisor == host.name for vm in vms for one in vm.status.holders):
-            await self._do("accept-machine", {"host": host.name})
+            await self._world.attempt("accept-machine", {"host": host.name})
 
     async def _without_membership(self, host: SimHost) -> None:
         """What is empty forgets it and is started again; what runs there is left to run."""
         if host.lives and not host.hypervisor.domains and host.machine.remembered is not None:
-            await self._do("forget-membership", {"host": host.name})
-            await self._do("kill-daemon", {"hosts": (host.name,)})
+            await self._world.attempt("forget-membership", {"host": host.name})
+            await self._world.attempt("kill-daemon", {"hosts": (host.name,)})
 
     def _waits_for_lost(self, host: str) -> bool:
         """Whether a VM is held because a membership of the host is not there any more."""
@@ -146,14 +149,8 @@ class Operator:
         unheard = [host for host in world.hosts.values() if world.truth.forgotten(host.name)]
         idle = not any(host.lives and (host.hypervisor.domains or host.hypervisor.creating) for host in unheard)
         if unheard and idle and not self._vouched():
-            await self._do("confirm-incarnation", {})
+            await self._world.attempt("confirm-incarnation", {})
 
     def _vouched(self) -> bool:
         cluster = self._world.store.look(Cluster, "default")
         return cluster is not None and cluster.spec.confirmed_incarnation == self._world.store.incarnation
-
-    async def _do(self, verb: str, arguments: dict[str, object]) -> None:
-        try:
-            await self._world.do(verb, arguments)
-        except OutliveError as error:
-            self._world.history.add("fault", verb, f"came to nothing: {error.message}")

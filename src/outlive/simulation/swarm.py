@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from outlive.base.errors import OutliveError
 from outlive.base.logging import Defect, gathered_defects, silenced
 from outlive.base.random import Random
 from outlive.resources import DegradingPolicy, FencingPolicy, VirtualMachine
@@ -241,10 +240,7 @@ async def _run(seed: int, tell: Any) -> Result:
     await world.start()
     for fault in schedule(Random(seed).fork("faults"), spec):
         await world.clock.sleep(fault.at_s - world.clock.monotonic())
-        try:
-            await world.do(fault.verb, fault.arguments)
-        except OutliveError as error:
-            world.history.add("fault", fault.verb, f"came to nothing: {error.message}")
+        await world.attempt(fault.verb, fault.arguments)
     await world.clock.sleep(UNTIL_S - world.clock.monotonic())
     await heal(world)
     await _rested(world)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.clock import Clock, LoopClock
-from outlive.base.errors import BadInput
+from outlive.base.errors import BadInput, OutliveError
 from outlive.base.ids import Ids, SeededIds
 from outlive.base.random import Random
 from outlive.failover.ports import Inline
@@ -71,8 +71,10 @@ class World:
         self.clock = LoopClock()
         self.random = Random(seed)
         self.history = History()
-        self.store = store(self.clock, SeededIds(self.random.fork("store")), self._wrote)
-        self.disks = Disks(spec.cuts, self._cut_changed)
+        self.store = store(
+            self.clock, SeededIds(self.random.fork("store")), lambda write, author: self.judge.wrote(write, author)
+        )
+        self.disks = Disks(spec.cuts, lambda host: self.judge.reach(host))
         self.networks = Networks(self._network_changed)
         self.hosts: dict[str, SimHost] = {}
         self.controllers: dict[str, Service] = {}
@@ -152,6 +154,13 @@ class World:
         hosts = self.domains_of(arguments["domain"]) if "domain" in arguments else texts(arguments, "hosts", "host")
         self.history.add("fault", _subject(arguments), sentence(known.sentence, arguments, hosts), loud=True)
         await known.act(self, arguments)
+
+    async def attempt(self, verb: str, arguments: Mapping[str, Any]) -> None:
+        """The same; what comes to nothing is told."""
+        try:
+            await self.do(verb, arguments)
+        except OutliveError as error:
+            self.history.add("fault", verb, f"came to nothing: {error.message}")
 
     async def settled(self, limit_s: float = 120.0) -> bool:
         """Wait until every VM that should run is seen running and coverage is told; whether that came about."""
@@ -299,8 +308,8 @@ class World:
             ids=SeededIds(random.fork("ids")),
             capacity=Amounts.parse({"cpu": spec.cpu, "memory": spec.memory}),
             boot_s=spec.boot_s,
-            up=lambda: self._booted(name),
-            down=lambda how: self._ended(name, how),
+            up=lambda: self.hosts[name].booted(),
+            down=lambda how: self.hosts[name].ended(how),
             autostart=spec.autostart,
         )
         bmc = Bmc(machine, random=random.fork("bmc"), mode=spec.bmc)
@@ -346,9 +355,6 @@ class World:
 
     # What happens below
 
-    def _wrote(self, write: Write, author: Author) -> None:
-        self.judge.wrote(write, author)
-
     def _domain_changed(self, host: str, vm: str, how: str) -> None:
         hypervisor = self._hypervisors[host]
         domain = hypervisor.domains.get(vm)
@@ -358,9 +364,6 @@ class World:
             found = self.truth.vm(vm)
             self.disks.closed(host, found.spec.disks if found is not None else ())
         self.judge.domain(host, vm, how)
-
-    def _cut_changed(self, host: str) -> None:
-        self.judge.reach(host)
 
     def _network_changed(self, segment: Segment, host: str) -> None:
         if segment is Segment.STORE:
@@ -372,12 +375,6 @@ class World:
         if found is None or not found.powered or not self.networks.reaches(Segment.STORAGE, host, other):
             return None
         return found
-
-    def _booted(self, name: str) -> None:
-        self.hosts[name].booted()
-
-    def _ended(self, name: str, how: str) -> None:
-        self.hosts[name].ended(how)
 
 
 def _said(value: Any) -> str:

@@ -15,7 +15,7 @@ from outlive.simulation.judges.proofs import (
     dead_with_proof,
     entries_go_with_proof,
     proof_is_true,
-    recovered_only_when_mute,
+    recovered_only_when_fenced,
 )
 from outlive.simulation.judges.rest import (
     coverage_is_true,
@@ -96,7 +96,7 @@ class Judge:
         if isinstance(after, VirtualMachine):
             if isinstance(before, VirtualMachine) and before.status is not after.status:
                 self._found("S2", after.name, entries_go_with_proof(truth, before, after, author))
-                self._found("S2", after.name, recovered_only_when_mute(truth, before, after, author))
+                self._found("S2", after.name, recovered_only_when_fenced(truth, before, after, author))
                 self._found("order", after.name, self._starts.wrote(before, after))
                 self._found("slot", after.name, lands_in_its_own_slot(truth, before, after))
                 self._held(after.name)

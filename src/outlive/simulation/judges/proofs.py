@@ -49,15 +49,15 @@ def entries_go_with_proof(truth: Truth, before: VirtualMachine, after: VirtualMa
     return ""
 
 
-def recovered_only_when_mute(truth: Truth, before: VirtualMachine, after: VirtualMachine, author: Author) -> str:
+def recovered_only_when_fenced(truth: Truth, before: VirtualMachine, after: VirtualMachine, author: Author) -> str:
     """S2, on each write of a VM by recovery: it moves only what no host may still run."""
     if "recovery" not in author.writers or before.status.assigned == after.status.assigned:
         return ""
     if after.status.assigned is None or not after.status.assigned.fence:
         return ""
-    loud = [one for one in before.status.holders if not fenced(truth, before, one)]
-    if loud:
-        return f"assigned to {after.status.assigned.hypervisor} while {loud[0].hypervisor} may still run it"
+    unfenced = [one for one in before.status.holders if not fenced(truth, before, one)]
+    if unfenced:
+        return f"assigned to {after.status.assigned.hypervisor} while {unfenced[0].hypervisor} may still run it"
     return ""
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from outlive.base.clock import as_datetime
 from outlive.base.errors import AlreadyExists, BadInput, NotFound, Refused
+from outlive.node import operator
 from outlive.node.fencing.attestation import lost_memberships
-from outlive.node.operator import confirm_off as asserted_off
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
 from outlive.resources.vms import Request
 from outlive.simulation.setup import vm_of
@@ -94,14 +93,14 @@ async def move(world: World, given: Arguments) -> None:
 
 @verb("drain", "somebody empties {who}", {"host": HOST})
 async def drain(world: World, given: Arguments) -> None:
-    """A host is to be emptied."""
+    """A host is to be emptied, also one whose daemon does not run."""
     for host in hosts_in(world, given):
         await change_spec(world, Hypervisor, host.name, lambda spec: _replace(spec, drain=True))
 
 
 @verb("ready", "{who} may take VMs again", {"host": HOST})
 async def ready(world: World, given: Arguments) -> None:
-    """A host may take VMs again."""
+    """A host may take VMs again, also one whose daemon does not run."""
     for host in hosts_in(world, given):
         await change_spec(world, Hypervisor, host.name, lambda spec: _replace(spec, drain=False))
 
@@ -113,31 +112,23 @@ async def ready(world: World, given: Arguments) -> None:
 )
 async def maintenance(world: World, given: Arguments) -> None:
     """Work is announced for hosts or for everything, or it is over."""
-    on = bool(given["on"])
-    until = as_datetime(world.clock.now() + given["for"]) if on and given.get("for") else None
-    if given.get("power"):
-        if not given.get("hosts"):
-            raise BadInput("maintenance: nobody says whose power controllers", remedy="name them under hosts")
-        await _fencing(world, given, lambda one: _replace(one, power_maintenance=on, power_maintenance_until=until))
-        return
-    if not given.get("hosts"):
-        await change_spec(
-            world, Cluster, "default", lambda spec: _replace(spec, maintenance=on, maintenance_until=until)
-        )
-        return
-    await _fencing(world, given, lambda one: _replace(one, maintenance=on, maintenance_until=until))
+    announce = operator.set_power_maintenance if given.get("power") else operator.set_maintenance
+    hosts = texts(given, "hosts")
+    await announce(world.store, world.clock, bool(given["on"]), for_s=given.get("for"), hosts=hosts)
 
 
 @verb("arm", "the guard of {who} is to be armed", {"hosts": HOSTS})
 async def arm(world: World, given: Arguments) -> None:
     """Guards are to be armed."""
-    await _fencing(world, given, lambda one: _replace(one, armed=True))
+    for host in hosts_in(world, given):
+        await operator.set_armed(world.store, world.clock, host.name, True)
 
 
 @verb("disarm", "the guard of {who} is to be disarmed", {"hosts": HOSTS})
 async def disarm(world: World, given: Arguments) -> None:
     """Guards are to be disarmed."""
-    await _fencing(world, given, lambda one: _replace(one, armed=False))
+    for host in hosts_in(world, given):
+        await operator.set_armed(world.store, world.clock, host.name, False)
 
 
 @verb(
@@ -153,22 +144,28 @@ async def disarm(world: World, given: Arguments) -> None:
     },
 )
 async def confirm_off(world: World, given: Arguments) -> None:
-    """Somebody asserts that a host is off: whether it is or not, or (``looks``) only if it is, or was replaced."""
+    """Somebody asserts that a host is off: whether it is or not, or (``looks``) only if it is, or was replaced.
+
+    ``fence``: somebody enters the word for another fence by hand.
+    """
+    name, reason = text(given, "name", "somebody"), text(given, "reason", "I looked")
     for host in hosts_in(world, given):
         member = world.store.look(Membership, host.name)
         if member is None or given.get("lost"):
-            await _confirm_lost(world, host, given)
+            await _confirm_lost(world, host, given, name, reason)
             continue
         if given.get("looks") and host.lives and member.record.machine_id == host.machine.machine_id:
             raise Refused(f"{host.name} is on", remedy="switch it off first")
         if host.lives and host.hypervisor.left():
             world.truth.lied[host.name] = "operator"
-        fence = text(given, "fence") or member.record.fence.id
-        proof = f"{fence}|{text(given, 'name', 'somebody')}|{text(given, 'reason', 'I looked')}"
-        await change_spec(world, Hypervisor, host.name, lambda spec, p=proof: _operator(spec, p))  # type: ignore[misc]
+        if given.get("fence"):
+            word = f"{given['fence']}|{name}|{reason}"
+            await _fencing(world, host, lambda one, word=word: _replace(one, operator_proof=word))  # type: ignore[misc]
+        else:
+            await operator.confirm_off(world.store, world.clock, host.name, name=name, reason=reason)
 
 
-async def _confirm_lost(world: World, host: SimHost, given: Arguments) -> None:
+async def _confirm_lost(world: World, host: SimHost, given: Arguments, name: str, reason: str) -> None:
     """The same of what a lost membership ran: each that entries of VMs name."""
     member = world.store.look(Membership, host.name)
     lost = await lost_memberships(world.store, host.name, but=member.metadata.uid if member is not None else "")
@@ -177,9 +174,8 @@ async def _confirm_lost(world: World, host: SimHost, given: Arguments) -> None:
         raise Refused(f"{host.name} is on", remedy="switch it off first")
     if host.lives and runs:
         world.truth.lied[host.name] = "operator"
-    name, reason = text(given, "name", "somebody"), text(given, "reason", "I looked")
     for uid in sorted(lost) or [""]:
-        await asserted_off(world.store, world.clock, host.name, name=name, reason=reason, membership=uid)
+        await operator.confirm_off(world.store, world.clock, host.name, name=name, reason=reason, membership=uid)
 
 
 def _runs_of(world: World, host: SimHost, lost: Mapping[str, int]) -> bool:
@@ -192,24 +188,18 @@ def _runs_of(world: World, host: SimHost, lost: Mapping[str, int]) -> bool:
     return False
 
 
-def _operator(spec: Any, proof: str) -> Any:
-    return _replace(spec, fencing=_replace(spec.fencing, operator_proof=proof))
-
-
 @verb("fence", "an operator condemns {who}", {"host": HOST})
 async def fence(world: World, given: Arguments) -> None:
     """Somebody condemns a host, silent or not."""
     for host in hosts_in(world, given):
-        member = world.store.look(Membership, host.name)
-        epoch, uid = (member.record.epoch, member.metadata.uid) if member is not None else (0, "")
-        asked = f"{epoch}@{uid}|{text(given, 'name', 'somebody')}|{text(given, 'reason', 'asked for')}"
-        await _fencing(world, {"hosts": (host.name,)}, lambda one, a=asked: _replace(one, requested=a))  # type: ignore[misc]
+        await operator.request_fence(world.store, world.clock, host.name, name="somebody", reason="asked for")
 
 
 @verb("call-off-fence", "an operator calls off that {who} is fenced", {"host": HOST})
 async def call_off_fence(world: World, given: Arguments) -> None:
     """The order to fence a host is taken back."""
-    await _fencing(world, {"hosts": (text(given, "host"),)}, lambda one: _replace(one, requested=""))
+    for host in hosts_in(world, given):
+        await operator.call_off_fence(world.store, world.clock, host.name)
 
 
 @verb("set-policy", "the policy of fencing changes: {details}", {"policy": Argument(Kind.MAPPING, True)})
@@ -325,14 +315,9 @@ async def accept_machine(world: World, given: Arguments) -> None:
     """The machine that is there now is the host from now on: its controller's identity is entered, the old one goes."""
     for host in hosts_in(world, given):
         uuid = host.machine.system_uuid if host.spec.bmc != "none" else ""
-
-        def entered(spec: Any, uuid: str = uuid) -> Any:
-            return _replace(spec, fencing=_replace(spec.fencing, system_uuid=uuid))
-
-        await change_spec(world, Hypervisor, host.name, entered)
+        await _fencing(world, host, lambda one, uuid=uuid: _replace(one, system_uuid=uuid))  # type: ignore[misc]
         await delete_membership(world, {"host": host.name})
 
 
-async def _fencing(world: World, given: Arguments, change: Callable[[Any], Any]) -> None:
-    for host in hosts_in(world, given):
-        await change_spec(world, Hypervisor, host.name, lambda spec: _replace(spec, fencing=change(spec.fencing)))
+async def _fencing(world: World, host: SimHost, change: Callable[[Any], Any]) -> None:
+    await change_spec(world, Hypervisor, host.name, lambda spec: _replace(spec, fencing=change(spec.fencing)))
