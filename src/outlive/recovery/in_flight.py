@@ -26,7 +26,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 
-PREFIX: Final = "arriving."
+PREFIX: Final = "in-flight."
 """Names of blocks; no stored reservation has such a one."""
 DAEMON: Final = "daemon"
 """Source of the status of hosts that start their VMs by themselves."""

@@ -86,7 +86,7 @@ class HolderState(Part, frozen=True, kw_only=True):
     """Of that Membership."""
 
 
-class VmState(Part, frozen=True, kw_only=True):
+class AffectedVm(Part, frozen=True, kw_only=True):
     """A VM that something may have to be done for."""
 
     id: str
@@ -140,7 +140,7 @@ class Free(Part, frozen=True, kw_only=True):
 class RecoveryView(Part, frozen=True, kw_only=True):
     """All that is looked at in one go: every host that died meanwhile is in the same plan."""
 
-    vms: tuple[VmState, ...] = ()
+    vms: tuple[AffectedVm, ...] = ()
     gone: tuple[str, ...] = ()
     """VMs that have a slot as its consumers and that do not exist."""
     slots: tuple[SlotState, ...] = ()

@@ -22,7 +22,7 @@ from outlive.failover.rules import fits, may_run_on
 from outlive.failover.vms import view_of_resource
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import SILENT
-from outlive.recovery.model import Free, VmState
+from outlive.recovery.model import AffectedVm, Free
 from outlive.resources import VirtualMachine
 
 SEARCHES: Final = 100
@@ -33,7 +33,7 @@ OFFERS_S: Final = 20.0
 _log = get_logger("recovery")
 
 
-def in_vain(vms: Iterable[VmState], free: Mapping[str, Free], schedulable: Callable[[str], bool]) -> frozenset[str]:
+def in_vain(vms: Iterable[AffectedVm], free: Mapping[str, Free], schedulable: Callable[[str], bool]) -> frozenset[str]:
     """VMs for which no schedulable host that may run them has room. Equal VMs are judged once."""
     found: set[str] = set()
     judged: dict[tuple[object, ...], bool] = {}

@@ -22,6 +22,7 @@ from outlive.node.vm.start_order import in_order
 from outlive.recovery.model import (
     Action,
     ActionKind,
+    AffectedVm,
     Free,
     HolderState,
     HostHealth,
@@ -31,7 +32,6 @@ from outlive.recovery.model import (
     RecoveryView,
     Release,
     SlotState,
-    VmState,
 )
 from outlive.recovery.states import PROTOCOL_DECISIONS
 from outlive.recovery.without_slot import FENCE_RECOVER, LostVm, RecoverConfig, RecoverInput, recover
@@ -39,7 +39,7 @@ from outlive.resources.reasons import HoldReason, PlanReason, Reason, SlotReason
 from outlive.runtime.decisions import Decision
 
 
-def ordered(vms: Iterable[VmState]) -> list[VmState]:
+def ordered(vms: Iterable[AffectedVm]) -> list[AffectedVm]:
     """In the order in which they restart: by priority, memory and id, but none before those that it starts after.
 
     Of those that start after each other in a circle somebody comes first.
@@ -60,7 +60,7 @@ def ordered(vms: Iterable[VmState]) -> list[VmState]:
     return [by_id[name] for name in in_order(names, {vm.id: vm.after for vm in first})]
 
 
-def _restarted(vms: dict[str, VmState], priorities: dict[str, int]) -> list[VmState]:
+def _restarted(vms: dict[str, AffectedVm], priorities: dict[str, int]) -> list[AffectedVm]:
     views = [VmView(id=vm.id, host="", memory_bytes=vm.memory_bytes) for vm in vms.values()]
     return [vms[view.id] for view in restart_order(views, priorities)]
 
@@ -89,7 +89,7 @@ class _Planner:
     def plan(self) -> RecoveryPlan:
         """See ``plan_recovery``."""
         actions: dict[str, Action] = {}
-        homeless: list[VmState] = []
+        homeless: list[AffectedVm] = []
         for vm in ordered(self._view.vms):
             action = self._settled(vm)
             if action is None:
@@ -105,7 +105,7 @@ class _Planner:
 
     # VMs for which no place has to be found
 
-    def _settled(self, vm: VmState) -> Action | None:
+    def _settled(self, vm: AffectedVm) -> Action | None:
         """What is done about a VM that needs no other host now; ``None`` where it does."""
         if vm.running and not self._host(vm.assigned).unattended:
             kind = ActionKind.DONE if vm.unfinished else ActionKind.WAIT
@@ -128,7 +128,7 @@ class _Planner:
             )
         return self._left_to_its_host(vm)
 
-    def _held_by_hosts(self, vm: VmState, not_fenced: Sequence[HolderState]) -> Action:
+    def _held_by_hosts(self, vm: AffectedVm, not_fenced: Sequence[HolderState]) -> Action:
         """Somebody may still run it."""
         for holder in not_fenced:
             host = self._host(holder.host)
@@ -143,7 +143,7 @@ class _Planner:
         why = PlanReason.FENCE_UNDER_WAY if revoked else PlanReason.HELD_BY_HOST
         return _action(vm, ActionKind.WAIT, why, host=host.name)
 
-    def _left_to_its_host(self, vm: VmState) -> Action | None:
+    def _left_to_its_host(self, vm: AffectedVm) -> Action | None:
         """Whether the host that it is assigned to is to start it: it lives, has not refused, and has time left.
 
         A VM whose source died while it was moved goes on to where it was bound for, in the room that is kept for it
@@ -176,7 +176,7 @@ class _Planner:
 
     # VMs that need another host
 
-    def _into_slots(self, homeless: Sequence[VmState]) -> dict[str, Action]:
+    def _into_slots(self, homeless: Sequence[AffectedVm]) -> dict[str, Action]:
         """A slot for as many as possible, the most important first; each its own if it has one."""
         usable = [slot for slot in self._view.slots if slot.ready and self._host(slot.host).schedulable]
         numbers = {slot.name: number for number, slot in enumerate(usable)}
@@ -194,7 +194,7 @@ class _Planner:
                 actions[vm.id] = self._into(slot, vm, ids)
         return actions
 
-    def _into(self, slot: SlotState, vm: VmState, homeless: Set[str]) -> Action:
+    def _into(self, slot: SlotState, vm: AffectedVm, homeless: Set[str]) -> Action:
         """Whether the slot was promised to it, and to it alone, as ``survive`` would have said."""
         there = slot.recorded.get(vm.id)
         rivals = tuple(one for one in slot.members if one != vm.id and (one in homeless or self._is_affected(one)))
@@ -210,7 +210,7 @@ class _Planner:
         vm = self._vms.get(name)
         return vm is not None and vm.wanted and self._host(vm.assigned).lost
 
-    def _elsewhere(self, vm: VmState) -> Action:
+    def _elsewhere(self, vm: AffectedVm) -> Action:
         """No slot is left: any host with room."""
         if vm.offers is None:
             return _action(vm, ActionKind.SEARCH, PlanReason.NO_SLOT, slots=self._why_no_slot(vm))
@@ -223,7 +223,7 @@ class _Planner:
             return _action(vm, ActionKind.HOLD, HoldReason.REFUSED, hosts=refused, why=why)
         return _action(vm, ActionKind.HOLD, HoldReason.NO_ROOM, slots=self._why_no_slot(vm))
 
-    def _chosen(self, vm: VmState, offers: Sequence[str]) -> str | None:
+    def _chosen(self, vm: AffectedVm, offers: Sequence[str]) -> str | None:
         """Of the hosts that placement allows and that have room, the one that the VM's selector prefers.
 
         It is booked, so that the next VM finds less room.
@@ -255,7 +255,7 @@ class _Planner:
         )
         return node
 
-    def _fits(self, vm: VmState, host: str) -> bool:
+    def _fits(self, vm: AffectedVm, host: str) -> bool:
         """Whether the VM fits beside everything that is planned so far."""
         return fits(vm, self._free.get(host, Free()))
 
@@ -271,12 +271,12 @@ class _Planner:
             domains_count=known.vms,
         )
 
-    def _why_no_slot(self, vm: VmState) -> str:
+    def _why_no_slot(self, vm: AffectedVm) -> str:
         mine = [slot for slot in self._view.slots if vm.id in slot.members]
         reasons = [self._why_not(vm, slot) for slot in mine[:NAMED]] or [reason(SlotReason.NOT_PROMISED)]
         return "; ".join(render(one).text for one in reasons)
 
-    def _why_not(self, vm: VmState, slot: SlotState) -> Reason:
+    def _why_not(self, vm: AffectedVm, slot: SlotState) -> Reason:
         """Why it does not go into this slot of its own."""
         host, consumer = self._host(slot.host), slot.consumer
         at: dict[str, Value] = {"slot": slot.name, "host": slot.host}
@@ -335,7 +335,7 @@ class _Planner:
         return self._hosts.get(name) or HostState(name=name, health=HostHealth.UNKNOWN)
 
 
-def claim_is_over(vm: VmState, slot: str, host: str) -> SlotReason | None:
+def claim_is_over(vm: AffectedVm, slot: str, host: str) -> SlotReason | None:
     """Why the VM will not come into the slot, of which it is the consumer; ``None``: it is there, or may yet come."""
     if vm.slot == slot and vm.assigned == host:
         return None
@@ -355,14 +355,14 @@ def asked(
     return msgspec.structs.replace(view, vms=vms, hosts=tuple(known[name] for name in sorted(known)), free={**free})
 
 
-def _may_take(vm: VmState, slot: SlotState) -> bool:
+def _may_take(vm: AffectedVm, slot: SlotState) -> bool:
     free = slot.consumer is None or (slot.consumer.vm, slot.consumer.fence) == (vm.id, vm.fence)
     able = slot.host not in vm.avoid and may_run_on(vm, slot.host) and fits(vm, slot)
     return vm.id in slot.members and free and able
 
 
 def _action(
-    vm: VmState,
+    vm: AffectedVm,
     kind: ActionKind,
     code: HoldReason | PlanReason,
     *,

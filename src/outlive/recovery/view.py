@@ -23,12 +23,12 @@ from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
 from outlive.node.vm.states import active_move, assigned_to, fence_of, order_here, reach_of, wanted
 from outlive.recovery.model import (
+    AffectedVm,
     HolderState,
     HostHealth,
     HostState,
     RecoveryView,
     SlotState,
-    VmState,
 )
 from outlive.recovery.states import is_recovered, refusal_of, unfinished
 from outlive.resources import (
@@ -217,7 +217,7 @@ class RecoveryObserver:
         self._members: Derived[Membership, MemberView] = Derived(member_view)
         self._views: Derived[VirtualMachine, VmView] = Derived(view_of_resource)
         self._slots: Derived[Reservation, SlotState] = Derived(_slot_state)
-        self._states: dict[str, tuple[tuple[object, ...], VmState]] = {}
+        self._states: dict[str, tuple[tuple[object, ...], AffectedVm]] = {}
         """By VM: all that its state was worked out from, and the state."""
         self._renewed = Since(clock)
         """Versions of Memberships, from when they were received."""
@@ -400,7 +400,7 @@ class RecoveryObserver:
             return True
         return cluster is not None and (cluster.paused or not cluster.status.knows(self._incarnation()))
 
-    def state(self, vm: VirtualMachine) -> VmState:
+    def state(self, vm: VirtualMachine) -> AffectedVm:
         """A VM as the plan sees it; from look to look nothing changes of most but for how long they have waited."""
         status = vm.status
         members = self.members(status.holders)
@@ -421,7 +421,7 @@ class RecoveryObserver:
         priority: int,
         late: bool,
         forgiven: bool,
-    ) -> VmState:
+    ) -> AffectedVm:
         """All of a VM's state but how long it has waited; ``late``: whether that is longer than it should."""
         status, reach, view = vm.status, reach_of(vm), self._views.of(vm)
         where, record, move = status.assigned, status.recovery, active_move(vm)
@@ -434,7 +434,7 @@ class RecoveryObserver:
             avoid.append(where.hypervisor)
         if forgiven:
             avoid = []
-        return VmState(
+        return AffectedVm(
             id=vm.name,
             fence=fence,
             priority=priority,

@@ -185,7 +185,7 @@ class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):
                 "record.epoch": ("daemon",),
                 "record.nonce": ("daemon",),
                 "record.guard": ("daemon",),
-                "record.incarnation": ("daemon", "fencer"),
+                "record.incarnation": ("daemon", "fencer", "users"),
                 "record.silent": ("daemon",),
                 "record.cut": ("fencer",),
                 "record.former": ("daemon", "users"),

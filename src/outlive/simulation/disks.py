@@ -13,7 +13,7 @@ from typing import Literal
 
 from outlive.base.errors import NotFound, Unavailable
 from outlive.node.ports import CutReport, DiskLock
-from outlive.simulation.domains import SimDomain
+from outlive.simulation.hypervisors import SimDomain
 from outlive.simulation.process import Process
 
 CutAbility = Literal["none", "disks", "all"]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from outlive.base.random import Random
-from outlive.simulation.domains import PHASES
+from outlive.simulation.hypervisors import PHASES
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec, hosts_of, vms_of
 
 FROM_S: Final = 20.0

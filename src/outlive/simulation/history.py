@@ -80,7 +80,7 @@ class History:
         """The last events of these objects, in order."""
         found = [event for name in dict.fromkeys(subjects) for event in self._of.get(name, ())]
         found.sort(key=lambda event: event.at_s)
-        return _once(found)
+        return tuple({id(event): event for event in found}.values())
 
     def listen(self, listener: Callable[[HistoryEvent], None]) -> None:
         """Tell each event from now on."""
@@ -89,11 +89,3 @@ class History:
     def trace_hash(self) -> str:
         """Of everything that happened, every write of the store included."""
         return self._digest.hexdigest()
-
-
-def _once(events: list[HistoryEvent]) -> tuple[HistoryEvent, ...]:
-    found: list[HistoryEvent] = []
-    for event in events:
-        if not any(event is one for one in found):
-            found.append(event)
-    return tuple(found)

@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 
 from outlive.base.errors import BadInput
-from outlive.base.quantity import format_bytes, format_milli
 from outlive.base.wording import count_of, listing
 from outlive.node.status import effective
 from outlive.resources import (
@@ -173,16 +172,11 @@ def _about_hosts(hosts: Sequence[Hypervisor]) -> list[str]:
 
 
 def _host(host: Hypervisor, *, coordinator: bool) -> HostSpec:
-    capacity = host.status.capacity or host.effective_capacity() or Amounts()
-    domains = _domains(host)
+    """What is not laid over it afterwards."""
     fencing = host.spec.fencing
     return HostSpec(
         name=host.name,
-        zone=host.metadata.labels.get(ZONE_LABEL, ""),
-        rack=domains.pop(RACK, ""),
-        domains=domains,
-        cpu=format_milli(capacity.cpu_milli),
-        memory=format_bytes(capacity.memory_bytes),
+        zone="",
         armed=fencing.armed,
         profile=fencing.profile,
         proofs=fencing.proofs,
@@ -206,27 +200,14 @@ def _vms(objects: Sequence[Resource], hosts: set[str], notes: list[str]) -> tupl
 
 
 def _vm(vm: VirtualMachine, host: str) -> VmSpec:
-    spec = vm.spec
-    stopped = spec.power_state == "stopped" or vm.status.phase in _STOPPED
+    """What is not laid over it afterwards."""
+    stopped = vm.spec.power_state == "stopped" or vm.status.phase in _STOPPED
     return VmSpec(
         name=vm.name,
         host=host,
-        cpu=format_milli(spec.resources.cpu_milli),
-        memory=format_bytes(spec.resources.memory_bytes),
-        project=spec.project,
-        flavor=spec.flavor,
-        zone=spec.zone,
-        protection=spec.protection,
-        priority=spec.restart_priority,
-        disks=spec.disks or None,
-        ports=spec.ports or None,
-        network_policy=spec.network_policy,
+        disks=vm.spec.disks or None,
+        ports=vm.spec.ports or None,
         power_state="stopped" if stopped else "running",
-        autostart=spec.autostart,
-        migration_method=spec.migration_method,
-        migration_downtime_ms=spec.migration_downtime_ms,
-        server_group=spec.server_group,
-        server_group_policy=spec.server_group_policy,
     )
 
 
@@ -267,7 +248,7 @@ def _whole_host(built: Hypervisor, imported: Hypervisor, vms: Sequence[VirtualMa
         capabilities=was.capabilities,
         domain_capabilities=was.domain_capabilities if was.domain_capabilities.hypervisor_type else _KVM,
     )
-    labels = {**imported.metadata.labels, **built.metadata.labels}
+    labels = {**built.metadata.labels, **imported.metadata.labels}
     return _replace(built, metadata=_replace(built.metadata, labels=labels), spec=spec, status=status)
 
 

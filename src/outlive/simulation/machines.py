@@ -1,4 +1,4 @@
-"""The machine under one virtual host: its cord, its boots, its disk, its watchdog device.
+"""The machine under one virtual host: its cord, its boots, its clocks, its disk, its watchdog device.
 
 Power goes on and off by cord or by switch (a power controller, the front button); a boot takes a while and gets a new
 boot id; what was written to the disk survives. The watchdog is hardware: it runs on while the kernel stands still, and
@@ -13,15 +13,64 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from outlive.base.clock import Instant
 from outlive.base.ids import Ids
 from outlive.node.membership.steps import Remembered
 from outlive.resources import Amounts
 from outlive.runtime.virtual import outside_parts
-from outlive.simulation.clocks import HostClock
 from outlive.simulation.process import Process
 
 RESET_S: Final = 1.0
 """From a reset to the power-on test of the next boot."""
+EPOCH_S: Final = 1_767_225_600.0
+"""The wall clock when a story begins."""
+_running_loop = asyncio.get_running_loop
+
+
+class HostClock:
+    """The clocks of one host (``outlive.base.clock.Clock``): the loop's time at a rate of its own, and a wall clock.
+
+    Nobody but the host's own processes reads them. Timers that the event loop sets by itself (``asyncio.timeout``) run
+    at the loop's rate; what measures or waits through ``Clock`` runs at the host's.
+    """
+
+    def __init__(self) -> None:
+        self._rate = 1.0
+        self._loop_s = 0.0
+        self._own_s = 0.0
+        """What ``monotonic`` said at the loop's ``_loop_s``, when the rate changed last."""
+        self._jumped_s = 0.0
+        self._booted_s = 0.0
+
+    def now(self) -> Instant:
+        """The host's wall clock."""
+        return Instant(EPOCH_S + self.monotonic() + self._jumped_s)
+
+    def monotonic(self) -> float:
+        """Seconds at the host's own rate."""
+        return self._own_s + (_running_loop().time() - self._loop_s) * self._rate
+
+    def boot_time(self) -> float:
+        """Seconds since the host booted, what it was halted for included."""
+        return self.monotonic() - self._booted_s
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after so many seconds of this clock."""
+        await asyncio.sleep(max(0.0, seconds) / self._rate)
+
+    def boot(self) -> None:
+        """The host boots now."""
+        self._booted_s = self.monotonic()
+
+    def set_rate(self, rate: float) -> None:
+        """Run at ``rate`` from now on; what has passed stays."""
+        self._own_s = self.monotonic()
+        self._loop_s = asyncio.get_running_loop().time()
+        self._rate = rate
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward or back."""
+        self._jumped_s += seconds
 
 
 class Watchdog:

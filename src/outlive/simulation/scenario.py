@@ -147,7 +147,7 @@ def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
     check_sizes(spec, place, problems)
     check_settings(spec.settings, f"{place}: settings", problems)
     names = [host.name for host in hosts_of(spec)]
-    if not names and not spec.inventory:
+    if not names:
         problems.add(f"{place}: hosts", "there are none", "write hosts: {count: 4}, or a list")
     for name in sorted({name for name in names if names.count(name) > 1} if len(names) < 1000 else ()):
         problems.add(f"{place}: hosts", f"{name!r} is there twice", "keep one of them")
@@ -160,8 +160,6 @@ def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
 
 def _check_names(spec: WorldSpec, acts: Iterable[Act], expect: Expectations, folder: Path, problems: Problems) -> None:
     """Every host, VM and domain that acts and expectations name must be there, or be made by the story."""
-    if spec.inventory:
-        return
     acts = tuple(acts)
     hosts = {host.name for host in hosts_of(spec)}
     vms = {vm.name for vm in vms_of(spec)}

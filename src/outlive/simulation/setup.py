@@ -41,7 +41,7 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import ClusterSpec, ClusterStatus
 from outlive.simulation.controllers import Bmc
-from outlive.simulation.domains import SimDomain, domain_of
+from outlive.simulation.hypervisors import SimDomain, domain_of
 from outlive.simulation.judges.rest import wanted
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec, disks_of, hosts_of, ports_of, vms_of
 

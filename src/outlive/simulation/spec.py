@@ -119,8 +119,6 @@ class WorldSpec(_Spec, frozen=True, kw_only=True):
     """Sections as in ``outlive.yaml``."""
     cuts: Literal["none", "disks", "all"] = "none"
     """What storage and network can shut a host out of."""
-    inventory: str = ""
-    """``example`` or a file, instead of hosts and VMs."""
     latency_s: Seconds = 0.0
     """Of every call to the store, one way."""
 

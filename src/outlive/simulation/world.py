@@ -25,7 +25,6 @@ from outlive.roles.settings import SECTIONS, role_settings
 from outlive.roles.up import ROLE as FAILOVER_ROLE
 from outlive.roles.up import Ports, UpRole
 from outlive.runtime.units import decode_unit
-from outlive.simulation.clocks import HostClock
 from outlive.simulation.controllers import Bmc, PowerClient
 from outlive.simulation.disks import CutClient, Disks, StorageClient
 from outlive.simulation.guards import GuardClient
@@ -34,7 +33,7 @@ from outlive.simulation.hosts import Role, Service, SimHost
 from outlive.simulation.hypervisors import HypervisorClient, SimHypervisor
 from outlive.simulation.judges.judge import Judge
 from outlive.simulation.judges.truth import Truth, Violation
-from outlive.simulation.machines import Machine, MachineClient
+from outlive.simulation.machines import HostClock, Machine, MachineClient
 from outlive.simulation.narration import sentence
 from outlive.simulation.networks import Networks, Segment
 from outlive.simulation.process import Process, go

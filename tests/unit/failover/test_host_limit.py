@@ -38,12 +38,12 @@ from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
 from outlive.recovery.model import (
     Action,
     ActionKind,
+    AffectedVm,
     HolderState,
     HostHealth,
     HostState,
     RecoveryView,
     SlotState,
-    VmState,
 )
 from outlive.recovery.plan import plan_recovery
 from outlive.recovery.without_slot import LostVm, RecoverConfig, RecoverInput, recover
@@ -192,7 +192,7 @@ def recovered(
     """What recovery does about the VMs of hosts that are proven dead, while others take nobody."""
     view = RecoveryView(
         vms=tuple(
-            VmState(
+            AffectedVm(
                 id=vm.id,
                 fence="f",
                 cpu_milli=vm.cpu_milli,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -29,6 +30,7 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import Pause
 from outlive.resources.vms import VirtualMachineStatus
+from outlive.store import Store
 from outlive.store.memory import MemoryStore
 
 CLOCK = LoopClock()
@@ -48,7 +50,7 @@ def store_of(*objects: Resource) -> MemoryStore:
     return store
 
 
-def said(store: MemoryStore, membership: str = "") -> tuple[str, MemberRecord]:
+def said(store: Store, membership: str = "") -> tuple[str, MemberRecord]:
     async def scene() -> tuple[str, MemberRecord]:
         told = await confirm_off(store, CLOCK, "h1", name="eve", reason="unplugged", membership=membership)
         return told, (await store.get(Membership, "h1")).record
@@ -95,6 +97,15 @@ def test_of_a_host_that_a_restored_store_lacks_only_all_of_it_is_spoken_for() ->
     store = store_of(Cluster(metadata=ObjectMeta(name="default"), status=status), vm("a", ("u1", 2)))
     assert "may run more than u1 ran" in str(refused(store, "u1"))
     _, record = said(store)
+    assert record.incarnation == "i"
+
+
+def test_a_second_word_in_a_restored_store_writes_nothing_that_is_not_for_people_to_write() -> None:
+    _, first = said(store_of(vm("a", ("u1", 2))))
+    status = ClusterStatus(store_incarnation="i", pause=Pause(waits_for=("h1",)))
+    cluster = Cluster(metadata=ObjectMeta(name="default"), status=status)
+    store = store_of(cluster, Membership(metadata=META, record=first), vm("a", ("u2", 3)))
+    _, record = said(WriterStore(store, writer="users"))
     assert record.incarnation == "i"
 
 

@@ -42,9 +42,18 @@ def test_daemon_restart_keeps_the_epoch_and_the_running_vms() -> None:
     tell(story)
 
 
+async def _order(world: World, requested: str) -> None:
+    """What an operator asks to have fenced, where no coordinator would hear of it."""
+    host = host_of(world)
+    spec = msgspec.structs.replace(host.spec, fencing=msgspec.structs.replace(host.spec.fencing, requested=requested))
+    await world.store.replace(msgspec.structs.replace(host, spec=spec))
+
+
 async def _asked_to_be_fenced(world: World) -> None:
     """Somebody asks for it, and a fencer condemns ``kvm-1`` in that epoch."""
-    await world.do("fence", {"host": "kvm-1"})
+    member = world.store.look(Membership, "kvm-1")
+    assert member is not None
+    await _order(world, f"1@{member.metadata.uid}|somebody|asked for")
     await condemn(world)
     await at(world, 20)
 
@@ -69,9 +78,7 @@ def test_host_that_nobody_asks_to_have_fenced_any_more_comes_back() -> None:
     async def story(world: World) -> None:
         await _asked_to_be_fenced(world)
         assert record(world).state == "Revoked"
-        host = host_of(world)
-        spec = msgspec.structs.replace(host.spec, fencing=msgspec.structs.replace(host.spec.fencing, requested=""))
-        await world.store.replace(msgspec.structs.replace(host, spec=spec))
+        await _order(world, "")
         await at(world, 30)
         assert (record(world).state, record(world).epoch, record(world).dead_through) == ("Held", 2, 1)
         assert world.running("vm-1") == ("kvm-1",)
@@ -246,11 +253,10 @@ def test_armed_host_without_the_store_loses_its_vms_and_an_unarmed_one_keeps_the
     async def story(world: World) -> None:
         await world.do("arm", {"hosts": ["kvm-1"]})
         await at(world, 20)
-        await world.do("store-outage", {})
+        await world.do("store-outage", {"for": 45})
         await at(world, 60)
         assert world.running("vm-1") == ()
         assert world.running("vm-2") == ("kvm-2",)
-        await world.do("store-heal", {})
         await at(world, 100)
         assert world.running("vm-1") == ("kvm-1",)
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.node_worlds import at, holders, record, tell, vm_of
 
 from outlive.node.ports import DomainState
-from outlive.simulation.domains import domain_of
+from outlive.simulation.hypervisors import domain_of
 from outlive.simulation.world import World
 
 

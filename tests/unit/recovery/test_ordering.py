@@ -9,23 +9,23 @@ from outlive.node.vm.start_order import circles
 from outlive.recovery.model import (
     Action,
     ActionKind,
+    AffectedVm,
     HolderState,
     HostHealth,
     HostState,
     RecoveryView,
     SlotState,
-    VmState,
 )
 from outlive.recovery.plan import ordered, plan_recovery
 
 HOSTS = (HostState(name="h1"), HostState(name="h2"), HostState(name="dead", health=HostHealth.DEAD))
 
 
-def vm(name: str, *after: str, priority: int = 0, memory: int = 4) -> VmState:
-    return VmState(id=name, after=after, priority=priority, memory_bytes=memory)
+def vm(name: str, *after: str, priority: int = 0, memory: int = 4) -> AffectedVm:
+    return AffectedVm(id=name, after=after, priority=priority, memory_bytes=memory)
 
 
-def names(*vms: VmState) -> list[str]:
+def names(*vms: AffectedVm) -> list[str]:
     return [one.id for one in ordered(vms)]
 
 
@@ -70,16 +70,16 @@ def test_everybody_comes_once_and_after_those_that_it_starts_after_unless_they_f
 # In the plan
 
 
-def lost(name: str, *after: str, **how: object) -> VmState:
+def lost(name: str, *after: str, **how: object) -> AffectedVm:
     given = {"holders": (HolderState(host="dead", fenced=True),), "assigned": "dead", "fence": "f", "memory_bytes": 4}
-    return VmState(**{**given, "id": name, "after": after, **how})
+    return AffectedVm(**{**given, "id": name, "after": after, **how})
 
 
 def slot(name: str, host: str, *members: str) -> SlotState:
     return SlotState(name=name, host=host, members=members, cpu_milli=9, memory_bytes=9)
 
 
-def planned(vms: list[VmState], slots: list[SlotState]) -> dict[str, Action]:
+def planned(vms: list[AffectedVm], slots: list[SlotState]) -> dict[str, Action]:
     plan = plan_recovery(RecoveryView(vms=tuple(vms), slots=tuple(slots), hosts=HOSTS))
     return {action.vm: action for action in plan.actions}
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from outlive.recovery.model import Free, VmState
+from outlive.recovery.model import AffectedVm, Free
 from outlive.recovery.places import in_vain, whose_turn
 
 GIB = 2**30
 ROOMS = {"small": Free(cpu_milli=1000, memory_bytes=GIB), "large": Free(cpu_milli=8000, memory_bytes=16 * GIB)}
 
 
-def vm(name: str, gib: int, *, avoid: tuple[str, ...] = (), host_limit: tuple[str, ...] = ()) -> VmState:
-    return VmState(id=name, cpu_milli=1000, memory_bytes=gib * GIB, avoid=avoid, host_limit=host_limit)
+def vm(name: str, gib: int, *, avoid: tuple[str, ...] = (), host_limit: tuple[str, ...] = ()) -> AffectedVm:
+    return AffectedVm(id=name, cpu_milli=1000, memory_bytes=gib * GIB, avoid=avoid, host_limit=host_limit)
 
 
-def in_vain_here(*vms: VmState, takes: frozenset[str] = frozenset(ROOMS)) -> frozenset[str]:
+def in_vain_here(*vms: AffectedVm, takes: frozenset[str] = frozenset(ROOMS)) -> frozenset[str]:
     return in_vain(vms, ROOMS, takes.__contains__)
 
 
@@ -32,7 +32,7 @@ def test_hosts_that_refused_the_vm_and_hosts_that_it_may_not_run_on_do_not_count
 
 
 def test_a_vm_without_a_size_needs_no_room() -> None:
-    assert in_vain_here(VmState(id="empty")) == frozenset()
+    assert in_vain_here(AffectedVm(id="empty")) == frozenset()
 
 
 def test_everybody_is_asked_about_before_anybody_is_asked_about_again() -> None:

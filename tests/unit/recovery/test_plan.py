@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from outlive.recovery.model import (
     Action,
     ActionKind,
+    AffectedVm,
     Free,
     HolderState,
     HostHealth,
@@ -19,15 +20,14 @@ from outlive.recovery.model import (
     RecoveryPlan,
     RecoveryView,
     SlotState,
-    VmState,
 )
 from outlive.recovery.plan import plan_recovery
 from outlive.resources import Consumer
 
 
-def vm(name: str, *, host: str = "dead", fenced: bool = True, **how: object) -> VmState:
+def vm(name: str, *, host: str = "dead", fenced: bool = True, **how: object) -> AffectedVm:
     holders = how.pop("holders", (HolderState(host=host, fenced=fenced),))
-    return VmState(**{"id": name, "fence": "f", "holders": holders, "assigned": host, "memory_bytes": 4, **how})
+    return AffectedVm(**{"id": name, "fence": "f", "holders": holders, "assigned": host, "memory_bytes": 4, **how})
 
 
 def slot(name: str, host: str, *members: str, **how: object) -> SlotState:
@@ -41,7 +41,7 @@ def live(*names: str) -> tuple[HostState, ...]:
 DEAD = HostState(name="dead", health=HostHealth.DEAD)
 
 
-def plan(vms: list[VmState], slots: list[SlotState], hosts: tuple[HostState, ...], **how: object) -> RecoveryPlan:
+def plan(vms: list[AffectedVm], slots: list[SlotState], hosts: tuple[HostState, ...], **how: object) -> RecoveryPlan:
     return plan_recovery(RecoveryView(vms=tuple(vms), slots=tuple(slots), hosts=(*hosts, DEAD), **how))
 
 
@@ -294,7 +294,7 @@ def views(draw: st.DrawFn) -> RecoveryView:
     for name in names:
         holders = draw(st.lists(st.tuples(st.sampled_from(hosts), st.booleans()), max_size=2))
         vms.append(
-            VmState(
+            AffectedVm(
                 id=name,
                 fence=draw(st.sampled_from(["f", "g"])),
                 priority=draw(st.integers(0, 2)),

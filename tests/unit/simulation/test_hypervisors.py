@@ -10,8 +10,7 @@ from tests.support.virtual_hosts import Bench, small_vm
 
 from outlive.base.errors import InUse, Refused, Unavailable, Unknown
 from outlive.node.ports import DomainState
-from outlive.simulation.domains import PHASES
-from outlive.simulation.hypervisors import HypervisorClient
+from outlive.simulation.hypervisors import PHASES, HypervisorClient
 from outlive.simulation.process import Process
 
 

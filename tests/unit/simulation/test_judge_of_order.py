@@ -11,7 +11,7 @@ from tests.support.virtual_hosts import Bench, small_vm
 
 from outlive.node.ports import DomainState
 from outlive.resources import Assigned, Holder, StartOrder, VirtualMachine
-from outlive.simulation.domains import domain_of
+from outlive.simulation.hypervisors import domain_of
 from outlive.simulation.judges.vms import ON_THE_WAY_S
 
 _replace = msgspec.structs.replace

@@ -35,7 +35,7 @@ from outlive.resources import (
 )
 from outlive.resources.memberships import Cut, FenceRecord
 from outlive.resources.vms import Recovery, RecoveryStep
-from outlive.simulation.domains import domain_of
+from outlive.simulation.hypervisors import domain_of
 from outlive.simulation.judges.judge import PACE_WRITES
 from outlive.simulation.judges.writes import FINDINGS_LIMIT, HOLDERS_LIMIT
 from outlive.simulation.stores import Author, _author

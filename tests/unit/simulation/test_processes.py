@@ -11,7 +11,7 @@ from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.resources import Election, ObjectMeta
-from outlive.simulation.clocks import HostClock
+from outlive.simulation.machines import HostClock
 from outlive.simulation.process import Process, go
 from outlive.simulation.stores import Author, ProcessStore, Way, WorldStore
 from outlive.store.faults import FaultRates

@@ -49,18 +49,11 @@ async def power_on(world: World, given: Arguments) -> None:
 
 @verb("pause-host", "{who} stand{s} still{for}", {"hosts": HOSTS, "for": FOR})
 async def pause_host(world: World, given: Arguments) -> None:
-    """The machine stands still, for a while or until it is told to go on."""
+    """The machine stands still, for a while or to the end."""
     for host in hosts_in(world, given):
         boot = host.machine.boots
         host.pause()
         after(given, lambda host=host, boot=boot: host.go_on() if host.machine.boots == boot else None)  # type: ignore[misc]
-
-
-@verb("resume-host", "{who} go{s} on", {"hosts": HOSTS})
-async def resume_host(world: World, given: Arguments) -> None:
-    """It goes on."""
-    for host in hosts_in(world, given):
-        host.go_on()
 
 
 @verb(

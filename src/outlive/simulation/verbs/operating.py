@@ -62,7 +62,6 @@ async def change_spec(world: World, kind: type[R], name: str, change: Callable[[
         ),
         "target": Argument(Kind.HOST),
         "force": Argument(Kind.FLAG),
-        "forceLive": Argument(Kind.FLAG),
     },
 )
 async def request(world: World, given: Arguments) -> None:
@@ -72,7 +71,6 @@ async def request(world: World, given: Arguments) -> None:
         verb=given["verb"],
         target=text(given, "target"),
         force=bool(given.get("force", False)),
-        force_live=bool(given.get("forceLive", False)),
     )
     power = {"start": "running", "restart": "running", "stop": "stopped", "shutdown": "stopped"}.get(made.verb)
 
@@ -250,25 +248,13 @@ async def confirm_incarnation(world: World, given: Arguments) -> None:
     {
         "vm": Argument(Kind.TEXT, True),
         "host": Argument(Kind.HOST),
-        "cpu": TEXT,
-        "memory": TEXT,
-        "priority": Argument(Kind.NUMBER),
-        "autostart": Argument(Kind.FLAG),
     },
 )
 async def create_vm(world: World, given: Arguments) -> None:
     """A new VM, on the host that is named or the one with the fewest."""
     taken = [name for host in world.hosts.values() for name in [host.name] * len(host.hypervisor.domains)]
     host = text(given, "host") or min(world.hosts, key=lambda name: (taken.count(name), name))
-    spec = VmSpec(
-        name=text(given, "vm"),
-        host=host,
-        cpu=text(given, "cpu", "2"),
-        memory=text(given, "memory", "4Gi"),
-        priority=given.get("priority"),
-        autostart=bool(given.get("autostart", False)),
-    )
-    wanted = vm_of(spec)
+    wanted = vm_of(VmSpec(name=text(given, "vm"), host=host))
     made = await world.store.create(wanted)
     await world.store.replace_status(_replace(made, status=wanted.status))
 

@@ -73,14 +73,6 @@ async def pause_daemon(world: World, given: Arguments) -> None:
         after(given, lambda process=process: process.go_on())  # type: ignore[misc]
 
 
-@verb("resume-daemon", "the daemon of {who} goes on", {"hosts": HOSTS})
-async def resume_daemon(world: World, given: Arguments) -> None:
-    """It goes on."""
-    for host in hosts_in(world, given):
-        if host.daemon.process is not None:
-            host.daemon.process.go_on()
-
-
 @verb("second-daemon", "somebody starts a second daemon on {who}", {"host": HOST, "for": FOR})
 async def second_daemon(world: World, given: Arguments) -> None:
     """Another daemon is started on a host, beside the one that runs, again and again."""
@@ -134,14 +126,6 @@ async def pause_controller(world: World, given: Arguments) -> None:
         after(given, process.go_on)
 
 
-@verb("resume-controller", "a controller goes on: {details}", {"names": Argument(Kind.NAMES, True)})
-async def resume_controller(world: World, given: Arguments) -> None:
-    """They go on."""
-    for service in _controllers(world, given):
-        if service.process is not None:
-            service.process.go_on()
-
-
 @verb("store-outage", "nobody reaches the store{for}", {"for": FOR})
 async def store_outage(world: World, given: Arguments) -> None:
     """Nobody reaches the store."""
@@ -153,12 +137,6 @@ def _store_is_back(world: World) -> None:
     if world.store_down:
         world.set_store(down=False)
         world.history.add("store", "store", "everybody reaches the store again", loud=True)
-
-
-@verb("store-heal", "everybody reaches the store again")
-async def store_heal(world: World, given: Arguments) -> None:
-    """Everybody does."""
-    world.set_store(down=False)
 
 
 @verb("store-faults", "the store loses some answers: {details}", {"rates": Argument(Kind.MAPPING, True)})
