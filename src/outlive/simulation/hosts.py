@@ -7,8 +7,8 @@ all of it stands still but the watchdog device and the world around.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from outlive.node.ports import DomainState
 from outlive.runtime.virtual import outside_parts
@@ -120,15 +120,11 @@ class Service:
         process = Process(self.name, self.runs)
         self.process = process
         self.role = self._make(process)
-        process.start(self._main(self.role), self._ended)
+        process.start(self.role.run, self._ended)
         for _ in range(self._halts):
             process.halt()
         if self.runs > 1:
             self._history.add("process", self.name, "started again")
-
-    @staticmethod
-    def _main(role: Role) -> Callable[[], Coroutine[Any, Any, None]]:
-        return role.run
 
     def _ended(self, process: Process) -> None:
         why = "ended" if process.error is None else f"failed: {process.error}"

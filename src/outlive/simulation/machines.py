@@ -132,7 +132,6 @@ class Machine:
         boot_s: float,
         up: Callable[[], None],
         down: Callable[[str], None],
-        autostart: bool = True,
     ) -> None:
         self.name = name
         self.machine_id = ids.uuid()
@@ -141,7 +140,6 @@ class Machine:
         self.boot_id = ""
         self.boots = 0
         self.boot_s = boot_s
-        self.autostart = autostart
         self.clock = HostClock()
         self.capacity = capacity
         self.load: Callable[[], float] = lambda: 0.0
@@ -168,10 +166,9 @@ class Machine:
         return self.fed and self.switched_on
 
     def plug(self, *, at_once: bool = False) -> None:
-        """Power comes back; it boots, if it is set to."""
+        """Power comes back, and it boots."""
         self.fed = True
-        if self.autostart or at_once:
-            self.switch_on(at_once=at_once)
+        self.switch_on(at_once=at_once)
 
     def unplug(self) -> None:
         """The feed fails."""

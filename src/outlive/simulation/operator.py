@@ -62,7 +62,6 @@ def _heal_host(world: World, host: SimHost) -> None:
     host.machine.watchdog.broken = False
     host.machine.disk_stall = 0.0
     host.machine.plug()
-    host.machine.switch_on()
     host.end_second()
     if not host.lives:
         return

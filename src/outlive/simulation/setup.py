@@ -43,7 +43,7 @@ from outlive.resources.cluster import ClusterSpec, ClusterStatus
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.hypervisors import SimDomain, domain_of
 from outlive.simulation.judges.rest import wanted
-from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec, disks_of, hosts_of, ports_of, vms_of
+from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec, hosts_of, vms_of
 
 if TYPE_CHECKING:
     from outlive.simulation.world import World
@@ -96,8 +96,8 @@ def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine
             conditions=(Condition(type="Ready", status="True", reason="DaemonRuns"),),
             source="daemon",
             domain_state="ready",
-            rehearsed="ok" if controlled and host.rehearsed else "",
-            rehearsed_seq=1 if controlled and host.rehearsed else 0,
+            rehearsed="ok" if controlled else "",
+            rehearsed_seq=1 if controlled else 0,
         ),
     )
 
@@ -113,10 +113,9 @@ def vm_of(vm: VmSpec) -> VirtualMachine:
         restart_priority=vm.priority,
         recovery_time_objective_s=vm.recovery_time_objective_s,
         power_state=vm.power_state,
-        disks=disks_of(vm),
-        ports=ports_of(vm),
+        disks=vm.disks if vm.disks is not None else (f"{vm.name}-root",),
+        ports=vm.ports if vm.ports is not None else (f"{vm.name}-net",),
         network_policy=vm.network_policy,
-        autostart=vm.autostart,
         migration_method=vm.migration_method,
         migration_downtime_ms=vm.migration_downtime_ms,
         server_group=vm.server_group,

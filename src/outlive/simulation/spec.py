@@ -47,11 +47,7 @@ class HostSpec(_Host, frozen=True, kw_only=True):
     rack: str = ""
     domains: dict[str, str] = {}
     """Further failure domains, such as ``power: feed-1``."""
-    rehearsed: bool = True
-    """Whether the power controller was rehearsed when the story begins."""
     mode: Mode = "hypervisor"
-    autostart: bool = True
-    """Whether it boots when power comes back."""
 
 
 class HostsSpec(_Host, frozen=True, kw_only=True):
@@ -90,9 +86,9 @@ class VmSpec(_Vm, frozen=True, kw_only=True):
     disks: tuple[str, ...] | None = None
     """Absent: one disk, named after the VM."""
     ports: tuple[str, ...] | None = None
+    """Absent: one port, named after the VM."""
     network_policy: Literal["", "accept-duplicate"] = ""
     power_state: Literal["running", "stopped"] = "running"
-    autostart: bool = False
     migration_downtime_ms: int | None = None
     server_group: str = ""
     server_group_policy: Literal["", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity"] = ""
@@ -153,13 +149,3 @@ def vms_of(spec: WorldSpec) -> tuple[VmSpec, ...]:
         for host in hosts_of(spec)
         for number in range(1, given.per_host + 1)
     )
-
-
-def disks_of(vm: VmSpec) -> tuple[str, ...]:
-    """Ids of its disks."""
-    return vm.disks if vm.disks is not None else (f"{vm.name}-root",)
-
-
-def ports_of(vm: VmSpec) -> tuple[str, ...]:
-    """Ids of its network ports."""
-    return vm.ports if vm.ports is not None else (f"{vm.name}-net",)

@@ -53,11 +53,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     trace: str = ""
     """Hash of everything that happened."""
     virtual_s: float = 0.0
-    recovered: int = 0
-    """VMs that recovery brought back at least once."""
-    fenced: int = 0
-    """Epochs that were proven dead."""
-    events: int = 0
     error: str = ""
     """Where the run itself broke: an error of the simulation or of the product that nobody handled."""
 
@@ -250,9 +245,6 @@ async def _run(seed: int, tell: Any) -> Result:
         violations=tuple(world.violations),
         trace=world.history.trace_hash(),
         virtual_s=world.clock.monotonic(),
-        recovered=sum(event.kind == "recovery" and ": recovered" in event.text for event in world.history.events),
-        fenced=sum(event.kind == "proof" for event in world.history.events),
-        events=len(world.history.events),
     )
     await world.stop()
     return result

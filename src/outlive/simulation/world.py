@@ -141,7 +141,6 @@ class World:
         for controller in self.controllers.values():
             controller.kill(again=False)
         for host in self.hosts.values():
-            host.machine.autostart = False
             host.machine.unplug()
         await self.clock.sleep(0)
 
@@ -309,7 +308,6 @@ class World:
             boot_s=spec.boot_s,
             up=lambda: self.hosts[name].booted(),
             down=lambda how: self.hosts[name].ended(how),
-            autostart=spec.autostart,
         )
         bmc = Bmc(machine, random=random.fork("bmc"), mode=spec.bmc)
         self._hypervisors[name] = hypervisor

@@ -22,6 +22,6 @@ def test_the_promise_is_judged_and_not_assumed() -> None:
     folder = Path(__file__).parent / "vm-moves-next-to-a-rival"
     story = Story.read(folder)
     story.timeline = [entry for entry in story.timeline if "move" in entry]
-    story.cluster["settings"]["failoverUpkeep"] = {"eventsReact": False}
-    story.cluster["settings"]["failover"]["reconcileInterval"] = "1h"
+    story.cluster.settings["failoverUpkeep"] = {"eventsReact": False}
+    story.cluster.settings["failover"]["reconcileInterval"] = "1h"
     assert any("no slot left" in problem or "hold it" in problem for problem in run(play(story)))

@@ -41,10 +41,9 @@ async def power_off(world: World, given: Arguments) -> None:
 
 @verb("power-on", "{who} get{s} power again", {"hosts": SOME_HOSTS, "domain": DOMAIN}, one_of=WHERE)
 async def power_on(world: World, given: Arguments) -> None:
-    """The feed is back, and somebody presses the button."""
+    """The feed is back, and the machine boots."""
     for host in hosts_in(world, given):
         host.machine.plug()
-        host.machine.switch_on()
 
 
 @verb("pause-host", "{who} stand{s} still{for}", {"hosts": HOSTS, "for": FOR})
@@ -219,7 +218,6 @@ async def replace_machine(world: World, given: Arguments) -> None:
         host.machine.unplug()
         host.machine.become_another()
         host.machine.plug()
-        host.machine.switch_on()
 
 
 STRANGER = "a-stranger"
