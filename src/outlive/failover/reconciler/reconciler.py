@@ -11,7 +11,7 @@ that the next one completes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -36,6 +36,7 @@ from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.protection import ProtectionSettings
 from outlive.failover.reconciler.apply import Changes, Outcome
 from outlive.failover.reconciler.assignment import Assigner
+from outlive.failover.reconciler.attempts import Attempts, Ground
 from outlive.failover.reconciler.budget import RemovalBudget
 from outlive.failover.reconciler.cache import FleetCache, check_current
 from outlive.failover.reconciler.coverage import CoverageWriter
@@ -149,8 +150,8 @@ class Reconciler:
         self._looked_up: set[str] = set()
         self._closed: set[str] = set()
         """Slots whose write failed since the last tick: nobody joins them."""
-        self._planned: Hashable = None
-        """What planning anew rested on when it changed nothing."""
+        self._attempts = Attempts()
+        """Plans for everybody together."""
         self._packed: int | None = None
         """The revision of the cache at which repacking found nothing to do."""
         self._cache.changed = self._notify
@@ -480,7 +481,9 @@ class Reconciler:
         draw = context.random.random()
         chosen = await self._decided(context.decider.select(self._inputs.select(cycle=self._tick, draw=draw)))
         bare = first and not self._cache.slots and bool(chosen.missing)
-        if bare or self._is_bare(len(chosen.missing)):
+        if not chosen.missing:
+            self._attempts.forget()
+        if bare or (self._is_bare(len(chosen.missing)) and self._attempts.is_due(self._tick, self._ground())):
             outcome = await self._plan_fleet({one.vm for one in chosen.missing})
         else:
             limit_new = bool(self._config.limit_one_new_reservation_per_hypervisor)
@@ -550,13 +553,16 @@ class Reconciler:
         requests = {vm: context.ids.uuid() for vm in sorted(missing)}
         greq = global_request_id()
         given = await self._inputs.plan(missing, requests, context.free)
-        rests_on = self._fleet_now()
+        ground = self._ground()
         answer = await self._decided(context.decider.replan(given) if anew else context.decider.plan(given))
         if any(isinstance(action, Leave) for action in answer.actions):
             outcome = await self._changes.switch(answer.actions, requests, greq, lambda: self._lock)
         else:
             outcome = await self._changes.assign(answer.actions, requests, greq, lambda: self._lock)
-        self._planned = rests_on if rests_on == self._fleet_now() else None
+        if outcome.reused or outcome.created:
+            self._attempts.forget()
+        else:
+            self._attempts.in_vain(self._tick, ground)
         _log.info("plan.done", missing=answer.missing, created=outcome.created, reused=outcome.reused)
         for vm in sorted(requests.keys() - outcome.left.keys()):
             self._report.note_fail(vm, outcome.fails.get(vm))
@@ -565,14 +571,31 @@ class Reconciler:
     def _may_plan_anew(self, outcome: Outcome) -> bool:
         """Whether somebody got nothing beside the slots that are there, and planning these anew might help."""
         cache = self._cache
-        stuck = any(fail.reason in PLANNED_ANEW for fail in outcome.fails.values())
+        stuck = [vm for vm, fail in outcome.fails.items() if fail.reason in PLANNED_ANEW and vm in cache.vms]
         allowed = self._config.repack.max_changes_per_cycle > 0 and len(cache.vms) <= SEARCHED_VMS
-        return stuck and allowed and bool(cache.slots) and self._planned != self._fleet_now()
+        if not stuck or not allowed or not cache.slots:
+            return False
+        ground = self._ground()
+        return self._attempts.is_due(self._tick, ground) and self._has_units(stuck, ground.hosts)
 
-    def _fleet_now(self) -> Hashable:
-        """What a plan rests on: another value means that the fleet is another, or has other room."""
-        free = self._context.free()
-        return self._cache.revision, free.names, free.amounts.tobytes()
+    def _has_units(self, vms: Iterable[str], hosts: Iterable[str]) -> bool:
+        """Whether these hosts have units of failure for one more slot of any of the VMs, each in one of its own."""
+        cache, topology = self._cache, self._cache.topology()
+        units = set(map(topology.unit, hosts))
+        return any(
+            len(units - {topology.unit(cache.vms[vm].host)}) > cache.required(cache.vms[vm]) - cache.index.misses(vm)
+            for vm in vms
+        )
+
+    def _ground(self) -> Ground:
+        """What a plan of the whole fleet rests on."""
+        cache = self._cache
+        return Ground(
+            revision=cache.revision,
+            missing=sum(cache.index.missing().values()),
+            hosts=frozenset(cache.locations.names - cache.locations.closed.keys()),
+            free=tuple(self._context.free().amounts.sum(axis=0).tolist()),
+        )
 
     async def _repack(self) -> None:
         """Empty slots into others, as far as the settings allow; only while nobody misses anything."""
