@@ -11,15 +11,16 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
-from outlive.base.errors import BadInput, NotFound
+from outlive.base.errors import BadInput, NotFound, OutliveError
 from outlive.base.patterns import compile_pattern
 from outlive.failover.analysis.bound import BoundInput, bound
 from outlive.failover.analysis.coverage import CoverageResult
-from outlive.failover.analysis.drain.inputs import drain_input, why_not
+from outlive.failover.analysis.drain.inputs import drain_input, move_request, why_not
 from outlive.failover.analysis.drain.order import order_drain
 from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Move, Obstacle, Stuck
+from outlive.failover.analysis.survival import FailuresInput, survive
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
-from outlive.failover.analysis.whatif.altered import Altered, empty_copies, without_unit
+from outlive.failover.analysis.whatif.altered import Altered, empty_copies, running, without_unit
 from outlive.failover.analysis.whatif.answers import (
     Answer,
     Landed,
@@ -30,7 +31,6 @@ from outlive.failover.analysis.whatif.answers import (
     Unplaced,
     WholeRemedy,
 )
-from outlive.failover.analysis.whatif.restarts import added, lost
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.offers import free_capacity
 from outlive.failover.planner.actions import Fail, Leave
@@ -38,6 +38,8 @@ from outlive.failover.planner.plan import PlanResult, plan
 from outlive.failover.planner.replan import replan
 from outlive.failover.snapshot import Snapshot, coverage_of, plan_input
 from outlive.failover.topology import HOST_UNIT
+from outlive.placement.ranking import why_nowhere
+from outlive.placement.request import Intent
 from outlive.resources import ZONE_LABEL, Hypervisor
 
 HOSTS_ADDED = 256
@@ -47,6 +49,8 @@ ACTIONS_PLANNED = 10_000
 MOST_VMS = 4_096
 """The largest number of VMs that ``most`` looks for."""
 NEW_HOST = "what-if-host-{:03d}"
+NEW_VM = "what-if-{:05d}"
+"""What new hosts and VMs are called."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -409,7 +413,74 @@ def _with_reasons(obstacles: Sequence[Obstacle], gathered: Snapshot, hosts: Sequ
     )
 
 
-# Where VMs are.
+# Where VMs come to that are new, or whose host is gone: their own slots first, which are then used up, else what
+# placement finds as for new VMs, one after the other.
+
+
+async def added(now: Altered, like: VmView, count: int) -> tuple[list[Landed], list[tuple[VmView, str]], Altered]:
+    """VMs like this one, each placed by the engine and counted before the next."""
+    views = [msgspec.structs.replace(like, id=NEW_VM.format(number)) for number in range(1, count + 1)]
+    placed, unplaced = placed_by_engine(await now.gathered(), views)
+    return [Landed(vm=vm.id, host=vm.host) for vm in placed], unplaced, now.with_vms(placed)
+
+
+def placed_by_engine(gathered: Snapshot, views: Sequence[VmView]) -> tuple[list[VmView], list[tuple[VmView, str]]]:
+    """The VMs with a host each, as placement ranks them one after the other, and those without."""
+    fleet, engine = gathered.fleet, gathered.engine
+    placed: list[VmView] = []
+    unplaced: list[tuple[VmView, str]] = []
+    for vm in views:
+        request = move_request(vm, intent=Intent.CREATE)
+        try:
+            hosts = engine.rank(request).hosts
+            reason = "" if hosts else why_nowhere(engine.rank(request, why=True))
+        except OutliveError as error:
+            hosts, reason = (), str(error)
+        if not hosts:
+            unplaced.append((vm, reason))
+            continue
+        record = fleet.host(hosts[0])
+        assert record is not None, "a ranked host is known"
+        there = msgspec.structs.replace(vm, host=hosts[0])
+        fleet.upsert_host(running(record, there))
+        placed.append(there)
+    return placed, unplaced
+
+
+async def lost(
+    now: Altered, gathered: Snapshot, gone: set[str]
+) -> tuple[list[Landed], list[tuple[VmView, str]], Altered]:
+    """The cluster without these hosts: their VMs take their own slots, or what placement finds, or run nowhere."""
+    stranded = [vm for vm in gathered.vms if vm.host in gone]
+    slots = _own_slots(gathered, stranded, gone)
+    into = [msgspec.structs.replace(vm, host=slots[vm.id].host) for vm in stranded if vm.id in slots]
+    rest = now.without_hosts(gone).without_slots(slot.name for slot in slots.values()).with_vms(into)
+    placed, unplaced = placed_by_engine(
+        await rest.gathered(), [msgspec.structs.replace(vm, host="") for vm in stranded if vm.id not in slots]
+    )
+    landed = [
+        Landed(vm=vm.id, source=vm.host, host=slots[vm.id].host, slot=slots[vm.id].name)
+        for vm in stranded
+        if vm.id in slots
+    ]
+    sources = {vm.id: vm.host for vm in stranded}
+    landed += [Landed(vm=vm.id, source=sources[vm.id], host=vm.host) for vm in placed]
+    return landed, unplaced, rest.with_vms(placed).without_members(vm.id for vm in stranded)
+
+
+def _own_slots(gathered: Snapshot, stranded: Sequence[VmView], gone: set[str]) -> dict[str, SlotView]:
+    """VM → the slot of its own that it is left, by the evaluation of ``survive``; whoever has none is left out."""
+    if not stranded:
+        return {}
+    there = {slot.name: slot for slot in gathered.observation.slots if slot.host in gathered.fleet.index}
+    given = FailuresInput(
+        vms=gathered.vms,
+        required={vm.id: 1 for vm in stranded},
+        slots=tuple(there.values()),
+        hosts=gathered.observation.hosts,
+        cases=(tuple(sorted(gone)),),
+    )
+    return {one.vm: there[one.slot] for one in survive(given).landing or () if not one.contested}
 
 
 def _relocated(gathered: Snapshot, vms: tuple[VmView, ...]) -> Snapshot:
