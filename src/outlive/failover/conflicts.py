@@ -407,24 +407,25 @@ class ConflictIndex(FaultIndex, Journal):
     def objections(self, vm: str, slot: str) -> list[Breach]:
         """The rules that would be broken if the VM joined a slot that it is not in, the lowest first.
 
-        For itself, then for members; a member for whom the VM and others of the slot would only meet says nothing new.
+        For itself, then for members; one who only sees that the VM and others of the slot meet says nothing new.
         """
         number, place = self._vm_number[vm], self._slot_number[slot]
         brings, own, joined = self._units_of[place], self._vm_unit[number], [*self._slots_of[number], place]
-        members = sorted(self._members[place], key=self.vm_names.__getitem__)
+        members, near = sorted(self._members[place], key=self.vm_names.__getitem__), self.members_in(place, own)
         involved = {self.vm_names[member] for member in members}
         units = {*self.blocked_units(number), *brings}
         crowded = [unit for unit in units if self._tally(number, unit) + brings.get(unit, 0) > 1]
         found = [
             one
             for unit in sorted(crowded, key=self.unit_names.__getitem__)
-            for one in self._meet_in(number, unit, slots=joined).breaches()
+            for one in self._meet_in(
+                number, unit, slots=joined, others={place: near} if unit == own else None
+            ).breaches()
             if slot in one.slots or not involved.isdisjoint(one.others)
         ]
-        near = self.members_in(place, own)
         for member in members:
             # All that is new to a member is the VM's own unit.
-            if member in near or self._tally(member, own) > len(near):
+            if self._tally(member, own) > len(near):
                 found += self._meet_in(member, own, others={place: [*near, number]}).breaches()
         return sorted(found, key=lambda breach: breach.rule)
 
