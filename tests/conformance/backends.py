@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from tests.support.api import api
@@ -15,28 +15,10 @@ from tests.support.loops import run, run_real
 from outlive.base.clock import LoopClock, SystemClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.resources import KINDS
-from outlive.resources.meta import KindInfo, Part, Resource, Writers
 from outlive.store import Store
 from outlive.store.faults import FaultStore
 from outlive.store.memory import MemoryStore
 from outlive.store.sqlite import SqliteStore
-
-
-class NoteSpec(Part, frozen=True, kw_only=True):
-    text: str = ""
-
-
-class Note(Resource, frozen=True, kw_only=True, tag="Note"):
-    """A namespaced kind, of which Outlive itself has none."""
-
-    info: ClassVar[KindInfo] = KindInfo(
-        plural="notes", namespaced=True, writers=Writers(fields={"spec": ("users",)}, labels="any")
-    )
-    spec: NoteSpec = NoteSpec()
-
-
-KINDS_AND_NOTES: dict[str, type[Resource]] = {**KINDS, "Note": Note}
 
 
 @dataclass(frozen=True)
@@ -47,27 +29,25 @@ class Backend:
     open: Callable[[Path], AbstractAsyncContextManager[Store]]
     """Opens a new, empty store; the path is an empty directory for it to use."""
     run: Callable[[Coroutine[Any, Any, None]], None] = run_real
-    namespaced: bool = True
-    """Whether it was opened with ``KINDS_AND_NOTES``; false where the kinds are fixed."""
 
 
 @asynccontextmanager
 async def memory(_: Path) -> AsyncIterator[Store]:
-    store = MemoryStore(LoopClock(), SeededIds(Random(1)), kinds=KINDS_AND_NOTES)
+    store = MemoryStore(LoopClock(), SeededIds(Random(1)))
     yield store
     await store.close()
 
 
 @asynccontextmanager
 async def sqlite(path: Path) -> AsyncIterator[Store]:
-    store = await SqliteStore.open(path, clock=SystemClock(), ids=SeededIds(Random(1)), kinds=KINDS_AND_NOTES)
+    store = await SqliteStore.open(path, clock=SystemClock(), ids=SeededIds(Random(1)))
     yield store
     await store.close()
 
 
 @asynccontextmanager
 async def faultless(_: Path) -> AsyncIterator[Store]:
-    inner = MemoryStore(LoopClock(), SeededIds(Random(1)), kinds=KINDS_AND_NOTES)
+    inner = MemoryStore(LoopClock(), SeededIds(Random(1)))
     store = FaultStore(inner, clock=LoopClock(), random=Random(1))
     yield store
     await store.close()
@@ -75,8 +55,8 @@ async def faultless(_: Path) -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def http(_: Path) -> AsyncIterator[Store]:
-    async with api(kinds=KINDS_AND_NOTES) as server:
-        store = server.client(kinds=KINDS_AND_NOTES)
+    async with api() as server:
+        store = server.client()
         yield store
         await store.close()
 
@@ -103,13 +83,3 @@ def claim(function: Claim) -> Callable[[Backend, Path], None]:
 
     test.__name__ = test.__qualname__ = getattr(function, "__name__", "claim")
     return pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)(test)
-
-
-def namespaced_claim(function: Claim) -> Callable[[Backend, Path], None]:
-    """The same, of the backends that can be opened with a namespaced kind."""
-    chosen = [backend for backend in BACKENDS if backend.namespaced]
-    test = claim(function)
-    test.pytestmark = [  # type: ignore[attr-defined]
-        pytest.mark.parametrize("backend", chosen, ids=lambda backend: backend.name).mark
-    ]
-    return test

@@ -52,10 +52,8 @@ class Follower(Generic[R]):
         await self.changes.aclose()  # type: ignore[attr-defined]
 
 
-async def following(
-    store: Store, kind: type[R], *, namespace: str = "", selector: Selector | None = None
-) -> Follower[R]:
+async def following(store: Store, kind: type[R], *, selector: Selector | None = None) -> Follower[R]:
     """A follower that has seen the first listing."""
-    follower: Follower[Any] = Follower(store.observe(kind, namespace=namespace, selector=selector))
+    follower: Follower[Any] = Follower(store.observe(kind, selector=selector))
     await follower.until(lambda _: True)
     return follower

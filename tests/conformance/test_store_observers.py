@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.conformance.backends import Note, claim, namespaced_claim
+from tests.conformance.backends import claim
 from tests.conformance.objects import election, vm, with_meta, with_phase, with_project
 from tests.conformance.observing import Follower, following
 
 from outlive.base.errors import Unavailable
-from outlive.resources import ObjectMeta, VirtualMachine
+from outlive.resources import VirtualMachine
 from outlive.store import Delete, Selector, Store, Synced, Upsert
 
 
@@ -203,15 +203,3 @@ async def test_observers_hear_that_the_store_was_closed(store: Store) -> None:
 
 async def _next(follower: Follower[VirtualMachine]) -> None:
     await anext(follower.changes)
-
-
-@namespaced_claim
-async def test_an_observer_of_a_namespace_sees_only_that(store: Store) -> None:
-    await store.create(Note(metadata=ObjectMeta(name="old", namespace="a")))
-    await store.create(Note(metadata=ObjectMeta(name="old", namespace="b")))
-    follower = await following(store, Note, namespace="a")
-    await store.create(Note(metadata=ObjectMeta(name="x", namespace="b")))
-    await store.create(Note(metadata=ObjectMeta(name="y", namespace="a")))
-    await follower.until(lambda objects: set(objects) == {"old", "y"}, why="its own two")
-    assert all(not isinstance(c, Upsert) or c.object.metadata.namespace == "a" for c in follower.seen)
-    await follower.close()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.conformance.backends import Note, claim, namespaced_claim
+from tests.conformance.backends import claim
 from tests.conformance.objects import vm, with_project
 
 from outlive.base.errors import Invalid, NotFound
-from outlive.resources import ObjectMeta, VirtualMachine
+from outlive.resources import VirtualMachine
 from outlive.store import Selector, Store, list_all
 
 
@@ -125,25 +125,3 @@ async def test_selected_pages_are_complete(store: Store) -> None:
 async def test_an_empty_page_is_not_asked_for(store: Store) -> None:
     with pytest.raises(Invalid):
         await store.list(VirtualMachine, limit=0)
-
-
-@namespaced_claim
-async def test_a_listing_is_of_one_namespace_or_of_all(store: Store) -> None:
-    for namespace in ("a", "a-b", "b"):
-        for name in ("x", "y"):
-            await store.create(Note(metadata=ObjectMeta(name=name, namespace=namespace)))
-
-    async def places(namespace: str, limit: int) -> list[str]:
-        seen: list[str] = []
-        token = ""
-        while True:
-            page = await store.list(Note, namespace=namespace, limit=limit, token=token)
-            seen += [f"{obj.metadata.namespace}/{obj.name}" for obj in page.items]
-            token = page.token
-            if not token:
-                return seen
-
-    for limit in (1, 2, 100):
-        assert await places("a", limit) == ["a/x", "a/y"]
-        assert sorted(await places("", limit)) == ["a-b/x", "a-b/y", "a/x", "a/y", "b/x", "b/y"]
-        assert await places("c", limit) == []

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from tests.conformance.backends import Note, claim, namespaced_claim
+from tests.conformance.backends import claim
 from tests.conformance.objects import change, election, flavor, slot, vm, with_meta, with_phase, with_project
 
 from outlive.base import limits
 from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable
-from outlive.resources import Flavor, ObjectMeta, ObjectRef, Reservation, VirtualMachine
+from outlive.resources import Flavor, ObjectRef, Reservation, VirtualMachine
 from outlive.store import Store
 
 
@@ -424,21 +424,3 @@ async def test_after_close_everything_is_unavailable(store: Store) -> None:
     ):
         with pytest.raises(Unavailable):
             await call
-
-
-@namespaced_claim
-async def test_namespaces_hold_objects_apart(store: Store) -> None:
-    one = await store.create(Note(metadata=ObjectMeta(name="n", namespace="a")))
-    two = await store.create(Note(metadata=ObjectMeta(name="n", namespace="b")))
-    assert await store.get(Note, "n", namespace="a") == one
-    assert await store.get(Note, "n", namespace="b") == two
-    with pytest.raises(NotFound):
-        await store.get(Note, "n", namespace="c")
-    await store.delete(one.ref)
-    assert await store.get(Note, "n", namespace="b") == two
-
-
-@namespaced_claim
-async def test_a_namespaced_object_needs_a_namespace(store: Store) -> None:
-    with pytest.raises(Invalid):
-        await store.create(Note(metadata=ObjectMeta(name="n")))

@@ -73,21 +73,19 @@ class WriterStore:
         """That of the inner store; empty where it has none."""
         return str(getattr(self._inner, "incarnation", ""))
 
-    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """Reading is free."""
-        return await self._inner.get(kind, name, namespace=namespace, fresh=fresh)
+        return await self._inner.get(kind, name, fresh=fresh)
 
     async def list(
-        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
+        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
     ) -> Page[R]:
         """Reading is free."""
-        return await self._inner.list(kind, namespace=namespace, selector=selector, limit=limit, token=token)
+        return await self._inner.list(kind, selector=selector, limit=limit, token=token)
 
-    def observe(
-        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None
-    ) -> AsyncIterator[Change[R]]:
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> AsyncIterator[Change[R]]:
         """Reading is free."""
-        return self._inner.observe(kind, namespace=namespace, selector=selector)
+        return self._inner.observe(kind, selector=selector)
 
     async def create(self, obj: R) -> R:
         """Whoever creates an object writes every field that it gives; one that is ``false`` is as good as absent."""
@@ -142,7 +140,7 @@ class WriterStore:
         """What is kept, if the swap can succeed at all; if not, the store says why."""
         meta = obj.metadata
         try:
-            current = await self._inner.get(type(obj), meta.name, namespace=meta.namespace, fresh=True)
+            current = await self._inner.get(type(obj), meta.name, fresh=True)
         except NotFound:
             return None
         same = (meta.uid, meta.resource_version) == (current.metadata.uid, current.metadata.resource_version)

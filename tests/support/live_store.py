@@ -35,7 +35,7 @@ from outlive.simulation.story import LOOK_S, Ended, Story
 from outlive.store import Store
 from outlive.store.contract import Change, Delete, Page, Upsert
 from outlive.store.selectors import Selector
-from outlive.store.tables import Batch, Write, key_of
+from outlive.store.tables import Batch, Write
 from tests.support.accelerated import outside
 
 T = TypeVar("T")
@@ -56,30 +56,30 @@ class Connection:
         """As the world's."""
         return self._kept.incarnation
 
-    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """As the real store."""
 
         async def sent() -> R:
-            return await self._kept.shown(await self.inner.get(kind, name, namespace=namespace, fresh=fresh))
+            return await self._kept.shown(await self.inner.get(kind, name, fresh=fresh))
 
         return await self._sent(sent)
 
     async def list(
-        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
+        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
     ) -> Page[R]:
         """As the real store."""
 
         async def sent() -> Page[R]:
-            page = await self.inner.list(kind, namespace=namespace, selector=selector, limit=limit, token=token)
+            page = await self.inner.list(kind, selector=selector, limit=limit, token=token)
             for one in page.items:
                 await self._kept.shown(one)
             return page
 
         return await self._sent(sent)
 
-    def observe(self, kind: type[R], *, namespace: str = "", selector: Selector | None = None) -> Following[R]:
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> Following[R]:
         """As the real store; what it shows was heard of before."""
-        return Following(self._kept, self.inner.observe(kind, namespace=namespace, selector=selector))
+        return Following(self._kept, self.inner.observe(kind, selector=selector))
 
     async def create(self, obj: R) -> R:
         """As the real store."""
@@ -97,10 +97,10 @@ class Connection:
         """As the real store."""
 
         async def sent() -> None:
-            with self._kept.writing(ref.kind, key_of(ref.namespace, ref.name)):
+            with self._kept.writing(ref.kind, ref.name):
                 await self.inner.delete(ref, uid=uid, version=version)
                 try:
-                    left = await self.inner.get(KINDS[ref.kind], ref.name, namespace=ref.namespace, fresh=True)
+                    left = await self.inner.get(KINDS[ref.kind], ref.name, fresh=True)
                 except NotFound:
                     self._kept.heard_delete(ref)
                 else:
@@ -118,7 +118,7 @@ class Connection:
         """As the real store."""
 
         async def sent() -> Resource:
-            with self._kept.writing(ref.kind, key_of(ref.namespace, ref.name)):
+            with self._kept.writing(ref.kind, ref.name):
                 answer = await self.inner.patch_metadata(ref, labels=labels, annotations=annotations)
                 self._kept.heard(self._kept.look_at(answer), answer)
                 return answer
@@ -143,7 +143,7 @@ class Connection:
 
     async def _write(self, obj: R, base: R | None, call: Callable[[], Awaitable[R]]) -> R:
         async def sent() -> R:
-            with self._kept.writing(obj.kind(), key_of(obj.metadata.namespace, obj.metadata.name)):
+            with self._kept.writing(obj.kind(), obj.metadata.name):
                 answer = await call()
                 self._kept.heard(base, answer)
                 return answer
@@ -233,7 +233,7 @@ class LiveStore(WorldStore):
                 noted = self._decoded[(kind, key)]
                 meta = noted.metadata
                 try:
-                    has = await self._operator.get(type(noted), meta.name, namespace=meta.namespace, fresh=True)
+                    has = await self._operator.get(type(noted), meta.name, fresh=True)
                 except NotFound:
                     if (kind, key) in self._decoded:
                         found.append(f"{kind}/{key} was written, and the store does not have it")
@@ -249,15 +249,15 @@ class LiveStore(WorldStore):
 
     # What an operator does: as any process, on a connection of its own
 
-    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """As the real store."""
-        return await self._operator.get(kind, name, namespace=namespace, fresh=fresh)
+        return await self._operator.get(kind, name, fresh=fresh)
 
     async def list(
-        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
+        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
     ) -> Page[R]:
         """As the real store."""
-        return await self._operator.list(kind, namespace=namespace, selector=selector, limit=limit, token=token)
+        return await self._operator.list(kind, selector=selector, limit=limit, token=token)
 
     async def create(self, obj: R) -> R:
         """As the real store."""
@@ -303,13 +303,13 @@ class LiveStore(WorldStore):
 
     def heard_delete(self, ref: ObjectRef) -> None:
         """An object was deleted."""
-        kept = self._decoded.get((ref.kind, key_of(ref.namespace, ref.name)))
+        kept = self._decoded.get((ref.kind, ref.name))
         if kept is not None:
             self._tell(kept, kept, None)
 
     async def shown(self, obj: R) -> R:
         """Somebody is shown this: once the copy knows of it."""
-        place = (obj.kind(), key_of(obj.metadata.namespace, obj.metadata.name))
+        place = (obj.kind(), obj.metadata.name)
         while not self._knows(obj) and await self._settled(*place):
             pass
         if not self._knows(obj):
@@ -319,12 +319,12 @@ class LiveStore(WorldStore):
 
     async def shown_delete(self, ref: ObjectRef) -> None:
         """Somebody is shown that it is gone."""
-        while await self._settled(ref.kind, key_of(ref.namespace, ref.name)):
+        while await self._settled(ref.kind, ref.name):
             pass
 
     def look_at(self, obj: Resource) -> Resource | None:
         """The copy's state of the object of that kind and name."""
-        return self._decoded.get((obj.kind(), key_of(obj.metadata.namespace, obj.metadata.name)))
+        return self._decoded.get((obj.kind(), obj.metadata.name))
 
     async def _settled(self, kind: str, key: str) -> bool:
         """Wait for the first write under way that may be of this object; false if there is none."""
@@ -342,7 +342,7 @@ class LiveStore(WorldStore):
 
     def _tell(self, named: Resource, before: Resource | None, after: Resource | None) -> None:
         """The write counts; one that was answered after a later one is judged, and does not turn the copy back."""
-        key = key_of(named.metadata.namespace, named.metadata.name)
+        key = named.metadata.name
         raw = encode(after) if after is not None else None
         write = Write(type(named), key, before, after, raw, named)
         late = after is not None and self._knows(after)

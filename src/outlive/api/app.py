@@ -160,14 +160,13 @@ def _resources(resources: Resources) -> list[Endpoint]:
     ]
     return [
         Endpoint(
-            path=f"{GROUP_PATH}{prefix}{path}",
+            path=f"{GROUP_PATH}{path}",
             handler=handler,
             access=Access.READ,
             summary="Resources",
             methods=methods,
             tag="resources",
         )
-        for prefix in ("/namespaces/{namespace}", "")
         for path, handler, methods in served
     ]
 

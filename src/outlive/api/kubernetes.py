@@ -7,7 +7,7 @@ read only.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -28,11 +28,11 @@ SERVED_MAJOR, SERVED_MINOR = "1", "32"
 AUTHORIZATION: Final = "authorization.k8s.io"
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
 EVENTS_NAMESPACE: Final = "default"
-"""Where events of objects without a namespace are, as Kubernetes has it."""
-_EVENT_FIELDS: Final = {
+"""Where events are, as Kubernetes has it for those of objects without a namespace."""
+_EVENT_FIELDS: Final[Mapping[str, Callable[[Event], str]]] = {
     "involvedObject.kind": lambda event: event.regarding.kind,
     "involvedObject.name": lambda event: event.regarding.name,
-    "involvedObject.namespace": lambda event: event.regarding.namespace,
+    "involvedObject.namespace": lambda _event: "",
     "involvedObject.uid": lambda event: event.regarding.uid,
     "metadata.name": lambda event: event.name,
     "reason": lambda event: event.reason,
@@ -91,7 +91,7 @@ def resources(plurals: Mapping[str, type[Resource]]) -> dict[str, Any]:
     served: list[dict[str, Any]] = []
     for plural, kind in sorted(plurals.items()):
         info = kind.info
-        own = {"namespaced": info.namespaced, "kind": kind.kind()}
+        own = {"namespaced": False, "kind": kind.kind()}
         served.append(
             {
                 "name": plural,
@@ -200,7 +200,7 @@ class CoreEvents:
         found = [
             event
             async for event in list_all(self._store, Event)
-            if _selected(event, wanted) and namespace in ("", event.regarding.namespace or EVENTS_NAMESPACE)
+            if _selected(event, wanted) and namespace in ("", EVENTS_NAMESPACE)
         ]
         found.sort(key=lambda event: event.last_seen)
         version = wanted_table(request)
@@ -232,11 +232,10 @@ def _selected(event: Event, wanted: Mapping[str, str]) -> bool:
 def core_event(event: Event) -> dict[str, Any]:
     """An event in the form of the core group."""
     document: dict[str, Any] = to_builtins(event)
-    namespace = event.regarding.namespace or EVENTS_NAMESPACE
     return {
         "kind": "Event",
         "apiVersion": "v1",
-        "metadata": {**document["metadata"], "namespace": namespace},
+        "metadata": {**document["metadata"], "namespace": EVENTS_NAMESPACE},
         "involvedObject": {"apiVersion": API_VERSION, **document["regarding"]},
         "reason": event.reason,
         "message": event.note,

@@ -82,8 +82,7 @@ class Documents:
         for plural, kind in self._plurals.items():
             if kind.kind() not in KINDS:
                 continue
-            base = f"/apis/{API_VERSION}/"
-            base += f"namespaces/{{namespace}}/{plural}" if kind.info.namespaced else plural
+            base = f"/apis/{API_VERSION}/{plural}"
             paths[base] = collection_operations(kind)
             paths[f"{base}/{{name}}"] = item_operations(kind, ("get", "put", "patch", "delete"))
             if kind.has_status():
@@ -136,12 +135,6 @@ def _parameter(name: str, description: str, kind: str = "string", where: str = "
     }
 
 
-def _path_parameters(kind: type[Resource], *names: str) -> list[dict[str, Any]]:
-    known = {"namespace": "The namespace.", "name": "The object's name."}
-    wanted = ("namespace", *names) if kind.info.namespaced else names
-    return [_parameter(name, known[name], where="path") for name in wanted]
-
-
 WRITING: Final = (
     _parameter("fieldValidation", "Accepted; unknown fields are always refused."),
     _parameter("dryRun", "All: judge the request and answer as if it were done, and write nothing."),
@@ -176,7 +169,6 @@ def collection_operations(kind: type[Resource]) -> dict[str, Any]:
     """List, watch and create."""
     plural = kind.info.plural
     return {
-        "parameters": _path_parameters(kind),
         "get": _operation(
             kind,
             "list",
@@ -233,7 +225,10 @@ def item_operations(kind: type[Resource], verbs: Sequence[str], *, status: bool 
             responses=_answers(STATUS_REF),
         ),
     }
-    return {"parameters": _path_parameters(kind, "name"), **{verb: possible[verb] for verb in verbs}}
+    return {
+        "parameters": [_parameter("name", "The object's name.", where="path")],
+        **{verb: possible[verb] for verb in verbs},
+    }
 
 
 def plain_operations(endpoint: Endpoint) -> dict[str, Any]:

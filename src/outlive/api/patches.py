@@ -104,11 +104,8 @@ def patched(current: Resource, patch: Any, media: str) -> Resource:
     if not isinstance(changed, dict) or not isinstance(changed.get("metadata"), dict):
         raise Invalid("the patch leaves no object", remedy=PATCH_REMEDY)
     metadata = changed["metadata"]
-    for name, value in (("name", current.metadata.name), ("namespace", current.metadata.namespace)):
-        if (metadata.get(name) or "") != value:
-            raise Invalid(
-                f"metadata.{name} cannot be patched", place=f"metadata.{name}", remedy="create another object"
-            )
+    if metadata.get("name") != current.metadata.name:
+        raise Invalid("metadata.name cannot be patched", place="metadata.name", remedy="create another object")
     for name, value in (("uid", current.metadata.uid), ("resourceVersion", current.metadata.resource_version)):
         if metadata.get(name) != value:
             raise Conflict(

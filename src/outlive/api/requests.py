@@ -26,7 +26,6 @@ class Target(msgspec.Struct, frozen=True):
 
     kind: type[Resource]
     name: str = ""
-    namespace: str = ""
     status: bool = False
 
     @property
@@ -163,16 +162,7 @@ def named(obj: Resource, target: Target) -> Resource:
             place="metadata.name",
             remedy="send it to the path of its name",
         )
-    return in_namespace(obj, target)
-
-
-def in_namespace(obj: Resource, target: Target) -> Resource:
-    """The object in the namespace of the path, if that names one."""
-    if not target.namespace or obj.metadata.namespace == target.namespace:
-        return obj
-    if obj.metadata.namespace:
-        raise BadInput(f"the body is in namespace {obj.metadata.namespace!r}", place="metadata.namespace")
-    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, namespace=target.namespace))
+    return obj
 
 
 def with_uid(obj: Resource, current: Resource) -> Resource:

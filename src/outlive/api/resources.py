@@ -41,7 +41,6 @@ from outlive.api.requests import (
     Target,
     document_of,
     flag,
-    in_namespace,
     include_object,
     is_dry_run,
     json_response,
@@ -97,7 +96,7 @@ class Resources:
             raise NotFound(f"there is no resource {parts['plural'][:80]!r}", remedy=f"one of {known}")
         if status and not kind.has_status():
             raise NotFound(f"{kind.info.plural} have no status of their own", remedy="write the whole document")
-        target = Target(kind, parts.get("name", ""), parts.get("namespace", ""), status)
+        target = Target(kind, parts.get("name", ""), status)
         request.scope["state"][ROUTE] = target.route
         return target
 
@@ -135,7 +134,7 @@ class Resources:
 
     async def _get(self, request: Request, target: Target) -> Response:
         fresh = "resourceVersion" not in request.query_params
-        obj = await self._store.get(target.kind, target.name, namespace=target.namespace, fresh=fresh)
+        obj = await self._store.get(target.kind, target.name, fresh=fresh)
         version = wanted_table(request)
         if not version:
             return object_response(obj)
@@ -153,9 +152,7 @@ class Resources:
         if wanted_name:
             page = await self._named(target, wanted_name, selector)
         elif limit or version:
-            page = await self._store.list(
-                target.kind, namespace=target.namespace, selector=selector, limit=limit or LIST_OBJECTS, token=token
-            )
+            page = await self._store.list(target.kind, selector=selector, limit=limit or LIST_OBJECTS, token=token)
         else:
             return await self._stream_list(target, selector, position)
         metadata = {"resourceVersion": position}
@@ -168,7 +165,7 @@ class Resources:
 
     async def _named(self, target: Target, name: str, selector: Selector | None) -> Page[Resource]:
         try:
-            obj = await self._store.get(target.kind, name, namespace=target.namespace, fresh=True)
+            obj = await self._store.get(target.kind, name, fresh=True)
         except NotFound:
             return Page(())
         return Page((obj,) if selector is None or selector.matches(obj.metadata.labels) else ())
@@ -189,9 +186,7 @@ class Resources:
     async def _pages(self, target: Target, selector: Selector | None) -> AsyncIterator[bytes]:
         token, comma = "", b""
         while True:
-            page = await self._store.list(
-                target.kind, namespace=target.namespace, selector=selector, limit=limits.PAGE_OBJECTS, token=token
-            )
+            page = await self._store.list(target.kind, selector=selector, limit=limits.PAGE_OBJECTS, token=token)
             yield comma + b",".join([encode(item) for item in page.items]) if page.items else b""
             comma = b"," if page.items or comma else b""
             token = page.token
@@ -215,7 +210,6 @@ class Resources:
         wanted = WatchRequest(
             selector=label_selector(request),
             name=name_selector(request),
-            namespace=target.namespace,
             version=request.query_params.get("resourceVersion", ""),
             initial=flag(request, "sendInitialEvents"),
             bookmarks=flag(request, "allowWatchBookmarks"),
@@ -252,7 +246,7 @@ class Resources:
         store = MemoryStore(self._clock, self._ids, kinds={target.kind.kind(): target.kind})
         if name:
             with contextlib.suppress(NotFound):
-                store.load([await self._store.get(target.kind, name, namespace=target.namespace, fresh=True)])
+                store.load([await self._store.get(target.kind, name, fresh=True)])
         return store
 
     async def _admitted(self, obj: Resource) -> tuple[str, ...]:
@@ -263,7 +257,7 @@ class Resources:
 
     async def _create(self, request: Request, target: Target) -> Response:
         media_type(request)
-        obj = in_namespace(decode(target.kind, await request.body()), target)
+        obj = decode(target.kind, await request.body())
         store = await self._store_for(request, target, obj.metadata.name)
         warnings = await self._admitted(obj)
         return warned(object_response(await store.create(obj), 201), warnings)
@@ -343,7 +337,7 @@ class Resources:
 
 
 async def _current(store: Store, target: Target) -> Resource:
-    return await store.get(target.kind, target.name, namespace=target.namespace, fresh=True)
+    return await store.get(target.kind, target.name, fresh=True)
 
 
 async def _existing(store: Store, target: Target) -> Resource | None:
@@ -366,5 +360,5 @@ async def _write(store: Store, target: Target, obj: Resource) -> Resource:
 async def _patch_metadata(store: Store, target: Target, metadata: Mapping[str, Any], uid: str) -> Resource:
     labels = string_map(metadata.get("labels"), "metadata.labels")
     annotations = string_map(metadata.get("annotations"), "metadata.annotations")
-    ref = ObjectRef(kind=target.kind.kind(), name=target.name, namespace=target.namespace, uid=uid)
+    ref = ObjectRef(kind=target.kind.kind(), name=target.name, uid=uid)
     return await store.patch_metadata(ref, labels=labels, annotations=annotations)

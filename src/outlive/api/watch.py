@@ -34,7 +34,6 @@ class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     selector: Selector | None = None
     name: str = ""
-    namespace: str = ""
     version: str = ""
     initial: bool = False
     """Send the present states first, then a bookmark that says so."""
@@ -46,7 +45,6 @@ class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
         return (
             entry is not None
             and (not self.name or entry.name == self.name)
-            and (not self.namespace or entry.namespace == self.namespace)
             and (self.selector is None or self.selector.matches(entry.labels))
         )
 

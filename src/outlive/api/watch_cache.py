@@ -43,9 +43,7 @@ WatchEventType = Literal["ADDED", "MODIFIED", "DELETED"]
 class Entry:
     """One object as it is sent."""
 
-    key: str
     name: str
-    namespace: str
     uid: str
     version: str
     labels: dict[str, str]
@@ -126,7 +124,7 @@ class WatchCache:
             case Upsert(obj):
                 self._upsert(obj)
             case Delete(ref, _):
-                key = f"{ref.namespace}/{ref.name}"
+                key = ref.name
                 if self._unseen is not None:
                     self._unseen.pop(key, None)
                 entry = self._entries.get(key)
@@ -145,7 +143,7 @@ class WatchCache:
 
     def _upsert(self, obj: Resource) -> None:
         meta = obj.metadata
-        key = f"{meta.namespace}/{meta.name}"
+        key = meta.name
         if self._unseen is not None:
             self._unseen.pop(key, None)
         before = self._entries.get(key)
@@ -154,12 +152,12 @@ class WatchCache:
         if before is not None and before.uid != meta.uid:
             self._remove(before)
             before = None
-        entry = Entry(key, meta.name, meta.namespace, meta.uid, meta.resource_version, meta.labels, encode(obj))
+        entry = Entry(meta.name, meta.uid, meta.resource_version, meta.labels, encode(obj))
         self._entries[key] = entry
         self._record("ADDED" if before is None else "MODIFIED", entry, before)
 
     def _remove(self, entry: Entry) -> None:
-        del self._entries[entry.key]
+        del self._entries[entry.name]
         self._record("DELETED", entry, entry)
 
     def _record(self, what: WatchEventType, entry: Entry, before: Entry | None) -> None:
@@ -168,8 +166,8 @@ class WatchCache:
             self._oldest = self.number
             return
         self._ring.append(WatchEvent(self.number, what, entry, before))
-        known = self._numbers.setdefault(entry.version, (entry.key, self.number))
-        if known is not None and known[0] != entry.key:
+        known = self._numbers.setdefault(entry.version, (entry.name, self.number))
+        if known is not None and known[0] != entry.name:
             self._numbers[entry.version] = None
         while len(self._ring) > self._ring_limit:
             old = self._ring.popleft()
@@ -231,7 +229,7 @@ def coalesced(events: Iterable[WatchEvent]) -> list[WatchEvent]:
     last: dict[tuple[str, str], WatchEvent] = {}
     first: dict[tuple[str, str], WatchEvent] = {}
     for event in events:
-        identity = (event.entry.key, event.entry.uid)
+        identity = (event.entry.name, event.entry.uid)
         first.setdefault(identity, event)
         last.pop(identity, None)
         last[identity] = event

@@ -54,13 +54,13 @@ def any_facts(kinds: Iterable[type[Resource]]) -> Any:
 
 
 def digest_of(facts: Iterable[Facts]) -> str:
-    """``sha256:…`` over the canonical JSON of the facts, in the order of kind, namespace and name."""
+    """``sha256:…`` over the canonical JSON of the facts, in the order of kind and name."""
     kinds: dict[str, list[Facts]] = {}
     for item in facts:
         kinds.setdefault(type(item).__name__, []).append(item)
     digest = hashlib.sha256()
     for kind in sorted(kinds):
-        items = sorted(kinds[kind], key=lambda one: (one.metadata.namespace, one.metadata.name))
+        items = sorted(kinds[kind], key=lambda one: one.metadata.name)
         for begin in range(0, len(items), _AT_ONCE):
             digest.update(encode_lines(items[begin : begin + _AT_ONCE]))
     return f"sha256:{digest.hexdigest()}"

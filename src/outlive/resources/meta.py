@@ -56,7 +56,6 @@ class ObjectRef(Part, frozen=True, kw_only=True):
 
     kind: str
     name: str
-    namespace: str = ""
     uid: str = ""
     cluster: str = ""
 
@@ -88,8 +87,6 @@ class KindInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     plural: str
     singular: str = ""
-    namespaced: bool = False
-    """Objects live in namespaces; Outlive's own kinds are cluster-scoped."""
     short_names: tuple[str, ...] = ()
     halves: bool = True
     """Spec and status are written apart; a kind without halves is one document."""
@@ -125,7 +122,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     def ref(self) -> ObjectRef:
         """A reference to exactly this incarnation."""
         meta = self.metadata
-        return ObjectRef(kind=self.kind(), name=meta.name, namespace=meta.namespace, uid=meta.uid)
+        return ObjectRef(kind=self.kind(), name=meta.name, uid=meta.uid)
 
 
 R = TypeVar("R", bound=Resource)

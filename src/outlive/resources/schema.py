@@ -58,7 +58,7 @@ def crd(kind: type[Resource]) -> Schema:
         "spec": {
             "group": GROUP,
             "names": names,
-            "scope": "Namespaced" if info.namespaced else "Cluster",
+            "scope": "Cluster",
             "versions": [version],
         },
     }

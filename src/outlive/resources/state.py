@@ -126,7 +126,7 @@ def _decode_part_by_part(raw: bytes, place: str) -> State:
 def _objects(raws: tuple[msgspec.Raw, ...], place: str) -> tuple[Resource, ...]:
     problems = Problems()
     objects: list[Resource] = []
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, str]] = set()
     for index, raw in enumerate(raws):
         try:
             item: Resource = decode_as(_AnyKind, raw)
@@ -153,7 +153,7 @@ def read_facts(raw: bytes, place: str = "state file") -> tuple[Facts, ...]:
             whole: _WholeFacts = decode_as(_WholeFacts, raw)
         except (Invalid, RecursionError):
             return facts_of(decode_state(raw, place).objects, DIGESTED)
-        names = {(type(item), item.metadata.namespace, item.metadata.name) for item in whole.objects}
+        names = {(type(item), item.metadata.name) for item in whole.objects}
         if not _readable(whole) or len(names) < len(whole.objects):
             return facts_of(decode_state(raw, place).objects, DIGESTED)
         return tuple(item for item in whole.objects if type(item) not in _NOT_DIGESTED_FACTS)
@@ -175,5 +175,5 @@ def state_digest(objects: Iterable[Resource]) -> str:
         return digest_of(facts_of(objects, DIGESTED))
 
 
-def _order(item: Resource) -> tuple[str, str, str]:
-    return (item.kind(), item.metadata.namespace, item.metadata.name)
+def _order(item: Resource) -> tuple[str, str]:
+    return (item.kind(), item.metadata.name)

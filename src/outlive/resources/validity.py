@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from outlive.base import limits
 from outlive.base.errors import Invalid
-from outlive.resources.meta import API_VERSION, ObjectMeta, Resource, check_name
+from outlive.resources.meta import API_VERSION, Resource, check_name
 
 _KEY = re.compile(
     r"(?:(?P<prefix>[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*)/)?"
@@ -27,7 +27,12 @@ def check_object(obj: Resource) -> None:
     check_version(obj)
     meta = obj.metadata
     check_name(meta.name)
-    _check_scope(obj.kind(), meta, namespaced=obj.info.namespaced)
+    if meta.namespace:
+        raise Invalid(
+            f"{obj.kind()} {meta.name} has namespace {meta.namespace!r}",
+            place="metadata.namespace",
+            remedy=f"leave it out: {obj.kind()} is cluster-scoped",
+        )
     check_labels(meta.labels)
     check_annotations(meta.annotations)
     for finalizer in meta.finalizers:
@@ -38,17 +43,6 @@ def check_version(obj: Resource) -> None:
     """``Invalid`` unless the object is of the API version that stores keep."""
     if obj.api_version != API_VERSION:
         raise Invalid(f"apiVersion {obj.api_version!r} is not known", place="apiVersion", remedy=f"write {API_VERSION}")
-
-
-def _check_scope(kind: str, meta: ObjectMeta, *, namespaced: bool) -> None:
-    if namespaced and not meta.namespace:
-        raise Invalid(f"{kind} {meta.name} has no namespace", place="metadata.namespace", remedy="name one")
-    if not namespaced and meta.namespace:
-        raise Invalid(
-            f"{kind} {meta.name} has namespace {meta.namespace!r}",
-            place="metadata.namespace",
-            remedy=f"leave it out: {kind} is cluster-scoped",
-        )
 
 
 def check_labels(labels: Mapping[str, str]) -> None:

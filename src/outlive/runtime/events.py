@@ -102,7 +102,7 @@ def event_sweeper(store: Store, clock: Clock) -> Sweeper[Event]:
 
 def event_name(regarding: ObjectRef, type: EventType, reason: str, note: str, action: str) -> str:
     """The name of the event that counts repeats of this: the object's name, or its kind, and a hash."""
-    parts = (regarding.cluster, regarding.kind, regarding.namespace, regarding.name, regarding.uid)
+    parts = (regarding.cluster, regarding.kind, regarding.name, regarding.uid)
     digest = f"{stable_hash(*parts, type, reason, note, action):016x}"
     stem = regarding.name[:NAME_CHARACTERS].rstrip("-.")
     try:

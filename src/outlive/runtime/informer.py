@@ -196,7 +196,6 @@ class Informer(Generic[R]):
         random: Random,
         selector: Selector | None = None,
         indexes: Mapping[str, Callable[[R], Iterable[str]]] | None = None,
-        namespace: str = "",
         hold_s: float = HOLD_S,
     ) -> None:
         self.kind = kind
@@ -206,7 +205,6 @@ class Informer(Generic[R]):
         self._clock = clock
         self._random = random
         self._selector = selector
-        self._namespace = namespace
         self._hold_s = hold_s
         self._index_functions = dict(indexes or {})
         self._objects: dict[str, R] = {}
@@ -240,9 +238,9 @@ class Informer(Generic[R]):
     def __len__(self) -> int:
         return len(self._objects)
 
-    def get(self, name: str, *, namespace: str = "") -> R | None:
+    def get(self, name: str) -> R | None:
         """The object as it was last seen."""
-        return self._objects.get(_key(namespace, name))
+        return self._objects.get(name)
 
     def items(self) -> list[R]:
         """All objects, in name order."""
@@ -280,7 +278,7 @@ class Informer(Generic[R]):
         ``replaced`` is the version that the write was made against, or ``""`` for a creation: with it newer
         arrivals are told from older ones where that can be proven. Without it they wait (module ``notes``).
         """
-        key = _key(obj.metadata.namespace, obj.metadata.name)
+        key = obj.metadata.name
         uid, version = obj.metadata.uid, obj.metadata.resource_version
         if self._is_past(key, uid, version, replaced):
             return
@@ -296,7 +294,7 @@ class Informer(Generic[R]):
 
         An object that was only marked, because of finalizers, shows again when that is seen.
         """
-        key = _key(ref.namespace, ref.name)
+        key = ref.name
         now = self._objects.get(key)
         if now is None or now.metadata.uid != ref.uid or now.metadata.deletion_timestamp is not None:
             return
@@ -361,7 +359,7 @@ class Informer(Generic[R]):
 
     @asynccontextmanager
     async def _stream(self) -> AsyncIterator[AsyncIterator[Change[R]]]:
-        stream = self._store.observe(self.kind, namespace=self._namespace, selector=self._selector)
+        stream = self._store.observe(self.kind, selector=self._selector)
         try:
             yield stream
         finally:
@@ -374,7 +372,7 @@ class Informer(Generic[R]):
         async for change in stream:
             match change:
                 case Upsert(object=obj):
-                    self._arrive(_key(obj.metadata.namespace, obj.metadata.name), obj)
+                    self._arrive(obj.metadata.name, obj)
                 case Delete(ref=ref):
                     self._depart(ref)
                 case Reset():
@@ -433,7 +431,7 @@ class Informer(Generic[R]):
         self._show(key, obj)
 
     def _depart(self, ref: ObjectRef) -> None:
-        key = _key(ref.namespace, ref.name)
+        key = ref.name
         if self._listed is not None:
             self._listed.discard(key)
         pending = self._pending.get(key)
@@ -525,7 +523,3 @@ class Informer(Generic[R]):
 
 def _is_version(obj: Resource, uid: str, version: str) -> bool:
     return obj.metadata.resource_version == version and obj.metadata.uid == uid
-
-
-def _key(namespace: str, name: str) -> str:
-    return f"{namespace}/{name}" if namespace else name

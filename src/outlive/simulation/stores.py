@@ -28,7 +28,7 @@ from outlive.store.contract import Page
 from outlive.store.faults import FaultObservation, FaultRates, FaultStore
 from outlive.store.memory import MemoryStore
 from outlive.store.selectors import Selector
-from outlive.store.tables import Batch, Tables, Write, key_of
+from outlive.store.tables import Batch, Tables, Write
 
 T = TypeVar("T")
 QUIET = FaultRates()
@@ -92,31 +92,30 @@ class WorldStore(MemoryStore):
         self._wrote = wrote
         self._backup: dict[str, dict[str, bytes]] | None = None
         self._decoded: dict[tuple[str, str], Resource] = {}
-        self._pages: dict[str, dict[tuple[str, str, int, str], Page[Any]]] = {}
+        self._pages: dict[str, dict[tuple[str, int, str], Page[Any]]] = {}
         """Kind → pages that were listed since it was last written."""
 
-    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """As every local store's; objects are frozen, so those that were decoded once are kept."""
         await asyncio.sleep(0)
         self._check_open()
-        key = key_of(namespace, name)
-        found = self._decoded.get((kind.kind(), key))
+        found = self._decoded.get((kind.kind(), name))
         if found is not None:
             return found  # type: ignore[return-value]
-        return await super().get(kind, name, namespace=namespace, fresh=fresh)
+        return await super().get(kind, name, fresh=fresh)
 
     async def list(
-        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
+        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
     ) -> Page[R]:
         """As every local store's, of what was decoded once. Thousands of daemons ask for the same pages."""
         await asyncio.sleep(0)
         self._check_open()
         name = kind.kind()
-        pages, asked = self._pages.setdefault(name, {}), (namespace, str(selector or ""), limit, token)
+        pages, asked = self._pages.setdefault(name, {}), (str(selector or ""), limit, token)
         known = pages.get(asked)
         if known is not None:
             return known
-        rows = self._tables.table(kind).after(token, limit, namespace)
+        rows = self._tables.table(kind).after(token, limit)
         found: Sequence[R] = [self._decoded[(name, key)] for key, _ in rows]  # type: ignore[misc]
         if selector is not None:
             found = [one for one in found if selector.matches(one.metadata.labels)]
@@ -196,7 +195,7 @@ class WorldStore(MemoryStore):
                 obj,
                 metadata=msgspec.structs.replace(meta, uid=meta.uid or self._ids.uuid(), resource_version=version),
             )
-            key = key_of(meta.namespace, meta.name)
+            key = meta.name
             self._tables.table(type(obj)).put(key, encode(laid))
             self._decoded[(obj.kind(), key)] = laid
 
@@ -235,21 +234,19 @@ class ProcessStore:
         """The same way under other names."""
         return ProcessStore(self._way, self._author._replace(writers=writers))
 
-    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """As the store, if it is reached."""
-        return await self._way.read(lambda store: store.get(kind, name, namespace=namespace, fresh=fresh))
+        return await self._way.read(lambda store: store.get(kind, name, fresh=fresh))
 
     async def list(
-        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
+        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
     ) -> Page[R]:
         """As the store, if it is reached."""
-        return await self._way.read(
-            lambda store: store.list(kind, namespace=namespace, selector=selector, limit=limit, token=token)
-        )
+        return await self._way.read(lambda store: store.list(kind, selector=selector, limit=limit, token=token))
 
-    def observe(self, kind: type[R], *, namespace: str = "", selector: Selector | None = None) -> FaultObservation[R]:
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> FaultObservation[R]:
         """A stream of its own."""
-        return self._way.observe(kind, namespace, selector)
+        return self._way.observe(kind, selector)
 
     async def create(self, obj: R) -> R:
         """As the store, if it is reached."""
@@ -314,9 +311,9 @@ class Way:
         elif not hears and self.faults.network.reachable:
             self.faults.network.cut()
 
-    def observe(self, kind: type[R], namespace: str, selector: Selector | None) -> FaultObservation[R]:
+    def observe(self, kind: type[R], selector: Selector | None) -> FaultObservation[R]:
         """A stream of its own."""
-        return self.faults.observe(kind, namespace=namespace, selector=selector)
+        return self.faults.observe(kind, selector=selector)
 
     async def read(self, call: Callable[[Store], Awaitable[T]]) -> T:
         """``Unavailable`` where it is not reached."""

@@ -46,11 +46,11 @@ async def answered(what: str, limit_s: float = CALL_S) -> AsyncIterator[None]:
         raise Unavailable(f"the store did not answer about {what} within {limit_s:g} s") from None
 
 
-async def read(store: Store, kind: type[R], name: str, *, namespace: str = "", limit_s: float = CALL_S) -> R | None:
+async def read(store: Store, kind: type[R], name: str, *, limit_s: float = CALL_S) -> R | None:
     """The object, read fresh; ``None`` if there is none. ``Unavailable`` if the store does not answer."""
     try:
         with deadline(limit_s):
-            return await store.get(kind, name, namespace=namespace, fresh=True)
+            return await store.get(kind, name, fresh=True)
     except NotFound:
         return None
     except (TimeoutError, Unknown):
@@ -67,7 +67,7 @@ async def swap(store: Store, wanted: R, half: Half = "status", *, limit_s: float
         with deadline(limit_s):
             return await _replace(store, wanted, half)
     except (Unknown, TimeoutError):
-        found = await read(store, type(wanted), wanted.name, namespace=wanted.metadata.namespace, limit_s=limit_s)
+        found = await read(store, type(wanted), wanted.name, limit_s=limit_s)
         if found is None or found.metadata.uid != wanted.metadata.uid or not _holds(found, wanted, half):
             raise Unknown(f"the answer to a write of {wanted.ref} was lost", remedy="read it again") from None
         return found
@@ -81,7 +81,6 @@ async def compare_and_swap(
     *,
     clock: Clock,
     half: Half = "status",
-    namespace: str = "",
     tries: int = TRIES,
     limit_s: float = CALL_S,
 ) -> R | None:
@@ -94,7 +93,7 @@ async def compare_and_swap(
     for attempt in range(tries):
         if attempt > 1:
             await clock.sleep(RETRY_S * 2.0 ** (attempt - 2))
-        found = await read(store, kind, name, namespace=namespace, limit_s=limit_s)
+        found = await read(store, kind, name, limit_s=limit_s)
         wanted = change(found)
         if wanted is None or wanted == found:
             return found

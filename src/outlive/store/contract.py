@@ -61,19 +61,17 @@ class Store(Protocol):
         """Whether it lives in one process on one machine, so that it is away whenever that is."""
         ...
 
-    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """The object; ``NotFound``. With ``fresh`` the read is linearizable."""
         ...
 
     async def list(
-        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
+        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
     ) -> Page[R]:
         """One page of the objects in name order; complete over its pages, yields while decoding."""
         ...
 
-    def observe(
-        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None
-    ) -> AsyncIterator[Change[R]]:
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> AsyncIterator[Change[R]]:
         """Lists, says ``Synced``, then follows, for ever; after any doubt ``Reset``, a listing and ``Synced`` again.
 
         An object that stops matching the selector is delivered as ``Delete``. Close the iterator
@@ -118,13 +116,11 @@ class Store(Protocol):
         ...
 
 
-async def list_all(
-    store: Store, kind: type[R], *, namespace: str = "", selector: Selector | None = None
-) -> AsyncIterator[R]:
+async def list_all(store: Store, kind: type[R], *, selector: Selector | None = None) -> AsyncIterator[R]:
     """Every object over all pages."""
     token = ""
     while True:
-        page = await store.list(kind, namespace=namespace, selector=selector, token=token)
+        page = await store.list(kind, selector=selector, token=token)
         for item in page.items:
             yield item
         if not page.token:

@@ -86,17 +86,16 @@ class HttpStore:
         self._observations: list[HttpObservation[Resource]] = []
         self._closed = False
 
-    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """The object; ``NotFound``. Without ``fresh`` the server may answer from what it last saw."""
         parameters = {} if fresh else {"resourceVersion": "0"}
-        raw = await self._call("GET", self._path(kind, namespace, self._named(kind, name)), parameters)
+        raw = await self._call("GET", self._path(kind, self._named(kind, name)), parameters)
         return object_of(kind, raw, writing=False)
 
     async def list(
         self,
         kind: type[R],
         *,
-        namespace: str = "",
         selector: Selector | None = None,
         limit: int = limits.PAGE_OBJECTS,
         token: str = "",
@@ -109,7 +108,7 @@ class HttpStore:
             parameters["continue"] = token
         if selector is not None and selector.terms:
             parameters["labelSelector"] = str(selector)
-        raw = await self._call("GET", self._path(kind, namespace), parameters)
+        raw = await self._call("GET", self._path(kind), parameters)
         page = decoded(ListPage, raw)
         items: list[R] = []
         for item in page.items:
@@ -121,7 +120,7 @@ class HttpStore:
     async def create(self, obj: R) -> R:
         """Write a new object; ``AlreadyExists`` if the name is taken."""
         kind = type(obj)
-        raw = await self._call("POST", self._path(kind, obj.metadata.namespace), body=_encoded(obj))
+        raw = await self._call("POST", self._path(kind), body=_encoded(obj))
         return object_of(kind, raw, writing=True)
 
     async def replace(self, obj: R) -> R:
@@ -143,7 +142,7 @@ class HttpStore:
                 remedy="read the object first and send back its uid and resourceVersion",
             )
         kind = type(obj)
-        path = self._path(kind, meta.namespace, self._named(kind, meta.name)) + half
+        path = self._path(kind, self._named(kind, meta.name)) + half
         return object_of(kind, await self._call("PUT", path, body=_encoded(obj)), writing=True)
 
     async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "", orphan: bool = False) -> None:
@@ -186,9 +185,9 @@ class HttpStore:
         if session is not None:
             await session.close()
 
-    def observe(self, kind: type[R], *, namespace: str = "", selector: Selector | None = None) -> HttpObservation[R]:
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> HttpObservation[R]:
         """Lists, says ``Synced``, then follows, over any number of connections."""
-        path = self._path(kind, namespace)
+        path = self._path(kind)
         if self._closed:
             raise _closed()
         parameters = dict(WATCH_PARAMETERS)
@@ -291,11 +290,10 @@ class HttpStore:
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in (parameters or {}).items())
         return URL(f"{base or self._base}{path}{f'?{query}' if query else ''}", encoded=True)
 
-    def _path(self, kind: type[Resource], namespace: str, name: str = "") -> str:
+    def _path(self, kind: type[Resource], name: str = "") -> str:
         if self._kinds.get(kind.kind()) is not kind:
             raise Invalid(f"kind {kind.kind()} is not kept here", remedy="use one of the kinds of this store")
-        base = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
-        return f"{base}/{kind.info.plural}{'/' if name else ''}{quote(name, safe='')}"
+        return f"/{kind.info.plural}{'/' if name else ''}{quote(name, safe='')}"
 
     def _named(self, kind: type[Resource], name: str) -> str:
         if not name or name in (".", "..") or "/" in name:
@@ -310,7 +308,7 @@ class HttpStore:
             )
         if ref.cluster:
             raise Invalid(f"{ref.kind}/{ref.name} is in cluster {ref.cluster!r}, not here", place="cluster")
-        return self._path(kind, ref.namespace, self._named(kind, ref.name))
+        return self._path(kind, self._named(kind, ref.name))
 
 
 class HttpObservation(Generic[R]):

@@ -21,7 +21,7 @@ from outlive.store import rules
 from outlive.store.contract import Page
 from outlive.store.observers import Observation, Observers
 from outlive.store.selectors import Selector
-from outlive.store.tables import Batch, Tables, Write, key_of, labels_of
+from outlive.store.tables import Batch, Tables, Write, labels_of
 
 Judge = Callable[[Batch], Write]
 """Judges one write on top of a batch; raises if it is refused, and changes nothing."""
@@ -54,21 +54,19 @@ class LocalStore(abc.ABC):
     def __len__(self) -> int:
         return len(self._tables)
 
-    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """The object; ``NotFound``. Always linearizable."""
         await asyncio.sleep(0)
         self._check_open()
-        key = key_of(namespace, name)
-        raw = self._tables.table(kind).get(key)
+        raw = self._tables.table(kind).get(name)
         if raw is None:
-            raise rules.not_found(kind, key)
+            raise rules.not_found(kind, name)
         return decode(kind, raw)
 
     async def list(
         self,
         kind: type[R],
         *,
-        namespace: str = "",
         selector: Selector | None = None,
         limit: int = limits.PAGE_OBJECTS,
         token: str = "",
@@ -81,7 +79,7 @@ class LocalStore(abc.ABC):
         while True:
             await asyncio.sleep(0)
             self._check_open()
-            rows = self._tables.table(kind).after(token, limits.YIELD_OBJECTS, namespace)
+            rows = self._tables.table(kind).after(token, limits.YIELD_OBJECTS)
             for key, raw in rows:
                 if selector is None or selector.matches(labels_of(raw)):
                     if len(items) == limit:
@@ -91,10 +89,10 @@ class LocalStore(abc.ABC):
             if len(rows) < limits.YIELD_OBJECTS:
                 return Page(tuple(items))
 
-    def observe(self, kind: type[R], *, namespace: str = "", selector: Selector | None = None) -> Observation[R]:
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> Observation[R]:
         """Lists as of now, says ``Synced``, then follows."""
         self._check_open()
-        return self._observers.observe(kind, namespace, selector)
+        return self._observers.observe(kind, selector)
 
     async def create(self, obj: R) -> R:
         """Write a new object; see ``outlive.store.rules.create``."""

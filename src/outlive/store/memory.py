@@ -16,7 +16,7 @@ from outlive.base.ids import Ids
 from outlive.resources import KINDS, Resource
 from outlive.resources.codec import encode
 from outlive.store.local import Judge, LocalStore
-from outlive.store.tables import Batch, key_of
+from outlive.store.tables import Batch
 
 
 class MemoryStore(LocalStore):
@@ -42,7 +42,7 @@ class MemoryStore(LocalStore):
             if version.isdecimal():
                 self._tables.revision = max(self._tables.revision, int(version))
             meta = msgspec.structs.replace(meta, uid=meta.uid or self._ids.uuid(), resource_version=version)
-            tables[obj.kind()][key_of(meta.namespace, meta.name)] = encode(msgspec.structs.replace(obj, metadata=meta))
+            tables[obj.kind()][meta.name] = encode(msgspec.structs.replace(obj, metadata=meta))
         for kind, rows in tables.items():
             self._tables.load(kind, rows)
 

@@ -29,10 +29,9 @@ INDEXED: Final = (HOST_LABEL,)
 class Observation(Generic[R]):
     """One observer's stream. For one task at a time; a cancelled wait loses nothing."""
 
-    def __init__(self, tables: Tables, kind: type[R], namespace: str, selector: Selector | None, *, queue: int) -> None:
+    def __init__(self, tables: Tables, kind: type[R], selector: Selector | None, *, queue: int) -> None:
         self._tables = tables
         self._kind = kind
-        self._prefix = f"{namespace}/" if namespace else ""
         self._selector = selector
         wanted = wanted_label(selector)
         self._needle = b"" if wanted is None else f'"{wanted[0]}":"{wanted[1]}"'.encode()
@@ -88,7 +87,7 @@ class Observation(Generic[R]):
 
     def offer(self, write: Write) -> None:
         """Take one applied write in."""
-        if self._overflowed or not write.key.startswith(self._prefix):
+        if self._overflowed:
             return
         change = self._seen(write)
         if change is None:
@@ -116,7 +115,7 @@ class Observation(Generic[R]):
         self._queue.clear()
         table, wanted = self._tables.table(self._kind), wanted_label(self._selector)
         indexed = wanted is not None and wanted[0] in INDEXED
-        self._listing = table.labelled(*wanted, self._prefix) if wanted and indexed else table.snapshot(self._prefix)
+        self._listing = table.labelled(*wanted) if wanted and indexed else table.snapshot()
         self._synced = False
         self._overflowed = False
 
@@ -186,13 +185,12 @@ class Observers:
     def observe(
         self,
         kind: type[R],
-        namespace: str,
         selector: Selector | None,
         *,
         queue: int = limits.OBSERVER_QUEUE,
     ) -> Observation[R]:
         """A new stream that begins with a listing of this moment."""
-        observation = Observation(self._tables, kind, namespace, selector, queue=queue)
+        observation = Observation(self._tables, kind, selector, queue=queue)
         watching = self._all.setdefault(kind.kind(), {}).setdefault(wanted_label(selector), [])
         self._begun += 1
         watching.append((self._begun, weakref.ref(cast("Observation[Resource]", observation))))

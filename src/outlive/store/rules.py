@@ -20,7 +20,7 @@ from outlive.base.ids import Ids
 from outlive.resources import HOST_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
 from outlive.resources.codec import check_size, decode, encode
 from outlive.resources.validity import check_object, check_version
-from outlive.store.tables import Batch, Write, key_of
+from outlive.store.tables import Batch, Write
 
 _replace = msgspec.structs.replace
 _SUFFIX_LENGTH = 5
@@ -57,10 +57,9 @@ def create(batch: Batch, obj: R, *, ids: Ids, now: Instant) -> Write:
     )
     if kind.has_status():
         draft = _with_status(draft, _default_status(kind))
-    key = key_of(meta.namespace, name)
-    if batch.raw(kind, key) is not None:
-        raise AlreadyExists(f"{kind.kind()}/{key} exists already", remedy="choose another name, or replace it")
-    return _accept(batch, key, None, draft)
+    if batch.raw(kind, name) is not None:
+        raise AlreadyExists(f"{kind.kind()}/{name} exists already", remedy="choose another name, or replace it")
+    return _accept(batch, name, None, draft)
 
 
 def replace(batch: Batch, obj: R) -> Write:
@@ -154,7 +153,7 @@ def _generated(batch: Batch, kind: type[Resource], meta: ObjectMeta, ids: Ids) -
     for _ in range(limits.GENERATE_NAME_TRIES):
         name = meta.generate_name[:_NAME_BASE_LIMIT] + ids.suffix(_SUFFIX_LENGTH)
         check_name(name)
-        if batch.raw(kind, key_of(meta.namespace, name)) is None:
+        if batch.raw(kind, name) is None:
             return name
     raise AlreadyExists(f"{kind.kind()}/{name} exists already", remedy="try again, or choose another generateName")
 
@@ -170,7 +169,7 @@ def _swapped(batch: Batch, obj: R) -> tuple[R, str]:
             place="metadata",
             remedy="read the object first and send back its uid and resourceVersion",
         )
-    key = key_of(meta.namespace, meta.name)
+    key = meta.name
     current = _found(batch, type(obj), key)
     if current.metadata.uid != meta.uid:
         raise _conflict(current, "is another object of the same name")
@@ -184,7 +183,7 @@ def _referred(batch: Batch, ref: ObjectRef, uid: str) -> tuple[Resource, str]:
     kind = batch.tables.kind_named(ref.kind)
     if ref.cluster:
         raise Invalid(f"{ref.kind}/{ref.name} is in cluster {ref.cluster!r}, not here", place="cluster")
-    key = key_of(ref.namespace, ref.name)
+    key = ref.name
     current = _found(batch, kind, key)
     if any(wanted and wanted != current.metadata.uid for wanted in (uid, ref.uid)):
         raise _conflict(current, "is another object of the same name")
@@ -208,7 +207,7 @@ def _conflict(current: Resource, how: str) -> Conflict:
 
 
 def _called(obj: Resource) -> str:
-    return f"{obj.kind()}/{key_of(obj.metadata.namespace, obj.metadata.name or obj.metadata.generate_name)}"
+    return f"{obj.kind()}/{obj.metadata.name or obj.metadata.generate_name}"
 
 
 @lru_cache(maxsize=256)

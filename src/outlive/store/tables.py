@@ -9,7 +9,6 @@ visible together: what it holds is seen by the later writes of the same batch an
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -17,11 +16,6 @@ import msgspec
 from outlive.base.errors import Invalid
 from outlive.resources import R, Resource
 from outlive.resources.codec import decode
-
-
-def key_of(namespace: str, name: str) -> str:
-    """Where an object is kept within its kind. ``/`` is in no name, so keys are unique."""
-    return f"{namespace}/{name}" if namespace else name
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -77,26 +71,24 @@ class Table:
             for kept in self._by_label.values():
                 kept.put(key, None)
 
-    def after(self, key: str, count: int, namespace: str = "") -> list[tuple[str, bytes]]:
-        """Up to ``count`` objects of the namespace (of all, if empty) whose keys follow ``key``, in key order."""
-        prefix = f"{namespace}/" if namespace else ""
-        start = bisect.bisect_right(self._keys, key) if key >= prefix else bisect.bisect_left(self._keys, prefix)
-        found = self._keys[start : start + count]
-        return [(name, self._raws[name]) for name in found if name.startswith(prefix)]
+    def after(self, key: str, count: int) -> list[tuple[str, bytes]]:
+        """Up to ``count`` objects whose keys follow ``key``, in key order."""
+        start = bisect.bisect_right(self._keys, key)
+        return [(name, self._raws[name]) for name in self._keys[start : start + count]]
 
-    def snapshot(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        """The objects of this moment whose keys begin so, in key order: kept at once, handed out one by one."""
-        raws, keys = self._raws.copy(), self._keys[bisect.bisect_left(self._keys, prefix) :]
-        return ((key, raws[key]) for key in itertools.takewhile(lambda key: key.startswith(prefix), keys))
+    def snapshot(self) -> Iterator[tuple[str, bytes]]:
+        """The objects of this moment in key order: kept at once, handed out one by one."""
+        raws, keys = self._raws.copy(), self._keys.copy()
+        return ((key, raws[key]) for key in keys)
 
-    def labelled(self, label: str, value: str, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+    def labelled(self, label: str, value: str) -> Iterator[tuple[str, bytes]]:
         """As ``snapshot``, of the objects with that label alone: what is asked for costs only what it finds."""
         kept = self._by_label.get(label)
         if kept is None:
             kept = self._by_label[label] = _ByValue()
             for key, raw in self._raws.items():
                 kept.put(key, labels_of(raw).get(label))
-        return iter([(key, self._raws[key]) for key in kept.keys(value) if key.startswith(prefix)])
+        return iter([(key, self._raws[key]) for key in kept.keys(value)])
 
 
 class _ByValue:

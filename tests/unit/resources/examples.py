@@ -21,7 +21,7 @@ META = r.ObjectMeta(
     annotations={"note": "any text, also ünïcode"},
 )
 AMOUNTS = r.Amounts({"cpu": 7500, "memory": 480 * 2**30, "gpu": 2})
-REF = r.ObjectRef(kind="VirtualMachine", name="vm-1", uid="u", cluster="c", namespace="n")
+REF = r.ObjectRef(kind="VirtualMachine", name="vm-1", uid="u", cluster="c")
 READY = r.Condition(
     type="Ready",
     status="True",

@@ -74,7 +74,7 @@ class Script:
         self.opened = 0
         self.closed = 0
 
-    def observe(self, kind, *, namespace="", selector=None):
+    def observe(self, kind, *, selector=None):
         self.opened += 1
         return self._stream()
 

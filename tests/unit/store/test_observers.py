@@ -24,7 +24,7 @@ def memory() -> MemoryStore:
 
 
 def small_queue(store: MemoryStore, queue: int) -> Observation[VirtualMachine]:
-    return store._observers.observe(VirtualMachine, "", None, queue=queue)
+    return store._observers.observe(VirtualMachine, None, queue=queue)
 
 
 def test_an_observer_that_is_too_slow_is_reset_and_comes_to_see_the_truth() -> None:

@@ -26,7 +26,7 @@ _log = get_logger("failover.using")
 class Hosts(Protocol):
     """Where hosts are looked up."""
 
-    def get(self, name: str, *, namespace: str = "") -> Hypervisor | None:
+    def get(self, name: str) -> Hypervisor | None:
         """The host as it was last seen."""
         ...
 

@@ -20,7 +20,6 @@ from outlive.base.clock import Clock
 from outlive.base.random import Random
 from outlive.resources import R
 from outlive.store.contract import Change, Delete, Reset, Synced, Upsert
-from outlive.store.tables import key_of
 
 
 class FaultRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -155,12 +154,12 @@ class _View(Generic[R]):
         """Take one change in."""
         match change:
             case Upsert(obj):
-                key = key_of(obj.metadata.namespace, obj.metadata.name)
+                key = obj.metadata.name
                 self.objects[key] = obj
                 if self._listed is not None:
                     self._listed.add(key)
             case Delete(ref, _):
-                self.objects.pop(key_of(ref.namespace, ref.name), None)
+                self.objects.pop(ref.name, None)
             case Reset():
                 self._listed = set()
             case Synced():
@@ -289,8 +288,8 @@ class FaultObservation(Generic[R]):
 def _name(change: Change[R]) -> str | None:
     match change:
         case Upsert(obj):
-            return key_of(obj.metadata.namespace, obj.metadata.name)
+            return obj.metadata.name
         case Delete(ref, _):
-            return key_of(ref.namespace, ref.name)
+            return ref.name
         case _:
             return None

@@ -51,23 +51,21 @@ class FaultStore:
         """That of the inner store; empty where it has none."""
         return str(getattr(self._inner, "incarnation", ""))
 
-    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """As the inner store, delayed or refused."""
-        return await self._read(lambda: self._inner.get(kind, name, namespace=namespace, fresh=fresh))
+        return await self._read(lambda: self._inner.get(kind, name, fresh=fresh))
 
     async def list(
-        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
+        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
     ) -> Page[R]:
         """As the inner store, delayed or refused."""
-        return await self._read(
-            lambda: self._inner.list(kind, namespace=namespace, selector=selector, limit=limit, token=token)
-        )
+        return await self._read(lambda: self._inner.list(kind, selector=selector, limit=limit, token=token))
 
-    def observe(self, kind: type[R], *, namespace: str = "", selector: Selector | None = None) -> FaultObservation[R]:
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> FaultObservation[R]:
         """The inner stream with faults, each observer with a random stream of its own."""
         self._observers += 1
         return FaultObservation(
-            self._inner.observe(kind, namespace=namespace, selector=selector),
+            self._inner.observe(kind, selector=selector),
             clock=self._clock,
             random=self._observer_random.fork(str(self._observers)),
             network=self.network,
