@@ -267,7 +267,3 @@ def fencer_tick(world: World, fencer: Fencer) -> Fencer:
 def doc_tick(world: World, doc: Doc) -> Doc:
     """What was written grows older, as far as anybody asks."""
     return doc if doc.age >= world.silence else replace(doc, age=doc.age + 1)
-
-
-def net_tick(world: World, net: tuple[Write, ...]) -> tuple[Write, ...]:
-    return net

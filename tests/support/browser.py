@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -56,11 +55,6 @@ class Browser:
         """A key goes down and up."""
         for kind in ("keyDown", "keyUp"):
             self._call("Input.dispatchKeyEvent", type=kind, key=key)
-
-    def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """A picture of the page."""
-        taken = self._call("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(taken["data"]))
 
     def close(self) -> None:
         """Let go of the browser."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -34,14 +34,6 @@ class LiveCloud(Cloud):
     async def settle(self, seconds: float = 1.0) -> None:
         """Let a second pass: what is to be reacted to at once has been."""
         await self.clock.sleep(seconds)
-
-    async def within_a_second(self, holds: Callable[[], Awaitable[bool]]) -> bool:
-        """Whether it comes true within a second."""
-        for _ in range(20):
-            if await holds():
-                return True
-            await self.clock.sleep(0.05)
-        return await holds()
 
 
 async def started(cloud: LiveCloud, hosts: int = 6) -> None:

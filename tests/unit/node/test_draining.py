@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+from tests.support.loops import run
 from tests.support.node_worlds import at, faults, host_of, record, tell, vm_of
 
 from outlive.node.vm.states import state_of
 from outlive.resources import Membership, VirtualMachine
-from outlive.simulation.spec import VmSpec
+from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
 from outlive.simulation.verbs.operating import change_spec
 from outlive.simulation.world import World
 
@@ -132,3 +133,82 @@ def test_daemon_of_an_empty_host_leaves_the_membership_and_comes_back_into_it() 
         assert world.store.look(Membership, "kvm-2") is not None
 
     tell(story)
+
+
+# VMs that a drain stopped.
+
+
+def test_vm_that_a_drain_stopped_away_from_home_starts_again_when_both_hosts_are_ready() -> None:
+    """Rolling maintenance: kvm-1 is emptied into kvm-2, then kvm-2 has to be emptied too, then both are ready."""
+
+    async def story(world: World) -> None:
+        await world.do("drain", {"hosts": ["kvm-1"]})
+        await at(world, 40)
+        assert world.running("vm-1") == ("kvm-2",)
+        await world.do("drain", {"hosts": ["kvm-2"]})
+        await at(world, 80)
+        assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "stop")
+        await world.do("ready", {"hosts": ["kvm-1"]})
+        await at(world, 160)
+        await world.do("ready", {"hosts": ["kvm-2"]})
+        await at(world, 600)
+        assert host_of(world, "kvm-1").status.domain_state == host_of(world, "kvm-2").status.domain_state == "ready"
+        vm = vm_of(world)
+        print(vm.status.phase, vm.status.reason, vm.status.assigned, vm.status.home, faults(world))
+        assert len(world.running("vm-1")) == 1, vm.status.reason
+
+    tell(story, hosts=2)
+
+
+def test_vm_that_a_drain_shuts_down_slowly_starts_again_though_the_daemon_is_started_anew_meanwhile() -> None:
+    async def story(world: World) -> None:
+        await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
+        await world.do("drain", {"hosts": ["kvm-1"]})
+        await at(world, 10)
+        assert vm_of(world).status.phase == "shutdown"
+        await world.do("ready", {"hosts": ["kvm-1"]})
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 600)
+        vm = vm_of(world)
+        print(vm.status.phase, vm.status.reason, vm.status.assigned, vm.status.home, faults(world))
+        assert host_of(world, "kvm-1").status.domain_state == "ready"
+        assert world.running("vm-1") == ("kvm-1",), vm.status.reason
+
+    tell(story, hosts=1)
+
+
+# A host that dies while it is drained: what was being stopped for that starts again.
+
+
+def test_vm_whose_host_dies_while_a_drain_shuts_it_down_starts_once_its_host_is_ready_again() -> None:
+    async def told() -> None:
+        spec = WorldSpec(
+            hosts=(
+                HostSpec(name="kvm-1", rack="r1"),
+                HostSpec(name="kvm-2", rack="r2", mode="coordinator", memory="8Gi"),
+                HostSpec(name="kvm-3", rack="r3", mode="coordinator", memory="8Gi"),
+            ),
+            vms=(VmSpec(name="vm-1", host="kvm-1", memory="64Gi"),),
+            controllers=1,
+        )
+        world = World(spec, seed=1)
+        await world.build()
+        await world.start()
+        await world.clock.sleep(20)
+        await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
+        await world.do("drain", {"hosts": ["kvm-1"]})
+        await world.clock.sleep(10)
+        assert vm_of(world).status.phase == "shutdown"
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        await world.clock.sleep(60)
+        assert record(world).dead_through == 1
+        print(vm_of(world).status)
+        await world.do("ready", {"hosts": ["kvm-1"]})
+        await world.do("power-on", {"hosts": ["kvm-1"]})
+        await world.clock.sleep(300)
+        assert host_of(world).status.domain_state == "ready"
+        print(vm_of(world).status, faults(world))
+        assert world.running("vm-1") == ("kvm-1",), vm_of(world).status
+        await world.stop()
+
+    run(told())

@@ -14,6 +14,7 @@ from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.steps import LEAVE, LeaveView
 from outlive.resources import HOST_LABEL, Cut, Fault, Membership, ObjectMeta, ObjectRef, SilentPeer
 from outlive.runtime.faults import REPORTER_LABEL, FaultRecorder
+from outlive.simulation.history import HistoryEvent
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -361,3 +362,58 @@ def test_host_that_enters_renews_at_once_though_faults_cannot_be_written(monkeyp
         assert record(world).seq > entered.seq
 
     tell(story)
+
+
+# Entries that a daemon left which was killed are taken back by the next one.
+
+
+def test_entry_that_a_killed_daemon_left_is_taken_back_though_the_first_listing_comes_late() -> None:
+    """The guest of a cold move has ended, and its source's daemon is killed before it takes its entry back."""
+
+    async def story(world: World) -> None:
+        def destroyed(event: HistoryEvent) -> None:
+            if event.kind == "domain" and event.text == "on kvm-1: destroyed":
+                world.hosts["kvm-1"].daemon.kill()
+
+        world.history.listen(destroyed)
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
+        for _ in range(3000):
+            if not world.hosts["kvm-1"].daemon.alive:
+                break
+            await world.clock.sleep(0.01)
+        await world.do("store-faults", {"rates": {"observer_delay": 1.0}})
+        await world.clock.sleep(20)
+        await world.do("store-faults", {"rates": {}})
+        await world.clock.sleep(600)
+        assert world.hosts["kvm-1"].daemon.alive
+        assert not faults(world)
+        assert world.running("vm-1") == ("kvm-2",), (holders(world), vm_of(world).status.migration)
+
+    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+
+
+# Whether a proof was wrong is judged by what is there after it, and not by what ran when the daemon was started.
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_host_that_its_guard_emptied_does_not_distrust_the_proof_though_its_daemon_was_restarted_before(
+    restarted: bool,
+) -> None:
+    async def story(world: World) -> None:
+        if restarted:
+            await world.do("kill-daemon", {"hosts": ("kvm-1",)})
+        await at(world, 40)
+        assert (record(world).epoch, record(world).guard.armed) == (1, True)
+        assert world.running("vm-1") == ("kvm-1",)
+        await world.do("cut", {"network": "store", "hosts": ["kvm-1"]})
+        await at(world, 100)
+        assert world.running("vm-1") == ()  # its guard saw to that
+        await condemn(world, dead="watchdog")  # after T + W + g: rightly so
+        await world.do("heal", {"network": "store", "hosts": ["kvm-1"]})
+        await at(world, 130)
+        found = record(world)
+        assert (found.state, found.epoch) == ("Held", 2)
+        assert found.distrusted == ()
+        assert "proof-contradicted.kvm-1" not in faults(world)
+
+    tell(story, armed=True)

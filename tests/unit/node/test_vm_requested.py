@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from tests.support.field_writers import WriterStore
 from tests.support.loops import run
+from tests.support.node_worlds import at, faults, tell, vm_of
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Refused, Usage
@@ -14,7 +15,10 @@ from outlive.base.random import Random
 from outlive.node.operator import request_vm
 from outlive.recovery.faults import active_faults
 from outlive.resources import Assigned, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine
-from outlive.resources.vms import VirtualMachineStatus
+from outlive.resources.vms import Answer, Request, VirtualMachineStatus
+from outlive.simulation.history import HistoryEvent
+from outlive.simulation.verbs.operating import change_spec
+from outlive.simulation.world import World
 from outlive.store.memory import MemoryStore
 
 _replace = msgspec.structs.replace
@@ -87,3 +91,42 @@ def test_a_daemon_answers_also_where_the_document_of_its_host_is_lost() -> None:
 def test_the_fault_of_a_failed_vm_names_the_command() -> None:
     (fault,) = active_faults((FAILED,), ())
     assert fault.message.remedy == "remove the cause, then: outlive request a start"
+
+
+# A VM that is to be disabled is, whatever happens to its daemon meanwhile.
+
+
+def test_vm_is_disabled_though_its_daemon_is_killed_after_it_was_stopped_for_that() -> None:
+    async def story(world: World) -> None:
+        def destroyed(event: HistoryEvent) -> None:
+            if event.kind == "domain" and event.text == "on kvm-1: destroyed":
+                world.hosts["kvm-1"].daemon.kill()
+
+        world.history.listen(destroyed)
+        made = Request(id="asked", verb="disable", force=True)
+        await change_spec(world, VirtualMachine, "vm-1", lambda spec: msgspec.structs.replace(spec, request=made))
+        await at(world, 200)
+        assert (vm_of(world).status.phase, vm_of(world).status.reason) == ("disable", ""), faults(world)
+
+    tell(story)
+
+
+# Who asks to have a VM stopped while it moves is obeyed, wherever it arrives.
+
+
+@pytest.mark.parametrize("verb", ["stop", "disable"])
+def test_vm_that_is_stopped_while_it_moves_live_does_not_run_on(verb: str) -> None:
+    """As ``outlive request`` asks for it: nothing but the request is written."""
+
+    async def story(world: World) -> None:
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        while (move := vm_of(world).status.migration) is None or move.phase != "transferring":
+            await world.clock.sleep(0.01)
+        made = Request(id="asked", verb=verb)  # type: ignore[arg-type]
+        await change_spec(world, VirtualMachine, "vm-1", lambda spec: msgspec.structs.replace(spec, request=made))
+        await at(world, 60)
+        vm = vm_of(world)
+        assert vm.status.answered == Answer(id="asked", code="accepted")
+        assert (world.running("vm-1"), vm.status.phase) == ((), verb)
+
+    tell(story)
