@@ -61,16 +61,12 @@ _LOW: Final = {
 class HealthMonitor:
     """See the module."""
 
-    def __init__(self, shared: VmContext, machine: MachinePort) -> None:
+    def __init__(self, node: VmContext, machine: MachinePort) -> None:
         self.standing = Level()
         self.together = 1
         """How many hosts have its trouble, as was last looked at."""
         self._machine = machine
-        self._desired = shared.desired
-        self._host = shared.host
-        self._clock = shared.clock
-        self._decisions = shared.decisions
-        self._faults = shared.faults
+        self._node = node
         self._samples: dict[Part, deque[tuple[float, float]]] = {part: deque(maxlen=SAMPLES_KEPT) for part in Part}
         """When, and how much."""
         self._low_s: float | None = None
@@ -97,7 +93,7 @@ class HealthMonitor:
         self._add(Part.HYPERVISOR, took_s)
 
     def _add(self, part: Part, value: float) -> None:
-        now = self._clock.monotonic()
+        now = self._node.clock.monotonic()
         self._samples[part].append((now, value))
         if value > _LOW[part]:
             self._low_s = now
@@ -107,14 +103,14 @@ class HealthMonitor:
     @property
     def policy(self) -> DegradingPolicy:
         """Of the cluster."""
-        return self._desired.cluster_spec.degrading
+        return self._node.desired.cluster_spec.degrading
 
     @property
     def degrading_for_s(self) -> float | None:
         """Since when it degrades; ``None``: it does well."""
         if self.standing.level == "well":
             return None
-        return max(0.0, self._clock.monotonic() - float(self.standing.since))
+        return max(0.0, self._node.clock.monotonic() - float(self.standing.since))
 
     @property
     def published(self) -> Degrading | None:
@@ -125,7 +121,7 @@ class HealthMonitor:
         """Score and slope of each part that was measured within the window."""
         if self.policy.action == "off":
             return {}, {}
-        now, window_s = self._clock.monotonic(), self._window_s
+        now, window_s = self._node.clock.monotonic(), self._window_s
         if self._calm(now, window_s):
             present = {
                 part: [value for at, value in kept if at > now - window_s] for part, kept in self._samples.items()
@@ -157,22 +153,22 @@ class HealthMonitor:
 
     def _adopt(self) -> None:
         """Go on from what the daemon before this one has published."""
-        found = self._desired.hypervisor
+        found = self._node.desired.hypervisor
         if self._adopted or found is None:
             return
         self._adopted = True
         published = found.status.degrading
         if published is not None and self.standing.level == "well":
-            now = self._clock.monotonic()
+            now = self._node.clock.monotonic()
             causes = tuple(Part(one) for one in published.causes if one in set(Part))
             self.standing = Level(level="degrading", since=now, bad_at=now, causes=causes)
             self._published = published
 
     def _score(self) -> None:
-        now = self._clock.monotonic()
+        now = self._node.clock.monotonic()
         if self.standing.level == "well" and self._calm(now, self._window_s):
             return
-        result = self._decisions.use(SCORE_HOST, self._input(now), subject=self._host)
+        result = self._node.decisions.use(SCORE_HOST, self._input(now), subject=self._node.host)
         if result.standing.level != self.standing.level:
             self._leaving = (False, Answer.UNSETTLED)
         self.standing, self._parts = result.standing, result.parts
@@ -206,7 +202,7 @@ class HealthMonitor:
         if self.standing.level == "well":
             self._published = None
             return before is not None
-        now = self._clock.monotonic()
+        now = self._node.clock.monotonic()
         go, why = self._leaving
         leaving = ("leaves" if go else "waits" if why in WAITS else "stays", "" if go else str(why))
         causes = tuple(part.value for part in self.standing.causes)
@@ -216,7 +212,7 @@ class HealthMonitor:
         scores = [self._parts[part].score for part in self.standing.causes if part in self._parts]
         self._published_s = now
         self._published = Degrading(
-            since=before.since if before is not None else as_datetime(self._clock.now()),
+            since=before.since if before is not None else as_datetime(self._node.clock.now()),
             causes=causes,
             score=min(scores, default=0),
             leaving=leaving[0],  # type: ignore[arg-type]
@@ -225,16 +221,16 @@ class HealthMonitor:
         return True
 
     def _report(self) -> None:
-        subject, now = ObjectRef(kind="Hypervisor", name=self._host), self._published
+        subject, now = ObjectRef(kind="Hypervisor", name=self._node.host), self._published
         if now is None:
-            self._faults.clear(FaultCode.HOST_DEGRADING, subject)
+            self._node.faults.clear(FaultCode.HOST_DEGRADING, subject)
             return
-        self._faults.activate(
+        self._node.faults.activate(
             FaultCode.HOST_DEGRADING,
             subject,
             causes=slow(now.causes),
             vms=becomes(now),
-            remedy=remedy(self._host, now, together=self.together),
+            remedy=remedy(self._node.host, now, together=self.together),
         )
 
 

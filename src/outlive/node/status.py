@@ -190,24 +190,17 @@ KEEPALIVE_CYCLE: Final = Decision(
 class HostReporter:
     """See the module. ``notify`` says that something may have changed."""
 
-    def __init__(self, shared: VmContext, machine: MachinePort, health: HealthMonitor) -> None:
+    def __init__(self, node: VmContext, machine: MachinePort, health: HealthMonitor) -> None:
         self.domain_state: HostDomainState = ""
         """Whether the host takes virtual machines, as its draining says; empty: leave what is there."""
         self.stopping = ""
         """Why the host is about to stop; empty while it is not."""
-        self._store = shared.store
-        self._domains = shared.domains
+        self._node = node
         self._machine = machine
-        self._lease = shared.lease
-        self._informer = shared.informer
         self._health = health
-        self._host = shared.host
-        self._clock = shared.clock
-        self._decisions = shared.decisions
-        self._faults = shared.faults
         self._stale_cycles = 0
         """Intervals one after the other in which the domains could not be asked."""
-        self._usage_s = float(shared.settings.usage)
+        self._usage_s = float(node.settings.usage)
         self._usage_due_s = 0.0
         self._needs: dict[str, Amounts] = {}
         """What each virtual machine here takes, kept while it is on its way to another host."""
@@ -222,38 +215,40 @@ class HostReporter:
 
     async def run(self) -> None:
         """Publish what changed, until cancelled."""
-        end = self._informer.subscribe(self._vm_changed)
+        end = self._node.informer.subscribe(self._vm_changed)
         try:
             while True:
                 await self._changed.wait()
-                await self._clock.sleep(COLLECT_S)
+                await self._node.clock.sleep(COLLECT_S)
                 self._changed.clear()
                 if not await self.report():
-                    await self._clock.sleep(RETRY_S)
+                    await self._node.clock.sleep(RETRY_S)
                     self._changed.set()
         finally:
             end()
 
     async def report(self) -> bool:
         """Publish what differs from what is published; whether that is done."""
-        if not self._domains.looked:
+        if not self._node.domains.looked:
             return True
 
         def change(found: Hypervisor | None) -> Hypervisor | None:
             status = None if found is None else self._status(found)
             if found is None or status is None or status == found.status:
                 return None
-            return _replace(found, status=_replace(status, observed_at=as_datetime(self._clock.now())))
+            return _replace(found, status=_replace(status, observed_at=as_datetime(self._node.clock.now())))
 
         try:
-            found = await compare_and_swap(self._store, Hypervisor, self._host, change, clock=self._clock)
+            found = await compare_and_swap(
+                self._node.store, Hypervisor, self._node.host, change, clock=self._node.clock
+            )
         except OutliveError as error:
-            _log.warning("report.not_written", host=self._host, error=str(error))
+            _log.warning("report.not_written", host=self._node.host, error=str(error))
             return False
         return found is not None
 
     def _status(self, found: Hypervisor) -> HypervisorStatus:
-        present = self._domains.present()
+        present = self._node.domains.present()
         capacity = self._machine.capacity()
         status = _replace(
             found.status,
@@ -276,20 +271,20 @@ class HostReporter:
         reason, message = "DaemonRuns", ""
         if self.stopping:
             reason, message = STOPPING, self.stopping
-        elif not self._lease.held:
+        elif not self._node.lease.held:
             reason, message = "NotMember", "the host does not hold its membership"
-        now = as_datetime(self._clock.now())
+        now = as_datetime(self._node.clock.now())
         status: Literal["True", "False"] = "False" if message else "True"
         return Condition(type=DAEMON_CONDITION, status=status, reason=reason, message=message, last_transition_time=now)
 
     def _objective_s(self) -> float | None:
         """The shortest of those that are to run here."""
-        known = [one for vm in self._informer.items() if (one := self._asked_s(vm)) is not None]
+        known = [one for vm in self._node.informer.items() if (one := self._asked_s(vm)) is not None]
         return min(known, default=None)
 
     def _asked_s(self, vm: VirtualMachine | None) -> float | None:
         """The objective of a virtual machine that is to run here."""
-        if vm is None or assigned_to(vm) != self._host or vm.spec.power_state != "running":
+        if vm is None or assigned_to(vm) != self._node.host or vm.spec.power_state != "running":
             return None
         return vm.spec.recovery_time_objective_s
 
@@ -298,7 +293,7 @@ class HostReporter:
             self.notify()
 
     def _name(self, vm: str) -> str:
-        known = self._informer.get(vm)
+        known = self._node.informer.get(vm)
         return known.spec.display_name if known is not None else ""
 
     def _allocation(self, present: list[Domain]) -> Amounts:
@@ -307,7 +302,7 @@ class HostReporter:
         return sum(needs.values(), Amounts(cpu=0, memory=0))
 
     def _need(self, domain: Domain) -> Amounts:
-        known = self._informer.get(domain.vm)
+        known = self._node.informer.get(domain.vm)
         if known is not None:
             return known.spec.resources
         return self._needs.get(domain.vm, Amounts(cpu=domain.cpu_milli, memory=domain.memory_bytes))
@@ -320,49 +315,51 @@ class HostReporter:
 
     async def figures(self) -> None:
         """Publish the figures, once in the interval. Errors of the store wait for the next one."""
-        now_s = self._clock.monotonic()
+        now_s = self._node.clock.monotonic()
         if now_s < self._usage_due_s:
             return
         self._usage_due_s = now_s + self._usage_s
         began_s = now_s
         self._present = None
         try:
-            await self._domains.look()
-            self._present = self._domains.names()
+            await self._node.domains.look()
+            self._present = self._node.domains.names()
             collected = Collected(
-                start="ok", duration=max(0.0, self._clock.monotonic() - began_s), values=self._account()
+                start="ok", duration=max(0.0, self._node.clock.monotonic() - began_s), values=self._account()
             )
         except OutliveError as error:
-            _log.warning("figures.not_collected", host=self._host, error=str(error))
+            _log.warning("figures.not_collected", host=self._node.host, error=str(error))
             collected = Collected(start="connect_error")
         cycle = KeepaliveInput(
             interval=max(self._usage_s, 1.0), collectors={"domains": collected}, previous=self._figures
         )
-        result = self._decisions.use(KEEPALIVE_CYCLE, cycle, subject=self._host)
+        result = self._node.decisions.use(KEEPALIVE_CYCLE, cycle, subject=self._node.host)
         self._figures = result.written
         self._report_stale(result.stale, collected)
         await self._publish()
 
     def _report_stale(self, stale: Sequence[str], collected: Collected) -> None:
         """A fault while the domains could not be listed, beginning with the third time in a row."""
-        subject = ObjectRef(kind="Hypervisor", name=self._host)
+        subject = ObjectRef(kind="Hypervisor", name=self._node.host)
         self._stale_cycles = self._stale_cycles + 1 if stale else 0
         if self._stale_cycles >= STALE_CYCLES:
             how = "does not answer" if collected.start == "connect_error" else "takes too long to answer"
-            self._faults.activate(FaultCode.FIGURES_STALE, subject, how=how)
+            self._node.faults.activate(FaultCode.FIGURES_STALE, subject, how=how)
         else:
-            self._faults.clear(FaultCode.FIGURES_STALE, subject)
+            self._node.faults.clear(FaultCode.FIGURES_STALE, subject)
 
     def _account(self) -> dict[str, Any]:
         """Memory in bytes, CPU in milli-cores."""
-        domains = self._domains.by_vm
-        names = sorted({*domains, *(vm.name for vm in self._informer.items() if assigned_to(vm) == self._host)})
+        domains = self._node.domains.by_vm
+        names = sorted(
+            {*domains, *(vm.name for vm in self._node.informer.items() if assigned_to(vm) == self._node.host)}
+        )
         given = AccountInput(
-            node=self._host,
+            node=self._node.host,
             memory_total=self._machine.capacity().memory_bytes / MEBIBYTE,
             vms=tuple(self._accounted(name) for name in names),
         )
-        result = self._decisions.use(ACCOUNT_NODE, given, subject=self._host)
+        result = self._node.decisions.use(ACCOUNT_NODE, given, subject=self._node.host)
         return {
             "allocatedMemory": round(result.allocated * MEBIBYTE),
             "allocatedCpu": round(result.vcpu_allocated * 1000),
@@ -372,7 +369,7 @@ class HostReporter:
         }
 
     def _accounted(self, name: str) -> AccountedVm:
-        domain, vm = self._domains.by_vm.get(name), self._informer.get(name)
+        domain, vm = self._node.domains.by_vm.get(name), self._node.informer.get(name)
         need = vm.spec.resources if vm is not None else self._needs.get(name, Amounts())
         active = domain is not None and domain.state is not DomainState.OFF
         memory = domain.memory_bytes if domain is not None and domain.memory_bytes else need.memory_bytes
@@ -392,7 +389,7 @@ class HostReporter:
         figures, (scores, slopes) = self._figures, self._health.figures()
         allocated = Amounts(cpu=figures.get("allocatedCpu", 0), memory=figures.get("allocatedMemory", 0))
         usage = HostUsage(
-            sampled_at=as_datetime(self._clock.now()),
+            sampled_at=as_datetime(self._node.clock.now()),
             used=allocated,
             allocated=allocated,
             provisioned=Amounts(cpu=allocated.cpu_milli, memory=figures.get("provisionedMemory", 0)),
@@ -404,13 +401,15 @@ class HostReporter:
         )
 
         def change(found: HypervisorUsage | None) -> HypervisorUsage:
-            meta = ObjectMeta(name=self._host) if found is None else found.metadata
+            meta = ObjectMeta(name=self._node.host) if found is None else found.metadata
             return HypervisorUsage(metadata=meta, usage=usage)
 
         try:
-            await compare_and_swap(self._store, HypervisorUsage, self._host, change, clock=self._clock, tries=TRIES)
+            await compare_and_swap(
+                self._node.store, HypervisorUsage, self._node.host, change, clock=self._node.clock, tries=TRIES
+            )
         except OutliveError as error:  # the next interval writes again
-            _log.warning("figures.not_written", host=self._host, error=str(error))
+            _log.warning("figures.not_written", host=self._node.host, error=str(error))
 
 
 def effective(capacity: Amounts, overcommit: dict[str, float]) -> Amounts | None:

@@ -83,18 +83,13 @@ class Opening:
     """Condemns hosts, and takes fences over that nobody carries on. All calls may raise errors of the store."""
 
     def __init__(self, context: FencerContext) -> None:
-        self._me = context.me
-        self._watcher = context.watcher
-        self._rules = context.rules
-        self._writer = context.writer
-        self._clock = context.clock
-        self._decisions = context.decisions
+        self._context = context
         self._present: tuple[float, EvaluateResult] | None = None
 
     def evaluate(self) -> EvaluateResult:
         """Whom to suspect now, and whose fences to take over."""
-        result = self._decisions.use(FENCE_EVALUATE, self._rules.evaluation(), subject=self._me)
-        self._present = (self._clock.monotonic(), result)
+        result = self._context.decisions.use(FENCE_EVALUATE, self._context.rules.evaluation(), subject=self._context.me)
+        self._present = (self._context.clock.monotonic(), result)
         return result
 
     async def condemn(self, host: str, seen: Seen, *, observers: str, looks: str) -> Opened | None:
@@ -103,23 +98,23 @@ class Opening:
         ``observers`` and ``looks`` explain, for whoever asks why, who saw the silence and how often it was looked at.
         """
         on, since = seen.membership, seen.since
-        settings = await self._writer.settings(host)
-        current = await self._writer.membership(host)
+        settings = await self._context.writer.settings(host)
+        current = await self._context.writer.membership(host)
         if current is None or current.metadata.resource_version != on.metadata.resource_version:
             return None
-        hold = settings.maintenance(self._clock.now()) or refuses(self._evaluated(), host)
+        hold = settings.maintenance(self._context.clock.now()) or refuses(self._evaluated(), host)
         return await self._swap(on, since, self._view(on, since, hold=hold, observers=observers, looks=looks))
 
     async def condemn_asked(self, host: str, seen: Seen, name: str, reason: str) -> Opened | None:
         """Condemn a host because somebody asks for it, silent or not; only maintenance forbids it."""
         on, since = seen.membership, seen.since
-        settings = await self._writer.settings(host)
-        current = await self._writer.membership(host)
+        settings = await self._context.writer.settings(host)
+        current = await self._context.writer.membership(host)
         if current is None or current.record.epoch != on.record.epoch:
             return None
         if current.metadata.resource_version != on.metadata.resource_version:
-            on, since = current, self._clock.monotonic()
-        hold = settings.maintenance(self._clock.now())
+            on, since = current, self._context.clock.monotonic()
+        hold = settings.maintenance(self._context.clock.now())
         return await self._swap(
             on, since, self._view(on, since, hold=hold, asked_by=name, reason=f"{name}: {reason}" if name else "")
         )
@@ -128,21 +123,21 @@ class Opening:
         return CondemnView(
             host=on.name,
             record=on.record,
-            unchanged_s=self._clock.monotonic() - since,
-            silence_s=self._rules.policies.profile(on.name, on.record).silence_s,
-            observer=self._me,
+            unchanged_s=self._context.clock.monotonic() - since,
+            silence_s=self._context.rules.policies.profile(on.name, on.record).silence_s,
+            observer=self._context.me,
             **reasons,
         )
 
     async def _swap(self, on: Membership, since: float, view: CondemnView) -> Opened | None:
         host = on.name
-        outcome = self._decisions.use(decision_of(CONDEMN), view, subject=host)
+        outcome = self._context.decisions.use(decision_of(CONDEMN), view, subject=host)
         if outcome.refused is not None or outcome.record is None:
             _log.info("fence.not_condemned", host=host, why=outcome.refused.why if outcome.refused else "")
             return None
-        self._watcher.condemning(host, on, since)
+        self._context.watcher.condemning(host, on, since)
         try:
-            written = await self._writer.swap(on, outcome.record)
+            written = await self._context.writer.swap(on, outcome.record)
         except Conflict:
             _log.info("fence.lives", host=host, why="it changed before it was condemned")
             return None
@@ -154,20 +149,20 @@ class Opening:
 
     async def take_over(self, host: str, seen: Seen) -> Opened | None:
         """Carry on a fence that nobody moves; ``None``: somebody does."""
-        now = self._clock.monotonic()
+        now = self._context.clock.monotonic()
         view = TakeOverView(
             host=host,
             record=seen.record,
-            observer=self._me,
+            observer=self._context.me,
             unchanged_s=now - seen.since,
-            limit_s=self._rules.take_over_s(host, seen, now),
+            limit_s=self._context.rules.take_over_s(host, seen, now),
         )
         quiet_since, before = seen.quiet_since, seen.record.fence.by
-        outcome = self._decisions.use(decision_of(TAKE_OVER), view, subject=host)
+        outcome = self._context.decisions.use(decision_of(TAKE_OVER), view, subject=host)
         if outcome.refused is not None or outcome.record is None:
             return None
         try:
-            written = await self._writer.swap(seen.membership, outcome.record)
+            written = await self._context.writer.swap(seen.membership, outcome.record)
         except (Conflict, Unknown):
             return None
         _log.warning("fence.taken_over", host=host, fence=written.record.fence.id, before=before)
@@ -175,7 +170,7 @@ class Opening:
 
     def _evaluated(self) -> EvaluateResult:
         """The evaluation of this very moment, shared by hosts that are condemned together."""
-        if self._present is None or self._clock.monotonic() - self._present[0] > PRESENT_S:
+        if self._present is None or self._context.clock.monotonic() - self._present[0] > PRESENT_S:
             return self.evaluate()
         return self._present[1]
 

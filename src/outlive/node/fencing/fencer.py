@@ -427,11 +427,7 @@ class Forecast:
     """
 
     def __init__(self, context: FencerContext) -> None:
-        self._watcher = context.watcher
-        self._rules = context.rules
-        self._store = context.store
-        self._clock = context.clock
-        self._leads = context.leads
+        self._context = context
         self._suspicions = Suspicions(context.watcher, context.rules.looks)
         self._rate = RateRule()
         self._written: dict[str, tuple[int, int]] = {}
@@ -442,19 +438,19 @@ class Forecast:
         while True:
             for host, one in list(self._look()):
                 await self._write(host, one)
-            await self._clock.sleep(FORECAST_S)
+            await self._context.clock.sleep(FORECAST_S)
 
     def _look(self) -> Iterator[tuple[str, Spared]]:
-        now, wall = self._clock.monotonic(), self._clock.now()
-        policies = self._rules.policies
-        under = {host: why for host, _ in self._watcher if (why := policies.settings(host).maintenance(wall))}
+        now, wall = self._context.clock.monotonic(), self._context.clock.now()
+        policies = self._context.rules.policies
+        under = {host: why for host, _ in self._context.watcher if (why := policies.settings(host).maintenance(wall))}
         self._written = {host: found for host, found in self._written.items() if host in under}
         if not under:
             self._suspicions.clear()
             self._rate.clear()
             return
         self._suspicions.drop_the_living()
-        result = evaluate(self._rules.evaluation(resting=False))
+        result = evaluate(self._context.rules.evaluation(resting=False))
         if result.reason is not None:
             self._suspicions.put_off(now + FORECAST_S)
             return
@@ -465,12 +461,12 @@ class Forecast:
                 continue
             why = self._why(host, seen, now)
             self._written[host] = silence
-            if self._leads():
+            if self._context.leads():
                 yield host, Spared(at=as_datetime(wall), epoch=silence[0], seq=silence[1], why=why, under=under[host])
 
     def _why(self, host: str, seen: Seen, now: float) -> str:
-        policy, unit = self._rules.policies.cluster().fencing, self._rules.policies.unit(host)
-        why = f"not renewed for {now - seen.since:.1f} s (limit {self._rules.silence_s(host, seen):g} s)"
+        policy, unit = self._context.rules.policies.cluster().fencing, self._context.rules.policies.unit(host)
+        why = f"not renewed for {now - seen.since:.1f} s (limit {self._context.rules.silence_s(host, seen):g} s)"
         if not self._rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
             return f"{why}, and then only after a release: {policy.fences_limit} failure domains came before it"
         self._rate.count(unit, now)
@@ -485,7 +481,7 @@ class Forecast:
             return _replace(host, status=_replace(host.status, spared=(*kept, one)[-SPARED_KEPT:]))
 
         try:
-            await compare_and_swap(self._store, Hypervisor, name, change, clock=self._clock)
+            await compare_and_swap(self._context.store, Hypervisor, name, change, clock=self._context.clock)
         except OutliveError as error:
             self._written.pop(name, None)
             _log.warning("fence.forecast_not_written", host=name, why=one.why, error=str(error))

@@ -41,13 +41,9 @@ class PeerConfirmation:
     """See the module. ``others``: the other coordinators by name, as they are known at each moment."""
 
     def __init__(self, context: FencerContext, publisher: Publisher, others: Iterable[str]) -> None:
-        self._me = context.me
+        self._context = context
         self._publisher = publisher
-        self._watcher = context.watcher
-        self._rules = context.rules
         self._others = others
-        self._clock = context.clock
-        self._decisions = context.decisions
         self._known: dict[tuple[str, str, int, int], float] = {}
         """Silences for which a renewal was brought forward, and when they were last published."""
         self._publishes = False
@@ -57,14 +53,14 @@ class PeerConfirmation:
 
     def publish(self, suspected: Iterable[str]) -> None:
         """Say who of those that are suspected is silent; to be called at every round."""
-        silent = self._silent(suspected) if self._rules.has_sight and self._needed() else ()
+        silent = self._silent(suspected) if self._context.rules.has_sight and self._needed() else ()
         if not silent and not self._publishes:
             return
         self._publishes = bool(silent)
-        now = self._clock.monotonic()
+        now = self._context.clock.monotonic()
         found = [(one.host, one.uid, one.epoch, one.seq) for one in silent]
         news = any(one not in self._known for one in found)
-        soon = news and now - self._early_at >= EARLY_SHARE * self._rules.renew_s(self._me)
+        soon = news and now - self._early_at >= EARLY_SHARE * self._context.rules.renew_s(self._context.me)
         if soon:
             self._early_at = now
         if soon or not news:
@@ -79,29 +75,31 @@ class PeerConfirmation:
 
     def ask(self, host: str, seen: Seen, waited_s: float) -> AgreeResult:
         """Whether ``host`` may be condemned for its silence, which this observer has seen through ``waited_s`` ago."""
-        policy, colleagues = self._rules.policies.cluster().fencing, tuple(self._colleagues(host))
+        policy, colleagues = self._context.rules.policies.cluster().fencing, tuple(self._colleagues(host))
         held = len(colleagues) + 1 + (host in set(self._others))
         given = AgreeInput(
-            observer=self._me,
-            switch=self._rules.policies.switch(self._me),
+            observer=self._context.me,
+            switch=self._context.rules.policies.switch(self._context.me),
             suspect=self._sight(seen),
-            silence_s=self._rules.silence_s(host, seen),
+            silence_s=self._context.rules.silence_s(host, seen),
             coordinators=held,
             colleagues=colleagues,
             waited_s=max(0.0, waited_s),
             wait_s=max(0.0, policy.second_observer_s),
         )
-        return self._decisions.use(FENCE_AGREE, given, subject=host)
+        return self._context.decisions.use(FENCE_AGREE, given, subject=host)
 
     def _needed(self) -> bool:
         """Whether anybody on another switch could ask for what is published."""
-        mine = self._rules.policies.switch(self._me)
-        return mine is not None and any(self._rules.policies.switch(one) not in (None, mine) for one in self._others)
+        mine = self._context.rules.policies.switch(self._context.me)
+        return mine is not None and any(
+            self._context.rules.policies.switch(one) not in (None, mine) for one in self._others
+        )
 
     def _silent(self, suspected: Iterable[str]) -> tuple[SilentPeer, ...]:
         found: list[SilentPeer] = []
         for host in suspected:
-            seen = self._watcher.get(host)
+            seen = self._context.watcher.get(host)
             if seen is None or seen.record.state != "Held":
                 continue
             one = self._sight(seen)
@@ -110,21 +108,21 @@ class PeerConfirmation:
         return tuple(found[:SILENT_PEERS])
 
     def _sight(self, seen: Seen) -> Sight:
-        silent_s = round(self._clock.monotonic() - seen.since, 3)
+        silent_s = round(self._context.clock.monotonic() - seen.since, 3)
         return Sight(uid=seen.membership.metadata.uid, epoch=seen.record.epoch, seq=seen.record.seq, silent_s=silent_s)
 
     def _colleagues(self, suspect: str) -> Iterator[Colleague]:
-        now = self._clock.monotonic()
+        now = self._context.clock.monotonic()
         for name in self._others:
-            seen = self._watcher.get(name)
+            seen = self._context.watcher.get(name)
             if name == suspect or seen is None or seen.record.state != "Held":
                 continue
             age_s = now - seen.since
             yield Colleague(
                 name=name,
-                switch=self._rules.policies.switch(name),
-                lives=age_s <= self._rules.silence_s(name, seen),
-                fresh=age_s <= FRESH_RENEWALS * self._rules.renew_s(name),
+                switch=self._context.rules.policies.switch(name),
+                lives=age_s <= self._context.rules.silence_s(name, seen),
+                fresh=age_s <= FRESH_RENEWALS * self._context.rules.renew_s(name),
                 sees=next((_seen(one) for one in seen.record.silent if one.host == suspect), None),
             )
 

@@ -7,7 +7,7 @@ compare-and-swap on the VM that was looked at; that one object orders all hosts 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -86,6 +86,21 @@ def _why_not_fenced(holders: tuple[Holder, ...], members: tuple[MemberView, ...]
     return f"{first.hypervisor} may still run it in epoch {first.epoch}, {found}"
 
 
+_MEMBER: Final = Precondition[Any](
+    "membership-held", lambda view: view.me.held, lambda view: f"{view.me.host} does not hold its membership"
+)
+_GATE: Final = Precondition[Any](
+    "gate-open", lambda view: view.gate_open, lambda view: f"the guard of {view.me.host} has shut the gate"
+)
+_NOT_PAUSED: Final = Precondition[Any]("not-paused", lambda view: not view.paused, lambda view: PAUSED)
+_HELD_HERE: Final = Precondition[Any](
+    "held-here",
+    lambda view: any(is_mine(one, view.me) for one in view.holders),
+    lambda view: f"{view.me.host} does not hold {view.vm}",
+)
+"""Preconditions of more than one step."""
+
+
 def _hold(view: HoldView) -> HoldersOutcome:
     mine = Holder(hypervisor=view.me.host, member_uid=view.me.uid, epoch=view.me.epoch, run_id=view.run_id)
     dropped = others(view.holders, view.me)
@@ -104,18 +119,14 @@ HOLD: Final = ProtocolStep(
             lambda view: f"{view.vm} is assigned to {view.assigned or 'nobody'}",
         ),
         Precondition[HoldView]("wanted", lambda view: view.wanted, lambda view: f"nobody wants {view.vm} to run"),
-        Precondition[HoldView](
-            "membership-held", lambda view: view.me.held, lambda view: f"{view.me.host} does not hold its membership"
-        ),
-        Precondition[HoldView](
-            "gate-open", lambda view: view.gate_open, lambda view: f"the guard of {view.me.host} has shut the gate"
-        ),
+        _MEMBER,
+        _GATE,
         Precondition[HoldView](
             "nothing-here",
             lambda view: not view.here,
             lambda view: f"a domain of {view.vm} is on {view.me.host} already",
         ),
-        Precondition[HoldView]("not-paused", lambda view: not view.paused, lambda view: PAUSED),
+        _NOT_PAUSED,
         Precondition[HoldView](
             "others-fenced",
             lambda view: not _not_fenced(others(view.holders, view.me), view.members, view.reach),
@@ -279,15 +290,10 @@ REHOLD: Final = ProtocolStep(
             lambda view: view.register or _still_mine(view),
             lambda view: f"run {view.run_id} of {view.vm} is not held in epoch {view.old_epoch} any more: destroy it",
         ),
-        Precondition[ReholdView](
-            "membership-held", lambda view: view.me.held, lambda view: f"{view.me.host} does not hold its membership"
-        ),
+        _MEMBER,
     ),
     _rehold,
 )
-
-
-_replace = msgspec.structs.replace
 
 
 class MoveView(Part, frozen=True, kw_only=True):
@@ -332,15 +338,6 @@ _NO_STRANGERS: Final = Precondition[MoveView](
     lambda view: not _strangers(view),
     lambda view: f"{_strangers(view)[0].hypervisor} may still run {view.vm}",
 )
-_MEMBER: Final = Precondition[MoveView](
-    "membership-held", lambda view: view.me.held, lambda view: f"{view.me.host} does not hold its membership"
-)
-_GATE: Final = Precondition[MoveView](
-    "gate-open", lambda view: view.gate_open, lambda view: f"the guard of {view.me.host} has shut the gate"
-)
-
-
-_NOT_PAUSED: Final = Precondition[MoveView]("not-paused", lambda view: not view.paused, lambda view: PAUSED)
 
 
 def _enter(view: MoveView) -> HoldersOutcome:
@@ -435,11 +432,7 @@ ADOPT: Final = ProtocolStep(
             "runs-here", lambda view: view.runs, lambda view: f"{view.vm} does not run on {view.me.host}"
         ),
         _MEMBER,
-        Precondition[MoveView](
-            "held-here",
-            lambda view: any(is_mine(one, view.me) for one in view.holders),
-            lambda view: f"{view.me.host} does not hold {view.vm}",
-        ),
+        _HELD_HERE,
     ),
     _adopt,
 )
@@ -456,11 +449,7 @@ RESUME: Final = ProtocolStep(
     ResumeOutcome,
     (
         _MEMBER,
-        Precondition[MoveView](
-            "held-here",
-            lambda view: any(is_mine(one, view.me) for one in view.holders),
-            lambda view: f"{view.me.host} does not hold {view.vm}",
-        ),
+        _HELD_HERE,
         Precondition[MoveView](
             "target-never-ran",
             lambda view: view.sent_to != "" and view.declined == view.sent_to,

@@ -377,8 +377,6 @@ NOBODYS: Final = ""
 FORMER_LIMIT: Final = 16
 """Lost Memberships that are kept of one host."""
 
-_replace = msgspec.structs.replace
-
 
 def is_nobodys(record: MemberRecord) -> bool:
     """Whether no machine has taken this Membership yet: it was made for a lost one."""

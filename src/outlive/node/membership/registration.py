@@ -40,17 +40,10 @@ _log = get_logger("node.membership")
 class Registration:
     """See the module. ``needed``: whether there is something to do; ``register`` does it."""
 
-    def __init__(self, shared: VmContext, *, nonce: str, isolated: Callable[[int], Awaitable[bool]]) -> None:
+    def __init__(self, node: VmContext, *, nonce: str, isolated: Callable[[int], Awaitable[bool]]) -> None:
         """``isolated``: whether storage or network isolates an epoch of this host now."""
-        self._shared = shared
-        self._domains = shared.domains
-        self._lease = shared.lease
-        self._desired = shared.desired
-        self._host = shared.host
+        self._node = node
         self._nonce = nonce
-        self._clock = shared.clock
-        self._decisions = shared.decisions
-        self._faults = shared.faults
         self._isolated = isolated
         self._whole_since: int | None = None
         """Number of the last renewal when everything here was seen to be taken over."""
@@ -58,8 +51,8 @@ class Registration:
     @property
     def needed(self) -> bool:
         """Whether something of an earlier epoch, or of an earlier incarnation of the store, may be left."""
-        record = self._lease.record
-        if record is None or not self._lease.held:
+        record = self._node.lease.record
+        if record is None or not self._node.lease.held:
             return False
         return self._old_epoch(record) > 0 or self._unregistered(record)
 
@@ -68,7 +61,7 @@ class Registration:
         return record.epoch - 1 if record.epoch - 1 > record.dead_through else 0
 
     def _unregistered(self, record: MemberRecord) -> bool:
-        return self._desired.incarnation not in ("", record.incarnation)
+        return self._node.desired.incarnation not in ("", record.incarnation)
 
     async def register(self) -> None:
         """Until nothing is left. Errors of the store are waited out; a lost membership ends it, to be begun again."""
@@ -78,39 +71,39 @@ class Registration:
                 if await self._round():
                     break
             except OutliveError as error:
-                _log.warning("membership.not_cleaned", host=self._host, error=str(error))
-            await self._clock.sleep(RETRY_S)
+                _log.warning("membership.not_cleaned", host=self._node.host, error=str(error))
+            await self._node.clock.sleep(RETRY_S)
             await self._read_desired_state()
 
     async def _read_desired_state(self) -> None:
         """The store may go back once more while something here does not end, and nobody else looks meanwhile."""
         try:
-            await self._desired.look()
+            await self._node.desired.look()
         except OutliveError as error:
-            _log.warning("membership.desired_state_not_read", host=self._host, error=str(error))
+            _log.warning("membership.desired_state_not_read", host=self._node.host, error=str(error))
 
     async def _round(self) -> bool:
         """One look at everything; whether nothing is left to do."""
-        record, me = self._lease.record, self._lease.me
+        record, me = self._node.lease.record, self._node.lease.me
         assert record is not None
-        entered = self._lease.entered
-        incarnation = self._desired.incarnation
-        paused = self._desired.cluster is not None and self._desired.cluster.paused
+        entered = self._node.lease.entered
+        incarnation = self._node.desired.incarnation
+        paused = self._node.desired.cluster is not None and self._node.desired.cluster.paused
         register = (entered is not None and entered.restored) or (
             (paused or record.incarnation != "") and self._unregistered(record)
         )
-        subject = ObjectRef(kind="Hypervisor", name=self._host)
+        subject = ObjectRef(kind="Hypervisor", name=self._node.host)
         if self._unregistered(record) and await self._isolated(record.epoch):
             # others may have been given what it is isolated from, and a store that went back does not say so
-            self._faults.activate(FaultCode.HOST_ISOLATED, subject, why=isolated_why(self._host))
+            self._node.faults.activate(FaultCode.HOST_ISOLATED, subject, why=isolated_why(self._node.host))
             return False
-        self._faults.clear(FaultCode.HOST_ISOLATED, subject)
-        await self._domains.look_once_started()
-        left = sorted(self._domains.creating)
-        for vm, domain in sorted(self._domains.by_vm.items()):
+        self._node.faults.clear(FaultCode.HOST_ISOLATED, subject)
+        await self._node.domains.look_once_started()
+        left = sorted(self._node.domains.creating)
+        for vm, domain in sorted(self._node.domains.by_vm.items()):
             if not await self._take_over(vm, domain, me, record, register=register):
                 left.append(vm)
-        if self._lease.me != me:
+        if self._node.lease.me != me:
             return False
         old_epoch = self._old_epoch(record)
         if old_epoch and not left and not self._is_on_record():
@@ -118,11 +111,11 @@ class Registration:
         if left or (old_epoch and not await self._prove(old_epoch, tuple(left))):
             self._whole_since = None
             return False
-        if self._lease.me != me:
+        if self._node.lease.me != me:
             return False  # entered anew while that was written: what was found was found for another epoch
         if incarnation:
-            self._lease.registered(incarnation)
-            self._lease.renew_soon()
+            self._node.lease.registered(incarnation)
+            self._node.lease.renew_soon()
         return True
 
     def _is_on_record(self) -> bool:
@@ -131,14 +124,14 @@ class Registration:
         The word that nothing is left is a swap on it, and must fail if the store goes back behind what it rests on. The
         first renewal that is acknowledged may have been sent before that; the one after it was not.
         """
-        now = self._lease.record
-        if now is None or not self._domains.by_vm:
+        now = self._node.lease.record
+        if now is None or not self._node.domains.by_vm:
             return now is not None
         if self._whole_since is None:
             self._whole_since = now.seq
         if now.seq >= self._whole_since + RENEWALS:
             return True
-        self._lease.renew_soon()
+        self._node.lease.renew_soon()
         return False
 
     async def _take_over(self, name: str, domain: Domain, me: Me, record: MemberRecord, *, register: bool) -> bool:
@@ -150,7 +143,7 @@ class Registration:
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             nonlocal refused, passed
-            refused, passed = "", self._lease.me != me or not self._is_here(name, domain.run_id)
+            refused, passed = "", self._node.lease.me != me or not self._is_here(name, domain.run_id)
             if passed:
                 return None
             entry = _entry(now, me, domain.run_id)
@@ -169,29 +162,31 @@ class Registration:
                 runs=stays,
                 register=register,
             )
-            outcome = self._decisions.use(_REHOLD, view, subject=name)
+            outcome = self._node.decisions.use(_REHOLD, view, subject=name)
             refused = outcome.refused.precondition if outcome.refused is not None else ""
             if refused:
                 return None
             self._whole_since = None
             return _replace(now.status, holders=outcome.holders)
 
-        vm = await self._shared.change(name, change)
+        vm = await self._node.change(name, change)
         if passed:
             return False  # what this round began with: the run has gone, or the host has entered anew meanwhile
-        if vm is None and (register or not self._shared.known(name)):
-            report_unknown(self._faults, self._host, name)
+        if vm is None and (register or not self._node.known(name)):
+            report_unknown(self._node.faults, self._node.host, name)
             return True
         if vm is not None and not refused:
             return True
         if refused == "membership-held":
             return False
-        _log.warning("membership.destroying", host=self._host, vm=name, run_id=domain.run_id, why=refused or "gone")
-        return await self._domains.destroy(name, run_id=domain.run_id)
+        _log.warning(
+            "membership.destroying", host=self._node.host, vm=name, run_id=domain.run_id, why=refused or "gone"
+        )
+        return await self._node.domains.destroy(name, run_id=domain.run_id)
 
     def _is_here(self, vm: str, run_id: str) -> bool:
         """Whether that run is here still: an entry that is written for one that has gone would say that it runs."""
-        domain = self._domains.by_vm.get(vm)
+        domain = self._node.domains.by_vm.get(vm)
         return domain is not None and domain.run_id == run_id
 
     async def _prove(self, old_epoch: int, left: tuple[str, ...]) -> bool:
@@ -201,16 +196,16 @@ class Registration:
             if record.dead_through >= old_epoch:
                 return None
             view = CleanedView(
-                host=self._host,
+                host=self._node.host,
                 record=record,
                 nonce=self._nonce,
                 old_epoch=old_epoch,
-                left=left + tuple(sorted(self._domains.creating)),
+                left=left + tuple(sorted(self._node.domains.creating)),
                 fence=record.fence.id,
             )
-            return self._decisions.use(_SELF_CLEAN, view, subject=self._host).record
+            return self._node.decisions.use(_SELF_CLEAN, view, subject=self._node.host).record
 
-        return await self._lease.write(change)
+        return await self._node.lease.write(change)
 
 
 def report_unknown(faults: FaultSet, host: str, vm: str) -> None:

@@ -8,7 +8,7 @@ A record that names another machine, or no record where this host remembers one,
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -286,17 +286,20 @@ def _cleaned(view: CleanedView) -> CleanedOutcome:
     return CleanedOutcome(record=record)
 
 
+_HELD_BY_ME: Final = Precondition[Any](
+    "held-by-me",
+    lambda view: view.record.state == "Held" and view.record.nonce == view.nonce,
+    lambda view: f"{view.host} is not held by this daemon",
+)
+
+
 SELF_CLEAN: Final = ProtocolStep(
     "safety.self-clean",
     "A host that came back says that nothing of its old epoch is left",
     CleanedView,
     CleanedOutcome,
     (
-        Precondition[CleanedView](
-            "held-by-me",
-            lambda view: view.record.state == "Held" and view.record.nonce == view.nonce,
-            lambda view: f"{view.host} is not held by this daemon",
-        ),
+        _HELD_BY_ME,
         Precondition[CleanedView](
             "later-epoch",
             lambda view: view.record.epoch == view.old_epoch + 1 and view.old_epoch > view.record.dead_through,
@@ -310,9 +313,6 @@ SELF_CLEAN: Final = ProtocolStep(
     ),
     _cleaned,
 )
-
-
-_replace = msgspec.structs.replace
 
 
 class RenewView(Part, frozen=True, kw_only=True):
@@ -447,11 +447,7 @@ LEAVE: Final = ProtocolStep(
     LeaveView,
     LeaveOutcome,
     (
-        Precondition[LeaveView](
-            "held-by-me",
-            lambda view: view.record.state == "Held" and view.record.nonce == view.nonce,
-            lambda view: f"{view.host} is not held by this daemon",
-        ),
+        _HELD_BY_ME,
         Precondition[LeaveView](
             "nothing-runs",
             lambda view: not view.domains,
