@@ -29,7 +29,7 @@ from outlive.node.ports import GuardPort, MachinePort
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import Cluster, FormerMembership, Hypervisor, MemberRecord, Membership, ObjectMeta, Proof, R
 from outlive.resources.cluster import CLUSTER
-from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons.faults import FaultCode, fault_message
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.steps import refuses
 from outlive.store import Store
@@ -67,19 +67,12 @@ class JoinResult(msgspec.Struct, frozen=True, kw_only=True):
 class Blocked(Exception):
     """The host cannot enter now; ``code`` names the fault, ``message`` says why, ``remedy`` what to do."""
 
-    def __init__(self, code: FaultCode, message: str, remedy: str) -> None:
-        super().__init__(message)
+    def __init__(self, code: FaultCode, host: str, why: str = "", remedy: str = "") -> None:
+        said = fault_message(code, host, {"why": why, "remedy": remedy})
+        super().__init__(said.text)
         self.code = code
-        self.message = message
-        self.remedy = remedy
-
-
-def gone_remedy(host: str) -> str:
-    """What to do about a Membership that is gone from a store that was not restored."""
-    return (
-        f"restore Membership/{host}; or switch {host} off, then: "
-        f'outlive fence {host} --confirm-off --reason "..."; it joins again when it is switched on'
-    )
+        self.message = said.text
+        self.remedy = said.remedy
 
 
 class JoinProcedure:
@@ -206,7 +199,7 @@ class JoinProcedure:
         if not await self._pause.report(self._host, {remembered.incarnation}, stamps=False):
             return False
         if await self._read(Hypervisor, self._host) is None:
-            raise unknown_host(self._host)
+            raise Blocked(FaultCode.HOST_UNKNOWN, self._host)
         return True
 
     async def gone_with_a_backup(self) -> bool:
@@ -240,6 +233,7 @@ class JoinProcedure:
             why = str(error) or f"no answer in {DISK_LIMIT_S:g} s"
             raise Blocked(
                 FaultCode.HOST_CANNOT_JOIN,
+                self._host,
                 f"{self._host} cannot read or write down on its own disk what it is a member of: {why}",
                 f"see to the disk of {self._host}: whether it is full, and whether it can be written",
             ) from error
@@ -323,6 +317,7 @@ class JoinProcedure:
             left = self._domains.names()
             raise Blocked(
                 FaultCode.HOST_NOT_EMPTY,
+                self._host,
                 f"{self._host} cannot be emptied: {len(left)} domains are left, such as {left[0]}",
                 "destroy them by hand, or reboot the host",
             )
@@ -348,15 +343,6 @@ def lifted(view: JoinView) -> JoinView:
     return _replace(view, remembered=None, record=record)
 
 
-def unknown_host(host: str) -> Blocked:
-    """Why a host waits whose document is not there."""
-    return Blocked(
-        FaultCode.HOST_UNKNOWN,
-        f"Hypervisor/{host} is not in the store, so {host} does not join; what runs there runs on",
-        f"apply the document of {host} again (outlive apply -f FILE), or import the inventory that it is in",
-    )
-
-
 def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:
     assert outcome.refused is not None
     why, precondition = outcome.refused.why, outcome.refused.precondition
@@ -364,12 +350,12 @@ def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:
         case "same-machine":
             return Refused(why, remedy="give this machine another name, or delete the Membership of the old one")
         case "never-a-member":
-            return Blocked(FaultCode.MEMBERSHIP_GONE, why, gone_remedy(view.host))
+            return Blocked(FaultCode.MEMBERSHIP_GONE, view.host, why)
         case "not-isolated":
-            return Blocked(FaultCode.HOST_ISOLATED, why, f"reboot {view.host}: it joins then, and its isolation ends")
+            return Blocked(FaultCode.HOST_ISOLATED, view.host, why)
         case "nothing-runs":
-            return Blocked(FaultCode.HOST_NOT_EMPTY, why, "stop the domains on it before it registers")
-    return Blocked(FaultCode.HOST_CANNOT_JOIN, why, "see docs/concepts/safety.md")
+            return Blocked(FaultCode.HOST_NOT_EMPTY, view.host, why, "stop the domains on it before it registers")
+    return Blocked(FaultCode.HOST_CANNOT_JOIN, view.host, why, "see docs/concepts/safety.md")
 
 
 NOBODYS: Final = ""

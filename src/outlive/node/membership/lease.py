@@ -21,7 +21,7 @@ from outlive.base.logging import get_logger
 from outlive.node.fencing.policy import DesiredState
 from outlive.node.membership.guard import UNARMED, GuardArming
 from outlive.node.membership.holders import Me
-from outlive.node.membership.join import Blocked, JoinProcedure, JoinResult, gone_remedy
+from outlive.node.membership.join import Blocked, JoinProcedure, JoinResult
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import RENEW, LeaseState, LeaseView, RenewView, lease_state
 from outlive.node.ports import GuardPort
@@ -415,7 +415,7 @@ class LeaseRenewer:
             await self.enter(restored=True)
             return
         why = f"Membership/{self._host} is gone, and {self._host} starts no virtual machine any more"
-        self._report_blocked(Blocked(FaultCode.MEMBERSHIP_GONE, why, gone_remedy(self._host)))
+        self._report_blocked(Blocked(FaultCode.MEMBERSHIP_GONE, self._host, why))
 
     def _lose(self) -> None:
         was, self._held = self._held, False
