@@ -32,10 +32,9 @@ from outlive.store import Store, compare_and_swap, read
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Section ``node``: how a daemon works, where ``Hypervisor.spec`` says nothing.
+    """Section ``node``."""
 
-    The timing of fencing is not here: it is a profile, because fencers and hosts have to agree upon it.
-    """
+    # the timing of fencing is not here: it is a profile, because fencers and hosts have to agree upon it
 
     look: Duration = Duration(5.0)
     """How often the daemon reads what is wanted of its host, and lists its domains in case one ended by itself."""
