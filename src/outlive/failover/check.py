@@ -8,7 +8,7 @@ Memberships that are not as far apart as asked are faults here, although no clea
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -17,7 +17,7 @@ from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.culprits import removals
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.rules import fits, may_run_on
-from outlive.failover.separation import Separation, separations
+from outlive.failover.separation import ANTI_AFFINITY, ServerGroup, groups_of
 from outlive.failover.topology import Topology
 
 
@@ -80,7 +80,7 @@ def check(given: CheckInput) -> CheckResult:
     found = [
         *_stale(given.slots, views),
         *(_violation(breach) for breach in index.breaches()),
-        *(_apart(one) for one in separations(given.vms, given.slots, topology, given.required)),
+        *separations(given.vms, given.slots, topology, given.required),
     ]
     return CheckResult(
         allocations=sum(len(slot.members) for slot in given.slots),
@@ -110,17 +110,6 @@ def _stale(slots: tuple[SlotView, ...], views: Mapping[str, VmView]) -> Iterator
                 yield Violation(fault=Fault.NOT_ALLOWED, vm=member, slots=(slot.name,), host=slot.host, message=text)
 
 
-def _apart(one: Separation) -> Violation:
-    return Violation(
-        fault=Fault(one.why),
-        vm=one.vm,
-        slots=(one.slot,),
-        host=one.host,
-        others=one.others,
-        message=one.detail,
-    )
-
-
 def _violation(breach: Breach) -> Violation:
     return Violation(
         fault=Fault(f"rule-{breach.rule}"),
@@ -130,3 +119,98 @@ def _violation(breach: Breach) -> Violation:
         others=breach.others,
         message=breach.sentence(),
     )
+
+
+def separations(
+    vms: Iterable[VmView], slots: Sequence[SlotView], topology: Topology, required: Mapping[str, int]
+) -> list[Violation]:
+    """The memberships that are not as asked, by VM and slot, each once for each reason.
+
+    Where two of a VM's slots are too near to each other, the later one by name is told. Without ``required`` affinity
+    is not judged, because it is not known how many hosts a group may use.
+    """
+    views = {vm.id: vm for vm in vms}
+    groups = groups_of(tuple(views.values()), required) if topology.server_groups else ()
+    if not groups and not topology.apart:
+        return []
+    concerned = views.keys() if topology.apart else {vm for group in groups for vm in group.members}
+    mine: dict[str, list[SlotView]] = {}
+    for slot in sorted(slots, key=lambda one: one.name):
+        for member in slot.members:
+            if member in concerned:
+                mine.setdefault(member, []).append(slot)
+    found = list(_in_one_domain(views, mine, topology)) if topology.apart else []
+    for group in groups:
+        found += _too_near(group, mine) if group.policy == ANTI_AFFINITY else _too_far(group, mine)
+    return sorted(found, key=lambda one: (one.vm, one.slots, one.fault, one.message))
+
+
+def _in_one_domain(
+    views: Mapping[str, VmView], mine: Mapping[str, Sequence[SlotView]], topology: Topology
+) -> Iterator[Violation]:
+    for vm, slots in mine.items():
+        for domain, values in topology.apart.items():
+            seen: dict[str, str] = {}
+            own = values.get(views[vm].host)
+            if own is not None:
+                seen[own] = f"where the VM runs on {views[vm].host}"
+            for slot in slots:
+                value = values.get(slot.host)
+                if value is None:
+                    continue
+                if value in seen:
+                    detail = f"slot {slot.name} of VM {vm} on {slot.host} is in {domain} {value}, {seen[value]}"
+                    yield Violation(fault=Fault.DOMAIN, vm=vm, slots=(slot.name,), host=slot.host, message=detail)
+                seen.setdefault(value, f"like its slot {slot.name} on {slot.host}")
+
+
+def _too_near(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Iterator[Violation]:
+    """Of an anti-affinity group: slots where a peer runs, or has a slot."""
+    runs: dict[str, list[str]] = {}
+    holds: dict[str, list[str]] = {}
+    for member, at in group.members.items():
+        runs.setdefault(at, []).append(member)
+        for host in sorted({slot.host for slot in mine.get(member, ())}):
+            holds.setdefault(host, []).append(member)
+    for member in group.members:
+        for slot in mine.get(member, ()):
+            near = [peer for peer in runs.get(slot.host, ()) if peer != member]
+            also = [peer for peer in holds[slot.host] if peer != member]
+            what = [
+                f"{' and '.join(peers)} of its anti-affinity group {word}"
+                for peers, word in ((near, "runs"), (also, "has a slot"))
+                if peers
+            ]
+            if what:
+                yield Violation(
+                    vm=member,
+                    slots=(slot.name,),
+                    fault=Fault.SERVER_GROUP,
+                    host=slot.host,
+                    others=tuple(sorted({*near, *also})),
+                    message=f"slot {slot.name} of VM {member} is on {slot.host}, where {', and '.join(what)}",
+                )
+
+
+def _too_far(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Iterator[Violation]:
+    """Of an affinity group: slots on hosts beyond as many as the largest need, those that fewest members use."""
+    users: dict[str, set[str]] = {}
+    for member in group.members:
+        for slot in mine.get(member, ()):
+            if slot.ready is not False:
+                users.setdefault(slot.host, set()).add(member)
+    if not group.need or len(users) <= group.need:
+        return
+    kept = set(sorted(users, key=lambda host: (-len(users[host]), host))[: group.need])
+    for member in group.members:
+        for slot in mine.get(member, ()):
+            if slot.ready is not False and slot.host not in kept:
+                yield Violation(
+                    vm=member,
+                    slots=(slot.name,),
+                    fault=Fault.SERVER_GROUP,
+                    host=slot.host,
+                    others=tuple(vm for vm in group.members if vm != member),
+                    message=f"slot {slot.name} of VM {member} is on {slot.host}; its affinity group has slots on "
+                    f"{len(users)} hosts and needs {group.need}, so that its VMs would not land together",
+                )

@@ -26,12 +26,12 @@ Membership = tuple[str, str]
 
 
 class Culprit(NamedTuple):
-    """A membership that has to go. ``moved_to`` is where the VM runs now, if that is the cause."""
+    """A membership that has to go."""
 
     slot: str
     vm: str
-    moved_to: str | None = None
     breach: Breach | None = None
+    """What is broken by it; ``None`` where the VM runs elsewhere than recorded."""
 
 
 def find_culprits(
@@ -43,7 +43,7 @@ def find_culprits(
     between such members alone cannot be resolved and is left.
     """
     found = [
-        Culprit(slot.name, vm, moved_to=locations[vm])
+        Culprit(slot.name, vm)
         for slot in slots
         for vm, host in slot.members.items()
         if vm in locations and locations[vm] != host

@@ -28,16 +28,6 @@ class ResolvedSize(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cpu_milli: int = 0
     memory_bytes: int = 0
 
-    @property
-    def vcpus(self) -> int:
-        """Whole cores, rounded up, as a placement request says it."""
-        return -(-self.cpu_milli // MILLI)
-
-    @property
-    def memory_mib(self) -> int:
-        """MiB, rounded up, as a placement request says it."""
-        return -(-self.memory_bytes // MIB)
-
 
 def is_consistent(group: FlavorGroupSpec) -> bool:
     """Whether a group may be used for sizing.

@@ -51,10 +51,11 @@ class TopologyChoice(msgspec.Struct, frozen=True, kw_only=True):
         return self.unit != HOST_UNIT or bool(self.apart)
 
     def of(self, hosts: Iterable[HostView]) -> Topology:
-        """The topology of these hosts."""
-        if not self.domains:
-            return Topology(server_groups=self.server_groups)
-        return topology_of(hosts, unit=self.unit, apart=self.apart, server_groups=self.server_groups)
+        """The topology of these hosts: all hosts with the same value of the domain ``unit`` are one unit."""
+        views = list(hosts) if self.domains else []
+        units = {host.name: name for host in views if (name := unit_of(host.domains, self.unit)) is not None}
+        apart = {domain: _values(views, domain) for domain in sorted(set(self.apart))}
+        return Topology(units=units, apart=apart, server_groups=self.server_groups)
 
 
 def unit_of(domains: Mapping[str, str], domain: str) -> str | None:
@@ -63,19 +64,6 @@ def unit_of(domains: Mapping[str, str], domain: str) -> str | None:
     The unit's name, ``rack=r3``, cannot be a host's.
     """
     return f"{domain}={domains[domain]}" if domain != HOST_UNIT and domain in domains else None
-
-
-def topology_of(
-    hosts: Iterable[HostView], *, unit: str = HOST_UNIT, apart: Iterable[str] = (), server_groups: bool = True
-) -> Topology:
-    """The topology of these hosts: all hosts with the same value of the domain ``unit`` are one unit."""
-    views = list(hosts)
-    units = {host.name: name for host in views if (name := unit_of(host.domains, unit)) is not None}
-    return Topology(
-        units=units,
-        apart={name: _values(views, name) for name in sorted(set(apart))},
-        server_groups=server_groups,
-    )
 
 
 def _values(hosts: Iterable[HostView], domain: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from outlive.failover.analysis.survival import (
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.rules import fits
-from outlive.failover.topology import topology_of
+from outlive.failover.topology import TopologyChoice
 
 
 class Fleet:
@@ -33,7 +33,7 @@ class Fleet:
     def __init__(self, seed: int, by: str) -> None:
         random = Random(seed)
         self.hosts, self.vms, self.slots = broken_fleet(random)
-        self.units = topology_of(self.hosts, unit=by).units
+        self.units = TopologyChoice(unit=by).of(self.hosts).units
         self.required = {vm.id: random.randint(0, 2) for vm in self.vms}
         self.priorities = {vm.id: random.randint(0, 2) for vm in self.vms if random.random() < 0.5}
         self.location = located(self.vms, self.slots)

@@ -15,7 +15,7 @@ from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.rules import fits
-from outlive.failover.topology import topology_of
+from outlive.failover.topology import TopologyChoice
 
 FLEETS = 1_000
 BATCHES = 5
@@ -71,7 +71,7 @@ def test_tolerance_equals_brute_force_on_random_states_by_hosts_and_by_racks(bat
         hosts, vms, slots = broken_fleet(Random(seed))
         location = located(vms, slots)
         for by in ("host", "rack"):
-            units = topology_of(hosts, unit=by).units
+            units = TopologyChoice(unit=by).of(hosts).units
             result = judged(vms, slots, units)
             expected = {vm.id: brute_force(vm, slots, units, location) for vm in vms}
             assert result.vms == expected, (seed, by)
@@ -90,7 +90,7 @@ def judged(vms: Sequence[VmView], slots: Sequence[SlotView], units: Mapping[str,
 def test_the_failures_named_for_a_weak_vm_are_too_many_and_as_few_as_can_be() -> None:
     for seed in range(200):
         hosts, vms, slots = broken_fleet(Random(seed))
-        units = topology_of(hosts, unit="rack").units
+        units = TopologyChoice(unit="rack").of(hosts).units
         location = located(vms, slots)
         for weak in judged(vms, slots, units).weakest:
             assert len(set(weak.case)) == weak.tolerance + 1

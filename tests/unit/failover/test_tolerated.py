@@ -11,7 +11,7 @@ from outlive.base.random import Random
 from outlive.failover.analysis.coverage import CoverageInput, assess_state
 from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceSums, judge_broken, tolerance
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.topology import topology_of
+from outlive.failover.topology import TopologyChoice
 
 
 @pytest.mark.slow
@@ -20,7 +20,7 @@ def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
         hosts, vms, slots = broken_fleet(Random(seed))
         required = {vm.id: 1 + number % 2 for number, vm in enumerate(vms[: 1 + seed % 8])}
         for unit in ("host", "rack"):
-            topology = topology_of(hosts, unit=unit)
+            topology = TopologyChoice(unit=unit).of(hosts)
             index = ConflictIndex.build(slots, topology=topology, locations={vm.id: vm.host for vm in vms})
             broken = frozenset(index.faulty())
             views, named = {vm.id: vm for vm in vms}, {slot.name: slot for slot in slots}

@@ -11,7 +11,7 @@ from tests.support.literal_rules import DependencyGraph
 from tests.support.separation import barred
 
 from outlive.base.random import Random
-from outlive.failover.check import CheckInput, Fault, check
+from outlive.failover.check import CheckInput, Fault, check, separations
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.culprits import find_culprits
 from outlive.failover.model import HostView, SlotView, VmView
@@ -20,9 +20,9 @@ from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
-from outlive.failover.separation import groups_of, separations
+from outlive.failover.separation import groups_of
 from outlive.failover.sizing import resolve_size
-from outlive.failover.topology import Topology, topology_of
+from outlive.failover.topology import Topology, TopologyChoice
 
 GIB = 2**30
 BIG = 64
@@ -150,7 +150,7 @@ def planned(
 @pytest.mark.parametrize("seed", range(60))
 def test_a_plan_with_racks_as_units_survives_every_set_of_so_many_racks(seed: int) -> None:
     _, vms, hosts, _ = fleet(seed, grouped=False)
-    topology = topology_of(hosts, unit="rack")
+    topology = TopologyChoice(unit="rack").of(hosts)
     unit = topology.unit
     k = 1 + seed % 3
     result = planned(vms, hosts, dict.fromkeys((vm.id for vm in vms), k), topology)
@@ -206,7 +206,7 @@ def test_no_forbidden_combination_appears_in_a_thousand_plans(block: int) -> Non
         random, vms, hosts, required = fleet(seed)
         unit = random.choice(["host", "host", "rack"])
         apart = random.choice([(), ("rack",), ("power", "rack")])
-        topology = topology_of(hosts, unit=unit, apart=apart)
+        topology = TopologyChoice(unit=unit, apart=apart).of(hosts)
         result = planned(vms, hosts, required, topology, packing=seed % 20 == 0)
         assert forbidden(vms, result.slots, topology, required) == []
         assert separations(vms, result.slots, topology, required) == []
@@ -221,9 +221,9 @@ def test_no_forbidden_combination_appears_in_a_thousand_plans(block: int) -> Non
 def assigned(seed: int) -> tuple[list[VmView], tuple[SlotView, ...], AssignInput]:
     """A cycle over a state that was planned without regard to separation."""
     random, vms, hosts, required = fleet(seed)
-    topology = topology_of(
-        hosts, unit=random.choice(["host", "rack"]), apart=random.choice([(), ("rack",), ("power",)])
-    )
+    topology = TopologyChoice(
+        unit=random.choice(["host", "rack"]), apart=random.choice([(), ("rack",), ("power",)])
+    ).of(hosts)
     names = tuple(host.name for host in hosts)
     slots = planned(vms, hosts, {vm: need // 2 for vm, need in required.items()}, Topology(server_groups=False)).slots
     needs = tuple(

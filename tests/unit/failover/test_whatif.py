@@ -13,10 +13,10 @@ from outlive.failover.analysis.drain.order import order_drain
 from outlive.failover.analysis.drain.search import Search
 from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Move, Step, Stuck
 from outlive.failover.analysis.whatif.answers import Short, WholeRemedy
+from outlive.failover.check import separations
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Join, Leave, Offer, Open
 from outlive.failover.planner.plan import PlanInput, plan
-from outlive.failover.separation import separations
 from outlive.failover.topology import Topology
 
 GIB = 2**30

@@ -15,7 +15,7 @@ from outlive.base.errors import NotFound, Usage
 from outlive.base.wording import count_of, listing
 from outlive.failover.analysis.survival import FailuresResult, Lost, LostReason, Method
 from outlive.failover.model import HostView
-from outlive.failover.topology import HOST_UNIT, topology_of
+from outlive.failover.topology import HOST_UNIT, TopologyChoice
 
 KNOWN_SHOWN = 10
 """Names that are told where somebody asked for one that there is not."""
@@ -62,7 +62,7 @@ def units_by(views: Sequence[HostView], unit: str) -> dict[str, str]:
     """Host → unit of failure; ``NotFound`` for a domain that no host is in."""
     if unit != HOST_UNIT:
         _check(unit, {name for view in views for name in view.domains}, "failure domain", "no host is in any")
-    return topology_of(views, unit=unit).units
+    return TopologyChoice(unit=unit).of(views).units
 
 
 def _named(views: Sequence[HostView], hosts: Sequence[str], domains: Sequence[str]) -> Question:

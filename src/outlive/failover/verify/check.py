@@ -62,16 +62,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Accept a certificate in which VMs are certified for fewer failures than they need slots."""
 
 
-def verify(
-    state: bytes,
-    certificate: bytes,
-    options: Options | None = None,
-    *,
-    places: tuple[str, str] = ("state", "certificate"),
-) -> Verdict:
-    """The verdict on two files; ``BadInput`` where one cannot be read. ``places``: what to call them."""
+def verify(state: bytes, certificate: bytes, options: Options | None = None) -> Verdict:
+    """The verdict on two files; ``BadInput`` where one cannot be read."""
     with collector_paused():
-        return check(read_facts(state, places[0]), read_certificate(certificate, places[1]), options)
+        return check(read_facts(state, "state"), read_certificate(certificate), options)
 
 
 def check(
@@ -178,10 +172,10 @@ class VerifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     objects: tuple[dict[str, Any], ...]
     """The state's objects as JSON, as in a state file."""
     certificate: CertifiedState
-    wishes: Options = Options()
+    options: Options = Options()
 
 
 def decide(given: VerifyInput) -> Verdict:
     """The verdict; ``BadInput`` names the object that is none."""
     wire = {"takenAt": "1970-01-01T00:00:00Z", "objects": given.objects}
-    return check(read_facts(msgspec.json.encode(wire), "input"), given.certificate, given.wishes)
+    return check(read_facts(msgspec.json.encode(wire), "input"), given.certificate, given.options)

@@ -23,7 +23,7 @@ from outlive.failover.report.html.figures import (
 from outlive.failover.report.html.heatmap import heat_map, hosts_table
 from outlive.failover.report.html.page import Bar, Card, Table, render
 from outlive.failover.snapshot import Snapshot
-from outlive.failover.topology import HOST_UNIT, topology_of
+from outlive.failover.topology import HOST_UNIT, TopologyChoice
 
 UNCOVERED_SHOWN = 200
 """VMs without their slots that are listed; the count is of all."""
@@ -44,7 +44,7 @@ def coverage_picture(gathered: Snapshot, result: CoverageResult, *, source: str,
                 vms=gathered.counted,
                 required=gathered.required,
                 slots=gathered.observation.slots,
-                units=topology_of(views, unit=one).units,
+                units=TopologyChoice(unit=one).of(views).units,
             )
         )
         for one in dict.fromkeys((unit, HOST_UNIT, *domains))
