@@ -172,10 +172,10 @@ class VerifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     objects: tuple[dict[str, Any], ...]
     """The state's objects as JSON, as in a state file."""
     certificate: CertifiedState
-    options: Options = Options()
+    wishes: Options = Options()
 
 
 def decide(given: VerifyInput) -> Verdict:
     """The verdict; ``BadInput`` names the object that is none."""
     wire = {"takenAt": "1970-01-01T00:00:00Z", "objects": given.objects}
-    return check(read_facts(msgspec.json.encode(wire), "input"), given.certificate, given.options)
+    return check(read_facts(msgspec.json.encode(wire), "input"), given.certificate, given.wishes)
