@@ -121,26 +121,28 @@ async def explain(
         output.show(groups, lambda: fleet_lines(groups, wide=output.wide))
         return None if groups.covered == groups.required else ExitCode.NO
     assert vm is not None, "either a VM or the fleet is asked about"
-    told = explainer.explain(vm, shown=SHOWN if output.form is Form.TABLE else None)
-    output.show(told, lambda: vm_lines(told))
-    return None if told.covered else ExitCode.NO
+    explanation = explainer.explain(vm, shown=SHOWN if output.form is Form.TABLE else None)
+    output.show(explanation, lambda: vm_lines(explanation))
+    return None if explanation.covered else ExitCode.NO
 
 
-def vm_lines(told: Explanation) -> list[Any]:
+def vm_lines(explanation: Explanation) -> list[Any]:
     """The answer for people: what it is, why, what helps, and then the details."""
-    lines: list[Any] = [_sentence(told.text)]
-    promises = [(one.slot, one.host, one.counts, one.text) for one in told.promises]
+    lines: list[Any] = [_sentence(explanation.text)]
+    promises = [(one.slot, one.host, one.counts, one.text) for one in explanation.promises]
     lines += cut_table(("Slot", "Host", "Counts", "What it is worth"), promises)
-    if told.covered:
+    if explanation.covered:
         return lines
-    lines += ["", *map(_sentence, told.summary)]
-    if told.remedy is not None:
-        lines += ["", f"What helps: {told.remedy.text}."]
-    if told.otherwise is not None:
-        lines.append(f"Or: {told.otherwise.text}.")
-    hosts = [(one.host, one.reason, one.message) for one in told.hosts]
-    slots = [(one.slot, one.host, one.reason, one.message) for one in told.slots]
-    refused, unfit = (sum(one.count for one in tallies) for tallies in (told.host_tallies, told.slot_tallies))
+    lines += ["", *map(_sentence, explanation.summary)]
+    if explanation.remedy is not None:
+        lines += ["", f"What helps: {explanation.remedy.text}."]
+    if explanation.otherwise is not None:
+        lines.append(f"Or: {explanation.otherwise.text}.")
+    hosts = [(one.host, one.reason, one.message) for one in explanation.hosts]
+    slots = [(one.slot, one.host, one.reason, one.message) for one in explanation.slots]
+    refused, unfit = (
+        sum(one.count for one in tallies) for tallies in (explanation.host_tallies, explanation.slot_tallies)
+    )
     return [
         *lines,
         *cut_table(("Host", "Reason", "Why no new slot"), hosts, total=refused, noun="hosts"),
@@ -148,17 +150,17 @@ def vm_lines(told: Explanation) -> list[Any]:
     ]
 
 
-def fleet_lines(told: FleetExplanation, *, wide: bool) -> list[Any]:
+def fleet_lines(explanation: FleetExplanation, *, wide: bool) -> list[Any]:
     """All groups for people, the largest first."""
-    lines: list[Any] = [_sentence(told.text)]
+    lines: list[Any] = [_sentence(explanation.text)]
     rows = []
-    for one in told.groups:
+    for one in explanation.groups:
         names = one.vms if wide else one.vms[:3]
         more = one.count - len(names)
         named = ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
         rows.append((one.count, one.reason, one.who, one.text, named))
-    if told.everybody:
-        lines.append(_sentence(told.everybody))
+    if explanation.everybody:
+        lines.append(_sentence(explanation.everybody))
     return [*lines, *cut_table(("VMs", "Reason", "Need", "What helps", "Which"), rows, numbers=("VMs",))]
 
 

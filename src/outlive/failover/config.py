@@ -105,7 +105,7 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         """The same with absent values filled.
 
         Empty text, a zero duration, null and 0 for ``maxVMsToProcess`` count as absent; the nullable numbers keep an
-        explicit 0. A zero short pause is a wish, and an absent one-per-host limit means true.
+        explicit 0. A short pause of zero is kept, and an absent one-per-host limit means true.
         """
         requirements = self.flavor_failover_requirements
         one_each = self.limit_one_new_reservation_per_hypervisor

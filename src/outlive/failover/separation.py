@@ -27,7 +27,7 @@ Ints = NDArray[np.int64]
 AFFINITY = "affinity"
 ANTI_AFFINITY = "anti-affinity"
 POLICIES = (AFFINITY, ANTI_AFFINITY)
-"""The policies of server groups that bind slots; others are wishes to placement alone."""
+"""The policies of server groups that bind slots; placement alone regards the others."""
 
 
 class ServerGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

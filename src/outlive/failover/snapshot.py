@@ -227,16 +227,16 @@ async def placement_offers(
     what was gathered is asked, with these ``options`` if any."""
     with_project = pins_projects(gathered.observation.hypervisors)
     views = {vm.id: vm for vm in gathered.vms}
-    wishes = [wanted(views[vm], count, gathered.sizes[vm], with_project=with_project) for vm, count in needed.items()]
+    requests = [wanted(views[vm], count, gathered.sizes[vm], with_project=with_project) for vm, count in needed.items()]
     offers = await gather_offers(
         placement or InProcessPlacement(_Local(gathered.engine, options), gathered.fleet),
         Caller(profile=gathered.settings.upkeep.profile, beside_slots=beside_slots),
-        wishes,
+        requests,
         requests={},
         request_id="",
         with_new=with_new,
     )
-    return {wish.vm.id: wish.offer_class for wish in wishes}, offers
+    return {one.vm.id: one.offer_class for one in requests}, offers
 
 
 def _needed(gathered: Snapshot, *, everybody: bool) -> dict[str, int]:

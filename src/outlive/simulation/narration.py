@@ -2,8 +2,8 @@
 
 Every step of the safety protocol is one write of one object, so ``narrate`` compares what was there with what is
 there now: a host condemned, proven dead, back in a new epoch; a VM given to a slot, seen running; a fault raised.
-Renewals and figures that change every few seconds are not told. Events that are loud make the story; the others stand
-beside them in the history, which violations quote.
+Renewals and figures that change every few seconds are not recorded. Loud events make the story; the others are only in
+the history, which violations quote.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from outlive.simulation.history import HistoryEvent
 from outlive.simulation.stores import Author
 
 TOGETHER_S: Final = 1.5
-"""Sentences of one key that follow this closely on the first are told as one."""
-TRIES_TOLD: Final = 2
-"""Attempts of one fence that are told unless everything is asked for."""
+"""Sentences of one key that follow this closely on the first are printed as one."""
+TRIES_PRINTED: Final = 2
+"""Attempts of one fence that are printed unless everything is asked for."""
 NAMES_SHOWN: Final = 4
 """Names and places that such a sentence lists."""
 NAMES_CHARACTERS: Final = 80
@@ -37,64 +37,64 @@ Event = HistoryEvent
 
 def narrate(before: Resource | None, after: Resource | None, author: Author) -> list[Event]:
     """What one write says; often nothing."""
-    tell = _TELLERS.get(type(after if after is not None else before))
-    return tell(before, after, author) if tell is not None else []
+    report = _NARRATORS.get(type(after if after is not None else before))
+    return report(before, after, author) if report is not None else []
 
 
 def _membership(before: Membership | None, after: Membership | None, author: Author) -> list[Event]:
     host = (after or before).name  # type: ignore[union-attr]
-    told: list[Event] = []
+    events: list[Event] = []
 
-    def tell(kind: str, text: str, *, loud: bool = True, key: str = "", many: str = "") -> None:
-        told.append(Event(kind=kind, subject=host, text=text, loud=loud, key=key, many=many))
+    def report(kind: str, text: str, *, loud: bool = True, key: str = "", many: str = "") -> None:
+        events.append(Event(kind=kind, subject=host, text=text, loud=loud, key=key, many=many))
 
     if after is None:
-        tell("join", f"the membership of {host} is deleted by {author.process}")
-        return told
+        report("join", f"the membership of {host} is deleted by {author.process}")
+        return events
     if before is None:
         if is_nobodys(after.record):
-            tell("join", f"{host} gets a membership again, which is dead until the host takes it")
+            report("join", f"{host} gets a membership again, which is dead until the host takes it")
         else:
-            tell("join", f"{host} joins", key="join", many="{n} hosts join")
-        return told
+            report("join", f"{host} joins", key="join", many="{n} hosts join")
+        return events
     old, new = before.record, after.record
     if old.state != new.state:
         if new.state == "Revoked":
-            tell("fence", f"{host} is condemned by {new.fence.by}{_why(new.fence.reason)}")
+            report("fence", f"{host} is condemned by {new.fence.by}{_why(new.fence.reason)}")
         elif new.state == "Released":
-            tell("join", f"{host} leaves in good order")
+            report("join", f"{host} leaves in good order")
         else:
             epoch = f"in epoch {new.epoch} " if new.epoch > old.epoch else ""
-            tell("join", f"{host} is back {epoch}{_with_what(after)}")
+            report("join", f"{host} is back {epoch}{_with_what(after)}")
     elif new.epoch > old.epoch:
-        tell("join", f"{host} joins again, in epoch {new.epoch}")
+        report("join", f"{host} joins again, in epoch {new.epoch}")
     elif old.nonce != new.nonce:
-        tell("join", f"another daemon of {host} holds epoch {new.epoch}", loud=False)
+        report("join", f"another daemon of {host} holds epoch {new.epoch}", loud=False)
     if new.dead_through > old.dead_through:
-        tell("proof", _dead(host, after), loud=new.state != "Released")
+        report("proof", _dead(host, after), loud=new.state != "Released")
     elif len(new.fence.findings) > len(old.fence.findings):
         found = new.fence.findings[-1]
-        tell("fence", f"a first proof against {host}, by {found.kind}: {found.evidence}")
+        report("fence", f"a first proof against {host}, by {found.kind}: {found.evidence}")
     if new.cut.scope and (new.cut.through, new.cut.scope) != (old.cut.through, old.cut.scope):
-        tell("fence", f"{host} is shut out of {len(new.cut.scope)} disks and ports")
+        report("fence", f"{host} is shut out of {len(new.cut.scope)} disks and ports")
     elif old.cut.scope and not new.cut.through:
-        tell("fence", f"{host} is not isolated any more")
+        report("fence", f"{host} is not isolated any more")
     if old.fence.id and old.fence.id == new.fence.id:
         if old.fence.by != new.fence.by:
-            tell("fence", f"{new.fence.by} takes the fence of {host} over from {old.fence.by}")
+            report("fence", f"{new.fence.by} takes the fence of {host} over from {old.fence.by}")
         if new.fence.attempt > old.fence.attempt:
             first = new.fence.attempt == 1
             text = f"{new.fence.by} {f'looks for a proof that {host} is dead' if first else 'tries again'}"
-            tell("fence", text, loud=new.fence.attempt <= TRIES_TOLD)
+            report("fence", text, loud=new.fence.attempt <= TRIES_PRINTED)
         if new.fence.phase == "unconfirmed" != old.fence.phase:
-            tell("fence", f"nothing proves yet that {host} is dead{_why(new.fence.unproven_why)}")
+            report("fence", f"nothing proves yet that {host} is dead{_why(new.fence.unproven_why)}")
     if new.guard.armed != old.guard.armed:
         word = "armed" if new.guard.armed else "disarmed"
-        tell("guard", f"the guard of {host} is {word}", key=word, many=f"the guards of {{n}} hosts are {word}")
+        report("guard", f"the guard of {host} is {word}", key=word, many=f"the guards of {{n}} hosts are {word}")
     if len(new.distrusted) > len(old.distrusted):
         kind = new.distrusted[-1]
-        tell("proof", f"{host} was proven dead by {kind} and was not: {kind} counts no more for it")
-    return told
+        report("proof", f"{host} was proven dead by {kind} and was not: {kind} counts no more for it")
+    return events
 
 
 def _with_what(after: Membership) -> str:
@@ -114,31 +114,31 @@ def _dead(host: str, after: Membership) -> str:
 
 def _vm(before: VirtualMachine | None, after: VirtualMachine | None, author: Author) -> list[Event]:
     vm = (after or before).name  # type: ignore[union-attr]
-    told: list[Event] = []
+    events: list[Event] = []
 
-    def tell(kind: str, text: str, *, loud: bool = True, **how: Any) -> None:
-        told.append(Event(kind=kind, subject=vm, text=f"{vm} {text}", loud=loud, **how))
+    def report(kind: str, text: str, *, loud: bool = True, **how: Any) -> None:
+        events.append(Event(kind=kind, subject=vm, text=f"{vm} {text}", loud=loud, **how))
 
     if after is None:
-        tell("vm", f"is deleted by {author.process}")
-        return told
+        report("vm", f"is deleted by {author.process}")
+        return events
     if before is None:
-        tell("vm", "is created", key="created", many="{n} VMs are created")
-        return told
+        report("vm", "is created", key="created", many="{n} VMs are created")
+        return events
     old, new = before.status, after.status
     if old is new:
-        return told
+        return events
     if old.assigned != new.assigned and new.assigned is not None:
-        told += _assigned(before, after)
+        events += _assigned(before, after)
     if new.rejection is not None and new.rejection != old.rejection:
-        tell("reject", f"is rejected by {new.rejection.hypervisor}: {new.rejection.message}")
+        report("reject", f"is rejected by {new.rejection.hypervisor}: {new.rejection.message}")
     if new.recovery is not None and new.recovery != old.recovery:
-        told += _recovery(before, after)
+        events += _recovery(before, after)
     order = new.start_order
     if order is not None and order != old.start_order:
         known = old.start_order
         waits = ", ".join(order.waits_for)
-        tell(
+        report(
             "order",
             order.detail,
             loud=order.detail != ""
@@ -147,11 +147,11 @@ def _vm(before: VirtualMachine | None, after: VirtualMachine | None, author: Aut
             many=f"{{n}} VMs wait for {waits}" if waits else "{n} VMs start without others",
         )
     if old.holders != new.holders:
-        told += _held(before, after, author)
+        events += _held(before, after, author)
     move = new.migration
     if move is not None and (old.migration is None or (old.migration.id, old.migration.phase) != (move.id, move.phase)):
         many = _MOVES.get(move.phase, "")
-        tell(
+        report(
             "move",
             f"moves {move.mode} from {move.source} to {move.target}: {move.phase}{_why(move.message)}",
             loud=move.phase in _MOVES,
@@ -162,8 +162,8 @@ def _vm(before: VirtualMachine | None, after: VirtualMachine | None, author: Aut
         word = {"stop": "is stopped", "disable": "is disabled", "fail": "has failed"}.get(new.phase)
         loud = word is not None and old.phase != new.phase
         said = word if loud else f"is in phase {new.phase or 'none'}"
-        tell("vm", f"{said}{_why(new.message)}", loud=loud)
-    return told
+        report("vm", f"{said}{_why(new.message)}", loud=loud)
+    return events
 
 
 _MOVES: Final[Mapping[MigrationPhase, str]] = {
@@ -172,7 +172,7 @@ _MOVES: Final[Mapping[MigrationPhase, str]] = {
     MigrationPhase.STOPPING: "{source} stops {{n}} VMs",
     MigrationPhase.ABORTED: "{{n}} moves from {source} are off",
 }
-"""Phases of a move that are loud → what is told of several; ``{n}`` is for ``_one_of``."""
+"""Phases of a move that are loud → the sentence for several; ``{n}`` is for ``_one_of``."""
 
 
 def _assigned(before: VirtualMachine, after: VirtualMachine) -> list[Event]:
@@ -284,26 +284,26 @@ def _host(before: Hypervisor | None, after: Hypervisor | None, author: Author) -
     if before is None or after is None or before.status is after.status:
         return []
     host, old, new = after.name, before.status, after.status
-    told: list[Event] = []
+    events: list[Event] = []
 
-    def tell(text: str, *, loud: bool = True, **how: Any) -> None:
-        told.append(Event(kind="host", subject=host, text=f"{host} {text}", loud=loud, **how))
+    def report(text: str, *, loud: bool = True, **how: Any) -> None:
+        events.append(Event(kind="host", subject=host, text=f"{host} {text}", loud=loud, **how))
 
     if old.lost != new.lost:
-        tell(f"is lost by fence {new.lost}" if new.lost else "counts as a host again", loud=not new.lost)
+        report(f"is lost by fence {new.lost}" if new.lost else "counts as a host again", loud=not new.lost)
     if old.domain_state != new.domain_state:
         word = {"flush": "is being emptied", "flushed": "is empty", "unflush": "gets its VMs back"}
         said = word.get(new.domain_state, "takes VMs again")
-        tell(said, loud=said in word.values() or old.domain_state != "")
+        report(said, loud=said in word.values() or old.domain_state != "")
     if old.rehearsed != new.rehearsed:
-        tell(f"has its power controller rehearsed: {new.rehearsed}", loud=False)
+        report(f"has its power controller rehearsed: {new.rehearsed}", loud=False)
     if old.degrading != new.degrading:
         if new.degrading is None:
-            tell("does well again")
+            report("does well again")
         else:
             said = becomes(new.degrading)
             known = old.degrading
-            tell(
+            report(
                 f"degrades ({', '.join(new.degrading.causes)}, score {new.degrading.score}): {said}",
                 loud=known is not None and (known.leaving, known.why) != (new.degrading.leaving, new.degrading.why),
                 key=f"degrading-{said}",
@@ -311,12 +311,12 @@ def _host(before: Hypervisor | None, after: Hypervisor | None, author: Author) -
             )
     for one in new.spared:
         if one not in old.spared:
-            tell(f"would have been condemned but for {one.under}: {one.why}")
-    return told
+            report(f"would have been condemned but for {one.under}: {one.why}")
+    return events
 
 
-_TOLD_OTHERWISE: Final = ("host-dead", "fence-unconfirmed", "vm-held")
-"""Faults whose beginning is told by another sentence already."""
+_SAID_OTHERWISE: Final = ("host-dead", "fence-unconfirmed", "vm-held")
+"""Faults that begin with an event that has its own sentence."""
 
 
 def _fault(before: Fault | None, after: Fault | None, author: Author) -> list[Event]:
@@ -333,7 +333,7 @@ def _fault(before: Fault | None, after: Fault | None, author: Author) -> list[Ev
             text=f"fault {after.code}: {said}",
             key=f"fault-{after.code}",
             many=f"{{n}} faults {after.code}, such as: {said}",
-            loud=begins and after.code not in _TOLD_OTHERWISE,
+            loud=begins and after.code not in _SAID_OTHERWISE,
         )
     ]
 
@@ -348,7 +348,7 @@ def _cluster(before: Cluster | None, after: Cluster | None, author: Author) -> l
     return [Event(kind="store", subject="store", text=text, loud=True)]
 
 
-_TELLERS: Final[Mapping[type, Callable[[Any, Any, Author], list[Event]]]] = {
+_NARRATORS: Final[Mapping[type, Callable[[Any, Any, Author], list[Event]]]] = {
     Membership: _membership,
     VirtualMachine: _vm,
     Reservation: _slot,
@@ -379,7 +379,7 @@ _GUARD: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "open-gate": ("the guard of {host} lets VMs start again", "the guards of {n} hosts let VMs start again"),
 }
-"""What a guard does → what is told of one, and of several. What else it does is not told."""
+"""What a guard does → the sentence for one, and for several. What else it does is not printed."""
 
 
 def narrate_guard(host: str, action: str, timeout_s: float) -> list[Event]:
@@ -398,7 +398,7 @@ _ENDS: Final[Mapping[str, str]] = {
     "was switched off": "{n} hosts were switched off",
     "was reset by its watchdog": "{n} hosts were reset by their watchdogs",
 }
-"""Ends of a machine that stand nowhere else → what is told of several."""
+"""Ends of a machine that stand nowhere else → the sentence for several."""
 
 
 def narrate_end(host: str, how: str) -> Event:
@@ -446,11 +446,11 @@ def names(of: Iterable[str], noun: str) -> str:
     return listing(some) if len(some) <= NAMES_SHOWN else f"{count_of(len(some), noun)} ({some[0]}, {some[1]}, …)"
 
 
-def grouped(told: Iterable[Event]) -> list[Event]:
+def grouped(events: Iterable[Event]) -> list[Event]:
     """Sentences of one key that follow closely on the first become one, at the place of the first."""
     groups: list[list[Event]] = []
     open_groups: dict[str, list[Event]] = {}
-    for one in told:
+    for one in events:
         group = open_groups.get(one.key) if one.key else None
         if group is not None and one.at_s - group[0].at_s <= TOGETHER_S:
             group.append(one)
@@ -476,10 +476,10 @@ def _one_of(group: list[Event]) -> Event:
     return msgspec.structs.replace(first, text=text)
 
 
-def lines_of(told: Sequence[Event], *, everything: bool = False) -> list[str]:
+def lines_of(events: Sequence[Event], *, everything: bool = False) -> list[str]:
     """The story as a log: time and sentence.
 
     Without ``everything``, equal sentences are one line, and asides are left out.
     """
-    shown = told if everything else grouped([one for one in told if one.loud])
+    shown = events if everything else grouped([one for one in events if one.loud])
     return [f"{one.at_s:7.1f} s  {one.said}" for one in shown]

@@ -111,7 +111,7 @@ def _agreed(group: Group, whole: WholeRemedy, short: int, hosts: Set[str]) -> Gr
     )
 
 
-class _Wish(NamedTuple):
+class _Request(NamedTuple):
     """A VM that misses slots."""
 
     vm: VmView
@@ -138,13 +138,13 @@ def explain_fleet(explainer: Explainer) -> FleetExplanation:
 
 
 def _groups(explainer: Explainer, uncovered: Sequence[VmView]) -> list[Group]:
-    wishes, found = _wishes(explainer, uncovered)
+    requests, found = _requests(explainer, uncovered)
     model, before = explainer.model, explainer.ground.index
-    cleared = [one.vm.id for one in wishes if not before.holds_for(one.vm.id)]
-    answers = {wish.need.offer_class: wish.answer for wish in wishes}
-    with model.serving([(wish.vm, wish.need) for wish in wishes], answers) as fails:
-        clashing = {one.vm.id for one in wishes if not model.index.holds_for(one.vm.id)}
-        given = [one.vm.id for one in wishes if one.vm.id not in fails and one.vm.id not in clashing]
+    cleared = [one.vm.id for one in requests if not before.holds_for(one.vm.id)]
+    answers = {request.need.offer_class: request.answer for request in requests}
+    with model.serving([(request.vm, request.need) for request in requests], answers) as fails:
+        clashing = {one.vm.id for one in requests if not model.index.holds_for(one.vm.id)}
+        given = [one.vm.id for one in requests if one.vm.id not in fails and one.vm.id not in clashing]
         found += [
             *_alike(
                 [vm for vm in given if vm not in cleared],
@@ -159,14 +159,14 @@ def _groups(explainer: Explainer, uncovered: Sequence[VmView]) -> list[Group]:
                 remedy(Kind.CYCLE, text=CLEANED_UP),
             ),
             *_alike(
-                [one.vm.id for one in wishes if one.vm.id in clashing],
+                [one.vm.id for one in requests if one.vm.id in clashing],
                 CoverageReason.MEMBERSHIPS_CLASH,
                 "a rule is broken for them",
                 remedy(Kind.NONE, text=NOT_CLEANED_UP, tried=False),
             ),
         ]
-        by_need: dict[tuple[str, NewHost | None], list[_Wish]] = {}
-        for one in wishes:
+        by_need: dict[tuple[str, NewHost | None], list[_Request]] = {}
+        for one in requests:
             if one.vm.id in fails and one.vm.id not in clashing:
                 by_need.setdefault((fails[one.vm.id].reason, _kind(one.answer.new_host)), []).append(one)
         ordered = sorted(by_need.items(), key=lambda item: (-len(item[1]), item[0][0]))
@@ -175,13 +175,13 @@ def _groups(explainer: Explainer, uncovered: Sequence[VmView]) -> list[Group]:
     return sorted(found, key=lambda group: (-group.count, group.reason, group.vms[:1]))
 
 
-def _wishes(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_Wish], list[Group]]:
+def _requests(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_Request], list[Group]]:
     """Who misses what, in the order of service; and those about whom placement says nothing."""
     state, model = explainer.state, explainer.model
-    wishes: list[_Wish] = []
+    requests: list[_Request] = []
     silent: list[str] = []
     classes: dict[int, int] = {}
-    """Answers by address, which stays theirs because wishes hold them."""
+    """Answers by address, which stays theirs because the requests hold them."""
     for vm in uncovered:
         size = enough_for(vm, state.sizes.get(vm.id) or resolve_size(vm))
         answer = explainer.answers.of(msgspec.structs.replace(vm, host=""), size)
@@ -191,16 +191,16 @@ def _wishes(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_Wi
         needed = model.ground.misses(vm)
         number = classes.setdefault(id(answer), len(classes))
         need = Need(vm=vm.id, needed=needed, size=size, offer_class=str(number))
-        wishes.append(_Wish(vm, need, answer))
-    wishes.sort(
-        key=lambda wish: service_rank(
-            wish.vm,
-            priority=state.priorities.get(wish.vm.id, 0),
-            present=state.required[wish.vm.id] - wish.need.needed,
+        requests.append(_Request(vm, need, answer))
+    requests.sort(
+        key=lambda request: service_rank(
+            request.vm,
+            priority=state.priorities.get(request.vm.id, 0),
+            present=state.required[request.vm.id] - request.need.needed,
         )
     )
     nothing = remedy(Kind.ASK_AGAIN, text="placement says nothing about them", tried=False)
-    return wishes, _alike(silent, CoverageReason.PLACEMENT_UNAVAILABLE, "", nothing)
+    return requests, _alike(silent, CoverageReason.PLACEMENT_UNAVAILABLE, "", nothing)
 
 
 def _alike(vms: Sequence[str], reason: CoverageReason, who: str, helps: Remedy) -> list[Group]:
@@ -217,7 +217,7 @@ def _kind(host: NewHost | None) -> NewHost | None:
     return None if host is None else msgspec.structs.replace(host, cpu_milli=0, memory_bytes=0)
 
 
-def _explained(explainer: Explainer, fail: Fail, members: Sequence[_Wish], *, tried: bool) -> list[Group]:
+def _explained(explainer: Explainer, fail: Fail, members: Sequence[_Request], *, tried: bool) -> list[Group]:
     """One group, or each VM of a small one by itself where something cheaper than a host helps it."""
     small = len(members) <= SMALL
     alone = {one.vm.id: found for one in members if small and (found := _cheaper(explainer, one.vm)) is not None}
@@ -255,7 +255,7 @@ def _cheaper(explainer: Explainer, vm: VmView) -> Remedy | None:
     return found if found.tried and found.kind not in (Kind.CYCLE, Kind.ADD_HOSTS) else None
 
 
-def _helpless(fail: Fail, members: Sequence[_Wish], host: NewHost | None) -> Group:
+def _helpless(fail: Fail, members: Sequence[_Request], host: NewHost | None) -> Group:
     text = fail.remedy
     kind = Kind.NONE
     if fail.reason == CoverageReason.ZERO_SIZE:
@@ -273,7 +273,7 @@ def _helpless(fail: Fail, members: Sequence[_Wish], host: NewHost | None) -> Gro
     )
 
 
-def _largest(explainer: Explainer, members: Sequence[_Wish]) -> NewHost:
+def _largest(explainer: Explainer, members: Sequence[_Request]) -> NewHost:
     """A new host like the largest that is there of the kind, and large enough for each of the VMs."""
     state = explainer.state
     sizes = [host for one in members if (host := one.answer.new_host) is not None]
@@ -291,11 +291,11 @@ def _largest(explainer: Explainer, members: Sequence[_Wish]) -> NewHost:
     )
 
 
-def _least(explainer: Explainer, members: Sequence[_Wish], host: NewHost) -> tuple[int, int]:
+def _least(explainer: Explainer, members: Sequence[_Request], host: NewHost) -> tuple[int, int]:
     """(hosts, VMs covered): as many VMs as can be, with the fewest hosts that were found to do."""
     some = members[:GROUP_VMS]
     taken = {one.name for one in explainer.state.hosts}
-    wishes = [(one.vm, one.need) for one in some]
+    needs = [(one.vm, one.need) for one in some]
     answers = {one.need.offer_class: one.answer for one in some}
     known: dict[int, int] = {0: 0}
 
@@ -303,7 +303,7 @@ def _least(explainer: Explainer, members: Sequence[_Wish], host: NewHost) -> tup
         if count not in known:
             names = new_names(taken, count)
             change = Change(new_hosts=names, free=dict.fromkeys(names, (host.cpu_milli, host.memory_bytes)))
-            known[count] = explainer.model.count_served(wishes, answers, change)
+            known[count] = explainer.model.count_served(needs, answers, change)
         return known[count]
 
     count, most_needed = 1, max(one.need.needed for one in some)
@@ -325,7 +325,7 @@ def _least(explainer: Explainer, members: Sequence[_Wish], host: NewHost) -> tup
 
 
 def _of_hosts(
-    explainer: Explainer, fail: Fail, members: Sequence[_Wish], host: NewHost, count: int, covers: int
+    explainer: Explainer, fail: Fail, members: Sequence[_Request], host: NewHost, count: int, covers: int
 ) -> Group:
     if covers == 0:
         return _helpless(fail, members, host)
@@ -345,7 +345,7 @@ def _of_hosts(
     )
 
 
-def _who(members: Sequence[_Wish]) -> str:
+def _who(members: Sequence[_Request]) -> str:
     """What the VMs ask of a host."""
     host = members[0].answer.new_host
     largest = max(members, key=lambda one: (one.vm.memory_bytes, one.vm.cpu_milli)).vm

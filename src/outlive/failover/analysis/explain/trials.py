@@ -24,7 +24,7 @@ from outlive.failover.sizing import ResolvedSize
 from outlive.failover.slotsets import bits
 
 _CLASS = ""
-Wishes = Sequence[tuple[VmView, Need]]
+Needs = Sequence[tuple[VmView, Need]]
 
 
 @dataclass(slots=True)
@@ -82,19 +82,19 @@ class Model:
         return sorted(found, key=lambda name: (-len(self.slots[name].members), name))
 
     @contextmanager
-    def serving(self, wishes: Wishes, answers: Mapping[str, Answer]) -> Iterator[dict[str, Fail]]:
+    def serving(self, needs: Needs, answers: Mapping[str, Answer]) -> Iterator[dict[str, Fail]]:
         """Meanwhile these VMs have been served in this order; the answer is who did not get all. ``answers``: by class
         of offers."""
         with self.index.trial():
             greedy = self._planner(answers, Change())
-            found = {vm.id: greedy.serve(vm, need) for vm, need in wishes if need.needed > 0}
+            found = {vm.id: greedy.serve(vm, need) for vm, need in needs if need.needed > 0}
             yield {one.vm: one for actions in found.values() for one in actions if isinstance(one, Fail)}
 
-    def count_served(self, wishes: Wishes, answers: Mapping[str, Answer], change: Change) -> int:
+    def count_served(self, needs: Needs, answers: Mapping[str, Answer], change: Change) -> int:
         """How many of these VMs would get all that they miss, one after the other; nothing stays of it."""
         with self.index.trial():
             greedy = self._planner(answers, change)
-            return sum(not _failed(greedy.serve(vm, need, worded=False)) for vm, need in wishes)
+            return sum(not _failed(greedy.serve(vm, need, worded=False)) for vm, need in needs)
 
     def _tried(
         self, vm: VmView, size: ResolvedSize, answer: Answer, change: Change, *, worded: bool

@@ -1,7 +1,7 @@
 """A plan as numbers, for packing to search on: what may move, where it may go, and what stays as it is.
 
 Only what the plan itself adds may move: memberships that it gives, and slots that it opens. Memberships and slots that
-were there before count for the rules and stay. So do those of server groups, whose wishes tie several VMs together
+were there before count for the rules and stay. So do those of server groups, whose policies tie several VMs together
 (docs/reference/failover-planning.md#packing).
 """
 
