@@ -230,6 +230,8 @@ def _hit(slots: list[frozenset[frozenset[str]]], failed: frozenset[str], more: i
     left = [one for one in slots if not any(hosts <= failed for hosts in one)]
     if not left:
         return failed
+    if more == 0:
+        return None
     for hosts in sorted(left[0], key=sorted):
         new = hosts - failed
         if len(new) <= more and (found := _hit(left[1:], failed | new, more - len(new))) is not None:
