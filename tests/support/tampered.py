@@ -83,7 +83,7 @@ class Case:
         needs = {vm["id"]: vm["need"] for vm in self.certificate["vms"]}
         seen = StateFleet(self.facts())
         slots = [slot for slot in seen.slots.values() if slot.ready]
-        counting = Memberships(seen).counting()
+        counting = Memberships(seen, {}).counting()
         self.certificate = {
             "version": 1,
             "stateDigest": "",

@@ -17,7 +17,7 @@ from outlive.failover.verify.cases import Landing
 from outlive.failover.verify.check import Options, check
 from outlive.failover.verify.document import CertifiedState
 from outlive.failover.verify.fleet import StateFleet
-from outlive.failover.verify.memberships import Counters, Memberships
+from outlive.failover.verify.memberships import Memberships
 from outlive.failover.vms import host_view, list_resources
 from outlive.resources import Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.resources.state import state_facts
@@ -63,10 +63,9 @@ def test_counters_on_bits_are_the_formula_to_the_letter() -> None:
         case.random = Random(seed)
         for _ in range(4):
             case.random.choice(CONSISTENT)(case)
-        inside = Memberships(StateFleet(case.facts()))
-        counters = Counters(inside, {})
-        literal = [vm for vm in inside.vms if max(counters.count(vm).values()) > 1]
-        assert counters.at_fault(inside.vms) == literal
+        inside = Memberships(StateFleet(case.facts()), {})
+        literal = [vm for vm in inside.slots_of if max(inside.count(vm).values()) > 1]
+        assert list(inside.at_fault(inside.slots_of)) == literal
 
 
 def test_a_landing_names_the_slot_that_stands_and_that_nobody_else_comes_to() -> None:

@@ -23,7 +23,7 @@ from outlive.failover.verify.claims import (
 from outlive.failover.verify.document import UNIT_OF_HOSTS, VERSION, CertifiedState, read_certificate
 from outlive.failover.verify.findings import Code, Findings, Violation
 from outlive.failover.verify.fleet import StateFleet
-from outlive.failover.verify.memberships import Counters, Memberships
+from outlive.failover.verify.memberships import Memberships
 from outlive.failover.verify.needs import Shortfall, check_shortfall, check_unplaced, shortfall
 from outlive.resources.digest import Facts, digest_of
 from outlive.resources.state import read_facts
@@ -93,16 +93,17 @@ def check(
         compare_vms(fleet, certificate, found)
         compare_slots(fleet, certificate, found)
         full = check_room(fleet, certificate, found)
-        inside = Memberships(fleet)
-        check_promises(fleet, certificate, inside, full, found)
+        inside = Memberships(fleet, unit_of)
+        counts = inside.counting()
+        check_promises(fleet, certificate, counts, full, found)
         check_required(fleet, certificate, required, found)
         short = shortfall(fleet, certificate)
         if not options.allow_partial:
             check_shortfall(short, found)
             check_unplaced(fleet, found)
-        _check_counters(Counters(inside, unit_of), certificate, found)
+        _check_counters(inside, certificate, found)
         if failures:
-            enumeration = enumerate_cases(fleet, certificate, inside.counting(), unit_of, failures, found, report)
+            enumeration = enumerate_cases(fleet, certificate, inside, counts, failures, found, report)
     return Verdict(
         accepted=not found.counts,
         k=certificate.k,
@@ -137,15 +138,15 @@ def _check_unit(fleet: StateFleet, certificate: CertifiedState, unit_of: Mapping
         found.add(Code.UNIT, f"no host of the state is in a failure domain {certificate.unit[:80]!r}")
 
 
-def _check_counters(counters: Counters, certificate: CertifiedState, found: Findings) -> None:
+def _check_counters(inside: Memberships, certificate: CertifiedState, found: Findings) -> None:
     hosts = {vm.id: vm.host for vm in certificate.vms}
-    for vm in counters.at_fault(vm.id for vm in certificate.vms if vm.need > 0):
+    for vm in inside.at_fault(vm.id for vm in certificate.vms if vm.need > 0):
         if found.full():
             found.count(Code.COUNT)
             continue
-        unit = min(unit for unit, count in counters.count(vm).items() if count > 1)
+        unit = min(unit for unit, count in inside.count(vm).items() if count > 1)
         message = f"for VM {vm} on {hosts[vm]} the failure of {unit or 'the empty host'} counts more than once: "
-        found.add(Code.COUNT, message + counters.why(vm, unit), vm=vm, host=unit)
+        found.add(Code.COUNT, message + inside.why(vm, unit), vm=vm, host=unit)
 
 
 def _required(patterns: Mapping[str, int]) -> list[tuple[Pattern, str, int]]:

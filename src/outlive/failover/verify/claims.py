@@ -6,13 +6,13 @@ that the rules are judged on the state alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from outlive.base.patterns import Pattern
 from outlive.failover.verify.document import CertifiedSlot, CertifiedState, CertifiedVm
 from outlive.failover.verify.findings import Code, Findings
 from outlive.failover.verify.fleet import FleetSlot, Room, StateFleet, why_no_slot
-from outlive.failover.verify.memberships import Memberships
+from outlive.failover.verify.memberships import objection, size
 
 
 def compare_hosts(fleet: StateFleet, certificate: CertifiedState, found: Findings) -> None:
@@ -95,11 +95,6 @@ def _compare_allocations(slot: FleetSlot, claimed: CertifiedSlot, found: Finding
         found.add(Code.SLOT_ALLOCATIONS, f"slot {slot.name} {what}", vm=vm, slot=slot.name, host=slot.host)
 
 
-def size(cpu_milli: int, memory_bytes: int) -> str:
-    """Amounts in words."""
-    return f"{cpu_milli} milli-cores and {memory_bytes} bytes"
-
-
 def _repeated(names: Iterable[str]) -> list[str]:
     seen: set[str] = set()
     return sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
@@ -143,14 +138,11 @@ def _has_room(room: Room | None) -> bool:
 def check_promises(
     fleet: StateFleet,
     certificate: CertifiedState,
-    inside: Memberships,
+    counts: Mapping[str, Sequence[str]],
     full: frozenset[str],
     found: Findings,
 ) -> None:
     """Each VM's slots are exactly those that count for it (on hosts with room), and as many as it needs."""
-    if not full and inside.as_certified(certificate):
-        return
-    counts = inside.counting()
     certified = {slot.name for slot in certificate.slots}
     for vm in certificate.vms:
         real = counts.get(vm.id)
@@ -195,19 +187,9 @@ def _add_reason(fleet: StateFleet, vm: CertifiedVm, name: str, found: Findings) 
     if slot is None:
         found.add(Code.SLOT_UNKNOWN, f"slot {name}, listed for VM {vm.id}, is none of the state's", vm=vm.id, slot=name)
         return
-    place, needed = fleet.places[vm.id], fleet.sizes[vm.id]
-    recorded = slot.allocations.get(vm.id)
-    code = Code.TOO_SMALL
-    why = f"holds {size(slot.cpu_milli, slot.memory_bytes)} and VM {vm.id} needs {size(*needed)}"
-    if recorded is None:
-        code, why = Code.NOT_A_MEMBER, f"does not list VM {vm.id}"
-    elif recorded != place:
-        code, why = Code.RECORDED_ELSEWHERE, f"lists VM {vm.id} as on {recorded} and it runs on {place}"
-    elif not slot.ready:
-        code, why = Code.SLOT_NOT_READY, f"is listed for VM {vm.id} and not ready"
-    elif slot.host not in fleet.limits.get(vm.id, (slot.host,)):
-        code, why = Code.NOT_ALLOWED, f"is listed for VM {vm.id}, which may not run there by its hostLimit"
-    found.add(code, f"slot {name} on {slot.host} {why}", vm=vm.id, slot=name, host=slot.host)
+    why = objection(fleet, vm.id, slot)
+    if why is not None:
+        found.add(why[0], f"slot {name} on {slot.host} {why[1]}", vm=vm.id, slot=name, host=slot.host)
 
 
 def check_needs(certificate: CertifiedState, found: Findings) -> None:
