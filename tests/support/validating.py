@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,8 @@ from outlive.failover.planner.actions import Offer
 from outlive.failover.reconciler.budget import RemovalBudget
 from outlive.failover.reconciler.validation import SlotValidation
 from outlive.failover.reconciler.writes import SlotWriter
-from outlive.resources import (
-    Hypervisor,
-    Reservation,
-)
+from outlive.failover.slots import OverbookedHosts
+from outlive.resources import Reservation
 from outlive.runtime.controller import Requeue
 from tests.support.failover import GIB, Cloud
 
@@ -35,14 +34,6 @@ class Locations:
         if self.error is not None:
             raise self.error
         return self.vms.get(vm_id)
-
-
-class FleetHosts:
-    def __init__(self, cloud: Cloud) -> None:
-        self._cloud = cloud
-
-    def get(self, name: str) -> Hypervisor | None:
-        return self._cloud.fleet.host(name)
 
 
 class Answering:
@@ -69,11 +60,13 @@ class Bench:
         self.cloud = Cloud({"revalidationInterval": "30m"}, port=port)
         cloud = self.cloud
         self.locations = locations
+        self.slots: dict[str, list[Reservation]] = {}
+        """Host → its slots, for changes of hosts."""
         self.budget = RemovalBudget(share=0.2, number=50)
         self.validation = SlotValidation(
             cloud.own,
-            hosts=FleetHosts(cloud),
-            locator=locations,
+            hosts=cloud.fleet.host,
+            locate=locations.locate,
             placement=cloud.placement,
             writer=SlotWriter(cloud.own, clock=cloud.clock, ids=cloud.ids, creator="test"),
             reporter=cloud.failover_run.reporter,
@@ -83,6 +76,8 @@ class Bench:
             clock=cloud.clock,
             random=Random(4),
             ids=cloud.ids,
+            lock=asyncio.Lock(),
+            overbooked=OverbookedHosts(lambda host: self.slots.get(host, ()), lambda host: {}),
         )
 
     async def look(self, name: str = "s") -> Requeue | None:

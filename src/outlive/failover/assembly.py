@@ -21,8 +21,8 @@ from outlive.failover.reconciler.cache import FleetCache, Informers, check_curre
 from outlive.failover.reconciler.coverage import CoverageWriter
 from outlive.failover.reconciler.decider import Decider
 from outlive.failover.reconciler.reconciler import Context, Reconciler, usual_forecast
-from outlive.failover.reconciler.used import UsedKeys, UsedSlots
-from outlive.failover.reconciler.validation import SlotValidation, ValidationKeys
+from outlive.failover.reconciler.used import UsedSlots
+from outlive.failover.reconciler.validation import SlotValidation
 from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.report.metrics import Gauges
 from outlive.failover.report.reporter import Events, Reporter
@@ -83,7 +83,6 @@ class Failover:
         config = config.apply_defaults().for_profile(settings.profile)
         self._workers = settings.validation_workers
         self._informers = informers
-        self._overbooked = OverbookedHosts(self._slots_on, fleet.overbooked)
         self.lock = asyncio.Lock()
         """Whoever places or removes members holds it."""
         self.reporter = Reporter(metrics, events)
@@ -129,8 +128,8 @@ class Failover:
         noticed = writer(shown=informers.reservations)
         self.validation = SlotValidation(
             store,
-            hosts=informers.hypervisors,
-            locator=self.reconciler,
+            hosts=informers.hypervisors.get,
+            locate=self.reconciler.locate,
             placement=placement,
             writer=noticed,
             reporter=self.reporter,
@@ -143,9 +142,11 @@ class Failover:
             lock=self.lock,
             settle_s=SETTLE_S,
             doubt=lambda: doubt(informers.hypervisors) or doubt(informers.reservations) or doubt(informers.vms),
-            overbooked=self._overbooked,
+            overbooked=OverbookedHosts(self._slots_on, fleet.overbooked),
         )
-        self.used = UsedSlots(store, informers.hypervisors, noticed, self.reporter)
+        self.used = UsedSlots(
+            store, informers.hypervisors.get, self._slots_on, self._consumed_by, noticed, self.reporter
+        )
         gauges = Gauges(lambda: _current(informers.hypervisors), lambda: _current(informers.reservations))
         metrics.register_collector(gauges.collect)
 
@@ -161,20 +162,12 @@ class Failover:
             manager.add_informer(informer)
         manager.add_task(TICK_TASK, ticks, elector=elector, after_sync=True)
         manager.add_task(EVENTS_TASK, self.reconciler.run_events, elector=elector, after_sync=True)
-        keys = ValidationKeys(self.validation.due_now, self._slots_on, self._overbooked)
-        manager.add_controller(
-            self.validation,
-            [Watch(informers.reservations, keys.of_slot), Watch(informers.hypervisors, keys.of_host)],
-            self._workers,
-            elector=elector,
-        )
-        used = UsedKeys(informers.hypervisors, self._slots_on, self._consumed_by)
-        watches = [
-            Watch(informers.reservations, used.of_slot),
-            Watch(informers.hypervisors, used.of_host),
-            Watch(informers.vms, used.of_vm),
-        ]
-        manager.add_controller(self.used, watches, elector=elector)
+        validation, used = self.validation, self.used
+        slots, hosts = informers.reservations, informers.hypervisors
+        watches = [Watch(slots, validation.of_slot), Watch(hosts, validation.of_host)]
+        manager.add_controller(validation, watches, self._workers, elector=elector)
+        watches = [Watch(slots, used.of_slot), Watch(hosts, used.of_host), Watch(informers.vms, used.of_vm)]
+        manager.add_controller(used, watches, elector=elector)
 
     def _slots_on(self, host: str) -> list[Reservation]:
         return self._informers.reservations.by_index(HOST_INDEX, host)

@@ -38,7 +38,7 @@ def slot_view(slot: Reservation) -> SlotView:
         group=spec.failover_reservation.resource_group if spec.failover_reservation else "",
         cpu_milli=spec.resources.cpu_milli,
         memory_bytes=spec.resources.memory_bytes,
-        members=dict(failover.allocations) if failover and not consumer else {},
+        members=dict(slot.members) if not consumer else {},
         ready=False if consumer else None if ready is None else ready.status == "True",
         initialised=failover is not None,
         consumer=consumer,
@@ -92,28 +92,29 @@ class OverbookedHosts:
     """
 
     def __init__(
-        self, slots_on: Callable[[str], Iterable[Reservation]], excess: Callable[[str], Mapping[str, int]]
+        self, reserved_on: Callable[[str], Iterable[Reservation]], excess: Callable[[str], Mapping[str, int]]
     ) -> None:
         """``excess``: what a host holds more than it has."""
-        self._slots_on = slots_on
+        self._reserved_on = reserved_on
         self._excess = excess
 
     def why(self, host: str, slot: str) -> str:
         """Why there is no room for the slot on its host; empty where there is."""
         excess = self._excess(host)
-        if not excess or all(one.name != slot for one in too_much(self._slots(host), excess)):
+        if not excess or all(one.name != slot for one in too_much(self.slots_on(host), excess)):
             return ""
         over = ", ".join(f"{amount} {name}" for name, amount in sorted(excess.items()))
         return f"VMs and slots on {host} take {over} more than it has"
 
     def changed_on(self, host: str) -> list[Reservation]:
         """The slots of the host that say of themselves otherwise than is so: they have room or have none."""
-        excess, slots = self._excess(host), self._slots(host)
+        excess, slots = self._excess(host), self.slots_on(host)
         crowded = {one.name for one in too_much(slots, excess)} if excess else set[str]()
         return [one for one in slots if (one.name in crowded) != has_no_room(one)]
 
-    def _slots(self, host: str) -> list[Reservation]:
-        return [one for one in self._slots_on(host) if one.spec.type == FAILOVER]
+    def slots_on(self, host: str) -> list[Reservation]:
+        """All slots of the host."""
+        return [one for one in self._reserved_on(host) if one.spec.type == FAILOVER]
 
 
 def has_no_room(slot: Reservation) -> bool:
@@ -136,5 +137,4 @@ def too_much(slots: Iterable[Reservation], excess: Mapping[str, int]) -> list[Re
 
 
 def _by_members(slot: Reservation) -> tuple[bool, int, str]:
-    members = slot.status.failover_reservation
-    return not has_no_room(slot), len(members.allocations) if members is not None else 0, slot.name
+    return not has_no_room(slot), len(slot.members), slot.name

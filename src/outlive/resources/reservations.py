@@ -133,3 +133,9 @@ class Reservation(Resource, frozen=True, kw_only=True, tag="Reservation"):
 
     spec: ReservationSpec
     status: ReservationStatus = ReservationStatus()
+
+    @property
+    def members(self) -> dict[str, str]:
+        """Of a slot: VM → the host that it ran on when it was added."""
+        failover = self.status.failover_reservation
+        return failover.allocations if failover is not None else {}

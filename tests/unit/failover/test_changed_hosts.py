@@ -11,11 +11,7 @@ from tests.support.loops import run
 from tests.support.validating import bench
 
 from outlive.failover.reconciler.budget import RemovalBudget
-from outlive.failover.reconciler.validation import (
-    ValidationKeys,
-    unusable,
-    validity_facts,
-)
+from outlive.failover.reconciler.validation import unusable, validity_facts
 from outlive.failover.slots import OverbookedHosts, too_much
 from outlive.resources import (
     Amounts,
@@ -60,8 +56,8 @@ def test_a_host_without_conditions_is_usable_and_an_unknown_one_is_not():
 def test_slots_are_looked_at_again_only_when_their_host_changed_in_something_that_matters():
     async def story() -> None:
         b = await bench()
-        slots = [slot_of(2000, "s2", "a"), slot_of(2000, "s1", "a", "b")]
-        changed = ValidationKeys(b.validation.due_now, lambda name: slots if name == "h" else [])
+        b.slots["h"] = [slot_of(2000, "s2", "a"), slot_of(2000, "s1", "a", "b")]
+        changed = b.validation
         assert changed.of_host(host(), host(num_instances=3)) == []
         assert changed.of_host(host(), host(allocation=Amounts(cpu=1))) == []
         assert changed.of_host(host(), host(traits=("X",))) == ["s1", "s2"]

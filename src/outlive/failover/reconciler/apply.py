@@ -23,7 +23,8 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
 from outlive.failover.planner.cleanup import Cause, CleanResult, Deletion, Drop, departure
 from outlive.failover.reconciler.cache import FleetCache
-from outlive.failover.reconciler.writes import NewSlot, SlotWriter
+from outlive.failover.reconciler.plan_writes import stages
+from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.report.reporter import Reporter
 from outlive.failover.rules import may_run_on, serves
 from outlive.resources import Reservation
@@ -180,7 +181,7 @@ class Changes:
         While a VM is in both, its own slots may clash with each other, so a stage is checked with the old ones left.
         """
         run = _Assignment(self, requests, request_id, checked=True)
-        for stage in _stages(actions):
+        for stage in stages(actions):
             async with hold():
                 if not run.is_allowed(stage):
                     _log.info("replan.stopped", vm=stage[0].vm)
@@ -404,18 +405,8 @@ class _Assignment:
         if vm is None or not (self._checked or self._changes.may_open(vm, action)):
             self._leave(action)
             return
-        new = NewSlot(
-            vm=action.vm,
-            vm_host=action.vm_host,
-            host=action.host,
-            zone=action.zone,
-            group=action.group,
-            cpu_milli=action.cpu_milli,
-            memory_bytes=action.memory_bytes,
-            request_id=self._request_id,
-        )
         try:
-            opened = await self._writer.open(new)
+            slot = await self._writer.open(action, {action.vm: action.vm_host}, self._request_id)
         except OutliveError as error:
             self.outcome.failed += 1
             self.outcome.fails[action.vm] = _store_failed(action.vm, f"creating a slot on {action.host}", error)
@@ -423,7 +414,6 @@ class _Assignment:
             self._refused = True
             _log.warning("slot.not_created", host=action.host, vm=action.vm, error=str(error))
             return
-        slot = opened.slot
         self._names[action.slot_key] = slot.name
         self.outcome.created += 1
         self._joined_last[action.vm] = slot.name
@@ -431,19 +421,7 @@ class _Assignment:
         self._reporter.slot_event(
             FailoverEvent.SLOT_CREATED, slot.name, slot.metadata.uid, host=action.host, vm=action.vm
         )
-        _log.info("slot.created", slot=slot.name, host=action.host, vm=action.vm, complete=opened.complete)
-
-
-def _stages(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
-    """Joins and openings with the departures that follow them."""
-    stage: list[Action] = []
-    for action in actions:
-        if stage and isinstance(stage[-1], Leave) and not isinstance(action, Leave):
-            yield stage
-            stage = []
-        stage.append(action)
-    if stage:
-        yield stage
+        _log.info("slot.created", slot=slot.name, host=action.host, vm=action.vm)
 
 
 def _together(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:

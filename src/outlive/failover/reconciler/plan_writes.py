@@ -2,21 +2,19 @@
 
 A slot's memberships were decided together with all others, and every part of them obeys the rules (taking memberships
 away never breaks one), so the writes are safe to stop after any of them. Slots that exist are replaced exactly as they
-were seen; one that changed meanwhile is left to the cycle and counted, unless somebody is to leave a slot for it.
+were seen; one that changed meanwhile is left to the cycle, unless somebody is to leave a slot for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
+from outlive.failover.planner.actions import Action, Join, Leave, Open
 from outlive.failover.planner.repack import Move
-from outlive.failover.reconciler.writes import NewSlot, SlotWriter
+from outlive.failover.reconciler.writes import SlotWriter
 from outlive.resources import Reservation
 from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -26,25 +24,13 @@ WRITES_AT_ONCE = 16
 _log = get_logger("failover.plan")
 
 
-class Written(msgspec.Struct, kw_only=True):
-    """What came of a plan."""
-
-    opened: int = 0
-    joined: int = 0
-    """Slots that existed and got members."""
-    left: int = 0
-    """Slots that lost members, those included that went."""
-    changed_meanwhile: int = 0
-    """Slots that were left alone because somebody else had changed them."""
-
-
 async def write_plan(
     writer: SlotWriter,
-    actions: Sequence[Action],
+    actions: Iterable[Action],
     objects: Mapping[str, Reservation],
     *,
     progress: Callable[[int], None] = lambda done: None,
-) -> Written:
+) -> None:
     """Write every slot that the plan changes. The first error of the store ends it.
 
     The actions are carried out in stages, each of which opens slots and lets VMs join before VMs leave. ``Conflict``
@@ -52,16 +38,27 @@ async def write_plan(
     """
     work = _Writing(writer, objects, progress)
     try:
-        for joins, leaves in _stages(actions):
-            await work.join(joins)
-            if leaves and work.written.changed_meanwhile:
+        for stage in stages(actions):
+            await work.join([action for action in stage if isinstance(action, Open | Join)])
+            leaves = [action for action in stage if isinstance(action, Leave)]
+            if leaves and work.changed_meanwhile:
                 raise Conflict("a slot was changed meanwhile", remedy="repeat: a new plan goes on from there")
             await work.leave(leaves)
     except OutliveError as error:
-        done = work.written
-        message = f"{error.message}; {done.opened} slots were opened, {done.joined} joined and {done.left} left"
+        message = f"{error.message}; {work.opened} slots were opened, {work.joined} joined and {work.left} left"
         raise type(error)(message, place=error.place, remedy="repeat: a new plan goes on from there") from error
-    return work.written
+
+
+def stages(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
+    """Joins and openings with the departures that follow them."""
+    stage: list[Action] = []
+    for action in actions:
+        if stage and isinstance(stage[-1], Leave) and not isinstance(action, Leave):
+            yield stage
+            stage = []
+        stage.append(action)
+    if stage:
+        yield stage
 
 
 def actions_of(moves: Iterable[Move], slots: Mapping[str, SlotView]) -> list[Action]:
@@ -77,31 +74,13 @@ def actions_of(moves: Iterable[Move], slots: Mapping[str, SlotView]) -> list[Act
     return actions
 
 
-def _stages(actions: Sequence[Action]) -> Iterator[tuple[list[Open | Join], list[Leave]]]:
-    """The actions in order, in stages of those who join and those who leave after that."""
-    joins, leaves = list[Open | Join](), list[Leave]()
-    for action in actions:
-        if isinstance(action, Leave):
-            leaves.append(action)
-        elif not isinstance(action, Fail):
-            if leaves:
-                yield joins, leaves
-                joins, leaves = [], []
-            joins.append(action)
-    if joins or leaves:
-        yield joins, leaves
-
-
 class _Writing:
     """The slots while a plan is written."""
 
-    def __init__(
-        self,
-        writer: SlotWriter,
-        objects: Mapping[str, Reservation],
-        progress: Callable[[int], None],
-    ) -> None:
-        self.written = Written()
+    def __init__(self, writer: SlotWriter, objects: Mapping[str, Reservation], progress: Callable[[int], None]) -> None:
+        self.opened = self.joined = self.left = 0
+        self.changed_meanwhile = False
+        """Whether some slot was left alone because somebody else had changed it."""
         self._writer = writer
         self._objects = dict(objects)
         """By name, those that the plan opens by their key."""
@@ -113,16 +92,16 @@ class _Writing:
         opened = {action.slot_key: action for action in actions if isinstance(action, Open)}
         more: dict[str, dict[str, str]] = {}
         for action in actions:
-            more.setdefault(action.slot_key if isinstance(action, Open) else action.slot, {})[action.vm] = (
-                action.vm_host
-            )
+            name = action.slot_key if isinstance(action, Open) else action.slot
+            more.setdefault(name, {})[action.vm] = action.vm_host
 
         async def write(name: str) -> None:
             if name in opened:
-                await self._open(opened[name], more[name])
+                self._objects[name] = await self._writer.open(opened[name], more[name])
+                self.opened += 1
             else:
-                await self._set(name, {**self._members(name), **more[name]})
-                self.written.joined += 1
+                await self._set(name, {**self._objects[name].members, **more[name]})
+                self.joined += 1
 
         await self._all(list(more), write)
 
@@ -133,35 +112,17 @@ class _Writing:
             gone.setdefault(action.slot, set()).add(action.vm)
 
         async def write(name: str) -> None:
-            left = {vm: host for vm, host in self._members(name).items() if vm not in gone[name]}
+            left = {vm: host for vm, host in self._objects[name].members.items() if vm not in gone[name]}
             if left:
                 await self._set(name, left)
             else:
                 await self._writer.delete(self._objects.pop(name))
-            self.written.left += 1
+            self.left += 1
 
         await self._all(list(gone), write)
 
-    def _members(self, name: str) -> Mapping[str, str]:
-        failover = self._objects[name].status.failover_reservation
-        return failover.allocations if failover is not None else {}
-
     async def _set(self, name: str, members: Mapping[str, str]) -> None:
         self._objects[name] = await self._writer.set_members(self._objects[name], members)
-
-    async def _open(self, action: Open, members: Mapping[str, str]) -> None:
-        new = NewSlot(
-            vm=action.vm,
-            vm_host=action.vm_host,
-            host=action.host,
-            zone=action.zone,
-            group=action.group,
-            cpu_milli=action.cpu_milli,
-            memory_bytes=action.memory_bytes,
-            others={vm: host for vm, host in members.items() if vm != action.vm},
-        )
-        self._objects[action.slot_key] = (await self._writer.open(new)).slot
-        self.written.opened += 1
 
     async def _all(self, names: Sequence[str], write: Callable[[str], Awaitable[None]]) -> None:
         """Write these slots, several at a time."""
@@ -175,7 +136,7 @@ class _Writing:
                     await write(name)
                 except (Conflict, NotFound) as error:
                     _log.warning("slot.changed_meanwhile", slot=name, error=str(error))
-                    self.written.changed_meanwhile += 1
+                    self.changed_meanwhile = True
                 except OutliveError as error:
                     failures.append(error)
                 self._done += 1

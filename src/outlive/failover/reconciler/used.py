@@ -9,7 +9,6 @@ before anything else happens to it; until then it counts for nobody (``outlive.f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from outlive.base.errors import Conflict, NotFound
 from outlive.base.logging import get_logger
@@ -23,22 +22,25 @@ from outlive.store import Store
 _log = get_logger("failover.using")
 
 
-class Hosts(Protocol):
-    """Where hosts are looked up."""
-
-    def get(self, name: str) -> Hypervisor | None:
-        """The host as it was last seen."""
-        ...
-
-
 class UsedSlots:
     """The controller of slots that are used up or lost; its keys are names of reservations."""
 
     name = "failover-used-slots"
 
-    def __init__(self, store: Store, hosts: Hosts, writer: SlotWriter, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        store: Store,
+        hosts: Callable[[str], Hypervisor | None],
+        slots_on: Callable[[str], Iterable[Reservation]],
+        consumed_by: Callable[[str], Iterable[Reservation]],
+        writer: SlotWriter,
+        reporter: Reporter,
+    ) -> None:
+        """``hosts``: a host as it was last seen."""
         self._store = store
         self._hosts = hosts
+        self._slots_on = slots_on
+        self._consumed_by = consumed_by
         self._writer = writer
         self._reporter = reporter
 
@@ -62,7 +64,7 @@ class UsedSlots:
     async def _over(self, slot: Reservation) -> Deletion | None:
         if slot.spec.type != FAILOVER or not slot.status.host:
             return None
-        host, consumer = self._hosts.get(slot.status.host), slot.status.consumer
+        host, consumer = self._hosts(slot.status.host), slot.status.consumer
         if host is not None and host.status.lost:
             detail = f"its host {host.name} is proven dead by fence {host.status.lost}"
             return Deletion(slot=slot.name, cause=Cause.HOST_LOST, detail=detail)
@@ -77,35 +79,13 @@ class UsedSlots:
             return Deletion(slot=slot.name, cause=Cause.CONSUMED, detail=detail)
         return None
 
-
-def _arrived(vm: VirtualMachine, host: Hypervisor) -> bool:
-    """Whether the host lists it, and it is there: a list may be of a time when the VM was there once before."""
-    where = vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
-    if where != host.name or all(one.id != vm.name for one in host.status.instances):
-        return False
-    return host.spec.management != "node" or any(
-        one.hypervisor == host.name and one.seen == "running" for one in vm.status.holders
-    )
-
-
-class UsedKeys:
-    """Which slots need a look: those with a consumer, and those on a host that was lost or got other VMs."""
-
-    def __init__(
-        self,
-        hosts: Hosts,
-        slots_on: Callable[[str], Iterable[Reservation]],
-        consumed_by: Callable[[str], Iterable[Reservation]],
-    ) -> None:
-        self._hosts = hosts
-        self._slots_on = slots_on
-        self._consumed_by = consumed_by
+    # Which slots need a look
 
     def of_slot(self, _old: Reservation | None, new: Reservation | None) -> list[str]:
         """The slot itself, if it has a consumer or its host is lost."""
         if new is None or new.spec.type != FAILOVER:
             return []
-        host = self._hosts.get(new.status.host)
+        host = self._hosts(new.status.host)
         over = new.status.consumer is not None or (host is not None and host.status.lost)
         return [new.name] if over else []
 
@@ -126,3 +106,13 @@ class UsedKeys:
         if vm is None or (old is not None and new is not None and old.status == new.status):
             return []
         return [slot.name for slot in self._consumed_by(vm.name)]
+
+
+def _arrived(vm: VirtualMachine, host: Hypervisor) -> bool:
+    """Whether the host lists it, and it is there: a list may be of a time when the VM was there once before."""
+    where = vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
+    if where != host.name or all(one.id != vm.name for one in host.status.instances):
+        return False
+    return host.spec.management != "node" or any(
+        one.hypervisor == host.name and one.seen == "running" for one in vm.status.holders
+    )

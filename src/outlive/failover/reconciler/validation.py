@@ -10,10 +10,10 @@ so that it may run beside cycles.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+import enum
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, Conflict, NotFound, OutliveError
@@ -38,64 +38,37 @@ from outlive.store import Store
 
 OVERBOOKED_S = 1.0
 """For so long a host must hold more than it has before a slot goes: what is seen of it may be of two moments."""
-HELD = "slot is held"
 JITTER = 0.10
 """Validations of one slot are this share of their pause apart, more or less, so that they spread."""
 
 _log = get_logger("failover.validation")
 
 
-@dataclass(frozen=True, slots=True)
-class Valid:
+class Finding(enum.Enum):
+    """What validation can find."""
+
+    VALID = enum.auto()
     """Every member could be brought up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transient:
+    TRANSIENT = enum.auto()
     """Somebody could not be asked."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberInvalid:
+    MEMBER_INVALID = enum.auto()
     """One member could not be brought up in the slot."""
-
-    vm: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class SlotInvalid:
+    SLOT_INVALID = enum.auto()
     """Nobody could be brought up in the slot."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class NoRoom:
+    NO_ROOM = enum.auto()
     """VMs have taken the room of the slot."""
 
-    why: str
+
+class Verdict(NamedTuple):
+    """What was found, and why."""
+
+    finding: Finding
+    why: str = ""
+    vm: str = ""
+    """The member at fault."""
 
 
-Verdict = Valid | Transient | MemberInvalid | SlotInvalid | NoRoom
-
-
-class Locator(Protocol):
-    """Where a VM is, by the same word that cycles trust."""
-
-    async def locate(self, vm_id: str) -> VmView | None:
-        """The VM, or ``None`` where a cycle would not see it. ``Unavailable`` where that cannot be told."""
-        ...
-
-
-class Hosts(Protocol):
-    """Which hosts there are."""
-
-    def get(self, name: str) -> Hypervisor | None:
-        """The host, or ``None``."""
-        ...
+VALID = Verdict(Finding.VALID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +91,8 @@ class SlotValidation:
         self,
         store: Store,
         *,
-        hosts: Hosts,
-        locator: Locator,
+        hosts: Callable[[str], Hypervisor | None],
+        locate: Callable[[str], Awaitable[VmView | None]],
         placement: PlacementPort,
         writer: SlotWriter,
         reporter: Reporter,
@@ -129,17 +102,17 @@ class SlotValidation:
         clock: Clock,
         random: Random,
         ids: Ids,
-        lock: asyncio.Lock | None = None,
+        lock: asyncio.Lock,
+        overbooked: OverbookedHosts,
         settle_s: float = 0.0,
         doubt: Callable[[], str] = lambda: "",
-        overbooked: OverbookedHosts | None = None,
     ) -> None:
-        """``settle_s``: a slot whose members changed so recently is left to whoever is filling it, and looked at later.
-        ``doubt`` says why the caches are not to be believed right now, or nothing. ``overbooked``: which slots
-        have no room."""
+        """``locate``: where a VM is as cycles believe; ``None`` where a cycle would not see it. ``settle_s``: a slot
+        whose members changed so recently is left to whoever is filling it, and looked at later. ``doubt`` says why the
+        caches are not to be believed right now, or nothing."""
         self._store = store
         self._hosts = hosts
-        self._locator = locator
+        self._locate = locate
         self._placement = placement
         self._writer = writer
         self._reporter = reporter
@@ -149,7 +122,7 @@ class SlotValidation:
         self._clock = clock
         self._random = random
         self._ids = ids
-        self._lock = lock or asyncio.Lock()
+        self._lock = lock
         self._settle_s = settle_s
         self._doubt = doubt
         self._overbooked = overbooked
@@ -166,9 +139,7 @@ class SlotValidation:
             try:
                 slot = await self._store.get(Reservation, key)
             except NotFound:
-                self._validated.pop(key, None)
-                self._overbooked_since.pop(key, None)
-                self._urgent.discard(key)
+                self._forget(key)
                 return None
             if slot.spec.type != FAILOVER or slot.status.consumer is not None:
                 return None
@@ -198,6 +169,37 @@ class SlotValidation:
             self._validated.pop(name, None)
             self._urgent.add(name)
 
+    def of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> list[str]:
+        """The slots on a host that came, went, or changed in something that matters; else those of it that have room
+        and say otherwise, or have none and promise it.
+        """
+        host = new or old
+        if host is None or old is None:
+            return []
+        if new is not None and validity_facts(old) == validity_facts(new):
+            return self._misjudged(host.name)
+        return self._due(self._overbooked.slots_on(host.name))
+
+    def of_slot(self, old: Reservation | None, new: Reservation | None) -> list[str]:
+        """The slot itself, and those that lost their room to it, or got it back."""
+        slot = new or old
+        if slot is None:
+            return []
+        return sorted({slot.name, *(self._misjudged(slot.status.host) if slot.status.host else ())})
+
+    def _misjudged(self, host: str) -> list[str]:
+        return self._due(self._overbooked.changed_on(host))
+
+    def _due(self, slots: Iterable[Reservation]) -> list[str]:
+        names = sorted(slot.name for slot in slots)
+        self.due_now(names)
+        return names
+
+    def _forget(self, name: str) -> None:
+        self._validated.pop(name, None)
+        self._overbooked_since.pop(name, None)
+        self._urgent.discard(name)
+
     async def _look(self, slot: Reservation) -> Requeue | None:
         try:
             validate_failover_reservation_resources(slot)
@@ -209,19 +211,17 @@ class SlotValidation:
         calls: dict[str, Call] = {}
         verdict = await self.verdict(slot, calls)
         try:
-            match verdict:
-                case Valid():
+            match verdict.finding:
+                case Finding.VALID:
                     return await self._passed(slot, calls)
-                case Transient(why=why):
-                    _log.warning("validation.transient", slot=slot.name, why=why)
+                case Finding.TRANSIENT:
+                    _log.warning("validation.transient", slot=slot.name, why=verdict.why)
                     self._reporter.validated("transient")
                     return self._later()
-                case MemberInvalid(vm=vm, why=why):
-                    return await self._member_refused(slot, vm, why)
-                case SlotInvalid(why=why):
-                    return await self._unusable(slot, why)
-                case NoRoom(why=why):
-                    return await self._without_room(slot, why)
+                case Finding.MEMBER_INVALID if len(slot.members) > 1:
+                    return await self._remove_member(slot, verdict)
+                case _:
+                    return await self._delete(slot, verdict)
         except Conflict:
             # Somebody changed the slot meanwhile, so the verdict is about another slot: look again.
             return Requeue(0.0)
@@ -232,28 +232,26 @@ class SlotValidation:
         A member that was found valid is asked about again once the slot is due, its host changed, or the question is
         another. ``calls`` receives the question about each member.
         """
-        failover = slot.status.failover_reservation
-        members = sorted(failover.allocations) if failover else []
         host = slot.status.host
         if reason := self._why_overbooked(slot):
-            return NoRoom(reason)
-        if not members:
-            return Valid()
+            return Verdict(Finding.NO_ROOM, reason)
+        if not slot.members:
+            return VALID
         if not host:
-            return SlotInvalid("the slot has members but is on no host")
+            return Verdict(Finding.SLOT_INVALID, "the slot has members but is on no host")
         if why := self._doubt():
-            return Transient(why)
-        if reason := unusable(host, self._hosts.get(host)):
-            return SlotInvalid(reason)
+            return Verdict(Finding.TRANSIENT, why)
+        if reason := unusable(host, self._hosts(host)):
+            return Verdict(Finding.SLOT_INVALID, reason)
         known = self._validated.get(slot.name)
         trusted = known.calls if known is not None and known.until > self._clock.monotonic() else {}
         asked: dict[Hashable, Offer] = {}
-        for vm_id in members:
+        for vm_id in sorted(slot.members):
             with request_context(req=vm_id):
                 try:
-                    vm = await self._locator.locate(vm_id)
+                    vm = await self._locate(vm_id)
                 except OutliveError as error:
-                    return Transient(f"VM {vm_id} cannot be looked up: {error}")
+                    return Verdict(Finding.TRANSIENT, f"VM {vm_id} cannot be looked up: {error}")
                 if vm is None:
                     continue
                 calls[vm_id] = self._caller.validate(vm, host)
@@ -261,17 +259,13 @@ class SlotValidation:
                     continue
                 await self._clock.sleep(0)  # placement of this process never waits: others get their turn here
                 verdict = await self._member_verdict(vm, host, asked)
-            if not isinstance(verdict, Valid):
+            if verdict is not VALID:
                 return verdict
-        return Valid()
+        return VALID
 
     def _why_overbooked(self, slot: Reservation) -> str:
         """Why there is no room for the slot; empty where there is, or where nobody can tell."""
-        return (
-            self._overbooked.why(slot.status.host, slot.name)
-            if self._overbooked is not None and not self._doubt()
-            else ""
-        )
+        return "" if self._doubt() else self._overbooked.why(slot.status.host, slot.name)
 
     def _overbooked_for(self, slot: Reservation) -> float | None:
         """Seconds until it is believed that there is no room for the slot; ``None`` where there is."""
@@ -284,20 +278,21 @@ class SlotValidation:
     async def _member_verdict(self, vm: VmView, host: str, asked: dict[Hashable, Offer]) -> Verdict:
         vm_id = vm.id
         if not may_run_on(vm, host):
-            return MemberInvalid(vm_id, f"VM {vm_id} may not run on {host}, by its hostLimit")
+            return Verdict(Finding.MEMBER_INVALID, f"VM {vm_id} may not run on {host}, by its hostLimit", vm_id)
         try:
             offer = await self._offer(self._caller.validate(vm, host, greq=global_request_id()), asked)
         except OutliveError as error:
-            return Transient(f"placement cannot be asked about VM {vm_id}: {error}")
+            return Verdict(Finding.TRANSIENT, f"placement cannot be asked about VM {vm_id}: {error}")
         if offer.error:
-            return Transient(f"placement cannot be asked about VM {vm_id}: {offer.error}")
+            return Verdict(Finding.TRANSIENT, f"placement cannot be asked about VM {vm_id}: {offer.error}")
         if not offer.hosts:
             refused = ", ".join(sorted(offer.rejected)) or "placement"
-            return MemberInvalid(vm_id, f"{host} is refused for VM {vm_id} by {refused}")
+            return Verdict(Finding.MEMBER_INVALID, f"{host} is refused for VM {vm_id} by {refused}", vm_id)
         if host in offer.hosts:
-            return Valid()
+            return VALID
         _log.error("validation.other_host", vm=vm_id, asked=host, answered=list(offer.hosts[:5]))
-        return MemberInvalid(vm_id, f"asked about {host}, placement offers {offer.hosts[0]} for VM {vm_id}")
+        why = f"asked about {host}, placement offers {offer.hosts[0]} for VM {vm_id}"
+        return Verdict(Finding.MEMBER_INVALID, why, vm_id)
 
     async def _offer(self, call: Call, asked: dict[Hashable, Offer]) -> Offer:
         """Placement's answer, which may have been given about another member already."""
@@ -312,95 +307,73 @@ class SlotValidation:
         """The slot keeps its members and its space, and is not ready."""
         ready = condition(slot.status.conditions, "Ready")
         if ready is None or ready.status != "False" or ready.reason != INVALID_REASON or ready.message != why:
-            await self._writer.set_ready(slot, False, message=why)
+            await self._writer.set_ready(slot, why)
             self._reporter.slot_event(FailoverEvent.RESOURCES_ILLEGAL, slot.name, slot.metadata.uid, why=why)
         self._reporter.validated("illegal-resources")
         return self._later()
 
     async def _legal(self, slot: Reservation) -> Reservation:
-        """Take back what was said of illegal resources, or of room that is there again."""
+        """Withdraw what the condition says of illegal resources, or of room that is there again."""
         ready = condition(slot.status.conditions, "Ready")
         if has_no_room(slot):
-            return slot if self._why_overbooked(slot) else await self._writer.set_ready(slot, True, message=HELD)
+            return slot if self._why_overbooked(slot) else await self._writer.set_ready(slot)
         if ready is None or ready.reason != INVALID_REASON:
             return slot
-        written = await self._writer.set_ready(slot, True, message=HELD)
+        written = await self._writer.set_ready(slot)
         self._reporter.slot_event(FailoverEvent.RESOURCES_LEGAL, slot.name, slot.metadata.uid)
         return written
 
     async def _passed(self, slot: Reservation, calls: dict[str, Call]) -> Requeue:
-        failover = slot.status.failover_reservation
-        members = len(failover.allocations) if failover else 0
-        self._reporter.slot_event(
-            FailoverEvent.SLOT_VALID, slot.name, slot.metadata.uid, host=slot.status.host, members=members
-        )
+        host, members = slot.status.host, len(slot.members)
+        self._reporter.slot_event(FailoverEvent.SLOT_VALID, slot.name, slot.metadata.uid, host=host, members=members)
         self._reporter.validated("valid")
-        if is_pending(slot):
+        if _is_pending(slot):
             slot = await self._writer.acknowledge(slot)
         known, now = self._validated.get(slot.name), self._clock.monotonic()
         until = known.until if known is not None and known.until > now else now + self._pause_s()
         self._validated[slot.name] = _Validated(state=_state(slot), until=until, calls=calls)
         return Requeue(until - now)
 
-    async def _member_refused(self, slot: Reservation, vm: str, why: str) -> Requeue | None:
-        failover = slot.status.failover_reservation
-        left = {one: host for one, host in (failover.allocations if failover else {}).items() if one != vm}
-        if not left:
-            return await self._unusable(slot, why)
-        if not self._may_remove(slot, 1, why):
+    async def _remove_member(self, slot: Reservation, verdict: Verdict) -> Requeue:
+        left = {vm: host for vm, host in slot.members.items() if vm != verdict.vm}
+        if not await self._removed(slot, 1, verdict.why, lambda: self._writer.set_members(slot, left)):
             return self._later()
-        async with self._spending(1):
-            await self._writer.set_members(slot, left)
-        _log.warning("validation.member_removed", slot=slot.name, vm=vm, why=why)
-        self._reporter.slot_event(FailoverEvent.MEMBER_REFUSED, slot.name, slot.metadata.uid, vm=vm, why=why)
+        _log.warning("validation.member_removed", slot=slot.name, vm=verdict.vm, why=verdict.why)
+        self._reporter.slot_event(
+            FailoverEvent.MEMBER_REFUSED, slot.name, slot.metadata.uid, vm=verdict.vm, why=verdict.why
+        )
         self._reporter.validated("member-invalid")
         return Requeue(0.0)
 
-    async def _unusable(self, slot: Reservation, why: str) -> Requeue | None:
-        failover = slot.status.failover_reservation
-        members = len(failover.allocations) if failover else 0
-        if not self._may_remove(slot, members, why):
-            return self._later()
-        await self._removed(slot, members, why)
-        return None
-
-    async def _removed(self, slot: Reservation, members: int, why: str) -> None:
-        async with self._spending(members):
-            await self._writer.delete(slot)
-        self._overbooked_since.pop(slot.name, None)
-        self._validated.pop(slot.name, None)
-        _log.warning("validation.slot_deleted", slot=slot.name, host=slot.status.host, why=why)
-        self._reporter.slot_event(FailoverEvent.SLOT_UNUSABLE, slot.name, slot.metadata.uid, why=why)
-        self._reporter.validated("slot-invalid")
-
-    async def _without_room(self, slot: Reservation, why: str) -> Requeue | None:
-        """The slot goes; while the brake holds, it says that it promises nothing."""
-        failover = slot.status.failover_reservation
-        members = len(failover.allocations) if failover else 0
-        if self._may_remove(slot, members, why):
-            await self._removed(slot, members, why)
+    async def _delete(self, slot: Reservation, verdict: Verdict) -> Requeue | None:
+        """The slot goes; while the brake holds, one without room says that it promises nothing."""
+        why = verdict.why
+        if await self._removed(slot, len(slot.members), why, lambda: self._writer.delete(slot)):
+            self._forget(slot.name)
+            _log.warning("validation.slot_deleted", slot=slot.name, host=slot.status.host, why=why)
+            self._reporter.slot_event(FailoverEvent.SLOT_UNUSABLE, slot.name, slot.metadata.uid, why=why)
+            self._reporter.validated("slot-invalid")
             return None
+        if verdict.finding is not Finding.NO_ROOM:
+            return self._later()
         if not has_no_room(slot):
-            await self._writer.set_ready(slot, False, message=why, reason=NO_ROOM_REASON)
+            await self._writer.set_ready(slot, why, reason=NO_ROOM_REASON)
         return Requeue(self._config.reconcile_interval_s)
 
-    def _may_remove(self, slot: Reservation, members: int, why: str) -> bool:
-        if self._budget.take(members):
-            return True
-        _log.error("validation.braked", slot=slot.name, members=members, why=why)
-        self._reporter.validated("held-back")
-        self._reporter.held_back(f"validation of slot {slot.name}", members, self._budget.memberships)
-        return False
-
-    @contextlib.asynccontextmanager
-    async def _spending(self, members: int) -> AsyncIterator[None]:
-        """The lock to remove so many members; what a failed write did not remove goes back to the budget."""
+    async def _removed(self, slot: Reservation, members: int, why: str, write: Callable[[], Awaitable[object]]) -> bool:
+        """Remove so many members, if the budget allows it; a write that fails gives back what it took from it."""
+        if not self._budget.take(members):
+            _log.error("validation.braked", slot=slot.name, members=members, why=why)
+            self._reporter.validated("held-back")
+            self._reporter.held_back(f"validation of slot {slot.name}", members, self._budget.memberships)
+            return False
         try:
             async with self._lock:
-                yield
+                await write()
         except OutliveError:
             self._budget.give_back(members)
             raise
+        return True
 
     def _later(self) -> Requeue:
         return Requeue(self._pause_s())
@@ -409,7 +382,7 @@ class SlotValidation:
         return self._config.revalidation_interval_s * self._random.uniform(1 - JITTER, 1 + JITTER)
 
 
-def is_pending(slot: Reservation) -> bool:
+def _is_pending(slot: Reservation) -> bool:
     """Whether the last change of membership waits for its acknowledgement."""
     failover = slot.status.failover_reservation
     if failover is None or failover.last_changed is None:
@@ -445,44 +418,3 @@ def validity_facts(host: Hypervisor) -> tuple[object, ...]:
         status.lost,
         status.domain_state,
     )
-
-
-class ValidationKeys:
-    """Which slots need a look because a host changed, or what is on it: the keys of watches."""
-
-    def __init__(
-        self,
-        due_now: Callable[[Iterable[str]], None],
-        slots_on: Callable[[str], Iterable[Reservation]],
-        overbooked: OverbookedHosts | None = None,
-    ) -> None:
-        """``due_now`` is told of slots that may be valid no more; ``overbooked``: which slots have no room."""
-        self._due_now = due_now
-        self._slots_on = slots_on
-        self._overbooked = overbooked
-
-    def of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> list[str]:
-        """The slots on a host that came, went, or changed in something that matters; else those of it that have room
-        and say otherwise, or have none and promise it.
-        """
-        host = new or old
-        if host is None or old is None:
-            return []
-        if new is not None and validity_facts(old) == validity_facts(new):
-            return self._without_room(host.name)
-        return self._due(slot for slot in self._slots_on(host.name) if slot.spec.type == FAILOVER)
-
-    def of_slot(self, old: Reservation | None, new: Reservation | None) -> list[str]:
-        """The slot itself, and those that lost their room to it, or got it back."""
-        slot = new or old
-        if slot is None:
-            return []
-        return sorted({slot.name, *(self._without_room(slot.status.host) if slot.status.host else ())})
-
-    def _without_room(self, host: str) -> list[str]:
-        return self._due(self._overbooked.changed_on(host)) if self._overbooked is not None else []
-
-    def _due(self, slots: Iterable[Reservation]) -> list[str]:
-        names = sorted(slot.name for slot in slots)
-        self._due_now(names)
-        return names

@@ -19,6 +19,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
+from outlive.failover.planner.actions import Open
 from outlive.failover.slots import name_prefix
 from outlive.resources import (
     CREATOR_LABEL,
@@ -43,6 +44,7 @@ from outlive.store.access import read, swap
 NAME_TRIES = 5
 """Names that are drawn for a new slot before giving up."""
 ACTIVE_REASON = "ReservationActive"
+HELD = "slot is held"
 INVALID_REASON = "InvalidResources"
 
 _log = get_logger("failover.writes")
@@ -58,29 +60,6 @@ class Shown(Protocol):
     def note_gone(self, ref: ObjectRef) -> None:
         """An acknowledged deletion."""
         ...
-
-
-class NewSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot that is to be created, with its first member."""
-
-    vm: str
-    vm_host: str
-    host: str
-    zone: str
-    group: str
-    cpu_milli: int
-    memory_bytes: int
-    request_id: str = ""
-    """Global request id of the run that creates it."""
-    others: dict[str, str] = {}
-    """Further members with their hosts, where a whole slot was decided at once."""
-
-
-class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """A created slot; ``complete`` is false where its status could not be written."""
-
-    slot: Reservation
-    complete: bool
 
 
 class SlotWriter:
@@ -107,10 +86,11 @@ class SlotWriter:
 
     async def set_members(self, slot: Reservation, members: Mapping[str, str]) -> Reservation:
         """Replace the membership; the change is as of now, and unacknowledged."""
-        changed = FailoverStatus(
-            allocations=dict(sorted(members.items())), last_changed=as_datetime(self._clock.now()), acknowledged_at=None
-        )
-        return await self._swap(slot, msgspec.structs.replace(slot.status, failover_reservation=changed))
+        status = msgspec.structs.replace(slot.status, failover_reservation=self._changed(members))
+        return await self._swap(slot, status)
+
+    def _changed(self, members: Mapping[str, str]) -> FailoverStatus:
+        return FailoverStatus(allocations=dict(sorted(members.items())), last_changed=as_datetime(self._clock.now()))
 
     async def acknowledge(self, slot: Reservation) -> Reservation:
         """The last change was validated, now."""
@@ -118,29 +98,34 @@ class SlotWriter:
         changed = msgspec.structs.replace(failover, acknowledged_at=as_datetime(self._clock.now()))
         return await self._swap(slot, msgspec.structs.replace(slot.status, failover_reservation=changed))
 
-    async def set_ready(
-        self, slot: Reservation, ready: bool, *, message: str, reason: str = INVALID_REASON
-    ) -> Reservation:
+    async def set_ready(self, slot: Reservation, why_not: str = "", *, reason: str = INVALID_REASON) -> Reservation:
         """Set the ``Ready`` condition: held, or why not, by default because its resources are not legal."""
-        status = with_ready(slot.status, ready, message=message, now=self._clock.now(), reason=reason)
-        return await self._swap(slot, status)
+        return await self._swap(slot, self._with_ready(slot.status, not why_not, why_not or HELD, reason))
 
-    async def open(self, new: NewSlot) -> Opened:
-        """Create a slot, then give it host and first member. An error means that nothing is known to exist."""
-        created = await self._create(new)
-        self._show(created, replaced="")
-        member = FailoverStatus(
-            allocations=dict(sorted({**new.others, new.vm: new.vm_host}.items())),
-            last_changed=as_datetime(self._clock.now()),
-            acknowledged_at=None,
+    def _with_ready(self, status: ReservationStatus, ready: bool, message: str, reason: str) -> ReservationStatus:
+        wanted = Condition(
+            type="Ready",
+            status="True" if ready else "False",
+            reason=ACTIVE_REASON if ready else reason,
+            message=message,
+            last_transition_time=as_datetime(self._clock.now()),
         )
-        status = ReservationStatus(host=new.host, failover_reservation=member)
-        status = with_ready(status, True, message="slot is held", now=self._clock.now())
+        return msgspec.structs.replace(status, conditions=with_condition(status.conditions, wanted))
+
+    async def open(self, new: Open, members: Mapping[str, str], request_id: str = "") -> Reservation:
+        """Create a slot, then give it host and members. An error means that nothing is known to exist.
+
+        ``request_id``: the global one of the run that creates it.
+        """
+        created = await self._create(new, request_id)
+        self._show(created, replaced="")
+        status = ReservationStatus(host=new.host, failover_reservation=self._changed(members))
+        status = self._with_ready(status, True, HELD, INVALID_REASON)
         try:
-            return Opened(slot=await self._swap(created, status), complete=True)
+            return await self._swap(created, status)
         except OutliveError as error:
             _log.warning("slot.status_not_written", slot=created.name, vm=new.vm, error=str(error))
-            return Opened(slot=msgspec.structs.replace(created, status=status), complete=False)
+            return msgspec.structs.replace(created, status=status)
 
     async def delete(self, slot: Reservation) -> None:
         """Delete exactly this state of the slot; already gone is fine. ``Conflict`` if it changed meanwhile."""
@@ -155,10 +140,10 @@ class SlotWriter:
         if self._shown is not None:
             self._shown.note_gone(slot.ref)
 
-    async def _create(self, new: NewSlot) -> Reservation:
+    async def _create(self, new: Open, request_id: str) -> Reservation:
         """The object without a status, under a name of its own."""
         for _ in range(NAME_TRIES):
-            wanted = self._object(name_prefix(new.zone) + self._ids.suffix(), new)
+            wanted = self._object(name_prefix(new.zone) + self._ids.suffix(), new, request_id)
             try:
                 return await self._store.create(wanted)
             except AlreadyExists:
@@ -169,8 +154,8 @@ class SlotWriter:
             f"{NAME_TRIES} names for a slot in zone {new.zone!r} were all taken", remedy="the next cycle tries again"
         )
 
-    def _object(self, name: str, new: NewSlot) -> Reservation:
-        annotations = {REQUEST_ID_ANNOTATION: new.request_id} if new.request_id else {}
+    def _object(self, name: str, new: Open, request_id: str) -> Reservation:
+        annotations = {REQUEST_ID_ANNOTATION: request_id} if request_id else {}
         return Reservation(
             metadata=ObjectMeta(
                 name=name,
@@ -205,17 +190,3 @@ class SlotWriter:
     def _show(self, written: Reservation, *, replaced: str) -> None:
         if self._shown is not None:
             self._shown.note(written, replaced=replaced)
-
-
-def with_ready(
-    status: ReservationStatus, ready: bool, *, message: str, now: float, reason: str = INVALID_REASON
-) -> ReservationStatus:
-    """The status with its ``Ready`` condition set; the time of an unchanged condition stays."""
-    wanted = Condition(
-        type="Ready",
-        status="True" if ready else "False",
-        reason=ACTIVE_REASON if ready else reason,
-        message=message,
-        last_transition_time=as_datetime(now),
-    )
-    return msgspec.structs.replace(status, conditions=with_condition(status.conditions, wanted))
