@@ -7,7 +7,7 @@ Without any host in the table of free amounts nothing is limited; a host that th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -143,6 +143,11 @@ class Fleet(ConflictIndex):
         numbers = self.hosts(hosts)
         found: list[int] = self._free()[numbers, self._given.resources.index(resource)].tolist()
         return found
+
+    def free_table(self, hosts: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Host → free milli-cores and bytes, of these hosts."""
+        names = tuple(hosts)
+        return dict(zip(names, zip(self.free_of(names, CPU), self.free_of(names, MEMORY), strict=True), strict=True))
 
     def free_on(self, host: str) -> dict[str, int]:
         """Resource → what the host has free."""

@@ -180,7 +180,7 @@ class SeparationIndex:
             found[list(used)] = False
         found[list(peers)] = True
         for domain in self._value:
-            codes = self._codes_of(domain)
+            codes = self.codes_of(domain)
             for code in {int(codes[host]) for host in own} - {-1}:
                 found |= codes == code
         return found
@@ -308,7 +308,7 @@ class SeparationIndex:
             if value is not None
         )
 
-    def _codes_of(self, domain: str) -> Ints:
+    def codes_of(self, domain: str) -> Ints:
         """By host number, a number for the host's value; -1: it has none."""
         names = self._index.host_names
         if self._coded != (len(names), self._version):

@@ -14,9 +14,8 @@ from outlive.failover.analysis.bound import BoundInput, bound
 from outlive.failover.check import CheckInput, check
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail, Join, Offer, Open
-from outlive.failover.planner.packing.anneal import Annealer, Budget
 from outlive.failover.planner.packing.board import Board
-from outlive.failover.planner.packing.problem import Ground, problem_of
+from outlive.failover.planner.packing.search import Annealer
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.topology import Topology
 
@@ -209,19 +208,8 @@ def test_server_groups_are_left_as_they_were_planned() -> None:
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_the_board_knows_what_every_change_costs(k: int) -> None:
     given = msgspec.structs.replace(equal(14, 3), required={vm.id: k for vm in equal(14, 3).vms})
-    start = plan(given)
-    ground = Ground(
-        vms={vm.id: vm for vm in given.vms},
-        sizes={},
-        classes={},
-        reuse=given.reuse,
-        new=given.new,
-        free={},
-        hosts=given.hosts,
-        topology=Topology(),
-    )
-    board = Board(problem_of((), start.slots, ground))
-    annealer = Annealer(board, Random(1), Budget(1e9, lambda: True))
+    board = Board(given, (), plan(given).slots)
+    annealer = Annealer(board, Random(1), 1e9, lambda: True)
     board.clashes += 1  # never reached, so that annealing goes on
     for _ in range(20):
         annealer.run(30)

@@ -1,4 +1,4 @@
-"""What assignment is asked and what it answers: needs, offers, and one action for each change or refusal.
+"""What planning is asked and what it answers: a fleet, needs, offers, and one action for each change or refusal.
 
 Plain, frozen data that serialises to JSON. Who carries the actions out does so in the given order, because each one
 was decided in the state that the ones before it leave behind.
@@ -6,10 +6,13 @@ was decided in the state that the ones before it leave behind.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.sizing import ResolvedSize, resource_group
+from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size, resource_group
+from outlive.failover.topology import Topology
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -23,6 +26,51 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """Filter step → number of hosts that it refused; only for reasons."""
     error: str = ""
     """Why placement could not answer; then ``hosts`` means nothing."""
+
+
+class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A fleet, what its VMs need, and what placement offers."""
+
+    vms: tuple[VmView, ...]
+    required: dict[str, int]
+    """VM → slots that it needs; missing means none."""
+    priorities: dict[str, int] = {}
+    """VM → priority, larger is earlier; missing means 0."""
+    slots: tuple[SlotView, ...] = ()
+    sizes: dict[str, ResolvedSize] = {}
+    """VM → size of its slots; missing means its own."""
+    classes: dict[str, str] = {}
+    """VM → key of its offers; missing means the empty key."""
+    reuse: dict[str, Offer] = {}
+    new: dict[str, Offer] = {}
+    free: dict[str, tuple[int, int]] = {}
+    """Host → free milli-cores and bytes.
+
+    A host that is missing here has no room; an empty table limits nothing.
+    """
+    hosts: tuple[str, ...] = ()
+    one_new_per_host: bool = False
+    packing: bool = True
+    """Look for a plan that reserves less; off gives the plain greedy one of a cycle."""
+    effort_s: float = msgspec.field(default=0.0, name="effort")
+    """Nominal seconds of search for a plan that reserves still less; the same number gives the same plan."""
+    seed: int = 0
+    """Which of the equally likely searches it is."""
+    topology: Topology = Topology()
+
+    @property
+    def offered_hosts(self) -> list[str]:
+        """All hosts, and any others that are offered for new slots."""
+        return list(dict.fromkeys([*self.hosts, *(host for offer in self.new.values() for host in offer.hosts)]))
+
+    def size_of(self, vm: VmView) -> ResolvedSize:
+        """How large a slot is that the VM opens."""
+        return enough_for(vm, self.sizes.get(vm.id) or resolve_size(vm))
+
+
+def offered(offers: Mapping[str, Offer]) -> dict[str, frozenset[str]]:
+    """Class → the hosts that are offered; none where placement could not answer."""
+    return {key: frozenset(() if offer.error else offer.hosts) for key, offer in offers.items()}
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

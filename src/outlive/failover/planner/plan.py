@@ -14,14 +14,16 @@ from typing import Any
 import msgspec
 
 from outlive.failover.analysis.bound import BoundInput, bound
-from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planner.actions import Action, Join, Need, Offer, Open
+from outlive.failover.fleet import Fleet, FreeAmounts, held_by
+from outlive.failover.model import HostView, SlotView
+from outlive.failover.planner.actions import Action, Join, Need, Open, PlanInput, new_slot, offered, opening
 from outlive.failover.planner.assign import AssignInput, assign
-from outlive.failover.planner.packing import Ground, Outcome, layers, pack
+from outlive.failover.planner.packing import layers, pack
 from outlive.failover.planner.selection import Missing, SelectInput, Turn, presence, select, shortfalls
-from outlive.failover.separation import groups_of
-from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
-from outlive.failover.topology import Topology
+from outlive.failover.rules import serves
+from outlive.failover.separation import ServerGroup, groups_of
+
+__all__ = ["PlanInput", "PlanResult", "Reserves", "plan", "reserves", "shortfalls_of"]
 
 SLOTS_OVER_BOUND = 1.9
 """The estimate of the best size of slots assumes so many times the slots of the lower bound."""
@@ -29,37 +31,6 @@ SMALL_MEMBERSHIPS = 5_000
 """Up to so many missing memberships several sizes are tried, and no limit as well."""
 MIDDLE_MEMBERSHIPS = 30_000
 """Up to so many two sizes are tried, beyond it one."""
-
-
-class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A fleet, what its VMs need, and what placement offers."""
-
-    vms: tuple[VmView, ...]
-    required: dict[str, int]
-    """VM → slots that it needs; missing means none."""
-    priorities: dict[str, int] = {}
-    """VM → priority, larger is earlier; missing means 0."""
-    slots: tuple[SlotView, ...] = ()
-    sizes: dict[str, ResolvedSize] = {}
-    """VM → size of its slots; missing means its own."""
-    classes: dict[str, str] = {}
-    """VM → key of its offers; missing means the empty key."""
-    reuse: dict[str, Offer] = {}
-    new: dict[str, Offer] = {}
-    free: dict[str, tuple[int, int]] = {}
-    """Host → free milli-cores and bytes.
-
-    A host that is missing here has no room; an empty table limits nothing.
-    """
-    hosts: tuple[str, ...] = ()
-    one_new_per_host: bool = False
-    packing: bool = True
-    """Look for a plan that reserves less; off gives the plain greedy one of a cycle."""
-    effort_s: float = msgspec.field(default=0.0, name="effort")
-    """Nominal seconds of search for a plan that reserves still less; the same number gives the same plan."""
-    seed: int = 0
-    """Which of the equally likely searches it is."""
-    topology: Topology = Topology()
 
 
 class Reserves(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -126,14 +97,11 @@ def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> 
         return min(layered, best, key=cost)
     if given.effort_s <= 0 or not _may_pack(given, turns):
         return best
-    ground = _ground(given)
-    found = pack(slots, best.slots, ground, effort_s=given.effort_s, seed=given.seed, keep_going=keep_going)
-    packed = None
-    if found.outcome is not None:
-        promised = Counter(member for slot in best.slots for member in slot.members)
-        packed = _completed(given, turns, promised, found.outcome)
+    better, cut_short = pack(given, slots, best.slots, still=_bound_vms(given), keep_going=keep_going)
+    promised = Counter(member for slot in best.slots for member in slot.members)
+    packed = _carried_out(given, slots, better, turns, promised) if better else None
     least = min(best, packed, key=cost) if packed is not None else best
-    return msgspec.structs.replace(least, cut_short=found.cut_short, without_search=reserves(best.slots))
+    return msgspec.structs.replace(least, cut_short=cut_short, without_search=reserves(best.slots))
 
 
 def reserves(slots: Iterable[SlotView]) -> Reserves:
@@ -167,13 +135,10 @@ def _layered(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn]) -> 
     if not _may_pack(given, turns) or any(turn.needed > 1 or turn.present for turn in turns):
         return None
     members = {member for slot in slots for member in slot.members}
-    ground = _ground(given)
-    if ground.held_fast or any(turn.vm.id in members for turn in turns):
+    if _bound_vms(given) or any(turn.vm.id in members for turn in turns):
         return None
-    made = layers(slots, [turn.vm for turn in turns], ground)
-    if made is None:
-        return None
-    return _completed(given, turns, {turn.vm.id: turn.needed for turn in turns}, made)
+    found = layers(given, slots, [turn.vm for turn in turns])
+    return _carried_out(given, slots, found, turns, {turn.vm.id: 1 for turn in turns}) if found else None
 
 
 def _is_least(given: PlanInput, result: PlanResult) -> bool:
@@ -184,55 +149,119 @@ def _is_least(given: PlanInput, result: PlanResult) -> bool:
     return sum(slot.memory_bytes for slot in result.slots) <= least.memory_bytes
 
 
-def _ground(given: PlanInput) -> Ground:
-    topology = given.topology
-    groups = tuple(groups_of(given.vms, given.required)) if topology.server_groups else ()
-    return Ground(
-        vms={vm.id: vm for vm in given.vms},
-        sizes=given.sizes,
-        classes=given.classes,
-        reuse=given.reuse,
-        new=given.new,
-        free=given.free,
-        hosts=tuple(dict.fromkeys([*given.hosts, *(host for offer in given.new.values() for host in offer.hosts)])),
-        topology=topology,
-        groups=groups,
-    )
+def _bound_vms(given: PlanInput) -> frozenset[str]:
+    """The members of server groups that bind: packing leaves their memberships as they are."""
+    return frozenset(member for group in _groups(given) for member in group.members)
 
 
-def _completed(
-    given: PlanInput, turns: Sequence[Turn], promised: Mapping[str, int], made: Outcome
+def _groups(given: PlanInput) -> tuple[ServerGroup, ...]:
+    return groups_of(given.vms, given.required) if given.topology.server_groups else ()
+
+
+def _carried_out(
+    given: PlanInput,
+    before: Sequence[SlotView],
+    found: Sequence[SlotView],
+    turns: Sequence[Turn],
+    promised: Mapping[str, int],
 ) -> PlanResult | None:
-    """A packed plan, if nobody has less than ``promised``, with one more try for those whom the greedy one could not
-    serve."""
-    has = Counter(member for slot in made.slots for member in slot.members)
+    """The plan that leads to the slots that packing found, with one more try for those whom it gave too little.
+
+    Memberships of a valid plan may be added in any order, because taking some away never breaks a rule. ``None`` where
+    an action is refused by the rules, separation, room or placement, or where anybody has less than ``promised``.
+    """
+    work = _Execution(given, before)
+    if not all(map(work.fill, found)) or work.fleet.faulty():
+        return None
+    slots = work.slots()
+    has = Counter(vm for slot in slots for vm in slot.members)
     if any(has[vm] < count for vm, count in promised.items()):
         return None
-    got = Counter(action.vm for action in made.actions)
+    got = Counter(action.vm for action in work.actions)
     left = [
         msgspec.structs.replace(turn, needed=turn.needed - got[turn.vm.id], present=turn.present + got[turn.vm.id])
         for turn in turns
         if turn.needed > got[turn.vm.id]
     ]
-    later = _greedy_plan(_after(given, made), list(made.slots), left, 0) if left else PlanResult(slots=made.slots)
+    later = PlanResult(slots=tuple(slots))
+    if left:
+        later = _greedy_plan(msgspec.structs.replace(given, free=work.fleet.free_table(given.free)), slots, left, 0)
     return PlanResult(
-        actions=(*made.actions, *later.actions),
+        actions=(*work.actions, *later.actions),
         slots=later.slots,
         missing=len(turns),
-        reused=later.reused + sum(isinstance(action, Join) for action in made.actions),
-        created=later.created + sum(isinstance(action, Open) for action in made.actions),
+        reused=later.reused + sum(isinstance(action, Join) for action in work.actions),
+        created=later.created + sum(isinstance(action, Open) for action in work.actions),
         failed=later.failed,
     )
 
 
-def _after(given: PlanInput, made: Outcome) -> PlanInput:
-    """What is left to give out after these actions."""
-    free = dict(given.free)
-    for action in made.actions:
-        if isinstance(action, Open) and action.host in free:
-            cpu, memory = free[action.host]
-            free[action.host] = (cpu - action.cpu_milli, memory - action.memory_bytes)
-    return msgspec.structs.replace(given, free=free)
+class _Execution:
+    """The fleet as the actions so far leave it."""
+
+    def __init__(self, given: PlanInput, before: Iterable[SlotView]) -> None:
+        self.actions: list[Join | Open] = []
+        self._given = given
+        self._vms = {vm.id: vm for vm in given.vms}
+        self._before = {slot.name: slot for slot in before}
+        self._slots = dict(self._before)
+        self._members = {name: dict(slot.members) for name, slot in self._slots.items()}
+        self._reuse, self._new = offered(given.reuse), offered(given.new)
+        self.fleet = Fleet.build(self._slots.values(), given.vms, topology=given.topology)
+        self.fleet.separation.take(_groups(given))
+        self.fleet.set_free(FreeAmounts.of(given.free))
+        self._serial = 0
+
+    def slots(self) -> list[SlotView]:
+        """All slots with their members, those that were there before first."""
+        return [msgspec.structs.replace(slot, members=self._members[name]) for name, slot in self._slots.items()]
+
+    def fill(self, found: SlotView) -> bool:
+        """Let its members join the slot, which is opened if it was not there before; whether that was possible."""
+        slot = self._before.get(found.name)
+        if slot is None:
+            return not found.members or self._open(found)
+        return all(self._join(vm, slot) for vm in found.members if vm not in slot.members)
+
+    def _join(self, vm: str, slot: SlotView) -> bool:
+        view, fleet = self._vms[vm], self.fleet
+        number, place = fleet.vm(vm), fleet.slot(slot.name)
+        if not self._is_offered(self._reuse, vm, slot.host) or not serves(view, slot):
+            return False
+        if not fleet.separation.among(vm, fleet.admissible(number) & fleet.slot_bit(place)):
+            return False
+        fleet.join_slot(number, place, proven=True)
+        self._members[slot.name][vm] = view.host
+        self.actions.append(Join(slot=slot.name, vm=vm, vm_host=view.host, host=slot.host))
+        return True
+
+    def _open(self, found: SlotView) -> bool:
+        """The first of its members that placement lets open it there does so, and the others join it."""
+        fleet, host = self.fleet, found.host
+        opener = next((vm for vm in found.members if self._is_offered(self._new, vm, host)), None)
+        if opener is None or not fleet.fits(host, held_by(found)):
+            return False
+        view = self._vms[opener]
+        size = msgspec.structs.replace(
+            self._given.size_of(view), cpu_milli=found.cpu_milli, memory_bytes=found.memory_bytes
+        )
+        slot = new_slot(self._new_key(), host, view, size)
+        if not (fleet.may_open(opener, host) and fleet.separation.allows(opener, host) and serves(view, slot)):
+            return False
+        fleet.open(slot)
+        fleet.join(opener, slot.name)
+        self._slots[slot.name], self._members[slot.name] = slot, {opener: view.host}
+        self.actions.append(opening(slot, opener, view.host))
+        return all(self._join(vm, slot) for vm in found.members if vm != opener)
+
+    def _new_key(self) -> str:
+        self._serial += 1
+        while f"new-{self._serial}" in self._slots:
+            self._serial += 1
+        return f"new-{self._serial}"
+
+    def _is_offered(self, offers: Mapping[str, frozenset[str]], vm: str, host: str) -> bool:
+        return host in offers.get(self._given.classes.get(vm, ""), ())
 
 
 def _limits(given: PlanInput, chosen: Sequence[Missing]) -> list[int]:
@@ -265,7 +294,7 @@ def _greedy_plan(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn],
                 Need(
                     vm=turn.vm.id,
                     needed=turn.needed,
-                    size=enough_for(turn.vm, given.sizes.get(turn.vm.id) or resolve_size(turn.vm)),
+                    size=given.size_of(turn.vm),
                     offer_class=given.classes.get(turn.vm.id, ""),
                 )
                 for turn in turns
@@ -276,7 +305,7 @@ def _greedy_plan(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn],
             free=given.free,
             hosts=given.hosts,
             one_new_per_host=given.one_new_per_host,
-            groups=groups_of(given.vms, given.required) if given.topology.server_groups else (),
+            groups=_groups(given),
             topology=given.topology,
         ),
         most_members=most_members,

@@ -15,7 +15,7 @@ import msgspec
 from outlive.base.random import Random
 from outlive.failover.fleet import Fleet
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.actions import Offer
+from outlive.failover.planner.actions import Offer, offered
 from outlive.failover.separation import groups_of
 from outlive.failover.topology import Topology
 
@@ -116,9 +116,8 @@ class _Repacking:
         self.fleet = fleet = Fleet.build(self._slots.values(), given.vms, given.required, given.topology)
         if given.topology.server_groups:
             fleet.separation.take(groups_of(given.vms, given.required))
-        offers = {key: () if offer.error else offer.hosts for key, offer in given.reuse.items()}
-        offered = {key: fleet.slots_on(set(fleet.hosts(hosts))) for key, hosts in offers.items()}
-        self._offered = {vm: offered.get(given.classes[vm], 0) for vm in self._vms}
+        on = {key: fleet.slots_on(set(fleet.hosts(tuple(hosts)))) for key, hosts in offered(given.reuse).items()}
+        self._offered = {vm: on.get(given.classes[vm], 0) for vm in self._vms}
         """VM → the slots on hosts where placement offers it a place, as a bit set."""
         self._emptied = 0
         """Slots that nobody joins any more, as a bit set."""

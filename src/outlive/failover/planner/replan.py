@@ -27,11 +27,11 @@ from outlive.failover.check import CheckInput, check
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.fleet import Fleet, FreeAmounts, held_by
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Action, Fail, Join, Leave, Offer, Open, opening
+from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open, offered, opening
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan, shortfalls_of
 from outlive.failover.rules import may_run_on
 from outlive.failover.separation import groups_of
-from outlive.resources import CPU, MEMORY
+from outlive.resources import MEMORY
 
 PASSES: Final = 50
 """Times that all old slots are looked at, and then all VMs that are still in one, until nobody switches."""
@@ -119,6 +119,7 @@ class _Switching:
                 self._gets.setdefault(action.vm, []).append(keys[action.slot])
             elif isinstance(action, Join):
                 self._joins_kept.append(action)
+        self._may_reuse, self._may_open = offered(given.reuse), offered(given.new)
         self._slots = {slot.name: slot for slot in given.slots}
         """As they were given or opened; who is in them now is known to the fleet."""
         self._fleet = Fleet.build(given.slots, given.vms, given.required, given.topology)
@@ -210,14 +211,14 @@ class _Switching:
 
     def _has_place(self, vm: str, slot: SlotView) -> bool:
         """Whether there is room for the slot now, and the VM may open it there."""
-        return slot.host in self._offered(self._given.new, vm) and self._fleet.fits(slot.host, held_by(slot))
+        return slot.host in self._offered(self._may_open, vm) and self._fleet.fits(slot.host, held_by(slot))
 
     def _relocate(self, vm: str, name: str) -> bool:
         """Plan the new slot on another host, where there is room now and all who are to be in it may have it."""
         index, slot = self._target, self._new[name]
         members = index.members(name)
         index.remove_slot(name)
-        hosts = self._fleet.roomy(self._offered(self._given.new, vm), held_by(slot))
+        hosts = self._fleet.roomy(tuple(self._offered(self._may_open, vm)), held_by(slot))
         most = dict(zip(hosts, self._fleet.free_of(hosts, MEMORY), strict=True))
         place = next(
             (
@@ -237,12 +238,11 @@ class _Switching:
 
     def _may_be_on(self, vm: str, host: str) -> bool:
         """Whether the VM may have a slot on the host, beside those that it is to have otherwise."""
-        allowed = host in self._offered(self._given.reuse, vm) and may_run_on(self._vms[vm], host)
+        allowed = host in self._offered(self._may_reuse, vm) and may_run_on(self._vms[vm], host)
         return allowed and self._target.may_open(vm, host) and self._target.separation.allows(vm, host)
 
-    def _offered(self, offers: Mapping[str, Offer], vm: str) -> tuple[str, ...]:
-        offer = offers.get(self._given.classes.get(vm, ""), Offer())
-        return () if offer.error else offer.hosts
+    def _offered(self, offers: Mapping[str, frozenset[str]], vm: str) -> frozenset[str]:
+        return offers.get(self._given.classes.get(vm, ""), frozenset())
 
     def _present(self) -> tuple[SlotView, ...]:
         """The slots as they are now."""
@@ -257,13 +257,8 @@ class _Switching:
 
     def _topped_up(self, slots: tuple[SlotView, ...], missing: int) -> PlanResult:
         """With what can be added for those who still miss slots, and why the others get nothing."""
-        fleet, hosts = self._fleet, tuple(self._given.free)
-        free = zip(fleet.free_of(hosts, CPU), fleet.free_of(hosts, MEMORY), strict=True)
-        later = plan(
-            msgspec.structs.replace(
-                self._given, slots=slots, free=dict(zip(hosts, free, strict=True)), packing=False, effort_s=0.0
-            )
-        )
+        free = self._fleet.free_table(self._given.free)
+        later = plan(msgspec.structs.replace(self._given, slots=slots, free=free, packing=False, effort_s=0.0))
         actions = (*self._actions, *later.actions)
         return PlanResult(
             actions=actions,

@@ -1,12 +1,10 @@
 """Plans that reserve less than the greedy one: layers for one slot a VM, and a search on top of any plan.
 
-``pack`` improves a plan within a budget of steps, ``layers`` makes one anew. Neither is trusted: ``outcome`` asks the
+``pack`` improves a plan within a number of steps, ``layers`` makes one anew. Neither is trusted: ``plan`` asks the
 rules anew about each action (docs/reference/failover-planning.md#packing).
 """
 
 from outlive.failover.planner.packing.layers import layers
-from outlive.failover.planner.packing.outcome import Outcome
-from outlive.failover.planner.packing.problem import Ground
-from outlive.failover.planner.packing.search import Packed, pack
+from outlive.failover.planner.packing.search import pack
 
-__all__ = ["Ground", "Outcome", "Packed", "layers", "pack"]
+__all__ = ["layers", "pack"]

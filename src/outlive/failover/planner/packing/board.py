@@ -1,5 +1,8 @@
 """The board that packing searches on: who is in which slot, and what every single change would cost.
 
+Only what the plan itself adds may move: memberships that it gives, and slots that it opens. Memberships and slots that
+were there before count for the rules and stay. So do those of server groups, whose policies tie several VMs together.
+
 A *point* is a unit of failure. A slot touches the point of its own host and those of its members. All five rules hold
 if no slot touches a point twice and any two slots of a VM have no point in common but the VM's own
 (docs/reference/failover-planning.md#packing). The first is always kept here, and so are sizes, offers and room; how
@@ -12,13 +15,16 @@ changes of all VMs at one point are judged in a few array operations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.planner.packing.problem import Problem
+from outlive.failover.fleet import Bools, Fleet, FreeAmounts
+from outlive.failover.model import SlotView
+from outlive.failover.planner.actions import PlanInput, offered
+from outlive.resources import CPU, MEMORY
 
 BLOCKED = 2_000
 """Added in a table where a change is forbidden; far above what any change can cost."""
@@ -28,44 +34,113 @@ COST_LIMIT = 1_000
 Ints = NDArray[np.int64]
 Table = NDArray[Any]
 """Whole numbers, as small as they may be."""
-
-
-class Saved(NamedTuple):
-    """A state to come back to."""
-
-    slots_of: Ints
-    slot_host: Ints
-    slot_size: Ints
-    free: Ints
-    closed: NDArray[np.bool_]
-    clashes: int
-    tables: tuple[Table, ...]
+Saved = tuple[list[Table], int]
+"""A state to come back to."""
 
 
 class Board:
-    """Memberships by number, and the tables."""
+    """A plan by numbers, and the tables. The number after the last slot stands for "none"."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.slots_of = problem.slots_of.copy()
-        self.slot_host = problem.slot_host.copy()
-        self.slot_size = problem.slot_size.copy()
-        self.free = problem.free.copy()
-        self.closed = np.zeros(problem.slots, dtype=bool)
+    def __init__(
+        self, given: PlanInput, before: Iterable[SlotView], found: Sequence[SlotView], still: Collection[str] = ()
+    ) -> None:
+        """The plan that begins with ``before`` and ends with ``found``. Members that are ``still`` stay in their slots,
+        and these on their hosts."""
+        views, reuse = {vm.id: vm for vm in given.vms}, offered(given.reuse)
+        were = {slot.name: slot.members for slot in before}
+        places: dict[str, list[tuple[int, bool]]] = {}
+        where: dict[str, str] = {}
+        self.slots = len(found)
+        opened = np.array([slot.name not in were for slot in found], dtype=bool)
+        self.own = opened.copy()
+        """Slots that the plan opens and that nothing holds in place."""
+        for number, slot in enumerate(found):
+            for vm, recorded in slot.members.items():
+                known, held = vm in views, vm in were.get(slot.name, ()) or vm in still
+                moves = known and not held and bool(reuse.get(given.classes.get(vm, "")))
+                places.setdefault(vm, []).append((number, moves))
+                where[vm] = views[vm].host if known else recorded
+                if vm in still or not known:
+                    self.own[number] = False
+        self.vms = tuple(places)
+        self.width = max(2, max((len(slots) for slots in places.values()), default=0))
+        """The most slots of any VM, two at least."""
+        self.slots_of = np.full((len(places), self.width), self.slots, dtype=np.int64)
+        self.movable = np.zeros((len(places), self.width), dtype=bool)
+        for row, slots in enumerate(places.values()):
+            for place, (number, moves) in enumerate(slots):
+                self.slots_of[row, place], self.movable[row, place] = number, moves
+        fleet = Fleet(given.topology)
+        fleet.hosts(given.offered_hosts)
+        self.slot_host = np.array(fleet.hosts([slot.host for slot in found]), dtype=np.int64)
+        vm_host = np.array(fleet.hosts(list(where.values())), dtype=np.int64)
+        self.hosts, self.points = tuple(fleet.host_names), len(fleet.unit_names)
+        self._host_point = fleet.units_at(np.arange(len(self.hosts)))
+        self.vm_point = self._host_point[vm_host]
+        codes = [fleet.separation.codes_of(domain) for domain in given.topology.apart]
+        self._domains = np.array(codes, dtype=np.int64).reshape(-1, len(self.hosts))
+        """(domains that are kept apart, hosts): number of the value, or -1."""
+        self.slot_size = np.array([(slot.cpu_milli, slot.memory_bytes) for slot in found], dtype=np.int64).reshape(
+            -1, 2
+        )
+        fleet.set_free(FreeAmounts.of(given.free))
+        self._free = np.array([fleet.free_of(self.hosts, name) for name in (CPU, MEMORY)], dtype=np.int64).T.copy()
+        """(hosts, 2), less the plan's slots."""
+        np.subtract.at(self._free, self.slot_host[opened], self.slot_size[opened])
+        self.closed = np.zeros(self.slots, dtype=bool)
+        self._joinable = np.array([slot.ready is not False for slot in found], dtype=bool)
+        self._number_kinds(given, vm_host)
         self._build()
         self.clashes = self.count_clashes()
 
+    def _number_kinds(self, given: PlanInput, vm_host: Ints) -> None:
+        """VMs of one kind may join the same slots."""
+        views, numbers = {vm.id: vm for vm in given.vms}, dict[object, int]()
+        reuse, new = offered(given.reuse), offered(given.new)
+        kinds, sizes, reuses, opens = list[int](), list[tuple[int, int]](), list[Bools](), list[Bools]()
+        for vm, host in zip(self.vms, vm_host.tolist(), strict=True):
+            view, key = views.get(vm), given.classes.get(vm, "")
+            size, limit = ((view.cpu_milli, view.memory_bytes), view.host_limit) if view else ((0, 0), ())
+            own = self._domains[:, host, None]
+            kind = (size, key, limit, own.tobytes())
+            if kind not in numbers:
+                numbers[kind] = len(numbers)
+                apart = ~((self._domains == own) & (own >= 0)).any(axis=0)
+                allowed = self._among(limit or self.hosts) & apart
+                sizes.append(size)
+                reuses.append(allowed & self._among(reuse.get(key, ())))
+                opens.append(allowed & self._among(new.get(key, ())))
+            kinds.append(numbers[kind])
+        shape = (len(numbers), len(self.hosts))
+        self.vm_kind = np.array(kinds, dtype=np.int64)
+        self._kind_size = np.array(sizes, dtype=np.int64).reshape(-1, 2)
+        self._kind_reuse = np.array(reuses, dtype=bool).reshape(shape)
+        """(kinds, hosts): where they may join a slot."""
+        self.kind_new = np.array(opens, dtype=bool).reshape(shape)
+        """(kinds, hosts): where they may open one."""
+
+    def _among(self, some: Collection[str]) -> Bools:
+        """Which of the hosts are among these."""
+        return np.array([host in some for host in self.hosts], dtype=bool)
+
+    def _too_near(self, some: Any, others: Any) -> Any:
+        """Whether hosts are in one domain; host numbers or arrays of them, that fit each other."""
+        near = np.zeros(np.broadcast(some, others).shape, dtype=bool)
+        for values in self._domains:
+            near |= (values[some] == values[others]) & (values[some] >= 0)
+        return near
+
     def _build(self) -> None:
-        given = self.problem
-        slots, width = given.slots, given.width
-        largest = width * (BLOCKED + given.points) + 3 * BLOCKED + slots
+        slots, width = self.slots, self.width
+        largest = width * (BLOCKED + self.points) + 3 * BLOCKED + slots
         kind = np.int16 if largest < np.iinfo(np.int16).max else np.int32
-        self._others = np.repeat((given.held - 1)[:, None], width, axis=1).astype(kind)
-        self._counting = np.arange(given.slots_of.size)
-        touches = np.zeros((given.points, slots + 1), dtype=kind)
+        others = (self.slots_of < slots).sum(axis=1) - 1
+        self._others = np.repeat(others[:, None], width, axis=1).astype(kind)
+        self._counting = np.arange(self.slots_of.size)
+        touches = np.zeros((self.points, slots + 1), dtype=kind)
         for place in range(width):
-            touches[given.vm_point, self.slots_of[:, place]] += 1
-        touches[given.host_point[self.slot_host], np.arange(slots)] += 1
+            touches[self.vm_point, self.slots_of[:, place]] += 1
+        touches[self._host_point[self.slot_host], np.arange(slots)] += 1
         touches[:, slots] = 0
         linked = np.zeros((slots + 1, slots + 1), dtype=kind)
         for one in range(width):
@@ -79,22 +154,21 @@ class Board:
         self.meet = (plain.T @ plain).astype(kind) + BLOCKED * linked
         self.near = np.asfortranarray((plain @ linked.astype(np.float32)).astype(kind) + BLOCKED * touches)
         self.meet[slots, :] = self.meet[:, slots] = 0
-        if given.keeps_apart:
-            near = given.too_near(self.slot_host[:, None], self.slot_host[None, :])
+        if len(self._domains):
+            near = self._too_near(self.slot_host[:, None], self.slot_host[None, :])
             self.meet[:slots, :slots] += BLOCKED * near.astype(kind)
         self.meet[np.arange(slots), np.arange(slots)] = BLOCKED
-        self.barred = np.zeros((len(given.kind_size), slots + 1), dtype=kind)
+        self.barred = np.zeros((len(self._kind_size), slots + 1), dtype=kind)
         self.barred[:, slots] = BLOCKED
         for slot in range(slots):
             self._bar(slot)
 
     def _bar(self, slot: int) -> None:
         """Which kinds of VM may not join the slot: it is too small, elsewhere, or closed."""
-        given = self.problem
-        if self.closed[slot] or not given.joinable[slot]:
+        if self.closed[slot] or not self._joinable[slot]:
             self.barred[:, slot] = BLOCKED
             return
-        allowed = (given.kind_size <= self.slot_size[slot]).all(axis=1) & given.kind_reuse[:, self.slot_host[slot]]
+        allowed = (self._kind_size <= self.slot_size[slot]).all(axis=1) & self._kind_reuse[:, self.slot_host[slot]]
         self.barred[:, slot] = np.where(allowed, 0, BLOCKED)
 
     def count_clashes(self) -> int:
@@ -112,8 +186,8 @@ class Board:
 
     def _pairs(self) -> Iterator[tuple[int, int, Table]]:
         """For each two places of a VM's slots: the points too many that they have in common, VM by VM."""
-        slots = self.problem.slots
-        for one in range(self.problem.width):
+        slots = self.slots
+        for one in range(self.width):
             for other in range(one):
                 a, b = self.slots_of[:, one], self.slots_of[:, other]
                 yield one, other, np.where((a < slots) & (b < slots), self.meet[a, b] - BLOCKED - 1, 0)
@@ -123,40 +197,29 @@ class Board:
         return np.nonzero(self.touches[:, one] & self.touches[:, other])[0]
 
     @property
-    def _tables(self) -> tuple[Table, ...]:
-        return self.touches, self.linked, self.meet, self.near, self.barred
+    def _arrays(self) -> tuple[Table, ...]:
+        """All that changes."""
+        plan = (self.slots_of, self.slot_host, self.slot_size, self._free, self.closed)
+        return (*plan, self.touches, self.linked, self.meet, self.near, self.barred)
 
     def save(self) -> Saved:
         """The state as it is."""
-        return Saved(
-            self.slots_of.copy(),
-            self.slot_host.copy(),
-            self.slot_size.copy(),
-            self.free.copy(),
-            self.closed.copy(),
-            self.clashes,
-            tuple(table.copy(order="K") for table in self._tables),
-        )
+        return [array.copy(order="K") for array in self._arrays], self.clashes
 
     def restore(self, saved: Saved) -> None:
         """Back to that state."""
-        self.slots_of[:] = saved.slots_of
-        self.slot_host[:] = saved.slot_host
-        self.slot_size[:] = saved.slot_size
-        self.free[:] = saved.free
-        self.closed[:] = saved.closed
-        self.clashes = saved.clashes
-        for table, was in zip(self._tables, saved.tables, strict=True):
-            table[:] = was
+        arrays, self.clashes = saved
+        for array, was in zip(self._arrays, arrays, strict=True):
+            array[:] = was
 
     # What changes would cost.
 
     def judge_moves(self, point: int, vms: Ints) -> Table:
         """(memberships, slots): clashes more or fewer if a membership of these VMs, all at one point, went there.
 
-        Memberships are told VM after VM, ``width`` each.
+        Memberships are listed VM after VM, ``width`` each.
         """
-        given, width = self.problem, self.problem.width
+        width = self.width
         mine = self.slots_of[vms]
         places = mine.reshape(-1)
         if width == 2:
@@ -169,24 +232,23 @@ class Board:
         near = self.near[point]
         costs: Table = partners - self.linked[places]
         costs -= (near[places] - BLOCKED + here - others * (BLOCKED + 2))[:, None]
-        costs += near + np.repeat(self.barred[given.vm_kind[vms]], width, axis=0)
-        costs[~given.movable[vms].reshape(-1)] = BLOCKED
+        costs += near + np.repeat(self.barred[self.vm_kind[vms]], width, axis=0)
+        costs[~self.movable[vms].reshape(-1)] = BLOCKED
         return costs
 
     def judge_hosts(self, slot: int) -> Table:
         """Clashes more or fewer if the slot were on each host; forbidden where it cannot be."""
-        given = self.problem
-        at = given.host_point
+        at = self._host_point
         here = int(self.slot_host[slot])
         near = self.near[:, slot]
         costs: Table = near[at] - (near[at[here]] - BLOCKED)
-        costs[np.any(self.free < self.slot_size[slot], axis=1)] = BLOCKED
-        kinds = np.unique(given.vm_kind[self.members(slot)[0]])
-        costs[~(given.kind_reuse[kinds].all(axis=0) & given.kind_new[kinds].any(axis=0))] = BLOCKED
-        if given.keeps_apart:
-            partners = np.nonzero(self.linked[slot, : given.slots])[0]
+        costs[np.any(self._free < self.slot_size[slot], axis=1)] = BLOCKED
+        kinds = np.unique(self.vm_kind[self.members(slot)[0]])
+        costs[~(self._kind_reuse[kinds].all(axis=0) & self.kind_new[kinds].any(axis=0))] = BLOCKED
+        if len(self._domains):
+            partners = np.nonzero(self.linked[slot, : self.slots])[0]
             hosts = np.arange(len(at))
-            costs[given.too_near(hosts[:, None], self.slot_host[partners][None, :]).any(axis=1)] = BLOCKED
+            costs[self._too_near(hosts[:, None], self.slot_host[partners][None, :]).any(axis=1)] = BLOCKED
         return costs
 
     def members(self, slot: int) -> tuple[Ints, Ints]:
@@ -198,7 +260,7 @@ class Board:
 
     def move(self, vm: int, place: int, slot: int, cost: int) -> None:
         """Put a membership into another slot."""
-        point = int(self.problem.vm_point[vm])
+        point = int(self.vm_point[vm])
         old = int(self.slots_of[vm, place])
         partners = self._partners(vm, place)
         for other in partners:
@@ -212,26 +274,25 @@ class Board:
 
     def put(self, slot: int, host: int, cost: int) -> None:
         """Put a slot on another host."""
-        given = self.problem
         old = int(self.slot_host[slot])
-        self._leave(int(given.host_point[old]), slot)
-        self._touch(int(given.host_point[host]), slot)
-        if given.keeps_apart:
-            now = given.too_near(host, self.slot_host).astype(self.meet.dtype)
-            change = BLOCKED * (now - given.too_near(old, self.slot_host))
-            self.meet[slot, : given.slots] += change
-            self.meet[: given.slots, slot] += change
+        self._leave(int(self._host_point[old]), slot)
+        self._touch(int(self._host_point[host]), slot)
+        if len(self._domains):
+            now = self._too_near(host, self.slot_host).astype(self.meet.dtype)
+            change = BLOCKED * (now - self._too_near(old, self.slot_host))
+            self.meet[slot, : self.slots] += change
+            self.meet[: self.slots, slot] += change
             self.meet[slot, slot] = BLOCKED
         self.slot_host[slot] = host
-        self.free[old] += self.slot_size[slot]
-        self.free[host] -= self.slot_size[slot]
+        self._free[old] += self.slot_size[slot]
+        self._free[host] -= self.slot_size[slot]
         self._bar(slot)
         self.clashes += cost
 
     def close(self, slot: int) -> None:
         """Take away a slot without members."""
-        self._leave(int(self.problem.host_point[self.slot_host[slot]]), slot)
-        self.free[self.slot_host[slot]] += self.slot_size[slot]
+        self._leave(int(self._host_point[self.slot_host[slot]]), slot)
+        self._free[self.slot_host[slot]] += self.slot_size[slot]
         self.slot_size[slot] = 0
         self.closed[slot] = True
         self._bar(slot)
@@ -241,8 +302,7 @@ class Board:
         self.barred[:, slot] = BLOCKED
 
     def _partners(self, vm: int, place: int) -> list[int]:
-        none = self.problem.slots
-        return [slot for at, slot in enumerate(self.slots_of[vm].tolist()) if at != place and slot != none]
+        return [slot for at, slot in enumerate(self.slots_of[vm].tolist()) if at != place and slot != self.slots]
 
     def _link(self, one: int, other: int) -> None:
         for a, b in ((one, other), (other, one)):

@@ -14,30 +14,30 @@ from collections.abc import Mapping, Sequence
 
 from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.packing.outcome import NewSlot, Outcome, outcome
-from outlive.failover.planner.packing.problem import Ground, slot_size_for
+from outlive.failover.planner.actions import PlanInput, offered
 from outlive.failover.rules import may_run_on
 from outlive.resources import CPU, MEMORY
 
 Size = tuple[int, int]
+"""Milli-cores and bytes."""
 
 
-def layers(before: Sequence[SlotView], vms: Sequence[VmView], ground: Ground) -> Outcome | None:
-    """One slot for each of these VMs, which have none; ``None`` where somebody finds no place this way."""
-    work = _Layers(before, vms, ground)
-    sized = {vm.id: slot_size_for(vm.id, ground) for vm in vms}
-    later = _smaller(vms, sized, ground)
+def layers(given: PlanInput, before: Sequence[SlotView], vms: Sequence[VmView]) -> list[SlotView]:
+    """Slots with these VMs, who have none, in one each; none where somebody finds no place this way."""
+    work = _Layers(given, before, vms)
+    sized = {vm.id: (size.cpu_milli, size.memory_bytes) for vm in vms for size in [given.size_of(vm)]}
+    later = _smaller(given, vms, sized)
     for vm in sorted(vms, key=lambda one: (-sized[one.id][1], -sized[one.id][0], -later[one.id], one.id)):
         if not work.place(vm, sized[vm.id]):
-            return None
-    return outcome(before, work.joined, work.new(), ground)
+            return []
+    return [layer.slot(f"layer {number}") for number, layer in enumerate(work.layers)]
 
 
-def _smaller(vms: Sequence[VmView], sized: Mapping[str, Size], ground: Ground) -> dict[str, int]:
+def _smaller(given: PlanInput, vms: Sequence[VmView], sized: Mapping[str, Size]) -> dict[str, int]:
     """VM → how many of its host come after it: of equal VMs those go first whose hosts have most left."""
     counts, later = Counter[str](), dict[str, int]()
     for vm in sorted(vms, key=lambda one: (sized[one.id][1], sized[one.id][0], one.id)):
-        unit = ground.topology.unit(vm.host)
+        unit = given.topology.unit(vm.host)
         later[vm.id] = counts[unit]
         counts[unit] += 1
     return later
@@ -48,71 +48,54 @@ class _Layer:
 
     def __init__(self, host: str, size: Size, units: set[str], before: SlotView | None = None) -> None:
         self.host, self.size, self.units, self.before = host, size, units, before
-        self.vms: list[str] = []
+        self.members: dict[str, str] = {}
+        """VM → its host, of those who join."""
+
+    def slot(self, name: str) -> SlotView:
+        """Who joins it, under its own name or, where it is new, under this one."""
+        cpu_milli, memory_bytes = self.size
+        name = self.before.name if self.before is not None else name
+        return SlotView(name=name, host=self.host, cpu_milli=cpu_milli, memory_bytes=memory_bytes, members=self.members)
 
 
 class _Layers:
     """All slots while they are filled, those that were there first."""
 
-    def __init__(self, before: Sequence[SlotView], vms: Sequence[VmView], ground: Ground) -> None:
-        self._ground = ground
-        self._unit = ground.topology.unit
-        self._offered: dict[str, frozenset[str]] = {}
-        self._fleet = Fleet(ground.topology)
-        self._fleet.set_free(FreeAmounts.of(ground.free))
+    def __init__(self, given: PlanInput, before: Sequence[SlotView], vms: Sequence[VmView]) -> None:
+        self._given = given
+        self._unit = given.topology.unit
+        self._reuse = offered(given.reuse)
+        self._fleet = Fleet(given.topology)
+        self._fleet.set_free(FreeAmounts.of(given.free))
         self._left: dict[str, list[int]] = {}
         for vm in sorted(vms, key=lambda one: one.memory_bytes):
             self._left.setdefault(self._unit(vm.host), []).append(vm.memory_bytes)
         self._held = Counter[str]()
-        self._layers = [
-            _Layer(slot.host, (slot.cpu_milli, slot.memory_bytes), self._units(slot), slot) for slot in before
-        ]
+        views = {vm.id: vm for vm in given.vms}
+        self.layers: list[_Layer] = []
+        for slot in before:
+            at = [views[vm].host if vm in views else recorded for vm, recorded in slot.members.items()]
+            units = {self._unit(host) for host in (slot.host, *at)}
+            self.layers.append(_Layer(slot.host, (slot.cpu_milli, slot.memory_bytes), units, slot))
 
     def place(self, vm: VmView, size: Size) -> bool:
         """Put the VM into the first slot that takes it, else into a new one."""
-        unit, reuse = self._unit(vm.host), self._reuse(vm)
-        for layer in self._layers:
+        unit, reuse = self._unit(vm.host), self._reuse.get(self._given.classes.get(vm.id, ""), ())
+        for layer in self.layers:
             if unit not in layer.units and layer.host in reuse and self._fits(layer, vm, size):
-                layer.units.add(unit)
-                layer.vms.append(vm.id)
-                self._left[unit].pop()
-                return True
-        host = self._best_host(vm, size)
-        if host is None:
-            return False
-        self._fleet.take(host, {CPU: size[0], MEMORY: size[1]})
-        self._held[self._unit(host)] += 1
+                break
+        else:
+            host = self._best_host(vm, size)
+            if host is None:
+                return False
+            self._fleet.take(host, {CPU: size[0], MEMORY: size[1]})
+            self._held[self._unit(host)] += 1
+            layer = _Layer(host, size, {self._unit(host)})
+            self.layers.append(layer)
+        layer.units.add(unit)
+        layer.members[vm.id] = vm.host
         self._left[unit].pop()
-        layer = _Layer(host, size, {self._unit(host), unit})
-        layer.vms.append(vm.id)
-        self._layers.append(layer)
         return True
-
-    @property
-    def joined(self) -> dict[str, list[str]]:
-        """Slot that was there → those who join it."""
-        return {layer.before.name: layer.vms for layer in self._layers if layer.before is not None}
-
-    def new(self) -> list[NewSlot]:
-        """The others."""
-        return [
-            NewSlot(host=layer.host, cpu_milli=layer.size[0], memory_bytes=layer.size[1], vms=layer.vms)
-            for layer in self._layers
-            if layer.before is None
-        ]
-
-    def _units(self, slot: SlotView) -> set[str]:
-        views = self._ground.vms
-        at = [views[vm].host if vm in views else recorded for vm, recorded in slot.members.items()]
-        return {self._unit(host) for host in (slot.host, *at)}
-
-    def _reuse(self, vm: VmView) -> frozenset[str]:
-        key = self._ground.classes.get(vm.id, "")
-        found = self._offered.get(key)
-        if found is None:
-            offer = self._ground.reuse.get(key)
-            found = self._offered[key] = frozenset(() if offer is None or offer.error else offer.hosts)
-        return found
 
     def _fits(self, layer: _Layer, vm: VmView, size: Size) -> bool:
         """Whether the slot is where the VM may be, and large enough, or can be made so."""
@@ -137,7 +120,7 @@ class _Layers:
 
         That is the one whose next VM is smallest; among equals that with the fewest VMs left and slots held.
         """
-        offer = self._ground.new.get(self._ground.classes.get(vm.id, ""))
+        offer = self._given.new.get(self._given.classes.get(vm.id, ""))
         if offer is None or offer.error or len(offer.scores) not in (0, len(offer.hosts)):
             return None
         best, least = None, (0, 0)

@@ -3,23 +3,44 @@
 Each stage begins with a plan that holds, evicts the members of some slots, puts them where they clash least and anneals
 until nothing clashes. What succeeds is the next plan; what fails is undone, and stages get longer and take less as they
 fail (docs/reference/failover-planning.md#packing).
+
+Annealing is without waiting: at each step all changes of the VMs at one point are judged at once and one of them is
+drawn with the chance that trying them one by one would give it. What a step costs depends on how much it looks at, and
+what may be spent counts that, so that a search is the same on every machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from outlive.base.random import Random
 from outlive.failover.model import SlotView
-from outlive.failover.planner.packing.anneal import Annealer, Budget
-from outlive.failover.planner.packing.board import COST_LIMIT, Board, Ints, Saved
-from outlive.failover.planner.packing.outcome import NewSlot, Outcome, outcome
-from outlive.failover.planner.packing.problem import Ground, Problem, problem_of
+from outlive.failover.planner.actions import PlanInput
+from outlive.failover.planner.packing.board import COST_LIMIT, Board, Table
 
+HOT: Final = 0.95
+COLD: Final = 0.3
+"""Temperatures at the beginning and at the end, times the logarithm of the number of slots."""
+LOOKED_AT: Final = 2_000
+"""Changes that are judged for the price of one step, besides the step itself."""
+FOLLOWED: Final = 4_000
+"""VMs and points that are followed for the price of one step."""
+HOST_STEPS: Final = 10
+"""Every so many steps a slot may change its host instead."""
+FOCUS: Final = 0.6
+"""Of the other steps so many look at a point that clashes."""
+FOLLOWED_STEPS: Final = 16
+"""Steps between two looks at what clashes."""
+CHECKED_STEPS: Final = 256
+"""Steps between two looks at the deadline."""
+BEST: Final = 400
+"""No change is better than this many clashes fewer."""
 FIRST_SHARE: Final = 0.05
 """The first stage gets this share of the budget."""
 LONGER: Final = 1.4
@@ -30,39 +51,133 @@ STAGES: Final = 200
 """Stages of one search."""
 TRIED: Final = 200
 """Slots that one stage tries to take away at most."""
+STEPS_A_SECOND: Final = 8_000
+"""What a second of effort is worth. Nominal, so that a plan does not depend on how fast the machine is."""
+SLOTS_SEARCHED: Final = 4_000
+"""Plans of more slots are not searched: the tables grow with the square of it."""
+TABLE_CELLS: Final = 60_000_000
+"""… nor those with more points times slots."""
+
+
+class Annealer:
+    """Anneals one board."""
+
+    def __init__(self, board: Board, random: Random, steps: float, keep_going: Callable[[], bool]) -> None:
+        """``steps`` may be spent in all, and ``keep_going`` may say earlier that it is enough."""
+        self._board = board
+        self._random = random
+        self.left = steps
+        self.cut_short = False
+        self._keep_going = keep_going
+        moving = np.nonzero(board.movable.any(axis=1))[0]
+        self._vms_at = {
+            int(point): moving[board.vm_point[moving] == point] for point in np.unique(board.vm_point[moving])
+        }
+        self._points: list[int] = board.vm_point[np.nonzero(board.movable)[0]].tolist()
+        self._price = 1 + (len(board.vms) + board.points) / FOLLOWED
+        self._clashing: list[tuple[int, int, int]] = []
+        self._own = np.nonzero(board.own)[0].tolist()
+        self._differences = np.arange(-BEST, COST_LIMIT + 2, dtype=np.float64)
+
+    def goes_on(self) -> bool:
+        """Whether any steps are left; asks the one who may stop it."""
+        if not self.cut_short and not self._keep_going():
+            self.cut_short = True
+        return self.left > 0 and not self.cut_short
+
+    def run(self, steps: float) -> bool:
+        """Anneal for so many steps; whether nothing clashes in the end."""
+        board, random, spent = self._board, self._random, 0.0
+        scale = math.log(max(3, board.slots))
+        chances = self._chances(HOT / scale)
+        turn = 0
+        while board.clashes and spent < steps:
+            if turn % CHECKED_STEPS == 0:
+                if not self.goes_on():
+                    return False
+                chances = self._chances(HOT * (COLD / HOT) ** (spent / steps) / scale)
+            turn += 1
+            if turn % HOST_STEPS == 0 and self._own:
+                price = self._change_host(self._own[random.randrange(len(self._own))], chances)
+            else:
+                price = self._change_place(self._point(turn), chances)
+            spent += price
+            self.left -= price
+        return board.clashes == 0
+
+    def _point(self, turn: int) -> int:
+        """Where to look: where something clashes, or anywhere."""
+        random = self._random
+        if turn % FOLLOWED_STEPS == 1:
+            self._clashing = self._board.clashing()
+        if self._clashing and random.random() < FOCUS:
+            vm, one, other = self._clashing[random.randrange(len(self._clashing))]
+            points = self._board.common(one, other)
+            if len(points) > 1:
+                for point in (int(points[random.randrange(len(points))]), int(self._board.vm_point[vm])):
+                    if point in self._vms_at:  # a VM that must not move may clash as well
+                        return point
+        return self._points[random.randrange(len(self._points))]
+
+    def _chances(self, temperature: float) -> NDArray[np.float32]:
+        chances = np.exp(-np.maximum(self._differences, 0) / temperature).astype(np.float32)
+        chances[self._differences >= COST_LIMIT] = 0
+        return chances
+
+    def _draw(self, costs: Table, chances: NDArray[np.float32]) -> int | None:
+        """One of the changes, or none."""
+        flat = costs.reshape(-1)
+        total = chances.take(flat + BEST, mode="clip").cumsum()
+        weight = float(total[-1])
+        if self._random.random() >= 1 - math.exp(-weight):
+            return None
+        chosen = min(int(total.searchsorted(self._random.random() * weight, side="right")), len(flat) - 1)
+        return chosen if flat[chosen] < COST_LIMIT else None
+
+    def _change_place(self, point: int, chances: NDArray[np.float32]) -> float:
+        board, width, vms = self._board, self._board.width, self._vms_at[point]
+        costs = board.judge_moves(point, vms)
+        chosen = self._draw(costs, chances)
+        if chosen is not None:
+            row, column = divmod(chosen, costs.shape[1])
+            board.move(int(vms[row // width]), row % width, column, int(costs[row, column]))
+        return self._price + costs.size / LOOKED_AT
+
+    def _change_host(self, slot: int, chances: NDArray[np.float32]) -> float:
+        board = self._board
+        if not board.closed[slot]:
+            costs = board.judge_hosts(slot)
+            chosen = self._draw(costs, chances)
+            if chosen is not None:
+                board.put(slot, chosen, int(costs[chosen]))
+        return self._price + board.points / LOOKED_AT
 
 
 class Search:
     """Improves one board; ``best`` is the least reserved that was found."""
 
-    def __init__(self, board: Board, random: Random, budget: Budget) -> None:
+    def __init__(self, board: Board, random: Random, annealer: Annealer) -> None:
         self._board = board
-        self._random = random.fork("stages")
-        self._budget = budget
-        self._annealer = Annealer(board, random.fork("annealing"), budget)
-        self.best: Saved = board.save()
-        self.reserved = self._reserved()
-        self.stages = 0
+        self._random = random
+        self._annealer = annealer
 
-    def run(self) -> Saved:
-        """Until the budget is spent or nothing is left to try."""
-        budget = self._budget
-        steps, share = max(1.0, budget.left * FIRST_SHARE), FIRST_TAKEN
-        while self.stages < STAGES and budget.goes_on():
-            self.stages += 1
-            if not self._take_many(share):
+    def run(self) -> None:
+        """Until all steps are spent or nothing is left to try; the board then has the least that was found."""
+        annealer, board = self._annealer, self._board
+        best, least = board.save(), self._reserved()
+        steps, share = max(1.0, annealer.left * FIRST_SHARE), FIRST_TAKEN
+        for _ in range(STAGES):
+            if not annealer.goes_on() or not self._take_many(share):
                 break
-            clean = self._annealer.run(min(steps, budget.left))
-            if clean and self._reserved() < self.reserved and self._has_openers():
-                gained = 1 - self._reserved()[0] / max(1, self.reserved[0])
-                self.best, self.reserved = self._board.save(), self._reserved()
-                share = max(gained, 0.01)
+            clean = annealer.run(min(steps, annealer.left))
+            if clean and self._reserved() < least and self._has_openers():
+                share = max(1 - self._reserved()[0] / max(1, least[0]), 0.01)
+                best, least = board.save(), self._reserved()
             else:
-                self._board.restore(self.best)
+                board.restore(best)
                 share /= 2
             steps *= LONGER
-        self._board.restore(self.best)
-        return self.best
+        board.restore(best)
 
     def _reserved(self) -> tuple[int, int, int]:
         """Bytes, slots, milli-cores."""
@@ -90,20 +205,20 @@ class Search:
 
     def _by_worth(self) -> list[int]:
         """Slots to take away: first what saves most for what it upsets, with some luck."""
-        board, given = self._board, self._board.problem
+        board = self._board
         worth: dict[int, float] = {}
-        for slot in np.nonzero(given.own & ~board.closed)[0].tolist():
+        for slot in np.nonzero(board.own & ~board.closed)[0].tolist():
             vms, places = board.members(slot)
-            if given.movable[vms, places].all():
+            if board.movable[vms, places].all():
                 luck = 0.7 + 0.6 * self._random.random()
                 worth[slot] = luck * max(1, int(board.slot_size[slot, 1])) / (len(vms) + 1)
         return sorted(worth, key=lambda one: -worth[one])
 
     def _is_possible(self, slot: int) -> bool:
         """Whether each of those who have to leave may join some other slot that does not touch its point yet."""
-        board, given = self._board, self._board.problem
+        board = self._board
         vms = board.members(slot)[0]
-        blocked = (board.barred[given.vm_kind[vms]] > 0) | (board.touches[given.vm_point[vms]] > 0)
+        blocked = (board.barred[board.vm_kind[vms]] > 0) | (board.touches[board.vm_point[vms]] > 0)
         return bool((~blocked).any(axis=1).all())
 
     def _take(self, slot: int) -> bool:
@@ -111,7 +226,7 @@ class Search:
         board = self._board
         board.bar(slot)
         for vm, place in sorted(zip(*(each.tolist() for each in board.members(slot)), strict=True)):
-            point = int(board.problem.vm_point[vm])
+            point = int(board.vm_point[vm])
             costs = board.judge_moves(point, np.array([vm]))[place]
             to = int(costs.argmin())
             if costs[to] >= COST_LIMIT:
@@ -122,73 +237,61 @@ class Search:
 
     def _has_openers(self) -> bool:
         """Whether every slot that is left has a member for which placement would open it where it is."""
-        board, given = self._board, self._board.problem
-        if given.kind_new.all():
+        board = self._board
+        if board.kind_new.all():
             return True
-        for slot in np.nonzero(given.own & ~board.closed)[0].tolist():
-            kinds = np.unique(given.vm_kind[board.members(slot)[0]])
-            if len(kinds) and not given.kind_new[kinds, board.slot_host[slot]].any():
+        for slot in np.nonzero(board.own & ~board.closed)[0].tolist():
+            kinds = np.unique(board.vm_kind[board.members(slot)[0]])
+            if len(kinds) and not board.kind_new[kinds, board.slot_host[slot]].any():
                 return False
         return True
 
 
-STEPS_A_SECOND: Final = 8_000
-"""What a second of effort is worth. Nominal, so that a plan does not depend on how fast the machine is."""
-SLOTS_SEARCHED: Final = 4_000
-"""Plans of more slots are not searched: the tables grow with the square of it."""
-TABLE_CELLS: Final = 60_000_000
-"""… nor those with more points times slots."""
-
-
-class Packed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search came to."""
-
-    outcome: Outcome | None
-    """``None`` where it found nothing."""
-    cut_short: bool = False
-
-
 def pack(
+    given: PlanInput,
     before: Sequence[SlotView],
     found: Sequence[SlotView],
-    ground: Ground,
     *,
-    effort_s: float,
-    seed: int,
+    still: Collection[str],
     keep_going: Callable[[], bool],
-) -> Packed:
-    """Improve the plan that leads from ``before`` to ``found``, with so many nominal seconds of search.
+) -> tuple[list[SlotView], bool]:
+    """The slots of a better plan than the one that leads from ``before`` to ``found``, with as much effort as is given.
 
-    ``keep_going`` may end the search earlier; that is told, because then the answer depends on when it was asked.
+    ``still``: VMs that stay where they are. Members are listed largest first. Nothing was found where the answer is
+    empty. Whether ``keep_going`` ended the search is answered as well, because then all depends on when it was asked.
     """
-    if len(found) > SLOTS_SEARCHED or len(found) * len(ground.hosts) > TABLE_CELLS:
-        return Packed(outcome=None)
-    problem = problem_of(before, found, ground)
-    if not problem.own.any():
-        return Packed(outcome=None)
-    board = Board(problem)
-    if board.clashes:
-        return Packed(outcome=None)
-    budget = Budget(effort_s * STEPS_A_SECOND, keep_going)
-    search = Search(board, Random(seed), budget)
-    saved = search.run()
-    were = {slot.name for slot in before}
-    members = {slot.name: _members(problem, saved, number) for number, slot in enumerate(found)}
-    new = [
-        NewSlot(
-            host=problem.hosts[saved.slot_host[number]],
-            cpu_milli=int(saved.slot_size[number, 0]),
-            memory_bytes=int(saved.slot_size[number, 1]),
-            vms=members[slot.name],
+    if len(found) > SLOTS_SEARCHED or len(found) * len(given.offered_hosts) > TABLE_CELLS:
+        return [], False
+    board = Board(given, before, found, still)
+    if board.clashes or not board.own.any():
+        return [], False
+    random = Random(given.seed)
+    stages = random.fork("stages")
+    annealer = Annealer(board, random.fork("annealing"), given.effort_s * STEPS_A_SECOND, keep_going)
+    Search(board, stages, annealer).run()
+    return _slots_of(board, given, found), annealer.cut_short
+
+
+def _slots_of(board: Board, given: PlanInput, found: Sequence[SlotView]) -> list[SlotView]:
+    """What the board came to. Members are listed largest first, so that a slot is as large as the member that opens it,
+    if possible; members that are unknown, which stay where they are, are left out."""
+    views = {vm.id: vm for vm in given.vms}
+
+    def rank(vm: str) -> tuple[int, int, str]:
+        size = given.size_of(views[vm])
+        return (-size.memory_bytes, -size.cpu_milli, vm)
+
+    def members(slot: int) -> list[str]:
+        vms = (board.vms[one] for one in board.members(slot)[0].tolist())
+        return sorted((vm for vm in vms if vm in views), key=rank)
+
+    return [
+        msgspec.structs.replace(
+            slot,
+            host=board.hosts[board.slot_host[number]],
+            cpu_milli=int(board.slot_size[number, 0]),
+            memory_bytes=int(board.slot_size[number, 1]),
+            members={vm: views[vm].host for vm in members(number)},
         )
         for number, slot in enumerate(found)
-        if slot.name not in were and members[slot.name]
     ]
-    return Packed(outcome=outcome(before, members, new, ground), cut_short=budget.cut_short)
-
-
-def _members(problem: Problem, saved: Saved, slot: int) -> list[str]:
-    """Largest first, so that the slot is as large as the member that opens it, if possible."""
-    vms: Ints = np.nonzero((saved.slots_of == slot).any(axis=1))[0]
-    size, names = problem.vm_size, problem.vm_names
-    return [names[vm] for vm in sorted(vms.tolist(), key=lambda vm: (-int(size[vm, 1]), -int(size[vm, 0]), names[vm]))]
