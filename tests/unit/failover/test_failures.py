@@ -11,7 +11,6 @@ from tests.unit.failover.test_tolerance import broken_fleet, located
 
 from outlive.base.errors import BadInput, LimitExceeded
 from outlive.base.random import Random
-from outlive.failover.analysis import enumeration
 from outlive.failover.analysis.survival import (
     FailuresInput,
     FailuresResult,
@@ -214,14 +213,6 @@ def all_fail(vms: Sequence[VmView], names: Sequence[str], *, failures: int) -> F
             enumerate=True,
         )
     )
-
-
-def test_sets_are_looked_at_in_pieces_without_missing_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enumeration, "BITS_TOGETHER", 1)
-    fleet = Fleet(11, "host")
-    whole = survive(fleet.asked(failures=2, enumerate=True))
-    monkeypatch.undo()
-    assert survive(fleet.asked(failures=2, enumerate=True)) == whole
 
 
 def test_nonsense_and_too_much_are_refused_with_what_to_do() -> None:

@@ -122,7 +122,7 @@ def test_a_vm_with_all_its_slots_survives_as_many_hosts_as_it_has_slots() -> Non
     assert judged(vms, result.slots, two_racks).fleet == 0
 
 
-def test_more_slots_than_a_signature_holds_are_judged_exactly() -> None:
+def test_many_slots_that_share_units_are_judged_exactly() -> None:
     vm = VmView(id="v", host="own")
     others = [VmView(id=f"w{number}", host=f"shared{number // 3}") for number in range(18)]
     slots = [

@@ -9,18 +9,18 @@ these and lose nobody else. Where it does not hold, or where somebody wants to s
 from __future__ import annotations
 
 import enum
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
+from itertools import chain, combinations, islice
 from math import comb
 
 import msgspec
 
 from outlive.base.errors import BadInput, LimitExceeded
-from outlive.failover.analysis.enumeration import effort, enumerated
-from outlive.failover.analysis.matrix import SurvivalMatrix
-from outlive.failover.analysis.tolerance import Tolerances, judged, killers
+from outlive.failover.analysis.tolerance import SurvivalMatrix
 from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.slotsets import bits, union
 
 PAIRS_LIMIT = 2_000_000_000
 """Pairs of a case and an affected VM that an enumeration on request may look at."""
@@ -32,6 +32,8 @@ CASES_LIMIT = 1_000_000
 """Cases that are told one by one."""
 WORST_SHOWN = 10
 """Cases that are told because they lose most."""
+COUNTED = 1 << 21
+"""Lost pairs of VM and case of which the worst cases are counted; beyond it no worst case is told."""
 
 
 class Method(enum.StrEnum):
@@ -107,21 +109,94 @@ def survive(given: FailuresInput) -> FailuresResult:
     if given.failures < 1:
         raise BadInput("nothing fails", place="failures", remedy="name cases, or failures of 1 or more")
     failures = min(given.failures, max(1, len(matrix.unit_names)))
-    pairs = effort(matrix, failures)
-    if not given.enumerate:
-        levels = judged(matrix)
-        weak = [at for at, vm in enumerate(matrix.vms) if levels.levels[vm.id] < failures]
-        doubtful = not set(levels.understated).isdisjoint(matrix.vms[at].id for at in weak)
-        if not doubtful and (not weak or pairs > PAIRS_UNASKED):
-            return _by_tolerance(answers, failures, levels, weak)
-    if pairs > PAIRS_LIMIT:
+    pairs = len(matrix.vms) * comb(max(0, len(matrix.unit_names) - 1), failures - 1) if failures else 0
+    levels, understated = matrix.levels()
+    weak = sorted((at for at, level in enumerate(levels) if level < failures), key=lambda at: matrix.vms[at].id)
+    doubtful = not set(understated).isdisjoint(weak)
+    if not given.enumerate and not doubtful and (not weak or pairs > PAIRS_UNASKED):
+        weak.sort(key=levels.__getitem__)
+        listed, method = [(at, matrix.killers(at)) for at in weak[:LOST_LISTED]], Method.TOLERANCE
+        lost, worst = dict.fromkeys(weak, 1), []
+    elif pairs > PAIRS_LIMIT:
         raise LimitExceeded(
             f"{comb(len(matrix.unit_names), failures):,} sets of {failures} units are too many to look at: "
             f"{pairs:,} landings, at most {PAIRS_LIMIT:,}",
             place="failures",
             remedy="leave the enumeration out: the answer by tolerance is exact too; or let fewer units fail",
         )
-    return _enumeration(answers, failures)
+    else:
+        losses = Losses(matrix, failures)
+        lost = {at: count for at in weak if (count := losses.count(at))}
+        method, listed, worst = Method.ENUMERATION, losses.listed(lost), losses.worst(lost)
+    return FailuresResult(
+        failures=failures,
+        cases=comb(len(matrix.unit_names), failures),
+        lost=_listed(answers, listed),
+        holds=not lost,
+        method=method,
+        lost_count=sum(lost.values()),
+        lost_vms=len(lost),
+        affected=pairs,
+        unprotected=_unprotected(given),
+        worst=tuple(
+            WorstCase(case=matrix.names(units), affected=len(answers.affected(units)), lost=count)
+            for units, count in worst
+        ),
+    )
+
+
+class Losses:
+    """The sets of so many units that leave a VM without a slot of its own: counted, and listed one by one."""
+
+    def __init__(self, matrix: SurvivalMatrix, failures: int) -> None:
+        self._matrix = matrix
+        self._more = failures - 1
+        """Units that fail besides the VM's own."""
+
+    def count(self, vm: int) -> int:
+        """How many there are: of all sets those that miss no slot's spoilers, by inclusion and exclusion."""
+        others = len(self._matrix.unit_names) - 1
+        signs = {0: 1}
+        for units in self._matrix.spoilers(vm):
+            for missed, sign in list(signs.items()):
+                signs[missed | units] = signs.get(missed | units, 0) - sign
+        return sum(sign * comb(others - missed.bit_count(), self._more) for missed, sign in signs.items())
+
+    def of(self, vm: int) -> Iterator[tuple[int, ...]]:
+        """Each of them, in ascending order of its further units, all units ascending."""
+        matrix = self._matrix
+        own = matrix.own[vm]
+        others = ((1 << len(matrix.unit_names)) - 1) & ~(1 << own)
+        for units in _spoiling(matrix.spoilers(vm), others, self._more):
+            yield tuple(sorted((own, *units)))
+
+    def listed(self, lost: Mapping[int, int]) -> list[tuple[int, tuple[str, ...]]]:
+        """(VM, case) up to ``LOST_LISTED``; every VM that is lost comes before any second case."""
+        first = [(vm, next(self.of(vm))) for vm in islice(lost, LOST_LISTED)]
+        more = ((vm, case) for vm in lost for case in islice(self.of(vm), 1, None))
+        return [(vm, self._matrix.names(case)) for vm, case in chain(first, islice(more, LOST_LISTED - len(first)))]
+
+    def worst(self, lost: Mapping[int, int]) -> list[tuple[tuple[int, ...], int]]:
+        """The cases that lose most VMs, with how many; none where there are too many to count."""
+        if sum(lost.values()) > COUNTED:
+            return []
+        tally = Counter(case for vm in lost for case in self.of(vm))
+        return nsmallest(WORST_SHOWN, tally.items(), key=lambda one: (-one[1], one[0]))
+
+
+def _spoiling(spoilers: Sequence[int], others: int, number: int) -> Iterator[tuple[int, ...]]:
+    """Every set of so many of the other units that has one of each of these, ascending."""
+    if number == 0:
+        if not spoilers:
+            yield ()
+        return
+    if number == 1:
+        for units in spoilers:
+            others &= units
+    for unit in bits(others):
+        rest = [units for units in spoilers if not units >> unit & 1]
+        for more in _spoiling(rest, others >> (unit + 1) << (unit + 1), number - 1):
+            yield (unit, *more)
 
 
 def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResult]]:
@@ -177,41 +252,6 @@ def _unprotected(given: FailuresInput, failing: set[str] | None = None) -> int:
     )
 
 
-def _enumeration(answers: Cases, failures: int) -> FailuresResult:
-    tally = enumerated(answers.matrix, failures, listed=LOST_LISTED, worst=WORST_SHOWN)
-    return FailuresResult(
-        failures=failures,
-        cases=comb(len(answers.matrix.unit_names), failures),
-        lost=_listed(answers, ((at, answers.names(units)) for at, units in tally.pairs)),
-        holds=not tally.lost,
-        method=Method.ENUMERATION,
-        lost_count=tally.lost,
-        lost_vms=int((tally.lost_vms > 0).sum()),
-        affected=tally.landed + tally.lost,
-        unprotected=_unprotected(answers.given),
-        worst=tuple(
-            WorstCase(case=answers.names(units), affected=len(answers.affected(units)), lost=count)
-            for units, count in tally.worst
-        ),
-    )
-
-
-def _by_tolerance(answers: Cases, failures: int, levels: Tolerances, weak: list[int]) -> FailuresResult:
-    matrix = answers.matrix
-    weakest = sorted(weak, key=lambda one: (levels.levels[matrix.vms[one].id], matrix.vms[one].id))[:LOST_LISTED]
-    return FailuresResult(
-        failures=failures,
-        cases=comb(len(matrix.unit_names), failures),
-        lost=_listed(answers, ((at, killers(matrix, at)) for at in weakest)),
-        holds=not weak,
-        method=Method.TOLERANCE,
-        lost_count=len(weak),
-        lost_vms=len(weak),
-        affected=effort(matrix, failures),
-        unprotected=_unprotected(answers.given),
-    )
-
-
 def _listed(answers: Cases, pairs: Iterable[tuple[int, tuple[str, ...]]]) -> tuple[Lost, ...]:
     """Pairs of a lost VM's number and a case, in full."""
     told: dict[tuple[str, ...], dict[str, Lost]] = {}
@@ -225,9 +265,6 @@ def _listed(answers: Cases, pairs: Iterable[tuple[int, tuple[str, ...]]]) -> tup
 
 def _sorted(lost: Iterable[Lost]) -> tuple[Lost, ...]:
     return tuple(sorted(lost, key=lambda one: (one.vm, one.case)))
-
-
-__all__ = ["FailuresInput", "FailuresResult", "Landing", "Lost", "LostReason", "Method", "WorstCase", "survive"]
 
 
 class LostReason(enum.StrEnum):
@@ -291,13 +328,8 @@ class Cases:
         self.given = given
         self.matrix = matrix
         self._on: dict[int, list[int]] = {}
-        for at, unit in enumerate(matrix.own.tolist()):
+        for at, unit in enumerate(matrix.own):
             self._on.setdefault(unit, []).append(at)
-        self._touched: dict[int, frozenset[int]] = {}
-        # Lists, because a case asks for a few numbers at a time.
-        self._slot_of: list[int] = matrix.claim_slot.tolist()
-        self._alone: list[bool] = matrix.alone.tolist()
-        self._first: list[int] = [*matrix.first.tolist(), len(self._slot_of)]
 
     def affected(self, down: Iterable[int]) -> list[int]:
         """Numbers of the VMs on these units."""
@@ -312,31 +344,26 @@ class Cases:
             raise BadInput(f"there is no {unknown[0]!r} to fail", place="cases", remedy=remedy)
         return frozenset(number for number in numbers.values() if number is not None)
 
-    def names(self, units: Iterable[int]) -> tuple[str, ...]:
-        """The names of these units, sorted."""
-        return tuple(sorted(self.matrix.unit_names[unit] for unit in units))
-
     def result(self, case: tuple[str, ...]) -> CaseResult:
         """Who lands where when exactly these units fail."""
         down = self.units(case)
+        failed = union(1 << unit for unit in down)
         landing: list[Landing] = []
         left: list[int] = []
-        for unit in sorted(down):
-            others = down - {unit}
-            for at in self._on.get(unit, ()):
-                own = self._own_slot(at, others)
-                if own is None:
-                    left.append(at)
-                else:
-                    landing.append(self._landing(at, own, contested=False))
+        for at in self.affected(down):
+            own = self._own_slot(at, failed)
+            if own is None:
+                left.append(at)
+            else:
+                landing.append(self._landing(at, own, contested=False))
         left.sort(key=self._importance)
-        living = [self._living(at, down) for at in left]
+        living = [[slot for slot in self.matrix.claims[at] if self.matrix.slot_unit[slot] not in down] for at in left]
         lost = []
         for at, slots, taken in zip(left, living, matched(living), strict=True):
             landed = None if taken is None else self._landing(at, taken, contested=True)
             if landed is not None:
                 landing.append(landed)
-            lost.append(self._lost(at, slots, landed, case, down))
+            lost.append(self._lost(at, slots, landed, case, failed))
         return CaseResult(
             landing=tuple(sorted(landing, key=lambda one: one.vm)), lost=tuple(sorted(lost, key=lambda one: one.vm))
         )
@@ -346,42 +373,25 @@ class Cases:
         vm = self.matrix.vms[at]
         return (-self.given.priorities.get(vm.id, 0), -vm.memory_bytes, vm.id)
 
-    def _own_slot(self, at: int, others: frozenset[int]) -> int | None:
+    def _own_slot(self, at: int, failed: int) -> int | None:
         """The first slot that no failed unit but the VM's own touches, and that one only because of the VM."""
-        for claim in range(self._first[at], self._first[at + 1]):
-            slot = self._slot_of[claim]
-            if self._alone[claim] and self._touches(slot).isdisjoint(others):
-                return slot
-        return None
-
-    def _touches(self, slot: int) -> frozenset[int]:
-        known = self._touched.get(slot)
-        if known is None:
-            matrix = self.matrix
-            begin, end = matrix.touched_from[slot : slot + 2].tolist()
-            known = self._touched[slot] = frozenset(matrix.touched[begin:end].tolist())
-        return known
-
-    def _living(self, at: int, down: frozenset[int]) -> list[int]:
-        slots = self._slot_of[self._first[at] : self._first[at + 1]]
-        return [slot for slot in slots if int(self.matrix.slot_unit[slot]) not in down]
+        others = failed & ~(1 << self.matrix.own[at])
+        return next((slot for slot in self.matrix.left(at) if not self.matrix.touched[slot] & others), None)
 
     def _landing(self, at: int, slot: int, *, contested: bool) -> Landing:
         vm, view = self.matrix.vms[at], self.matrix.slots[slot]
         return Landing(vm=vm.id, source=vm.host, slot=view.name, host=view.host, contested=contested)
 
-    def _lost(
-        self, at: int, living: list[int], landed: Landing | None, case: tuple[str, ...], down: frozenset[int]
-    ) -> Lost:
+    def _lost(self, at: int, living: list[int], landed: Landing | None, case: tuple[str, ...], failed: int) -> Lost:
         matrix = self.matrix
         vm = matrix.vms[at]
         reason = LostReason.CONTESTED if living else LostReason.SLOTS_FAILED
-        rivals = {name for slot in living for name in matrix.members_down(slot, down)} - {vm.id}
+        rivals = {name for slot in living for name in matrix.members_down(slot, failed)} - {vm.id}
         return Lost(
             vm=vm.id,
             case=case,
             host=vm.host,
-            reason=reason if matrix.degree[at] else LostReason.NO_SLOT,
+            reason=reason if matrix.claims[at] else LostReason.NO_SLOT,
             required=self.given.required.get(vm.id, 0),
             takes=landed.slot if landed is not None else "",
             rivals=tuple(sorted(rivals)[:RIVALS_NAMED]),

@@ -1,33 +1,30 @@
 """How many failures each VM survives in its own slots, and how many the fleet does.
 
-A VM survives a set of failed units, its own among them, when one of its slots is outside the set and no other member of
-that slot runs in it: then the slot is there and nobody competes for it. The tolerance is the largest number such that
-the VM survives every set of that many units (docs/reference/failover-analysis.md#bounds-and-tolerance). It is the size
-of the smallest set of further units that spoils all slots which the VM's own unit leaves it: exact in every state, also
-where rules are broken, or where a plan made for hosts is judged by racks. What placement does beyond the promised slots
-is not counted.
+A slot *counts* for a VM when it is ready, at least as large, and lists the VM where it runs. It is *spoiled* for the VM
+by the failure of the unit that it is on, and of every unit that another of its members runs on, because that member may
+claim it too. A VM survives a set of failed units, its own among them, when the set spoils not all of its slots. The
+tolerance is the largest number such that the VM survives every set of that many units
+(docs/reference/failover-analysis.md#bounds-and-tolerance). It is the size of the smallest set of further units that
+spoils all slots which the VM's own unit leaves it: exact in every state, also where rules are broken, or where a plan
+made for hosts is judged by racks. What placement does beyond the promised slots is not counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from outlive.failover.analysis.matrix import WORD_BITS, Ints, SurvivalMatrix
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.rules import counts
+from outlive.failover.slotsets import bits, union
 from outlive.failover.topology import Topology
 from outlive.resources import CoverageStatus
 
-WORDS_TOGETHER = 1 << 17
-"""Words of bit rows that are looked at together: 1 MiB."""
-SLOTS_AT_ONCE = 6
-"""VMs with up to so many slots are judged many at once, by a signature of 64 bits; beyond that one by one."""
 WEAKEST_SHOWN = 10
 """VMs that are told with a set of failures which they do not survive, unless more are asked for."""
 
@@ -74,34 +71,29 @@ class ToleranceResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     """VMs for which the search ended early: they survive at least what is said. Normally nobody."""
 
 
-class Tolerances(msgspec.Struct, frozen=True, kw_only=True):
-    """VM → failures that it survives; and those of whom it is only known that they survive at least that."""
-
-    levels: dict[str, int]
-    understated: tuple[str, ...]
-
-
 def tolerance(given: ToleranceInput) -> ToleranceResult:
     """The tolerance of every VM that needs slots, of each zone and of the fleet."""
     needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
     matrix = SurvivalMatrix(needing, given.slots, {vm.id: vm.host for vm in given.vms}, given.units)
-    found = judged(matrix)
-    levels = found.levels
+    levels, understated = matrix.levels()
     zones: dict[str, int] = {}
-    counts: dict[int, int] = {}
-    for vm in needing:
-        level = levels[vm.id]
+    for vm, level in zip(needing, levels, strict=True):
         zones[vm.zone] = min(level, zones.get(vm.zone, level))
-        counts[level] = counts.get(level, 0) + 1
-    order = sorted(range(len(needing)), key=lambda at: (levels[needing[at].id], needing[at].id))
+    order = sorted(range(len(needing)), key=lambda at: (levels[at], needing[at].id))
     return ToleranceResult(
-        fleet=min(levels.values(), default=0),
+        fleet=min(levels, default=0),
         zones=dict(sorted(zones.items())),
-        vms={needing[at].id: levels[needing[at].id] for at in order},
-        counts={str(level): counts[level] for level in sorted(counts)},
-        weakest=tuple(_weak(matrix, at, levels[needing[at].id]) for at in order[: max(0, given.weakest)]),
-        understated=found.understated,
+        vms={needing[at].id: levels[at] for at in order},
+        counts={str(level): count for level, count in sorted(Counter(levels).items())},
+        weakest=tuple(_weak(matrix, at, levels[at]) for at in order[: max(0, given.weakest)]),
+        understated=tuple(sorted(needing[at].id for at in understated)),
     )
+
+
+def _weak(matrix: SurvivalMatrix, at: int, level: int) -> Weak:
+    vm = matrix.vms[at]
+    slots, case = len(matrix.claims[at]), matrix.killers(at)
+    return Weak(vm=vm.id, host=vm.host, zone=vm.zone, tolerance=level, slots=slots, case=case)
 
 
 def tolerances(
@@ -111,127 +103,130 @@ def tolerances(
     units: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
     """VM → failures that it survives. ``locations``: the hosts of all VMs, also of those that need no slots."""
-    return judged(SurvivalMatrix(vms, slots, locations, units)).levels
+    matrix = SurvivalMatrix(vms, slots, locations, units)
+    return dict(zip((vm.id for vm in matrix.vms), matrix.levels()[0], strict=True))
 
 
-def judged(matrix: SurvivalMatrix) -> Tolerances:
-    """The tolerance of every VM."""
-    levels: Ints = np.zeros(len(matrix.vms), dtype=np.int64)
-    understated: list[str] = []
-    rows = matrix.rows()
-    for vms, claims in matrix.by_degree(max(1, WORDS_TOGETHER // max(1, rows.shape[1]))):
-        if claims.shape[1] > SLOTS_AT_ONCE:
-            understated += [matrix.vms[at].id for at in vms.tolist() if not _by_search(matrix, at, levels)]
-        else:
-            levels[vms] = _at_once(matrix, rows, vms, claims)
-    ids = (vm.id for vm in matrix.vms)
-    return Tolerances(levels=dict(zip(ids, levels.tolist(), strict=True)), understated=tuple(sorted(understated)))
+class SurvivalMatrix:
+    """Who counts on which slot, and which units spoil it. VMs, slots and units have numbers, sets of units are bits."""
+
+    def __init__(
+        self,
+        vms: Iterable[VmView],
+        slots: Sequence[SlotView],
+        locations: Mapping[str, str],
+        units: Mapping[str, str] | None = None,
+        hosts: Iterable[str] = (),
+    ) -> None:
+        """``vms`` are those that need slots, ``locations`` the hosts of all VMs (of others the last record counts).
+
+        ``units``: host → unit of failure, a missing host is its own. ``hosts`` may fail although nothing is there.
+        """
+        self.vms = list(vms)
+        self.slots = slots
+        self._units = units or {}
+        self._unit_number: dict[str, int] = {}
+        self.own = [self._unit(vm.host) for vm in self.vms]
+        self.slot_unit = [self._unit(slot.host) for slot in slots]
+        recorded = {name: host for slot in slots for name, host in slot.members.items()}
+        number = {vm.id: at for at, vm in enumerate(self.vms)}
+        self._unit_of = {
+            name: self.own[number[name]] if name in number else self._unit(locations.get(name, host))
+            for name, host in recorded.items()
+        }
+        for host in hosts:
+            self._unit(host)
+        self.unit_names = list(self._unit_number)
+        self.claims: list[list[int]] = [[] for _ in self.vms]
+        """VM → the slots that count for it, by name."""
+        for slot in sorted(range(len(slots)), key=lambda at: slots[at].name):
+            for name in slots[slot].members:
+                vm = number.get(name)
+                if vm is not None and counts(self.vms[vm], slots[slot]):
+                    self.claims[vm].append(slot)
+        self._bits = [1 << at for at in range(len(self.unit_names))]
+        touched = [self._touched(slot) for slot in range(len(slots))]
+        self.touched = [once for once, _ in touched]
+        """Slot → its own unit and those of its members."""
+        self._twice = [twice for _, twice in touched]
+        """Slot → units that occur for it more than once."""
+
+    def _touched(self, slot: int) -> tuple[int, int]:
+        once, twice = self._bits[self.slot_unit[slot]], 0
+        for name in self.slots[slot].members:
+            bit = self._bits[self._unit_of[name]]
+            twice |= once & bit
+            once |= bit
+        return once, twice
+
+    def _unit(self, host: str) -> int:
+        return self._unit_number.setdefault(self._units.get(host, host), len(self._unit_number))
+
+    def unit_number(self, name: str) -> int | None:
+        """The number of a unit; ``None`` where there is none of that name."""
+        return self._unit_number.get(name)
+
+    def names(self, units: Iterable[int]) -> tuple[str, ...]:
+        """The names of these units, sorted."""
+        return tuple(sorted(self.unit_names[unit] for unit in units))
+
+    def left(self, vm: int) -> list[int]:
+        """The VM's slots that the failure of its own unit leaves it: nothing else of these is there."""
+        own = self._bits[self.own[vm]]
+        return [slot for slot in self.claims[vm] if not self._twice[slot] & own]
+
+    def spoilers(self, vm: int) -> list[int]:
+        """For each of the slots in ``left`` the further units whose failure spoils it."""
+        own = self._bits[self.own[vm]]
+        return [self.touched[slot] ^ own for slot in self.left(vm)]
+
+    def members_down(self, slot: int, down: int) -> list[str]:
+        """The members of a slot that run on these units, in the order of the slot."""
+        return [name for name in self.slots[slot].members if self._bits[self._unit_of[name]] & down]
+
+    def levels(self) -> tuple[list[int], list[int]]:
+        """The tolerance of every VM; and the VMs of which it is only known that they survive at least that."""
+        levels, understated = [], []
+        for vm in range(len(self.vms)):
+            spoilers = self.spoilers(vm)
+            level, seen = len(spoilers), 0
+            for units in spoilers:
+                if seen & units:
+                    cover = _cover(frozenset(_patterns(spoilers)), len(spoilers))
+                    level = cover.size
+                    if not cover.exact:
+                        understated.append(vm)
+                    break
+                seen |= units
+            levels.append(level)
+        return levels, understated
+
+    def killers(self, vm: int) -> tuple[str, ...]:
+        """The fewest units that the VM does not survive, its own first, the others by name."""
+        spoilers = self.spoilers(vm)
+        first = {what: min(map(self.unit_names.__getitem__, bits(who))) for what, who in _patterns(spoilers).items()}
+        cover = _cover(frozenset(first), len(spoilers))
+        found, left = [first[what] for what in cover.masks], 0 if cover.exact else (1 << len(spoilers)) - 1
+        while left:  # the search ended early: enough units, those that spoil most first
+            what = min(first, key=lambda one: (-(one & left).bit_count(), first[one]))
+            found.append(first[what])
+            left &= ~what
+        return (self.unit_names[self.own[vm]], *sorted(found))
 
 
-def _at_once(matrix: SurvivalMatrix, rows: NDArray[np.uint64], vms: Ints, claims: Ints) -> Ints:
-    """The tolerances of VMs with equally many slots, from the bit rows of these."""
-    spoiled = rows[matrix.claim_slot[claims]]
-    own = matrix.own[vms]
-    here = np.arange(len(vms))
-    spoiled[here, :, own // WORD_BITS] &= ~(np.uint64(1) << (own % WORD_BITS).astype(np.uint64))[:, None]
-    usable = matrix.alone[claims]
-    spoiled[~usable] = 0
-    bits = np.left_shift(1, np.arange(claims.shape[1], dtype=np.int64))
-    levels: Ints = usable.sum(axis=1)
-    seen, meet = spoiled[:, 0].copy(), np.zeros_like(spoiled[:, 0])
-    for column in range(1, claims.shape[1]):
-        meet |= seen & spoiled[:, column]
-        seen |= spoiled[:, column]
-    entangled = np.nonzero(meet.any(axis=1))[0]
-    if not len(entangled):
-        return levels
-    signatures = _signatures(spoiled[entangled])
-    kinds = np.stack([(usable[entangled] * bits).sum(axis=1).astype(np.uint64), signatures], axis=1)
-    unique, which = np.unique(kinds, axis=0, return_inverse=True)
-    sizes = [_cover(full, [*_members(signature), *bits.tolist()]).size for full, signature in unique.tolist()]
-    levels[entangled] = np.array(sizes, dtype=np.int64)[which.reshape(-1)]
-    return levels
-
-
-def _signatures(spoiled: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A number per VM whose bit m says that one unit spoils all slots of the mask m, of two slots at least."""
-    found: NDArray[np.uint64] = np.zeros(len(spoiled), dtype=np.uint64)
-    together: dict[int, NDArray[np.uint64]] = {0: np.full_like(spoiled[:, 0], ~np.uint64(0))}
-    for mask in range(1, 1 << spoiled.shape[1]):
-        top = mask.bit_length() - 1
-        together[mask] = together[mask & ~(1 << top)] & spoiled[:, top]
-        if mask & (mask - 1):
-            found |= together[mask].any(axis=1).astype(np.uint64) << np.uint64(mask)
+def _patterns(spoilers: Sequence[int]) -> dict[int, int]:
+    """Set of slots, as bits by their places → the units that spoil exactly these."""
+    found = {0: union(spoilers)} if spoilers else {}
+    for place, units in enumerate(spoilers):
+        parts = [((what | 1 << place, who & units), (what, who & ~units)) for what, who in found.items()]
+        found = {what: who for part in parts for what, who in part if who}
     return found
 
 
-def _members(signature: int) -> list[int]:
-    """The masks that a signature has."""
-    return [mask for mask in range(signature.bit_length()) if signature >> mask & 1]
-
-
-def _by_search(matrix: SurvivalMatrix, at: int, levels: Ints) -> bool:
-    """The tolerance of one VM with many slots; whether it is exact."""
-    spoiled = _spoiled_by(matrix, at)
-    full = _usable(matrix, at, spoiled)
-    cover = _cover(full, spoiled.values())
-    levels[at] = cover.size
-    return cover.exact
-
-
-def killers(matrix: SurvivalMatrix, at: int) -> tuple[str, ...]:
-    """The fewest units that VM number ``at`` does not survive, its own first, the others by name."""
-    spoiled = _spoiled_by(matrix, at)
-    own = matrix.unit_names[int(matrix.own[at])]
-    full = _usable(matrix, at, spoiled)
-    spoiled.pop(own, None)
-    names = _one_each(spoiled, _cover(full, spoiled.values()), full)
-    return (own, *sorted(names))
-
-
-def _cover(full: int, masks: Iterable[int]) -> Cover:
-    """The fewest masks for what is left of the slots."""
-    return fewest(full, (mask & full for mask in masks)) if full else Cover(0, (), True)
-
-
-def _one_each(spoiled: dict[str, int], cover: Cover, full: int) -> list[str]:
-    """For every mask the first unit by name that has it; where the search ended early, enough units, one a slot."""
-    if not cover.exact:
-        found, left = [], full
-        while left:
-            name = max(sorted(spoiled), key=lambda one: (spoiled[one] & left).bit_count())
-            found.append(name)
-            left &= ~spoiled[name]
-        return found
-    return [min(name for name, mask in spoiled.items() if mask & full == wanted) for wanted in cover.masks]
-
-
-def _spoiled_by(matrix: SurvivalMatrix, at: int) -> dict[str, int]:
-    """Unit → mask of the VM's slots that it spoils."""
-    spoiled: dict[str, int] = {}
-    for place, claim in enumerate(matrix.claims_of(at)):
-        for unit in matrix.spoilers(claim):
-            name = matrix.unit_names[unit]
-            spoiled[name] = spoiled.get(name, 0) | 1 << place
-    return spoiled
-
-
-def _usable(matrix: SurvivalMatrix, at: int, spoiled: Mapping[str, int]) -> int:
-    """The mask of the slots that the VM's own unit leaves it."""
-    own = matrix.unit_names[int(matrix.own[at])]
-    return ~spoiled.get(own, 0) & ((1 << int(matrix.degree[at])) - 1)
-
-
-def _weak(matrix: SurvivalMatrix, at: int, level: int) -> Weak:
-    vm = matrix.vms[at]
-    return Weak(
-        vm=vm.id,
-        host=vm.host,
-        zone=vm.zone,
-        tolerance=level,
-        slots=int(matrix.degree[at]),
-        case=killers(matrix, at),
-    )
+@lru_cache(maxsize=4096)
+def _cover(masks: frozenset[int], slots: int) -> Cover:
+    """The fewest masks for so many slots."""
+    return fewest((1 << slots) - 1, masks)
 
 
 STEPS = 200_000
@@ -289,7 +284,7 @@ def _search(left: int, masks: list[int], size: int, budget: list[int]) -> tuple[
         return ()
     if size <= 0 or size * max(map(int.bit_count, masks)) < left.bit_count():
         return None
-    bit = min(_bits(left), key=lambda one: sum(1 for mask in masks if mask & one))
+    bit = min((1 << at for at in bits(left)), key=lambda one: sum(1 for mask in masks if mask & one))
     for mask in masks:
         if not mask & bit:
             continue
@@ -300,14 +295,6 @@ def _search(left: int, masks: list[int], size: int, budget: list[int]) -> tuple[
         if rest is not None:
             return (mask, *rest)
     return None
-
-
-def _bits(mask: int) -> list[int]:
-    found = []
-    while mask:
-        found.append(mask & -mask)
-        mask &= mask - 1
-    return found
 
 
 BROKEN_JUDGED = 100
