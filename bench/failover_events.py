@@ -33,6 +33,7 @@ from outlive.failover.protection import Demands
 from outlive.failover.reconciler.assignment import Assigner
 from outlive.failover.reconciler.cache import FleetCache, Informers
 from outlive.failover.reconciler.decider import Decider
+from outlive.failover.reconciler.inputs import Terms
 from outlive.failover.sizing import resolve_size
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
@@ -95,12 +96,12 @@ class Follower:
         start = time.perf_counter()
         self.take_over(written)
         state = self.state
-        wishes = [
-            wanted(vm, missing, resolve_size(vm), with_project=False)
+        missing = [
+            wanted(vm, state.index.misses(name), resolve_size(vm), with_project=False)
             for name in touched
-            if (vm := state.vms.get(name)) is not None and (missing := state.index.misses(name))
+            if (vm := state.vms.get(name)) is not None and state.index.misses(name)
         ]
-        actions = self.assigner.assign(wishes, offers, free) if wishes else []
+        actions = self.assigner.assign(missing, Terms(offers, free)) if missing else []
         taken += time.perf_counter() - start
         written = self.written(actions)
         start = time.perf_counter()

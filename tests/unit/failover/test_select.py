@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from outlive.failover.config import FailoverConfig
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.selection import PauseInput, SelectInput, SelectResult, next_pause_s, select
+from outlive.failover.planner.selection import SelectInput, SelectResult, select
+from outlive.failover.reconciler.reconciler import next_pause_s
+from outlive.failover.report.reporter import Summary
 
 
 def vm(name: str, memory: int) -> VmView:
@@ -72,25 +77,18 @@ def test_a_slot_that_is_not_ready_or_too_small_is_not_present() -> None:
     assert [(one.present, one.needed) for one in select(given).missing] == [(2, 2)]
 
 
-def pause(**changes: float) -> float:
-    usual = {
-        "limit_hit": True,
-        "reused": 1,
-        "created": 0,
-        "failed": 0,
-        "normal_s": 30.0,
-        "short_s": 0.1,
-        "min_success": 1,
-        "max_failures": 2,
-    }
-    return next_pause_s(PauseInput(**(usual | changes)))  # type: ignore[arg-type]
+def pause(*, limit_hit: bool = True, reused: int = 1, failed: int = 0, **config: Any) -> float:
+    usual = {"min_success_for_short_interval": 1, "max_failures_for_short_interval": 2}
+    return next_pause_s(
+        Summary(limit_hit=limit_hit, reused=reused, failed=failed), FailoverConfig(**{**usual, **config})
+    )
 
 
 def test_the_short_pause_is_for_catching_up_that_goes_well() -> None:
     assert pause() == 0.1
     assert pause(limit_hit=False) == 30.0
     assert pause(reused=0) == 30.0
-    assert pause(reused=0, min_success=0) == 0.1
+    assert pause(reused=0, min_success_for_short_interval=0) == 0.1
     assert pause(failed=2) == 0.1
     assert pause(failed=3) == 30.0
-    assert pause(short_s=0.0) == 30.0
+    assert pause(short_reconcile_interval="0s") == 30.0

@@ -25,6 +25,7 @@ from outlive.failover.protection import Demands
 from outlive.failover.reconciler.assignment import Assigner
 from outlive.failover.reconciler.cache import FleetCache, Informers
 from outlive.failover.reconciler.decider import Decider
+from outlive.failover.reconciler.inputs import Terms
 from outlive.failover.separation import groups_of
 from outlive.failover.sizing import resolve_size
 from outlive.failover.topology import TopologyChoice
@@ -148,7 +149,7 @@ class World:
         groups = groups_of(views.values(), dict.fromkeys(views, 2))
         return barred(views[action.vm], action.host, slots, self.state.topology(), groups)
 
-    def wishes(self, names: list[str]) -> list[Wanted]:
+    def wanted(self, names: list[str]) -> list[Wanted]:
         state = self.state
         return [
             wanted(view, missing, resolve_size(view), with_project=False)
@@ -157,11 +158,9 @@ class World:
         ]
 
     def serve(self, names: list[str], free: FreeAmounts = ROOMY, offer: Offer = EVERYWHERE) -> list[Action]:
-        wishes = self.wishes(names)
-        classes = {wish.offer_class for wish in wishes}
-        return self.assigner.assign(
-            wishes, Offers(reuse=dict.fromkeys(classes, offer), new=dict.fromkeys(classes, offer)), free
-        )
+        classes = {one.offer_class for one in self.wanted(names)}
+        offers = Offers(reuse=dict.fromkeys(classes, offer), new=dict.fromkeys(classes, offer))
+        return self.assigner.assign(self.wanted(names), Terms(offers, free))
 
     def members(self, name: str) -> dict[str, str]:
         failover = self.slots[name].status.failover_reservation

@@ -72,19 +72,6 @@ class SelectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         return sum(one.needed for one in self.selected)
 
 
-class PauseInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How a cycle went, and the settings of pauses."""
-
-    limit_hit: bool
-    reused: int
-    created: int
-    failed: int
-    normal_s: float
-    short_s: float
-    min_success: int
-    max_failures: int
-
-
 def select(given: SelectInput) -> SelectResult:
     """List the VMs that miss slots and choose whom this cycle serves.
 
@@ -126,13 +113,6 @@ def presence(vms: Iterable[VmView], slots: Iterable[SlotView]) -> dict[str, int]
             if vm is not None and serves(vm, slot):
                 present[member] = present.get(member, 0) + 1
     return present
-
-
-def next_pause_s(given: PauseInput) -> float:
-    """Seconds until the next cycle: the short pause while catching up goes well, else the normal one."""
-    catching_up = given.limit_hit and given.short_s > 0
-    went_well = given.reused + given.created >= given.min_success and given.failed <= given.max_failures
-    return given.short_s if catching_up and went_well else given.normal_s
 
 
 GROUPS_TRIED: Final = 4

@@ -108,7 +108,7 @@ class Changes:
 
     async def _remove(self, name: str, drops: Sequence[Drop], deletion: Deletion | None) -> int:
         for _ in range(REREADS):
-            slot, view = self._object(name), self._cache.written.get(name)
+            slot, view = self._object(name), self._cache.slots.get(name)
             if slot is None or view is None:
                 return 0
             try:
@@ -326,7 +326,7 @@ class _Assignment:
             joins = mine
             if not joins:
                 return
-            slot, view = self._changes._object(name), self._cache.written[name]
+            slot, view = self._changes._object(name), self._cache.slots[name]
             assert slot is not None, "the cache shows it"
             try:
                 members = {**view.members, **{join.vm: join.vm_host for join in joins}}
@@ -381,7 +381,7 @@ class _Assignment:
     async def _leave_slot(self, action: Leave) -> None:
         """Take a VM out of a slot that it has others instead of."""
         cache, name = self._cache, action.slot
-        slot, view = self._changes._object(name), cache.written.get(name)
+        slot, view = self._changes._object(name), cache.slots.get(name)
         if slot is None or view is None or action.vm not in view.members:
             return
         if action.vm in self.outcome.left or action.vm in self.outcome.fails:

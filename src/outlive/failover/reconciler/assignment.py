@@ -1,4 +1,4 @@
-"""What VMs that miss slots are given, decided on the living index: tried there, recorded, and taken back.
+"""What VMs that miss slots are given, decided on the living index: tried there, recorded, and rolled back.
 
 The same rules as in a plan, on an index that follows along, so that an event costs what it touches. Each decision is
 recorded with what it rests on: the VM, its slots, those that it joins, and the offers that it takes; on that input
@@ -12,15 +12,15 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from outlive.failover.fleet import Fleet, FreeAmounts
+from outlive.failover.fleet import Fleet
 from outlive.failover.model import SlotView
-from outlive.failover.offers import Offers, Wanted
+from outlive.failover.offers import Wanted
 from outlive.failover.planner.actions import Action, Fail, Join, Offer, Open
 from outlive.failover.planner.assign import AssignInput, result_of
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.reconciler.cache import FleetCache
 from outlive.failover.reconciler.decider import Decider
-from outlive.failover.reconciler.inputs import KEY_PREFIX
+from outlive.failover.reconciler.inputs import KEY_PREFIX, Terms
 from outlive.failover.separation import ServerGroup
 
 
@@ -32,25 +32,13 @@ class Assigner:
         self._decider = decider
         self._greedy: Greedy | None = None
 
-    def assign(
-        self,
-        missing: Sequence[Wanted],
-        offers: Offers,
-        free: FreeAmounts,
-        *,
-        closed: Collection[str] = (),
-        limit_new: bool = False,
-        used: Collection[str] = (),
-    ) -> list[Action]:
-        """What each of these gets, in this order, each beside those before it; the index stays as it is.
-
-        ``closed``: slots that nobody joins. ``limit_new``: at most one new slot a host, none on those in ``used``.
-        """
-        index = self._cache.index
-        greedy = self._prepared(index, limit_new=limit_new, closed=closed)
-        greedy.renew(reuse=offers.reuse, new=offers.new, free=free, hosts=self._cache.locations.names)
-        greedy.mark_new(used)
-        record = _Record(self._cache, self._decider, offers, free, limit_new=limit_new, closed=closed, used=used)
+    def assign(self, missing: Sequence[Wanted], terms: Terms) -> list[Action]:
+        """What each of these gets, in this order, each beside those before it; the index stays as it is."""
+        index, offers = self._cache.index, terms.offers
+        greedy = self._prepared(index, limit_new=terms.limit_new, closed=terms.closed)
+        greedy.renew(reuse=offers.reuse, new=offers.new, free=terms.free, hosts=self._cache.locations.names)
+        greedy.mark_new(terms.used)
+        record = _Record(self._cache, self._decider, terms)
         actions: list[Action] = []
         with index.trial():
             for number, one in enumerate(missing):
@@ -60,7 +48,7 @@ class Assigner:
                 greedy.name_new_slots(prefix)
                 own = index.slots_of(one.vm.id)
                 served = greedy.serve(one.vm, one.need)
-                record.keep(one, own, served, greedy, prefix)
+                record.add(one, own, served, greedy, prefix)
                 actions += served
         return actions
 
@@ -78,29 +66,16 @@ class Assigner:
 class _Record:
     """Records what was decided in one pass."""
 
-    def __init__(
-        self,
-        cache: FleetCache,
-        decider: Decider,
-        offers: Offers,
-        free: FreeAmounts,
-        *,
-        limit_new: bool,
-        closed: Collection[str],
-        used: Collection[str],
-    ) -> None:
+    def __init__(self, cache: FleetCache, decider: Decider, terms: Terms) -> None:
         self._cache = cache
         self._decider = decider
-        self._offers = offers
-        self._free = free
-        self._limit_new = limit_new
-        self._closed = closed
-        self._used = list(used)
+        self._terms = terms
+        self._used = list(terms.used)
         self._pending: dict[str, SlotView] = {}
         """Slots as the actions so far leave them."""
         self._explained: set[str] = set()
 
-    def keep(self, one: Wanted, own: Sequence[str], actions: Sequence[Action], greedy: Greedy, prefix: str) -> None:
+    def add(self, one: Wanted, own: Sequence[str], actions: Sequence[Action], greedy: Greedy, prefix: str) -> None:
         """One VM's decision; ``own``: the slots that it had."""
         failed = any(isinstance(action, Fail) for action in actions)
         joins = {action.slot: action.host for action in actions if isinstance(action, Join)}
@@ -119,9 +94,9 @@ class _Record:
                 needs=(one.need,),
                 reuse={one.offer_class: Offer(hosts=tuple(dict.fromkeys(joins.values())))},
                 new={one.offer_class: self._offered(one.offer_class, hosts, whole=failed)},
-                free=self._free.table() if failed else {},
+                free=self._terms.free.table() if failed else {},
                 hosts=tuple(sorted(self._cache.locations.names)) if failed else (),
-                one_new_per_host=self._limit_new,
+                one_new_per_host=self._terms.limit_new,
                 used_hosts=tuple(self._used),
                 excluded_slots=tuple(sorted(theirs)),
                 key_prefix=prefix,
@@ -131,7 +106,7 @@ class _Record:
             self._decider.assigned(given, result, subject=one.vm.id)
         if failed:
             self._explained.add(one.offer_class)
-        self._used += hosts if self._limit_new else ()
+        self._used += hosts if self._terms.limit_new else ()
 
     def _slots_of(self, group: ServerGroup | None) -> set[str]:
         """The slots of the group's members, those that were opened in this pass included."""
@@ -141,7 +116,7 @@ class _Record:
 
     def _offered(self, offer_class: str, hosts: Sequence[str], *, whole: bool) -> Offer:
         """The offer of new slots, or what was taken of it."""
-        offer = self._offers.new.get(offer_class, Offer())
+        offer = self._terms.offers.new.get(offer_class, Offer())
         if whole:
             return offer
         places = sorted(offer.hosts.index(host) for host in hosts)

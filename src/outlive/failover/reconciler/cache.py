@@ -8,7 +8,7 @@ call for nothing. Building goes in batches, so that others get their turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -100,10 +100,8 @@ class FleetCache:
         """VMs that a host reports and whose attributes, as known, do not fit that: they have to be looked up."""
         self.unknown_levels: dict[str, str] = {}
         """VM → the protection level that it names and that there is not."""
-        self.written: dict[str, SlotView] = {}
-        """Slots as they are written."""
         self.slots: dict[str, SlotView] = {}
-        """The same as they apply: on hosts that take no VMs they are not ready."""
+        """Slots as they apply: on hosts that take no VMs they are not ready."""
         self.revision = 0
         """Rises with every change that a plan of the fleet may depend on: of slots, hosts, and what is asked of VMs."""
         self._pinning: set[str] = set()
@@ -166,7 +164,7 @@ class FleetCache:
         self.known, self.locations, self.vms = built.known, built.locations, built.vms
         self._pinning, self.revision = built._pinning, self.revision + 1
         self.unplaced, self.strangers, self.unknown_levels = built.unplaced, built.strangers, built.unknown_levels
-        self.written, self.slots, self._domains, self.index = built.written, built.slots, built._domains, built.index
+        self.slots, self._domains, self.index = built.slots, built._domains, built.index
         for kind, name in missed:
             self._take_over(kind, name)
         self.changed()
@@ -195,9 +193,7 @@ class FleetCache:
             await pause(0)
         for reservations in batches((slot for slot in slots if is_slot(slot)), SLOTS_AT_ONCE):
             for slot in reservations:
-                written = slot_view(slot)
-                self.written[slot.name] = written
-                self.slots[slot.name] = self._as_it_stands(written)
+                self.slots[slot.name] = self._applied(slot_view(slot))
             self.index.load(self.slots[slot.name] for slot in reservations)
             await pause(0)
         for members in batches(list(self.index.names), VMS_AT_ONCE):
@@ -268,7 +264,7 @@ class FleetCache:
         if was_closed != self.locations.closed.get(name) or was_there != (host is not None):
             self.revision += 1
             for slot in [slot for slot in self.slots.values() if slot.host == name]:
-                self._put_view(slot.name, self.written[slot.name])
+                self.put_slot(slot.name, self.informers.reservations.get(slot.name))
 
     def _put_domains(self, name: str, host: Hypervisor | None) -> bool:
         """The failure domains of a host, as far as settings ask for them; whether they are others than before."""
@@ -322,24 +318,23 @@ class FleetCache:
     def put_slot(self, name: str, slot: Reservation | None) -> None:
         """A reservation looks like this now, or is gone; those that are no slots are overlooked."""
         if slot is not None and is_slot(slot):
-            self._put_view(name, slot_view(slot))
+            self._put_view(name, self._applied(slot_view(slot)))
             return
         before = self.slots.pop(name, None)
-        self.written.pop(name, None)
         if before is not None:
             self.index.remove_slot(name)
             self._left(before.members)
 
-    def _as_it_stands(self, slot: SlotView) -> SlotView:
+    def _applied(self, slot: SlotView) -> SlotView:
         if slot.host and slot.host not in self.locations.names:
             return as_it_stands(slot, {slot.host: UNKNOWN_HOST})
         return as_it_stands(slot, self.locations.closed)
 
-    def _put_view(self, name: str, written: SlotView) -> None:
-        before, now = self.slots.get(name), self._as_it_stands(written)
+    def _put_view(self, name: str, now: SlotView) -> None:
+        before = self.slots.get(name)
         if before is None or before.members != now.members or before.ready != now.ready:
             self.revision += 1
-        self.written[name], self.slots[name] = written, now
+        self.slots[name] = now
         if before is None:
             self.index.add_slot(now)
             self.mark(now.members)
@@ -558,7 +553,7 @@ class FleetCache:
         slot = self.informers.reservations.get(name)
         if slot is None or not is_slot(slot) or name not in self.slots:
             return False
-        view = self._as_it_stands(slot_view(slot))
+        view = self._applied(slot_view(slot))
         return self.slots[name] != view or self.index.members(name) != sorted(view.members)
 
     def _vm_differs(self, vm_id: str) -> bool:
@@ -573,16 +568,7 @@ class FleetCache:
         if now is None:
             return False
         counting = sum(serves(now, self.slots[name]) for name in mine if name in self.slots)
-        return self.index.misses(vm_id) != max(0, self.required(now) - counting) or self._rules_differ(now, mine)
-
-    def _rules_differ(self, vm: VmView, mine: Sequence[str]) -> bool:
-        """The counter formula, literally: no unit occurs twice."""
-        hosts = [vm.host]
-        for name in mine:
-            hosts.append(self.slots[name].host)
-            hosts += [self.index.location(other) for other in self.slots[name].members if other != vm.id]
-        topology = self.topology(hosts)
-        return self.index.holds_for(vm.id) != (len(hosts) == len(set(map(topology.unit, hosts))))
+        return self.index.misses(vm_id) != max(0, self.required(now) - counting)
 
 
 def check_current(informer: Informer[R]) -> None:

@@ -9,37 +9,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
 
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Invalid, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
+from outlive.failover.report.forecast import Forecast
 from outlive.resources import Coverage, CoverageStatus, ObjectMeta, check_name
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all
+from outlive.store.access import compare_and_swap, swap
 
 WRITES_AT_ONCE = 8
 """Coverage objects that are written at the same time."""
 REREAD_S = 600.0
 """How long the memory of what was published is believed."""
-TRIES = 3
-"""Times that an object is read again because somebody else changed it."""
 
 _log = get_logger("failover.coverage")
-
-
-class Listener(Protocol):
-    """Whoever wants to know what is published."""
-
-    def published(self, statuses: Mapping[str, CoverageStatus], gone: Collection[str] = ()) -> None:
-        """This is true of these VMs now; ``gone`` are not there any more."""
-        ...
-
-    def forget(self) -> None:
-        """What was heard may be out of date."""
-        ...
 
 
 class CoverageWriter:
@@ -56,11 +43,11 @@ class CoverageWriter:
         self._clock = clock
         self._store_is = store_is
         self._read_from: object = None
-        self._known: dict[str, Coverage] | None = None
-        self._read_at = 0.0
+        self._known: dict[str, Coverage] = {}
+        self._read_at = float("-inf")
         self._refused: set[str] = set()
         self._unreported: dict[str, None] = {}
-        self.listener: Listener | None = None
+        self.listener: Forecast | None = None
         """Gets the same as is written, whether or not writing succeeds."""
 
     @property
@@ -70,7 +57,8 @@ class CoverageWriter:
 
     def forget(self) -> None:
         """What is remembered may be out of date: this process did not lead."""
-        self._known = None
+        self._known = {}
+        self._read_at = float("-inf")
         self._refused.clear()
         self._unreported.clear()
         if self.listener is not None:
@@ -116,65 +104,52 @@ class CoverageWriter:
 
     def last(self, vm: str) -> CoverageStatus | None:
         """What was last published about the VM, as far as it is remembered."""
-        known = self._remembered().get(vm)
+        known = self._known.get(vm)
         return known.status if known is not None else None
 
     async def _all(self) -> dict[str, Coverage]:
         now, source = self._clock.monotonic(), self._store_is()
-        if self._known is None or now - self._read_at > REREAD_S or source != self._read_from:
+        if now - self._read_at > REREAD_S or source != self._read_from:
             self._known = {one.name: one async for one in list_all(self._store, Coverage)}
             self._read_at, self._read_from = now, source
         return self._known
 
     async def _write(self, vm: str, status: CoverageStatus) -> None:
         stamped = msgspec.structs.replace(status, changed_at=as_datetime(self._clock.now()))
-        known = self._remembered()
-        for _ in range(TRIES):
-            old = known.get(vm)
-            try:
-                if old is None:
-                    known[vm] = await self._create(vm, stamped)
-                else:
-                    known[vm] = await self._store.replace(msgspec.structs.replace(old, status=stamped))
-            except (AlreadyExists, Conflict, NotFound, Unknown):
-                if await self._reread(vm, status):
-                    return
-                continue
+
+        def change(found: Coverage | None) -> Coverage | None:
+            if _says(found, status):
+                return None
+            if found is None:
+                return Coverage(metadata=ObjectMeta(name=vm), status=stamped)
+            return msgspec.structs.replace(found, status=stamped)
+
+        known = self._known.get(vm)
+        wanted = change(known)
+        if wanted is None:
             return
-        raise Conflict(f"Coverage/{vm} kept changing", remedy="the next cycle publishes it again")
-
-    async def _create(self, vm: str, status: CoverageStatus) -> Coverage:
         try:
-            check_name(vm)
+            written: Coverage | None = await (self._create(wanted) if known is None else swap(self._store, wanted))
+        except (AlreadyExists, Conflict, NotFound, Unknown):
+            written = await compare_and_swap(self._store, Coverage, vm, change, clock=self._clock)
+        if written is not None:
+            self._known[vm] = written
+
+    async def _create(self, wanted: Coverage) -> Coverage:
+        try:
+            check_name(wanted.name)
         except Invalid:
-            self._refused.add(vm)
+            self._refused.add(wanted.name)
             raise
-        return await self._store.create(Coverage(metadata=ObjectMeta(name=vm), status=status))
-
-    async def _reread(self, vm: str, status: CoverageStatus) -> bool:
-        """Look at what is there; whether it says what was to be said."""
-        known = self._remembered()
-        try:
-            known[vm] = await self._store.get(Coverage, vm, fresh=True)
-        except NotFound:
-            known.pop(vm, None)
-        return _says(known.get(vm), status)
+        return await self._store.create(wanted)
 
     async def _delete(self, vm: str) -> None:
-        known = self._remembered()
-        there = known.get(vm)
+        there = self._known.get(vm)
         if there is None:
             return
         with contextlib.suppress(NotFound):
             await self._store.delete(there.ref, uid=there.metadata.uid)
-        known.pop(vm, None)
-
-    def _remembered(self) -> dict[str, Coverage]:
-        """The memory while publishing; somebody who forgets meanwhile starts over the next time."""
-        if self._known is None:
-            self._known = {}
-            self._read_at = float("-inf")
-        return self._known
+        self._known.pop(vm, None)
 
 
 def _says(there: Coverage | None, wanted: CoverageStatus) -> bool:

@@ -61,6 +61,8 @@ PLAN: Final = Decision("failover.plan", plan, PlanInput, PlanResult, "Slots for 
 REPLAN: Final = Decision("failover.replan", replan, PlanInput, PlanResult, "Slots for a fleet, anew where that helps")
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (CLEAN, LEAVE, SELECT, ASSIGN, REPACK, PLAN, REPLAN)
 """The decisions of cycles and upkeep, by name, for ``outlive decide``."""
+SEARCHES: Final = frozenset({REPACK.name, REPLAN.name})
+"""Those that take long however small their input is."""
 
 
 class Decider:
@@ -72,51 +74,25 @@ class Decider:
         self._clock = clock
         self._inline_needs = inline_needs
 
-    async def clean(self, given: CleanInput) -> CleanResult:
-        """What leaves its slot, and which slots go."""
-        small = len(given.vms) + len(given.slots) + len(given.hosts) <= INLINE_OBJECTS
-        return await self._use(CLEAN, given, small=small)
+    def decide_now(self, decision: Decision[I, O], given: I) -> O:
+        """The answer, computed on the spot."""
+        return self._log.use(decision, given)
 
-    def leave(self, given: LeaveInput) -> CleanResult:
-        """What a few VMs give reason to leave."""
-        return self._log.use(LEAVE, given)
-
-    def assigned(self, given: AssignInput, result: AssignResult, *, subject: str) -> None:
-        """Remember an assignment that was decided on the kept state; ``given`` is what it rests on."""
-        self._log.keep(ASSIGN, encode_canonical(given), encode_canonical(result), empty=False, subject=subject)
-
-    async def select(self, given: SelectInput) -> SelectResult:
-        """Who misses slots, and who is served."""
-        small = len(given.vms) + len(given.slots) <= INLINE_OBJECTS
-        return await self._use(SELECT, given, small=small)
-
-    async def assign(self, given: AssignInput) -> AssignResult:
-        """Which slots they join, and which are opened for them."""
-        few = len(given.needs) <= self._inline_needs
-        small = few and len(given.vms) + len(given.slots) <= INLINE_OBJECTS
-        return await self._use(ASSIGN, given, small=small)
-
-    async def repack(self, given: RepackInput) -> RepackResult:
-        """Which members move so that slots empty. A search: never on the spot."""
-        return await self._use(REPACK, given, small=False)
-
-    async def plan(self, given: PlanInput) -> PlanResult:
-        """Slots for everybody who misses some, packed."""
-        small = len(given.vms) + len(given.slots) <= INLINE_OBJECTS
-        return await self._use(PLAN, given, small=small)
-
-    async def replan(self, given: PlanInput) -> PlanResult:
-        """Slots for everybody, with present slots planned anew where that helps. A search: never on the spot."""
-        return await self._use(REPLAN, given, small=False)
-
-    async def _use(self, decision: Decision[I, O], given: I, *, small: bool) -> O:
-        if small:
-            return self._log.use(decision, given)
+    async def decide(self, decision: Decision[I, O], given: I) -> O:
+        """The answer; searches and large inputs go to the computer."""
+        objects = sum(len(getattr(given, part, ())) for part in ("vms", "slots", "hosts"))
+        few = len(getattr(given, "needs", ())) <= self._inline_needs
+        if few and objects <= INLINE_OBJECTS and decision.name not in SEARCHES:
+            return self.decide_now(decision, given)
         raw = await encode_large(given, self._clock)
         answer = await self._computer.compute(decision, raw)
         result: O = decode_as(decision.output, answer)
         self._log.keep(decision, raw, answer, empty=decision.is_empty(result))
         return result
+
+    def assigned(self, given: AssignInput, result: AssignResult, *, subject: str) -> None:
+        """Remember an assignment that was decided on the kept state; ``given`` is what it rests on."""
+        self._log.keep(ASSIGN, encode_canonical(given), encode_canonical(result), empty=False, subject=subject)
 
 
 async def encode_large(value: msgspec.Struct, clock: Clock) -> bytes:

@@ -6,6 +6,7 @@ What a decision sees of the fleet is of the moment when its input is made; place
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -33,6 +34,20 @@ KEY_PREFIX: Final = "+new-"
 """Begins the keys of slots that have no name yet; no name can begin so."""
 NO_BRAKE: Final = 2**62
 _log = get_logger("failover.inputs")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an assignment rests on beside the fleet."""
+
+    offers: Offers
+    free: FreeAmounts
+    closed: Collection[str] = ()
+    """Slots that nobody joins."""
+    limit_new: bool = False
+    """At most one new slot a host …"""
+    used: Collection[str] = ()
+    """… and none on these."""
 
 
 class Inputs:
@@ -127,17 +142,8 @@ class Inputs:
             self._placement, self._caller, missing, requests=requests, request_id=global_request_id()
         )
 
-    def assign(
-        self,
-        missing: Sequence[Wanted],
-        offers: Offers,
-        free: FreeAmounts,
-        *,
-        closed: Collection[str] = (),
-        limit_new: bool = False,
-        used: Collection[str] = (),
-    ) -> AssignInput:
-        """What these get, asked with the whole fleet; the parameters are those of ``assignment.Assigner.assign``."""
+    def assign(self, missing: Sequence[Wanted], terms: Terms) -> AssignInput:
+        """What these get, asked with the whole fleet."""
         cache, topology = self._cache, self._cache.topology()
         ids = {one.vm.id for one in missing}
         needs = {vm.id: cache.required(vm) for vm in cache.vms.values()} if topology.server_groups else {}
@@ -146,13 +152,13 @@ class Inputs:
             vms=tuple(one.vm for one in missing),
             needs=tuple(one.need for one in missing),
             priorities=self._priorities(one.vm for one in missing),
-            reuse=offers.reuse,
-            new=offers.new,
-            free=free.table(),
+            reuse=terms.offers.reuse,
+            new=terms.offers.new,
+            free=terms.free.table(),
             hosts=tuple(sorted(cache.locations.names)),
-            one_new_per_host=limit_new,
-            used_hosts=tuple(used),
-            excluded_slots=tuple(sorted(closed)),
+            one_new_per_host=terms.limit_new,
+            used_hosts=tuple(terms.used),
+            excluded_slots=tuple(sorted(terms.closed)),
             key_prefix=KEY_PREFIX,
             groups=groups_of(cache.vms.values(), needs, ids) if topology.server_groups else (),
             topology=topology,

@@ -11,9 +11,10 @@ that the next one completes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -31,7 +32,7 @@ from outlive.failover.observation import Observation
 from outlive.failover.offers import Wanted
 from outlive.failover.planner.actions import Fail, Leave
 from outlive.failover.planner.cleanup import CleanResult, departure
-from outlive.failover.planner.selection import PauseInput, next_pause_s, service_rank
+from outlive.failover.planner.selection import service_rank
 from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.protection import ProtectionSettings
 from outlive.failover.reconciler.apply import Changes, Outcome
@@ -40,18 +41,17 @@ from outlive.failover.reconciler.attempts import Attempts, Ground
 from outlive.failover.reconciler.budget import RemovalBudget
 from outlive.failover.reconciler.cache import FleetCache, check_current
 from outlive.failover.reconciler.coverage import CoverageWriter
-from outlive.failover.reconciler.decider import Decider
-from outlive.failover.reconciler.inputs import Inputs
+from outlive.failover.reconciler.decider import ASSIGN, CLEAN, LEAVE, PLAN, REPACK, REPLAN, SELECT, Decider, I, O
+from outlive.failover.reconciler.inputs import Inputs, Terms
 from outlive.failover.reconciler.plan_writes import actions_of
 from outlive.failover.reconciler.report import CoverageReport
 from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.report.forecast import Forecast, Pass
 from outlive.failover.report.reporter import Reporter, Step, Summary
 from outlive.failover.vms import VmList
-from outlive.resources import R
 from outlive.resources.reasons.coverage import CoverageReason
+from outlive.runtime.decisions import Decision
 from outlive.runtime.faults import FaultRecorder
-from outlive.runtime.informer import Informer
 
 REQUEST_PREFIX: Final = "failover"
 """Begins the global request ids of ticks and passes."""
@@ -83,8 +83,6 @@ QUIET_S: Final = 3.0
 """How long the number of VMs that miss slots must not change before the whole fleet is planned between ticks."""
 
 _log = get_logger("failover.reconciler")
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -302,7 +300,7 @@ class Reconciler:
         departing = sorted(vm for vm in vms if cache.departs(vm))
         lost: list[str] = []
         if departing:
-            lost += await self._leave(self._context.decider.leave(self._inputs.leave(departing)))
+            lost += await self._leave(self._context.decider.decide_now(LEAVE, self._inputs.leave(departing)))
         faulty = cache.index.faulty()
         if any(vm in cache.vms for vm in faulty):
             lost += await self._leave(await self._judge(cache.slots_of(faulty)))
@@ -322,7 +320,7 @@ class Reconciler:
 
     async def _judge(self, slots: Sequence[SlotView]) -> CleanResult:
         """What leaves these slots, which are all slots of their members at fault; without the brake."""
-        return await self._context.decider.clean(self._inputs.clean(slots, grace_s=self._grace_s))
+        return await self._context.decider.decide(CLEAN, self._inputs.clean(slots, grace_s=self._grace_s))
 
     @property
     def _grace_s(self) -> float:
@@ -363,7 +361,7 @@ class Reconciler:
             share=settings.brake_share,
             number=settings.brake_number,
         )
-        result = await self._decided(self._context.decider.clean(given))
+        result = await self._decide(CLEAN, given)
         reporter.brake(result.brake)
         if result.brake is not None:
             _log.error("tick.braked", would_drop=result.brake.would_drop, memberships=memberships)
@@ -402,18 +400,20 @@ class Reconciler:
         greq = global_request_id()
         missing = self._inputs.wanted(vms)
         offers = await self._inputs.offers(missing, requests)
-        used = so_far.opened if limit_new else ()
-        closed = self._closed | so_far.closed
         async with self._lock:
             missing = [one for one in missing if self._unchanged(one)]
+            terms = Terms(
+                offers,
+                context.free(),
+                closed=self._closed | so_far.closed,
+                limit_new=limit_new,
+                used=so_far.opened if limit_new else (),
+            )
             if len(missing) <= PASS_VMS:
-                actions = self._assigner.assign(
-                    missing, offers, context.free(), closed=closed, limit_new=limit_new, used=used
-                )
+                actions = self._assigner.assign(missing, terms)
                 if not scarce or not any(isinstance(action, Fail) for action in actions):
                     return await self._changes.assign(actions, requests, greq)
-        given = self._inputs.assign(missing, offers, context.free(), closed=closed, limit_new=limit_new, used=used)
-        answer = await self._decided(context.decider.assign(given))
+        answer = await self._decide(ASSIGN, self._inputs.assign(missing, terms))
         return await self._changes.assign(answer.actions, requests, greq, lambda: self._lock)
 
     def _unchanged(self, missing: Wanted) -> bool:
@@ -479,7 +479,7 @@ class Reconciler:
         await self._report_sources()
         cleaned, slots_kept = await self._clean_all()
         draw = context.random.random()
-        chosen = await self._decided(context.decider.select(self._inputs.select(cycle=self._tick, draw=draw)))
+        chosen = await self._decide(SELECT, self._inputs.select(cycle=self._tick, draw=draw))
         bare = first and not self._cache.slots and bool(chosen.missing)
         if not chosen.missing:
             self._attempts.forget()
@@ -515,21 +515,26 @@ class Reconciler:
         context.forecast.away(cache.on_lost_hosts())
         if cache.strangers:
             self._notify()
-        return msgspec.structs.replace(summary, next_pause_s=self._pause(summary))
+        return msgspec.structs.replace(summary, next_pause_s=next_pause_s(summary, self._config))
 
     async def _observe(self) -> None:
         """See to it that the cache is current; ``Aborted`` names what cannot be read."""
         context, cache = self._context, self._cache
         informers = cache.informers
-        self._check(Step.HYPERVISORS, informers.hypervisors)
-        self._check(Step.SLOTS, informers.reservations)
+        with _aborting(Step.HYPERVISORS):
+            check_current(informers.hypervisors)
+        with _aborting(Step.SLOTS):
+            check_current(informers.reservations)
+        with _aborting(Step.VMS):
+            if context.source is None:
+                check_current(informers.vms)
+            else:
+                self._listing = await context.source.list_vms()
+        with _aborting(Step.SLOTS):
+            await cache.follow()
         if context.source is None:
-            self._check(Step.VMS, informers.vms)
-            await self._step(Step.SLOTS, cache.follow())
             self._listing = VmList(without_host=len(informers.vms) - len(cache.known))
             return
-        self._listing = await self._step(Step.VMS, context.source.list_vms())
-        await self._step(Step.SLOTS, cache.follow())
         await cache.put_listing(self._listing.vms, but=self._looked_up)
         self._listed = True
 
@@ -554,7 +559,7 @@ class Reconciler:
         greq = global_request_id()
         given = await self._inputs.plan(missing, requests, context.free)
         ground = self._ground()
-        answer = await self._decided(context.decider.replan(given) if anew else context.decider.plan(given))
+        answer = await self._decide(REPLAN if anew else PLAN, given)
         if any(isinstance(action, Leave) for action in answer.actions):
             outcome = await self._changes.switch(answer.actions, requests, greq, lambda: self._lock)
         else:
@@ -599,55 +604,43 @@ class Reconciler:
 
     async def _repack(self) -> None:
         """Empty slots into others, as far as the settings allow; only while nobody misses anything."""
-        context, cache, limit = self._context, self._cache, self._config.repack.max_changes_per_cycle
+        cache, limit = self._cache, self._config.repack.max_changes_per_cycle
         if limit <= 0 or not 0 < len(cache.vms) <= SEARCHED_VMS or not cache.slots or self._packed == cache.revision:
             return
         revision = cache.revision
         given = await self._inputs.repack(limit=limit, seed=self._tick)
-        result = await self._decided(context.decider.repack(given))
+        result = await self._decide(REPACK, given)
         outcome = await self._changes.switch(actions_of(result.actions, cache.slots), {}, "", lambda: self._lock)
         self._packed = revision if not result.actions else None
         _log.info("repack.done", cycle=self._tick, moves=outcome.reused)
 
-    def _pause(self, summary: Summary) -> float:
-        config = self._config
-        return next_pause_s(
-            PauseInput(
-                limit_hit=summary.limit_hit,
-                reused=summary.reused,
-                created=summary.created,
-                failed=summary.failed,
-                normal_s=config.reconcile_interval_s,
-                short_s=config.short_reconcile_interval_s,
-                min_success=config.min_success_for_short_interval or 0,
-                max_failures=config.max_failures_for_short_interval or 0,
-            )
-        )
-
-    def _check(self, step: Step, informer: Informer[R]) -> None:
+    async def _decide(self, decision: Decision[I, O], given: I) -> O:
+        """What the decision answers; a computer that cannot be used ends the tick."""
         try:
-            check_current(informer)
-        except Unavailable as error:
-            raise Aborted(step, error) from error
-
-    async def _step(self, step: Step, reading: Awaitable[T]) -> T:
-        try:
-            return await reading
-        except OutliveError as error:
-            raise Aborted(step, error) from error
-        except Exception as error:
-            odd = Unavailable(
-                f"unexpected answer: {type(error).__name__}: {error}", remedy="see the log, and report it"
-            )
-            _log.error("cycle.unexpected", step=step.value, error=repr(error), exc_info=True)
-            raise Aborted(step, odd) from error
-
-    async def _decided(self, deciding: Awaitable[T]) -> T:
-        """What the decision answered; a computer that cannot be used ends the tick."""
-        try:
-            return await deciding
+            return await self._context.decider.decide(decision, given)
         except OutliveError as error:
             raise Aborted(Step.DECIDE, error) from error
+
+
+def next_pause_s(summary: Summary, config: FailoverConfig) -> float:
+    """Seconds until the next tick: the short pause while catching up goes well, else the normal one."""
+    enough = summary.reused + summary.created >= (config.min_success_for_short_interval or 0)
+    went_well = enough and summary.failed <= (config.max_failures_for_short_interval or 0)
+    short_s = config.short_reconcile_interval_s
+    return short_s if summary.limit_hit and short_s > 0 and went_well else config.reconcile_interval_s
+
+
+@contextmanager
+def _aborting(step: Step) -> Iterator[None]:
+    """Whatever goes wrong inside ends the tick: others answer there."""
+    try:
+        yield
+    except OutliveError as error:
+        raise Aborted(step, error) from error
+    except Exception as error:
+        _log.error("cycle.unexpected", step=step.value, error=repr(error), exc_info=True)
+        odd = Unavailable(f"unexpected answer: {type(error).__name__}: {error}", remedy="see the log, and report it")
+        raise Aborted(step, odd) from error
 
 
 def usual_forecast(clock: Clock, config: FailoverConfig, reporter: Reporter, coverage: CoverageWriter) -> Forecast:
