@@ -9,13 +9,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Container, Iterable, Sequence
 
+import numpy as np
+
 from outlive.base.hashing import stable_hash
 from outlive.placement import weighers
 from outlive.placement.engine import STEP_ERRORS, Engine
 from outlive.placement.filters.capacity import EnoughCapacity, vm_amounts
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import BoundFilter, BoundWeigher
-from outlive.placement.ranking import _FIRST, _SECOND, _STEP, KEY_BITS, squash_one
+from outlive.placement.ranking import _FIRST, _SECOND, _STEP, KEY_BITS, squash
 from outlive.placement.request import GROUP_HINT, InstanceGroup, Intent, PlacementRequest
 from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, blocked_hosts, has_landed, is_ready, unused
 from outlive.placement.steps import Run, Weigher
@@ -43,7 +45,7 @@ def rank_plain(engine: Engine, request: PlacementRequest) -> list[tuple[str, flo
     weights = dict.fromkeys(hosts, 0.0)
     if request.weights and request.hosts is not None and not gathered:
         given = dict(zip(request.hosts, request.weights, strict=True))
-        weights = {host: squash_one(given[host]) if pipeline.weighers else given[host] for host in hosts}
+        weights = {host: _squashed(given[host]) if pipeline.weighers else given[host] for host in hosts}
     for weigher in pipeline.weighers:
         hosts = _add(run, weigher, hosts, weights)
     return _sorted(engine, request, hosts, weights)
@@ -66,13 +68,12 @@ def _check_blocking(run: Run, query: CapacityQuery) -> None:
     """The ledger says of every host which reservations block it, as the rules over one reservation do."""
     fleet = run.fleet
     for host in fleet.names:
-        row, facts = fleet.row_of(host), fleet.facts(host)
+        row, instances = fleet.row_of(host), fleet.instances(host)
         assert row is not None
-        assert facts is not None
         blocking = [
             each.name
             for each in fleet.reservations()
-            if host in blocked_hosts(each) and verdict(each, query, instances=facts.instances) is Verdict.BLOCKS
+            if host in blocked_hosts(each) and verdict(each, query, instances=instances) is Verdict.BLOCKS
         ]
         assert [entry.name for entry in fleet.ledger.blocking(query, row)] == blocking
 
@@ -86,8 +87,12 @@ def _add(run: Run, bound: BoundWeigher, hosts: list[str], weights: dict[str, flo
     except STEP_ERRORS:
         return [] if bound.on_error == "reject" else hosts
     for host, score in zip(hosts, scores, strict=True):
-        weights[host] += bound.multiplier * squash_one(score)
+        weights[host] += bound.multiplier * _squashed(score)
     return hosts
+
+
+def _squashed(score: float) -> float:
+    return float(squash(np.array([score]))[0])
 
 
 def _sorted(
@@ -122,8 +127,7 @@ def own_slot_hosts(fleet: Fleet, vm: str) -> set[str]:
 def _soft_affinity(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
     group = run.request.group or InstanceGroup()
     sign = weighers._SIGNS[group.policy]
-    found = [run.facts(host) for host in hosts]
-    return [sign * float(len(facts.instances.intersection(group.members))) if facts else sign * 0.0 for facts in found]
+    return [sign * float(len(run.fleet.instances(host).intersection(group.members))) for host in hosts]
 
 
 def _committed_reservations(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:

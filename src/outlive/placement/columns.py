@@ -1,13 +1,11 @@
-"""Facts of hosts as arrays, one entry a row: names, flags, words as codes, amounts. They grow as needed.
+"""Facts of hosts, and arrays with one entry a row: names, classes of equal facts, amounts. They grow as needed.
 
 Only storage: what a row means and when it is in use is the business of ``outlive.placement.fleet``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -19,35 +17,6 @@ from outlive.placement.reservations import AMOUNT_LIMIT
 from outlive.resources import CPU, MEMORY, ZONE_LABEL, Amounts, Hypervisor, condition
 from outlive.resources.hosts import WORKING_CONDITIONS
 
-EMPTY: Final[frozenset[int]] = frozenset()
-
-
-class Postings:
-    """Value → rows that have it."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, set[int]] = {}
-
-    def rows(self, value: str) -> set[int] | frozenset[int]:
-        """The rows with that value."""
-        return self._rows.get(value, EMPTY)
-
-    def values(self) -> list[str]:
-        """Every value that some row has, in order."""
-        return sorted(self._rows)
-
-    def replace(self, row: int, old: Iterable[str], new: Iterable[str]) -> None:
-        """The row had the values ``old`` and now has ``new``."""
-        before, after = set(old), set(new)
-        for value in before - after:
-            rows = self._rows[value]
-            rows.discard(row)
-            if not rows:
-                del self._rows[value]
-        for value in after - before:
-            self._rows.setdefault(value, set()).add(row)
-
-
 _HYPERVISOR_TYPES: Final = {"ch": "CH", "kvm": "QEMU"}
 _OUT_OF_SERVICE: Final = frozenset({"manual", "termination"})
 _TENANT_KEY: Final = "filter_tenant_id"
@@ -55,7 +24,7 @@ _TENANT_KEY: Final = "filter_tenant_id"
 
 @dataclass(frozen=True)
 class HostFacts:
-    """Facts of one host. All but ``instances`` change rarely."""
+    """Facts of one host that change rarely; hosts with equal ones are alike to every ``FactsFilter``."""
 
     zone: str | None
     """``None`` without a zone label."""
@@ -78,29 +47,6 @@ class HostFacts:
     cpu_modes: frozenset[str]
     features: frozenset[str]
     devices: frozenset[str]
-    instances: frozenset[str]
-
-    @cached_property
-    def migration(self) -> str:
-        """Equal for hosts that are equal to live migration."""
-        sets = (self.cpu_modes, self.features, self.devices)
-        return repr((self.cpu_arch, *(sorted(one) for one in sets)))
-
-    def same_slow_facts(self, other: HostFacts) -> bool:
-        """Whether nothing but the instances differs."""
-        return all(getattr(self, name) == getattr(other, name) for name in _SLOW)
-
-    def takes_migration_from(self, source: HostFacts) -> bool:
-        """Whether a VM of ``source`` can arrive here alive, as far as the two machines say."""
-        return (
-            self.cpu_arch == source.cpu_arch
-            and self.cpu_modes >= source.cpu_modes
-            and self.features >= source.features
-            and self.devices >= source.devices
-        )
-
-
-_SLOW: Final = tuple(field.name for field in fields(HostFacts) if field.name != "instances")
 
 
 def facts_of(host: Hypervisor) -> HostFacts:
@@ -123,7 +69,6 @@ def facts_of(host: Hypervisor) -> HostFacts:
         cpu_modes=frozenset(machine.supported_cpu_modes),
         features=frozenset(machine.supported_features),
         devices=frozenset(machine.supported_devices),
-        instances=frozenset(instance.id for instance in status.instances),
     )
 
 
@@ -161,8 +106,8 @@ Rows = NDArray[np.intp]
 RESOURCES_LIMIT: Final = 64
 """Different resources that are kept. What an inventory names beyond counts as unknown, so nothing is placed on it."""
 _FIRST_ROWS: Final = 64
-_FLAGS: Final = ("live", "usable", "in_service", "ha", "pinned", "reserved", "mapped", "counted")
-_WORDS: Final = ("zone", "hypervisor_type", "cpu_arch", "raw_type", "migration")
+NOBODY: Final = -1
+"""The class of a row that is no known host."""
 _AMOUNTS: Final = ("capacity", "effective", "allocation")
 
 
@@ -174,15 +119,13 @@ class Columns:
         self.rows = _FIRST_ROWS
         self.resources: dict[str, int] = {CPU: 0, MEMORY: 1}
         """Resource → its row in every matrix of amounts."""
-        self._codes: dict[str, int] = {}
-        self._words_of: list[str] = []
         self._names = np.empty(_FIRST_ROWS, dtype=object)
         self._view: NDArray[np.object_] | None = None
         """The names as they were handed out; it stays as it is when a row gets another name."""
         self._quoted: tuple[NDArray[np.object_], NDArray[np.bytes_]] | None = None
         self._hashes = np.zeros(_FIRST_ROWS, dtype=np.uint64)
-        self._flags = {key: np.zeros(_FIRST_ROWS, dtype=np.bool_) for key in _FLAGS}
-        self._words = {key: np.full(_FIRST_ROWS, -1, dtype=np.int64) for key in _WORDS}
+        self._counted = np.zeros(_FIRST_ROWS, dtype=np.bool_)
+        self._classes = np.full(_FIRST_ROWS, NOBODY, dtype=np.int64)
         self._amounts = {key: np.zeros((2, _FIRST_ROWS), dtype=np.int64) for key in _AMOUNTS}
         self._present = {key: np.zeros((2, _FIRST_ROWS), dtype=np.bool_) for key in _AMOUNTS}
 
@@ -206,27 +149,15 @@ class Columns:
         """``stable_hash`` of each row's name."""
         return self._hashes[: self.size]
 
-    def flag(self, key: str) -> BoolVector:
-        """A yes-or-no fact: ``live, usable, in_service, ha, pinned, reserved, mapped`` or ``counted``."""
-        return self._flags[key][: self.size]
+    @property
+    def classes(self) -> IntVector:
+        """Of each row the number of its facts in the fleet, ``NOBODY`` where it is no known host."""
+        return self._classes[: self.size]
 
-    def word(self, key: str) -> IntVector:
-        """A fact as a code (see ``code``): ``zone, hypervisor_type, cpu_arch, raw_type`` or ``migration``."""
-        return self._words[key][: self.size]
-
-    def code(self, key: str, value: str) -> int:
-        """The code of a word; -2, which no row has, for a word that no host ever had."""
-        return self._codes.get(f"{key}\0{value}", -2)
-
-    def decode(self, code: int) -> str:
-        """The word of a code."""
-        return self._words_of[code]
-
-    def matching(self, key: str, accepts: Callable[[str], bool]) -> BoolVector:
-        """Rows whose word is accepted; asked once for each different word."""
-        words = self.word(key)
-        good = [code for code in np.unique(words).tolist() if code >= 0 and accepts(self.decode(code))]
-        return np.isin(words, good)
+    @property
+    def counted(self) -> BoolVector:
+        """Rows of hosts that say what runs on them."""
+        return self._counted[: self.size]
 
     def amounts(self, key: str) -> IntVector:
         """(resources, rows) of one of ``capacity`` (effective, else plain), ``effective``, ``allocation``."""
@@ -260,22 +191,9 @@ class Columns:
         self._grow(self.rows)
         return True
 
-    def set_facts(self, row: int, facts: HostFacts | None) -> None:
-        """The slow facts of a host, or that there is none."""
-        flags = {
-            "live": facts is not None,
-            "usable": facts is not None and facts.bad_condition is None,
-            "in_service": facts is not None and facts.in_service,
-            "ha": facts is not None and facts.high_availability,
-            "pinned": facts is not None and bool(facts.allowed_projects),
-            "reserved": facts is not None and bool(facts.tenants),
-            "mapped": facts is not None and facts.hypervisor_type != "",
-        }
-        for flag, value in flags.items():
-            self._flags[flag][row] = value
-        for key in _WORDS:
-            word = getattr(facts, key) if facts else None
-            self._words[key][row] = -1 if word is None else self._code_of(key, word)
+    def set_class(self, row: int, number: int) -> None:
+        """Which facts the host of the row has."""
+        self._classes[row] = number
 
     def set_amounts(self, row: int, host: Hypervisor | None) -> None:
         """The figures of a host, or that there is none. Its resources must have been added."""
@@ -283,7 +201,7 @@ class Columns:
         self._set_row("capacity", row, host.effective_capacity() if host is not None else None)
         self._set_row("effective", row, status.effective_capacity if status is not None else None)
         self._set_row("allocation", row, status.allocation if status is not None else None)
-        self._flags["counted"][row] = status is not None and status.allocation is not None
+        self._counted[row] = status is not None and status.allocation is not None
 
     def _set_row(self, key: str, row: int, amounts: Amounts | None) -> None:
         values, present = self._amounts[key], self._present[key]
@@ -295,19 +213,13 @@ class Columns:
                 values[column, row] = max(-AMOUNT_LIMIT, min(amount, AMOUNT_LIMIT))
                 present[column, row] = True
 
-    def _code_of(self, key: str, word: str) -> int:
-        code = self._codes.setdefault(f"{key}\0{word}", len(self._codes))
-        if code == len(self._words_of):
-            self._words_of.append(word)
-        return code
-
     def _grow(self, rows: int) -> None:
         width = len(self.resources)
         self.rows = rows
         self._names = _longer(self._names, rows, None)
         self._hashes = _longer(self._hashes, rows, 0)
-        self._flags = {key: _longer(column, rows, fill=False) for key, column in self._flags.items()}
-        self._words = {key: _longer(column, rows, -1) for key, column in self._words.items()}
+        self._counted = _longer(self._counted, rows, fill=False)
+        self._classes = _longer(self._classes, rows, NOBODY)
         self._amounts = {key: _larger(matrix, width, rows) for key, matrix in self._amounts.items()}
         self._present = {key: _larger(matrix, width, rows) for key, matrix in self._present.items()}
 

@@ -26,9 +26,9 @@ from outlive.placement.errors import (
 )
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import BoundFilter, BoundWeigher, BuiltPipeline, PipelineTable
-from outlive.placement.ranking import Ranking, StepTrace, best_first, host_hashes, squash, squash_one, tie_keys
+from outlive.placement.ranking import Ranking, StepTrace, best_first, host_hashes, squash, tie_keys
 from outlive.placement.request import FAILOVER_SEARCH, HYPERVISOR_TYPE, Intent, PlacementRequest
-from outlive.placement.steps import Levels, LevelWeigher, Reason, Run
+from outlive.placement.steps import Reason, Run
 from outlive.placement.weighers import own_slot_rows
 
 __all__ = ["Engine", "Ranking"]
@@ -83,12 +83,6 @@ class Engine:
                 if why and trace.error is not None:
                     rejected.update({run.name(int(one)): trace.error for one in at})
                 at, total = at[:0], total[:0]
-            elif trace.levels is not None:
-                low, rows, high = trace.levels
-                if len(rows):
-                    total += trace.multiplier * Levels(squash_one(low), rows, squash_one(high)).over(run.length)[at]
-                else:
-                    total += trace.multiplier * squash_one(low)
             elif trace.scores is not None:
                 bounded = squash(trace.scores)
                 bounded *= trace.multiplier
@@ -218,23 +212,18 @@ class Engine:
         step = bound.step
         error: Reason | None = None
         scores: FloatVector | None = None
-        levels: Levels | None = None
         if not step.skips(run):
             try:
-                if isinstance(step, LevelWeigher):
-                    levels = step.levels(run)
-                else:
-                    scores = step.weigh(run, at)
-                if scores is not None and (len(scores) != len(at) or not np.isfinite(scores).all()):
+                scores = step.weigh(run, at)
+                if len(scores) != len(at) or not np.isfinite(scores).all():
                     raise StepFailed("did not score every host with a number", code="wrong-answer")
             except STEP_ERRORS as failure:
-                error, scores, levels = self._failed(step.name, failure, bound.on_error), None, None
+                error, scores = self._failed(step.name, failure, bound.on_error), None
         return StepTrace(
             name=step.name,
             kind="weigher",
             kept=run.candidates,
             scores=scores,
-            levels=levels,
             multiplier=bound.multiplier,
             statistic=step.statistic,
             seconds=self._now() - begun,

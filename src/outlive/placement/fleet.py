@@ -5,21 +5,22 @@ blocked amounts are right the moment it appears. ``live`` says which rows are kn
 (``names``, ``free``) has the known hosts by name and no rows at all.
 
 Slow facts (zone, traits, conditions, …) and figures (amounts, reservations) have revisions of their own:
-what filters derive from slow facts is remembered until such a fact changes.
+what is derived from them is remembered until one changes. Hosts with equal slow facts are of one *class*, and a
+filter judges each class once.
 Not promised: vectors handed out are views or shared, so nobody writes into them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.placement.columns import BoolVector, Columns, FloatVector, HostFacts, IntVector, Postings, Rows, facts_of
+from outlive.placement.columns import NOBODY, BoolVector, Columns, FloatVector, HostFacts, IntVector, Rows, facts_of
 from outlive.placement.ledger import Ledger
 from outlive.placement.request import Intent
 from outlive.placement.reservations import CapacityQuery, blocked_hosts, has_landed
@@ -30,13 +31,30 @@ NEVER = -(2**60)
 """The free amount of a host whose figure cannot be trusted: nothing fits."""
 
 
-class Sizes(NamedTuple):
-    """An amount of every row, and where it is known."""
+T = TypeVar("T")
+S = TypeVar("S", bound=np.generic)
 
-    values: FloatVector
-    known: BoolVector
-    all_known: bool
-    """Whether it is known everywhere."""
+
+class Remembered(Generic[T]):
+    """Answers by key for as long as a revision lasts, the last ``limit`` of them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._revision: object = None
+        self._found: OrderedDict[Hashable, T] = OrderedDict()
+
+    def get(self, revision: object, key: Hashable, build: Callable[[], T]) -> T:
+        """What ``build`` says, until the revision is another one."""
+        if self._revision != revision:
+            self._found.clear()
+            self._revision = revision
+        if key in self._found:
+            self._found.move_to_end(key)
+            return self._found[key]
+        found = self._found[key] = build()
+        if len(self._found) > self._limit:
+            self._found.popitem(last=False)
+        return found
 
 
 class Fleet:
@@ -47,27 +65,23 @@ class Fleet:
         self.columns = Columns()
         self.static_revision = 0
         self.figures_revision = 0
-        self.traits = Postings()
-        self.aggregates = Postings()
-        self.project_hosts = Postings()
-        """Project → hosts whose ``allowedProjects`` list it."""
-        self.tenants = Postings()
-        """Project → hosts with an aggregate that is reserved for it."""
-        self.instances = Postings()
-        """VM → hosts that report it."""
-        self._masks: OrderedDict[Hashable, BoolVector] = OrderedDict()
-        self._masks_revision = -1
-        self._available: OrderedDict[tuple[object, ...], NDArray[np.int64]] = OrderedDict()
-        self._available_revision = (-1, -1)
-        self._sizes: dict[tuple[str, str], Sizes] = {}
-        self._sizes_revision = -1
+        self._masks: Remembered[BoolVector] = Remembered(self.settings.mask_cache)
+        self._verdicts: Remembered[list[bool]] = Remembered(self.settings.mask_cache)
+        self._available: Remembered[IntVector] = Remembered(_AVAILABLE_KEPT)
+        self._sizes: Remembered[tuple[FloatVector, BoolVector]] = Remembered(_SIZES_KEPT)
+        self._overbooked: Remembered[dict[str, int]] = Remembered(_OVERBOOKED_KEPT)
         self._named: tuple[Sequence[str], int, BoolVector] | None = None
         """What ``named`` was asked last, when, and its answer."""
-        self._overbooked: dict[str, dict[str, int]] = {}
-        self._overbooked_revision = (-1, -1)
+        self._facts: list[HostFacts] = []
+        """The facts of each class; some may be nobody's any more."""
+        self._class_of: dict[HostFacts, int] = {}
+        self._classes_revision = 0
+        """Rises when classes are numbered anew."""
+        self._rows_of_vm: dict[str, set[int]] = {}
+        """VM → rows of hosts that report it."""
         self._rows: dict[str, int] = {}
         self._hosts: list[Hypervisor | None] = []
-        self._facts: list[HostFacts | None] = []
+        self._instances: list[frozenset[str]] = []
         self._row_names: list[str] = []
         self._unused_rows: list[int] = []
         self._view: tuple[int, tuple[str, ...], dict[str, int], Rows] | None = None
@@ -78,30 +92,25 @@ class Fleet:
     def upsert_host(self, host: Hypervisor) -> None:
         """The host exists and looks like this now."""
         row = self._row(host.name)
-        old, new = self._facts[row], facts_of(host)
-        self._hosts[row] = host
-        self._facts[row] = new
         status = host.status
+        self._hosts[row] = host
         self._add_resources(status.capacity, status.effective_capacity, status.allocation)
         self.columns.set_amounts(row, host)
-        if old is None or old.instances != new.instances:
-            self.instances.replace(row, old.instances if old else (), new.instances)
-            self._land(row, (old.instances if old else frozenset()) ^ new.instances)
-        if old is None or not old.same_slow_facts(new):
-            self._set_slow_facts(row, old, new)
+        self._set_instances(row, frozenset(instance.id for instance in status.instances))
+        number = self._class(facts_of(host))
+        if self.columns.classes[row] != number:
+            self.columns.set_class(row, number)
             self.static_revision += 1
         self.figures_revision += 1
 
     def remove_host(self, name: str) -> None:
         """The host is gone; reservations on it stay."""
-        row = self._rows.get(name)
-        old = self._facts[row] if row is not None else None
-        if row is None or old is None:
+        row = self.row(name)
+        if row is None:
             return
-        self._set_slow_facts(row, old, None)
-        self.instances.replace(row, old.instances, ())
-        self._land(row, old.instances)
-        self._hosts[row] = self._facts[row] = None
+        self._hosts[row] = None
+        self.columns.set_class(row, NOBODY)
+        self._set_instances(row, frozenset())
         self.columns.set_amounts(row, None)
         self.static_revision += 1
         self.figures_revision += 1
@@ -113,8 +122,7 @@ class Fleet:
         rows = tuple(self._row(host) for host in blocked_hosts(reservation))
         host_row = self._rows[reservation.status.host] if reservation.status.host else -1
         before = self.ledger.entry(reservation.name)
-        facts = self._facts[host_row] if host_row >= 0 else None
-        landed = facts is not None and has_landed(reservation, facts.instances)
+        landed = host_row >= 0 and has_landed(reservation, self._instances[host_row])
         self.ledger.put(reservation, rows, host_row, self.resources, landed=landed)
         for row in before.rows if before is not None else ():
             self._forget_row(row)
@@ -154,7 +162,12 @@ class Fleet:
     def facts(self, name: str) -> HostFacts | None:
         """What filters read of a host."""
         row = self._rows.get(name)
-        return None if row is None else self._facts[row]
+        return None if row is None else self.facts_at(row)
+
+    def instances(self, name: str) -> frozenset[str]:
+        """The VMs that a host reports."""
+        row = self._rows.get(name)
+        return frozenset() if row is None else self._instances[row]
 
     def reservations(self) -> list[Reservation]:
         """All reservations, by name."""
@@ -181,12 +194,12 @@ class Fleet:
     @property
     def live(self) -> BoolVector:
         """Rows that are known hosts."""
-        return self.columns.flag("live")
+        return self._masks.get(self.static_revision, "live", lambda: _shared(self.columns.classes != NOBODY))
 
     def row(self, name: str) -> int | None:
         """The row of a known host."""
         row = self._rows.get(name)
-        return row if row is not None and self._facts[row] is not None else None
+        return row if row is not None and self._hosts[row] is not None else None
 
     def row_of(self, name: str) -> int | None:
         """The row of a host, known or only named by a reservation."""
@@ -199,59 +212,42 @@ class Fleet:
         mask = np.zeros(self.size + 1, dtype=np.bool_)
         rows: Mapping[str, int] = self._rows
         mask[np.fromiter(map(rows.get, names, repeat(-1)), dtype=np.intp, count=len(names))] = True
-        known = mask[:-1] & self.live
-        known.setflags(write=False)
+        known = _shared(mask[:-1] & self.live)
         self._named = (names, self.static_revision, known)
         return known
 
     def facts_at(self, row: int) -> HostFacts | None:
-        """What filters read of the host of a row."""
-        return self._facts[row]
+        """What filters read of the host of a row; ``None`` where it is not known."""
+        number = int(self.columns.classes[row])
+        return None if number == NOBODY else self._facts[number]
 
-    def rows_mask(self, rows: Iterable[int]) -> BoolVector:
-        """A mask that is true at these rows."""
-        mask = np.zeros(self.size, dtype=np.bool_)
-        picked = np.fromiter(rows, dtype=np.intp)
-        mask[picked] = True
-        return mask
+    def rows_of_vm(self, vm: str) -> list[int]:
+        """Rows of the hosts that report the VM."""
+        return list(self._rows_of_vm.get(vm, ()))
 
-    def has_trait(self, trait: str) -> BoolVector:
-        """Rows with the trait."""
-        return self.remembered(("trait", trait), lambda: self.rows_mask(self.traits.rows(trait)))
+    def accepted(self, key: Hashable, accepts: Callable[[HostFacts], bool]) -> BoolVector:
+        """Known hosts whose facts are accepted, asked once for each class. Shared: copy to change.
 
-    def remembered(self, key: Hashable, build: Callable[[], BoolVector]) -> BoolVector:
-        """What ``build`` says, until a slow fact of any host changes. The cache keeps the last few hundred keys."""
-        revision = self.static_revision
-        if self._masks_revision != revision:
-            self._masks.clear()
-            self._masks_revision = revision
-        mask = self._masks.get(key)
-        if mask is None:
-            mask = build()
-            mask.setflags(write=False)
-            self._masks[key] = mask
-            if len(self._masks) > self.settings.mask_cache:
-                self._masks.popitem(last=False)
-        else:
-            self._masks.move_to_end(key)
-        return mask
+        ``key`` names everything that the answer rests on besides the facts.
+        """
 
-    def sizes(self, key: str, resource: str) -> Sizes:
-        """One amount of every row as numbers to calculate with, kept until a figure changes."""
-        if self._sizes_revision != self.figures_revision:
-            self._sizes.clear()
-            self._sizes_revision = self.figures_revision
-        found = self._sizes.get((key, resource))
-        if found is None:
+        def build() -> BoolVector:
+            verdicts = self._verdicts.get(self._classes_revision, key, list)
+            verdicts.extend([accepts(facts) for facts in self._facts[len(verdicts) :]])
+            return _shared(np.array([*verdicts, False], dtype=np.bool_)[self.columns.classes])
+
+        return self._masks.get(self.static_revision, key, build)
+
+    def sizes(self, key: str, resource: str) -> tuple[FloatVector, BoolVector]:
+        """One amount of every row as numbers to calculate with, and where it is known. Shared: copy to change."""
+
+        def build() -> tuple[FloatVector, BoolVector]:
             column = self.resources.get(resource)
             if column is None:
-                found = Sizes(np.zeros(self.size), np.zeros(self.size, dtype=np.bool_), False)
-            else:
-                known = self.columns.present(key)[column].copy()
-                found = Sizes(self.columns.amounts(key)[column].astype(np.float64), known, bool(known.all()))
-                found.values.setflags(write=False)
-            self._sizes[key, resource] = found
-        return found
+                return np.zeros(self.size), np.zeros(self.size, dtype=np.bool_)
+            return self.columns.amounts(key)[column].astype(np.float64), self.columns.present(key)[column].copy()
+
+        return self._sizes.get(self.figures_revision, (key, resource), build)
 
     def base(self, *, ignore_allocations: bool) -> IntVector:
         """(resources, rows): free before reservations; ``NEVER`` where unknown or negative."""
@@ -261,43 +257,30 @@ class Fleet:
 
     def available(self, query: CapacityQuery) -> IntVector:
         """(resources, rows): free for a request with this query, before what it may unlock. Shared: copy to change."""
-        revision = (self.figures_revision, self.ledger.revision)
-        if self._available_revision != revision:
-            self._available.clear()
-            self._available_revision = revision
-        key = (query.ignore_allocations, query.ignored_types, query.intent is Intent.REUSE_FAILOVER_RESERVATION)
-        found = self._available.get(key)
-        if found is None:
+
+        def build() -> IntVector:
             free, known = self.columns.amounts("capacity"), self.columns.present("capacity")
             if not query.ignore_allocations:
-                free, known = free - self.columns.amounts("allocation"), known & self.columns.flag("counted")
+                free, known = free - self.columns.amounts("allocation"), known & self.columns.counted
             free = np.where(known & (free >= 0), free, NEVER)
             if query.ignored_types != _ALL_TYPES:
                 held = self.ledger.held(query)[: free.shape[0], : self.size]
                 free = np.where(free == NEVER, NEVER, free - held)
-            found = free
-            found.setflags(write=False)
-            self._available[key] = found
-            if len(self._available) > _AVAILABLE_KEPT:
-                self._available.popitem(last=False)
-        return found
+            return _shared(free)
+
+        key = (query.ignore_allocations, query.ignored_types, query.intent is Intent.REUSE_FAILOVER_RESERVATION)
+        return self._available.get((self.figures_revision, self.ledger.revision), key, build)
 
     def overbooked(self, name: str) -> Mapping[str, int]:
         """Resource → how much more than it has the host holds in VMs and reservations; empty where all fits, or where
         its figures are not known.
         """
         revision = (self.figures_revision, self.ledger.revision)
-        if self._overbooked_revision != revision:
-            self._overbooked_revision = revision
-            self._overbooked.clear()
-        found = self._overbooked.get(name)
-        if found is None:
-            found = self._overbooked[name] = self._excess(name)
-        return found
+        return self._overbooked.get(revision, name, lambda: self._excess(name))
 
     def _excess(self, name: str) -> dict[str, int]:
         row = self.row(name)
-        if row is None or not self.columns.flag("counted")[row]:
+        if row is None or not self.columns.counted[row]:
             return {}
         free = self.columns.amounts("capacity")[:, row] - self.columns.amounts("allocation")[:, row]
         known, held = self.columns.present("capacity")[:, row], self.ledger.held(_EVERYTHING, slice(row, row + 1))
@@ -308,7 +291,7 @@ class Fleet:
 
     def _by_name(self) -> tuple[tuple[str, ...], dict[str, int], Rows]:
         if self._view is None or self._view[0] != self.static_revision:
-            names = tuple(sorted(name for name, row in self._rows.items() if self._facts[row] is not None))
+            names = tuple(sorted(name for name, row in self._rows.items() if self._hosts[row] is not None))
             rows = np.array([self._rows[name] for name in names], dtype=np.intp)
             self._view = (self.static_revision, names, {name: at for at, name in enumerate(names)}, rows)
         return self._view[1:]
@@ -325,7 +308,7 @@ class Fleet:
             row = self.columns.add_row()
             self._row_names.append(name)
             self._hosts.append(None)
-            self._facts.append(None)
+            self._instances.append(frozenset())
             if self.columns.rows > before:
                 self.ledger.resize(len(self.resources), self.columns.rows)
         self._rows[name] = row
@@ -334,9 +317,41 @@ class Fleet:
         self.figures_revision += 1
         return row
 
-    def _land(self, row: int, changed: frozenset[str]) -> None:
-        """VMs came to the host of this row, or left it: slots that they consume hold nothing, or hold again."""
-        for entry in self.ledger.on_row(row):
+    def _class(self, facts: HostFacts) -> int:
+        """The class of hosts with these facts."""
+        number = self._class_of.get(facts)
+        if number is not None:
+            return number
+        if len(self._facts) > _CLASSES_SPARE + 2 * self.size:
+            self._number_anew()
+        self._facts.append(facts)
+        self._class_of[facts] = len(self._facts) - 1
+        return len(self._facts) - 1
+
+    def _number_anew(self) -> None:
+        """Forget the classes that no host has any more."""
+        used, places = np.unique(self.columns.classes, return_inverse=True)
+        kept = [int(number) for number in used if number != NOBODY]
+        shift = len(used) - len(kept)
+        for row, place in enumerate(places.tolist()):
+            self.columns.set_class(row, place - shift)
+        self._facts = [self._facts[number] for number in kept]
+        self._class_of = {facts: number for number, facts in enumerate(self._facts)}
+        self._classes_revision += 1
+        self.static_revision += 1
+
+    def _set_instances(self, row: int, now: frozenset[str]) -> None:
+        """The VMs that the host of this row reports; slots that one of them consumes hold nothing, or hold again."""
+        before, self._instances[row] = self._instances[row], now
+        for vm in now - before:
+            self._rows_of_vm.setdefault(vm, set()).add(row)
+        for vm in before - now:
+            rows = self._rows_of_vm[vm]
+            rows.discard(row)
+            if not rows:
+                del self._rows_of_vm[vm]
+        changed = now ^ before
+        for entry in self.ledger.on_row(row) if changed else ():
             consumer = entry.reservation.status.consumer
             if consumer is not None and consumer.vm in changed:
                 self.upsert_reservation(entry.reservation)
@@ -344,7 +359,7 @@ class Fleet:
     def _forget_row(self, row: int) -> None:
         """Give the row back when neither a host nor a reservation needs it."""
         name = self._row_names[row]
-        if self._facts[row] is None and not self.ledger.touches(row) and name in self._rows:
+        if self._hosts[row] is None and not self.ledger.touches(row) and name in self._rows:
             del self._rows[name]
             self._row_names[row] = ""
             self.columns.set_name(row, "")
@@ -358,17 +373,17 @@ class Fleet:
                     self.ledger.resize(len(self.resources), self.columns.rows)
                     self.figures_revision += 1
 
-    def _set_slow_facts(self, row: int, old: HostFacts | None, new: HostFacts | None) -> None:
-        for postings, attribute in (
-            (self.traits, "traits"),
-            (self.aggregates, "aggregates"),
-            (self.project_hosts, "allowed_projects"),
-            (self.tenants, "tenants"),
-        ):
-            postings.replace(row, getattr(old, attribute) if old else (), getattr(new, attribute) if new else ())
-        self.columns.set_facts(row, new)
+
+def _shared(vector: NDArray[S]) -> NDArray[S]:
+    """The vector, which nobody may write into."""
+    vector.setflags(write=False)
+    return vector
 
 
 _AVAILABLE_KEPT = 16
+_SIZES_KEPT = 256
+_OVERBOOKED_KEPT = 100_000
+_CLASSES_SPARE = 64
+"""Classes that nobody is in any more, beyond two for each row."""
 _ALL_TYPES = frozenset({FAILOVER, COMMITTED, IN_FLIGHT})
 _EVERYTHING = CapacityQuery(intent=Intent.UNKNOWN)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from outlive.base.hashing import stable_hash
 from outlive.placement.columns import BoolVector, FloatVector, Rows
-from outlive.placement.steps import Event, Levels, Reason, Run
+from outlive.placement.steps import Event, Reason, Run
 
 KeyVector = NDArray[np.uint64]
 Positions = NDArray[np.intp]
@@ -142,12 +142,6 @@ def squash(scores: FloatVector) -> FloatVector:
     return result
 
 
-@lru_cache(maxsize=256)
-def squash_one(score: float) -> float:
-    """``squash`` of a single score, to the last bit."""
-    return float(squash(np.array([score]))[0])
-
-
 @dataclass(slots=True)
 class StepTrace:
     """What one step did. Positions are those of the run. Nobody changes it; freezing it would cost every run."""
@@ -158,8 +152,6 @@ class StepTrace:
     """Filter: the hosts that it kept. Weigher: those that it scored."""
     scores: FloatVector | None = None
     """Weigher: its scores, aligned with the true entries of ``kept``; ``None`` when it had nothing to say."""
-    levels: Levels | None = None
-    """Weigher: its scores, where there are only two."""
     multiplier: float = 1.0
     statistic: str = ""
     removed: int = 0
@@ -172,8 +164,6 @@ class StepTrace:
 
     def activations(self) -> FloatVector:
         """One number for each true entry of ``kept``; zeros for a step without scores."""
-        if self.levels is not None:
-            return self.levels.over(len(self.kept))[self.kept]
         return np.zeros(int(np.count_nonzero(self.kept))) if self.scores is None else self.scores
 
 

@@ -1,7 +1,7 @@
 """What filters and weighers are, and what one run hands to them.
 
-A filter exists twice: over vectors (``mask``), which is what serves requests, and for one host (``check``), which
-explains a refusal with numbers. Both must agree on every host.
+A filter answers over vectors (``mask``), which is what serves requests, and for one host (``check``), which explains a
+refusal with numbers. Both must agree on every host; a ``FactsFilter`` states its rule once and has both from it.
 
 Positions: a run numbers the fleet's rows first, then the hosts that the request named and nobody knows.
 """
@@ -9,9 +9,9 @@ Positions: a run numbers the fleet's rows first, then the hosts that the request
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -58,8 +58,8 @@ class Run:
     """Hosts of the request that nobody knows, and their positions behind the rows."""
     candidates: BoolVector
     """Hosts that are still in."""
-    memo: dict[str, Any] = field(default_factory=dict)
-    """What steps derived from the request, for each other."""
+    memo: dict[object, Any] = field(default_factory=dict)
+    """What filters on facts ask for, by filter."""
     names: NDArray[np.object_] = field(init=False)
     """Name of each row at the time of the run: rows of removed hosts are used again."""
 
@@ -81,10 +81,6 @@ class Run:
         if not self.extra:
             return known
         return np.concatenate((known, np.full(len(self.extra), keep_unknown)))
-
-    def remembered(self, key: Hashable, build: Callable[[], BoolVector], *, keep_unknown: bool = False) -> BoolVector:
-        """``Fleet.remembered`` over positions."""
-        return self.pad(self.fleet.remembered(key, build), keep_unknown=keep_unknown)
 
     def named(self, names: Sequence[str]) -> BoolVector:
         """The positions of these hosts; names that are no candidates are fine."""
@@ -152,6 +148,43 @@ class Filter(Step):
         return self.no("unknown-host", f"no host {host} is known")
 
 
+class FactsFilter(Filter):
+    """A filter whose answer rests on what it asks for and on slow facts of the host, and on nothing else."""
+
+    keeps_unknown: ClassVar[bool] = False
+    """Whether hosts without a record may stay."""
+
+    @abstractmethod
+    def asked(self, run: Run) -> Any:
+        """What it asks of a host, as a hashable value; ``None`` where it has nothing to say about the request."""
+
+    @abstractmethod
+    def refusal(self, asked: Any, facts: HostFacts) -> Reason | None:
+        """Why a host with these facts may not stay; ``None`` when it may."""
+
+    def skips(self, run: Run) -> bool:
+        """Whether nothing is asked for."""
+        return self._asked(run) is None
+
+    def mask(self, run: Run) -> BoolVector:
+        """The hosts that are not refused; each class of hosts is judged once for what is asked."""
+        asked = self._asked(run)
+        known = run.fleet.accepted((self.name, asked), lambda facts: self.refusal(asked, facts) is None)
+        return run.pad(known, keep_unknown=self.keeps_unknown)
+
+    def check(self, run: Run, host: str) -> Reason | None:
+        """The refusal of one host."""
+        facts = run.facts(host)
+        if facts is not None:
+            return self.refusal(self._asked(run), facts)
+        return None if self.keeps_unknown else self.unknown(host)
+
+    def _asked(self, run: Run) -> Any:
+        if self not in run.memo:
+            run.memo[self] = self.asked(run)
+        return run.memo[self]
+
+
 class Weigher(Step):
     """Scores hosts; larger is better."""
 
@@ -161,30 +194,3 @@ class Weigher(Step):
     @abstractmethod
     def weigh(self, run: Run, at: Rows) -> FloatVector:
         """The score of each of these positions, before scaling and multiplier."""
-
-
-class Levels(NamedTuple):
-    """Scores of which there are only two: ``value`` for a few rows, ``default`` for everybody else."""
-
-    default: float
-    rows: Sequence[int] | Rows
-    value: float
-
-    def over(self, length: int) -> FloatVector:
-        """The score of every position."""
-        scores = np.full(length, self.default)
-        if len(self.rows):
-            scores[list(self.rows)] = self.value
-        return scores
-
-
-class LevelWeigher(Weigher):
-    """A weigher that knows only two scores."""
-
-    @abstractmethod
-    def levels(self, run: Run) -> Levels:
-        """The two scores, and who gets the special one."""
-
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
-        """The score of each of these positions."""
-        return self.levels(run).over(run.length)[at]

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from outlive.placement.columns import BoolVector, FloatVector, Rows
 from outlive.placement.filters.capacity import vm_amounts
-from outlive.placement.fleet import Fleet, Sizes
+from outlive.placement.fleet import Fleet
 from outlive.placement.ledger import Bucket
 from outlive.placement.request import GROUP_HINT, InstanceGroup, Intent
-from outlive.placement.steps import Levels, LevelWeigher, Run, Weigher
+from outlive.placement.steps import Run, Weigher
 from outlive.resources import CPU, MEMORY, Reservation
 
 _SIGNS = {"soft-affinity": 1.0, "soft-anti-affinity": -1.0}
@@ -36,8 +36,7 @@ class SoftAffinity(Weigher):
         group = run.request.group or InstanceGroup()
         count = np.zeros(run.length)
         for member in dict.fromkeys(group.members):
-            for row in run.fleet.instances.rows(member):
-                count[row] += 1.0
+            count[run.fleet.rows_of_vm(member)] += 1.0
         return _SIGNS[group.policy] * count[at]
 
 
@@ -83,17 +82,13 @@ class PreferSmallerHosts(Weigher):
         """Weighted mean over the resources that count."""
         parts: list[Part] = []
         for resource, weight in self.params.resource_weights.items():
-            sizes, has = _here(run, run.fleet.sizes("effective", resource), at)
-            known = sizes if has is None else sizes[has]
+            sizes, has = _here(run, "effective", resource, at)
+            known = sizes[has]
             if not len(known):
                 continue
             smallest, largest = float(known.min()), float(known.max())
-            if smallest == largest:
-                continue
-            score = sizes - smallest
-            score /= largest - smallest
-            np.subtract(1.0, score, out=score)
-            parts.append((weight, score, has))
+            if smallest != largest:
+                parts.append((weight, 1.0 - (sizes - smallest) / (largest - smallest), has))
         return _mean(parts, len(at))
 
 
@@ -112,48 +107,43 @@ class BinPack(Weigher):
         parts: list[Part] = []
         needed = vm_amounts(run.request, run.settings)
         for resource, weight in self.params.resource_weights.items():
-            sizes, has_size = _here(run, run.fleet.sizes("effective", resource), at)
-            used, has_used = _here(run, run.fleet.sizes("allocation", resource), at)
-            has = _both(_both(has_size, has_used), None if sizes.all() else sizes != 0)
+            sizes, has_size = _here(run, "effective", resource, at)
+            used, has_used = _here(run, "allocation", resource, at)
+            has = has_size & has_used & (sizes != 0)
             used = used + float(needed.get(resource, 0))
-            used /= sizes if has is None else np.where(has, sizes, 1.0)
-            parts.append((weight, used, has))
+            parts.append((weight, used / np.where(has, sizes, 1.0), has))
         return _mean(parts, len(at))
 
 
-Part = tuple[float, FloatVector, BoolVector | None]
-"""A weight, the score of each host, and where it counts (``None``: everywhere)."""
+Part = tuple[float, FloatVector, BoolVector]
+"""A weight, the score of each host, and where it counts."""
 
 
-def _here(run: Run, sizes: Sizes, at: Rows) -> tuple[FloatVector, BoolVector | None]:
-    """The sizes at these positions (perhaps shared: do not change them), and where they are known (``None``: all)."""
-    values, known, all_known = sizes
+def _here(run: Run, key: str, resource: str, at: Rows) -> tuple[FloatVector, BoolVector]:
+    """An amount at these positions, and where it is known."""
+    values, known = run.fleet.sizes(key, resource)
     if run.extra:
-        values = np.concatenate((values, np.zeros(len(run.extra))))
-        known = run.pad(known, keep_unknown=False)
-    elif all_known:
-        return (values if len(at) == len(values) else values[at]), None
-    known = known[at]
-    return values[at], None if known.all() else known
-
-
-def _both(one: BoolVector | None, other: BoolVector | None) -> BoolVector | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
+        values, known = np.concatenate((values, np.zeros(len(run.extra)))), run.pad(known, keep_unknown=False)
+    return values[at], known[at]
 
 
 def _mean(parts: list[Part], count: int) -> FloatVector:
     """The weighted mean of the parts that count for each host, 0 where none does."""
-    if len(parts) == 1 and parts[0][2] is None and parts[0][0] > 0:
-        weight, score, _ = parts[0]
-        return score if weight == 1.0 else weight * score / weight
+    if len(parts) == 1 and parts[0][0] == 1.0 and parts[0][2].all():
+        return parts[0][1]
     total, weights = np.zeros(count), np.zeros(count)
     for weight, score, has in parts:
-        total += weight * score if has is None else np.where(has, weight * score, 0.0)
-        weights += weight if has is None else np.where(has, weight, 0.0)
+        total += np.where(has, weight * score, 0.0)
+        weights += np.where(has, weight, 0.0)
     counts = weights > 0
     return np.where(counts, total / np.where(counts, weights, 1.0), 0.0)
+
+
+def _two_scores(run: Run, at: Rows, rows: list[int], value: float, default: float) -> FloatVector:
+    """One score for the hosts of these rows of the fleet, and another for everybody else."""
+    scores = np.full(run.length, default)
+    scores[run.positions(rows)] = value
+    return scores[at]
 
 
 class CommitmentParams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -163,7 +153,7 @@ class CommitmentParams(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     default_host_weight: float = 0.1
 
 
-class CommittedReservations(LevelWeigher):
+class CommittedReservations(Weigher):
     """Hosts with a commitment slot that has room for the VM first (placement.md#kvm_committed_resource_reservation).
 
     Without the hint the group is taken from the flavor, because ordinary requests never carry the hint.
@@ -176,13 +166,13 @@ class CommittedReservations(LevelWeigher):
         """A search for a failover slot, or the group is unknown."""
         return run.request.intent is Intent.RESERVE_FOR_FAILOVER or not _group(run)
 
-    def levels(self, run: Run) -> Levels:
+    def weigh(self, run: Run, at: Rows) -> FloatVector:
         """One score for hosts with a usable slot, another for the others."""
         params: CommitmentParams = self.params
         bucket = run.fleet.ledger.commitments.get((run.request.project, _group(run)))
         entries = bucket.entries.values() if bucket is not None else ()
         rows = [e.host_row for e in entries if e.host_row >= 0 and _has_room(run, e.reservation)]
-        return Levels(params.default_host_weight, run.positions(rows), params.reservation_host_weight)
+        return _two_scores(run, at, rows, params.reservation_host_weight, params.default_host_weight)
 
 
 def _group(run: Run) -> str:
@@ -224,7 +214,7 @@ class EvacuationParams(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     default_host_weight: float = 0.1
 
 
-class FailoverEvacuation(LevelWeigher):
+class FailoverEvacuation(Weigher):
     """In an evacuation, hosts that hold a slot of the VM first (placement.md#kvm_failover_evacuation)."""
 
     name = "kvm_failover_evacuation"
@@ -234,10 +224,10 @@ class FailoverEvacuation(LevelWeigher):
         """No evacuation."""
         return run.request.intent is not Intent.EVACUATE
 
-    def levels(self, run: Run) -> Levels:
+    def weigh(self, run: Run, at: Rows) -> FloatVector:
         """One score for own hosts, another for the others."""
-        own = run.positions(own_slot_rows(run.fleet, run.request.resource_id))
-        return Levels(self.params.default_host_weight, own, self.params.failover_host_weight)
+        own = own_slot_rows(run.fleet, run.request.resource_id)
+        return _two_scores(run, at, own, self.params.failover_host_weight, self.params.default_host_weight)
 
 
 class ConsolidationParams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.support.placement import commitment, fleet_of, host, instances, request, slot
@@ -12,7 +13,7 @@ from outlive.base.random import Random
 from outlive.placement.engine import Engine
 from outlive.placement.errors import GatheringRefused, InvalidOptions, PipelineNotReady, RunRefused, UnknownPipeline
 from outlive.placement.pipelines import PipelineTable
-from outlive.placement.ranking import squash_one
+from outlive.placement.ranking import squash
 from outlive.placement.request import SILENT, Intent, Options
 from outlive.placement.service import shuffled
 from outlive.placement.settings import PlacementSettings
@@ -62,7 +63,7 @@ def test_every_weigher_adds_its_multiplier_times_the_bounded_score() -> None:
 
 def test_scores_are_squashed_as_tanh_says() -> None:
     for value in (-50.0, -1.0, -0.1, 0.0, 1e-9, 0.1, 1.0, 3.0, 19.0, 1e6):
-        assert squash_one(value) == pytest.approx(math.tanh(value), abs=1e-15)
+        assert float(squash(np.array([value]))[0]) == pytest.approx(math.tanh(value), abs=1e-15)
 
 
 def test_smaller_hosts_go_first_and_equal_sizes_say_nothing() -> None:

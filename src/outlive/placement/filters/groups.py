@@ -56,22 +56,22 @@ class AntiAffinity(Filter):
     def mask(self, run: Run) -> BoolVector:
         """Known hosts below the limit, and the VM's own."""
         group = run.request.group or InstanceGroup()
-        instances = run.fleet.instances
+        fleet = run.fleet
         count = np.zeros(run.size, dtype=np.int64)
         for member in dict.fromkeys(group.members):
-            for row in instances.rows(member):
-                count[row] += 1
-        own = run.fleet.rows_mask(instances.rows(run.request.resource_id))
-        return run.pad(run.fleet.live & ((count < group.max_server_per_host) | own), keep_unknown=False)
+            count[fleet.rows_of_vm(member)] += 1
+        few = count < group.max_server_per_host
+        few[fleet.rows_of_vm(run.request.resource_id)] = True
+        return run.pad(fleet.live & few, keep_unknown=False)
 
     def check(self, run: Run, host: str) -> Reason | None:
         """How many members are there."""
-        group, facts = run.request.group or InstanceGroup(), run.facts(host)
-        if facts is None:
+        group, there = run.request.group or InstanceGroup(), run.fleet.instances(host)
+        if run.facts(host) is None:
             return self.unknown(host)
-        if run.request.resource_id in facts.instances:
+        if run.request.resource_id in there:
             return None
-        here = len(facts.instances.intersection(group.members))
+        here = len(there.intersection(group.members))
         if here < group.max_server_per_host:
             return None
         return self.no("group-here", f"{here} member(s) of the group run here, allowed are {group.max_server_per_host}")

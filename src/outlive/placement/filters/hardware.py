@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final
 
 import numpy as np
 
-from outlive.placement.columns import BoolVector, HostFacts
+from outlive.placement.columns import HostFacts
 from outlive.placement.errors import StepFailed
 from outlive.placement.request import INTERNAL_CALLS, SOURCE_HOST_HINT, Intent
-from outlive.placement.steps import Event, Filter, OnError, Reason, Run
+from outlive.placement.steps import Event, FactsFilter, OnError, Reason, Run
 
 _NUMBERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "=": operator.ge,
@@ -52,28 +53,23 @@ def satisfies(has: str, wanted: str) -> bool:
 
 _CAPABILITY = "capabilities:"
 _TRAIT = "trait:"
-_CAPABILITY_WORDS = {"capabilities:hypervisor_type": "hypervisor_type", "capabilities:cpu_arch": "cpu_arch"}
 
 
-class ImageProperties(Filter):
+class ImageProperties(FactsFilter):
     """Refuses all hosts for images of another kind of hypervisor (placement.md#filter_image_properties)."""
 
     name = "filter_image_properties"
     counts_events = True
+    keeps_unknown = True
 
-    def skips(self, run: Run) -> bool:
-        """The call is for nobody's VM, or the image does not say what it is made for."""
-        return run.request.intent in INTERNAL_CALLS or _image_type(run) in ("", "kvm")
+    def asked(self, run: Run) -> str | None:
+        """What the image is made for, unless that is KVM or not known, or the call is for nobody's VM."""
+        kind = _image_type(run)
+        return None if run.request.intent in INTERNAL_CALLS or kind in ("", "kvm") else kind
 
-    def mask(self, run: Run) -> BoolVector:
-        """No known host: all of them are KVM."""
-        return run.pad(np.zeros(run.size, dtype=np.bool_), keep_unknown=True)
-
-    def check(self, run: Run, host: str) -> Reason | None:
-        """What the image is made for."""
-        if run.facts(host) is None:
-            return None
-        return self.no("wrong-image", f"the image is for {_image_type(run)}, the host is KVM")
+    def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
+        """Every known host is KVM."""
+        return self.no("wrong-image", f"the image is for {asked}, the host is KVM")
 
     def events(self, run: Run) -> list[Event]:
         """Images that do not say what they are made for."""
@@ -92,40 +88,23 @@ def _image_type(run: Run) -> str:
     return ""
 
 
-class HypervisorCapabilities(Filter):
+class HypervisorCapabilities(FactsFilter):
     """Compares ``capabilities:`` extra specs with the host's machine (placement.md#filter_capabilities)."""
 
     name = "filter_capabilities"
     counts_events = True
 
-    def skips(self, run: Run) -> bool:
-        """Nothing is asked for."""
-        return not _capabilities(run)
+    def asked(self, run: Run) -> tuple[tuple[str, str], ...] | None:
+        """The capabilities and their wanted values."""
+        specs = run.request.extra_specs
+        return tuple(sorted((key, value) for key, value in specs.items() if key.startswith(_CAPABILITY))) or None
 
-    def mask(self, run: Run) -> BoolVector:
-        """Hosts that meet every requested capability."""
-        wanted, fleet = _capabilities(run), run.fleet
-
-        def build() -> BoolVector:
-            mask = fleet.columns.flag("mapped").copy()
-            for key, value in wanted:
-                word = _CAPABILITY_WORDS.get(key)
-                if word is None:
-                    return np.zeros(fleet.size, dtype=np.bool_)
-                mask &= fleet.columns.matching(word, lambda has, value=value: satisfies(has, value))  # type: ignore[misc]
-            return mask
-
-        return run.remembered(("capabilities", wanted), build)
-
-    def check(self, run: Run, host: str) -> Reason | None:
+    def refusal(self, asked: tuple[tuple[str, str], ...], facts: HostFacts) -> Reason | None:
         """The first capability that the host does not have."""
-        facts = run.facts(host)
-        if facts is None:
-            return self.unknown(host)
         if not facts.hypervisor_type:
             return self.no("unmapped-hypervisor", f"hypervisor type {facts.raw_type!r} is not known")
         has = {"capabilities:hypervisor_type": facts.hypervisor_type, "capabilities:cpu_arch": facts.cpu_arch}
-        for key, value in _capabilities(run):
+        for key, value in asked:
             if key not in has:
                 return self.no("unknown-capability", f"no host states {key}")
             if not satisfies(has[key], value):
@@ -136,60 +115,33 @@ class HypervisorCapabilities(Filter):
         """Candidates with a hypervisor type that flavors have no word for."""
         if self.skips(run):
             return []
-        fleet = run.fleet
-        unmapped = fleet.remembered(("unmapped",), lambda: fleet.live & ~fleet.columns.flag("mapped"))
+        unmapped = run.fleet.accepted("unmapped", lambda facts: not facts.hypervisor_type)
         if not unmapped.any():
             return []
-        lost = run.candidates[: run.size] & unmapped
-        words = fleet.columns.word("raw_type")
-        return [
-            Event(
-                "filter_capabilities_unknown_hypervisor_type",
-                (("hypervisor_type", fleet.columns.decode(int(code))),),
-                int((lost & (words == code)).sum()),
-            )
-            for code in np.unique(words[lost])
-        ]
+        rows = np.flatnonzero(run.candidates[: run.size] & unmapped).tolist()
+        found = Counter(facts.raw_type for row in rows if (facts := run.fleet.facts_at(row)) is not None)
+        event = "filter_capabilities_unknown_hypervisor_type"
+        return [Event(event, (("hypervisor_type", kind),), count) for kind, count in found.items()]
 
 
-def _capabilities(run: Run) -> tuple[tuple[str, str], ...]:
-    found: tuple[tuple[str, str], ...] | None = run.memo.get(_CAPABILITY)
-    if found is None:
-        specs = run.request.extra_specs
-        found = tuple(sorted((key, value) for key, value in specs.items() if key.startswith(_CAPABILITY)))
-        run.memo[_CAPABILITY] = found
-    return found
-
-
-class RequestedTraits(Filter):
+class RequestedTraits(FactsFilter):
     """Required traits present, forbidden ones absent (placement.md#filter_has_requested_traits)."""
 
     name = "filter_has_requested_traits"
     on_error: ClassVar[OnError] = "reject"
 
-    def skips(self, run: Run) -> bool:
-        """No trait is required or forbidden."""
-        return not _traits(run)
+    def asked(self, run: Run) -> tuple[tuple[str, bool], ...] | None:
+        """(trait, required or else forbidden); other values than these two words say nothing."""
+        wanted = (
+            (key[len(_TRAIT) :], value == "required")
+            for key, value in run.request.extra_specs.items()
+            if key.startswith(_TRAIT) and value in ("required", "forbidden")
+        )
+        return tuple(sorted(wanted)) or None
 
-    def mask(self, run: Run) -> BoolVector:
-        """Hosts with all required and no forbidden trait."""
-        wanted, fleet = _traits(run), run.fleet
-
-        def build() -> BoolVector:
-            mask = fleet.live.copy()
-            for trait, required in wanted:
-                has = fleet.has_trait(trait)
-                mask &= has if required else ~has
-            return mask
-
-        return run.remembered(("traits", wanted), build)
-
-    def check(self, run: Run, host: str) -> Reason | None:
+    def refusal(self, asked: tuple[tuple[str, bool], ...], facts: HostFacts) -> Reason | None:
         """The first trait that is missing, or that should be."""
-        facts = run.facts(host)
-        if facts is None:
-            return self.unknown(host)
-        for trait, required in _traits(run):
+        for trait, required in asked:
             if required and trait not in facts.traits:
                 return self.no("missing-trait", f"trait {trait} is required and missing")
             if not required and trait in facts.traits:
@@ -197,37 +149,15 @@ class RequestedTraits(Filter):
         return None
 
 
-def _traits(run: Run) -> tuple[tuple[str, bool], ...]:
-    """(trait, required or else forbidden); other values than these two words say nothing."""
-    found: tuple[tuple[str, bool], ...] | None = run.memo.get(_TRAIT)
-    if found is None:
-        found = tuple(
-            sorted(
-                (key[len(_TRAIT) :], value == "required")
-                for key, value in run.request.extra_specs.items()
-                if key.startswith(_TRAIT) and value in ("required", "forbidden")
-            )
-        )
-        run.memo[_TRAIT] = found
-    return found
-
-
-class _NeedsTrait(Filter):
+class _NeedsTrait(FactsFilter):
     """Keeps hosts with one trait when the request asks for what the trait stands for."""
 
     trait: ClassVar[str]
     code: ClassVar[str]
     what: ClassVar[str]
 
-    def mask(self, run: Run) -> BoolVector:
-        """Hosts with the trait."""
-        return run.pad(run.fleet.has_trait(self.trait), keep_unknown=False)
-
-    def check(self, run: Run, host: str) -> Reason | None:
+    def refusal(self, asked: bool, facts: HostFacts) -> Reason | None:
         """Whether the host has the trait."""
-        facts = run.facts(host)
-        if facts is None:
-            return self.unknown(host)
         return None if self.trait in facts.traits else self.no(self.code, f"{self.what}: trait {self.trait} is missing")
 
 
@@ -239,9 +169,9 @@ class Accelerators(_NeedsTrait):
     code = "no-accelerators"
     what = "the flavor has a device profile"
 
-    def skips(self, run: Run) -> bool:
-        """The flavor has no device profile; any value counts as one."""
-        return "accel:device_profile" not in run.request.extra_specs
+    def asked(self, run: Run) -> bool | None:
+        """Whether the flavor has a device profile; any value counts as one."""
+        return "accel:device_profile" in run.request.extra_specs or None
 
 
 class PackedVirtqueue(_NeedsTrait):
@@ -252,15 +182,13 @@ class PackedVirtqueue(_NeedsTrait):
     code = "no-packed-virtqueue"
     what = "packed virtqueues are requested"
 
-    def skips(self, run: Run) -> bool:
-        """Neither flavor nor image mentions them."""
-        request = run.request
-        return "hw:virtio_packed_ring" not in request.extra_specs and (
-            "hw_virtio_packed_ring" not in request.image_properties
-        )
+    def asked(self, run: Run) -> bool | None:
+        """Whether flavor or image mentions them."""
+        in_flavor, in_image = run.request.extra_specs, run.request.image_properties
+        return "hw:virtio_packed_ring" in in_flavor or "hw_virtio_packed_ring" in in_image or None
 
 
-class LiveMigratable(Filter):
+class LiveMigratable(FactsFilter):
     """Keeps hosts that a live migration from the source can reach (placement.md#filter_live_migratable).
 
     It compares machines, not the VM: its CPU model, pinned devices and NUMA layout are not looked at.
@@ -272,40 +200,19 @@ class LiveMigratable(Filter):
         """No live migration, or nobody said from where."""
         return run.request.intent is not Intent.LIVE_MIGRATION or not run.request.hints.get(SOURCE_HOST_HINT)
 
-    @staticmethod
-    def _source(run: Run) -> HostFacts:
+    def asked(self, run: Run) -> HostFacts:
+        """The facts of the source."""
         name = run.request.hints[SOURCE_HOST_HINT]
         source = run.facts(name)
         if source is None:
             raise StepFailed(f"source host {name} is not known", code="unknown-source-host")
         return source
 
-    def mask(self, run: Run) -> BoolVector:
-        """Hosts of the same architecture with at least the source's modes, features and devices."""
-        source, fleet = self._source(run), run.fleet
-
-        def build() -> BoolVector:
-            words = fleet.columns.word("migration")
-            codes, first = np.unique(words, return_index=True)
-            good = [
-                int(code)
-                for code, row in zip(codes, first, strict=True)
-                if (facts := fleet.facts_at(int(row))) is not None and facts.takes_migration_from(source)
-            ]
-            return np.isin(words, good)
-
-        return run.remembered(("migration", source.migration), build)
-
-    def check(self, run: Run, host: str) -> Reason | None:
-        """What the host lacks."""
-        source, facts = self._source(run), run.facts(host)
-        if facts is None:
-            return self.unknown(host)
-        if facts.takes_migration_from(source):
-            return None
-        if facts.cpu_arch != source.cpu_arch:
-            return self.no("wrong-architecture", f"cpu is {facts.cpu_arch}, the source's is {source.cpu_arch}")
+    def refusal(self, asked: HostFacts, facts: HostFacts) -> Reason | None:
+        """What the host lacks of the source's architecture, modes, features and devices."""
+        if facts.cpu_arch != asked.cpu_arch:
+            return self.no("wrong-architecture", f"cpu is {facts.cpu_arch}, the source's is {asked.cpu_arch}")
         lacking = sorted(
-            (source.cpu_modes - facts.cpu_modes) | (source.features - facts.features) | (source.devices - facts.devices)
+            (asked.cpu_modes - facts.cpu_modes) | (asked.features - facts.features) | (asked.devices - facts.devices)
         )
-        return self.no("not-migratable", f"lacks {', '.join(lacking[:5])} of the source host")
+        return self.no("not-migratable", f"lacks {', '.join(lacking[:5])} of the source host") if lacking else None

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import msgspec
 
-from outlive.placement.columns import BoolVector
+from outlive.placement.columns import BoolVector, HostFacts
 from outlive.placement.request import FAILOVER_SEARCH, INTERNAL_CALLS, Destination
-from outlive.placement.steps import Filter, OnError, Reason, Run
+from outlive.placement.steps import FactsFilter, Filter, OnError, Reason, Run
 
 
-class StatusConditions(Filter):
+class StatusConditions(FactsFilter):
     """Keeps hosts whose conditions say that they work (docs/reference/placement.md#filter_status_conditions).
 
     A condition that is absent never refuses a host; any other status than the wanted one does.
@@ -21,73 +21,51 @@ class StatusConditions(Filter):
     name = "filter_status_conditions"
     on_error: ClassVar[OnError] = "reject"
 
-    def mask(self, run: Run) -> BoolVector:
-        """Known hosts in working condition."""
-        if self._wants_ha(run):
-            return run.remembered(
-                ("usable", "ha"), lambda: run.fleet.columns.flag("usable") & run.fleet.columns.flag("ha")
-            )
-        return run.remembered(("usable",), lambda: run.fleet.columns.flag("usable").copy())
+    def asked(self, run: Run) -> bool:
+        """Whether the host must be highly available."""
+        return run.request.intent in FAILOVER_SEARCH
 
-    def check(self, run: Run, host: str) -> Reason | None:
-        """The first condition that stands against the host."""
-        facts = run.facts(host)
-        if facts is None:
-            return self.unknown(host)
+    def refusal(self, asked: bool, facts: HostFacts) -> Reason | None:
+        """The first condition that is against the host."""
         if facts.bad_condition is not None:
             kind, status, reason = facts.bad_condition
             detail = f" ({reason})" if reason else ""
             return self.no("bad-condition", f"condition {kind} is {status}{detail}")
-        if self._wants_ha(run) and not facts.high_availability:
+        if asked and not facts.high_availability:
             return self.no("no-high-availability", "highAvailability is off: no slots here")
         return None
 
-    @staticmethod
-    def _wants_ha(run: Run) -> bool:
-        return run.request.intent in FAILOVER_SEARCH
 
-
-class Maintenance(Filter):
+class Maintenance(FactsFilter):
     """Optional: refuses hosts in manual maintenance or termination (docs/reference/placement.md#filter_maintenance)."""
 
     name = "filter_maintenance"
 
-    def mask(self, run: Run) -> BoolVector:
-        """Known hosts in service."""
-        return run.remembered(("in_service",), lambda: run.fleet.columns.flag("in_service").copy())
+    def asked(self, run: Run) -> bool:
+        """That it is in service."""
+        return True
 
-    def check(self, run: Run, host: str) -> Reason | None:
+    def refusal(self, asked: bool, facts: HostFacts) -> Reason | None:
         """The maintenance that the host is in."""
-        facts = run.facts(host)
-        if facts is None:
-            return self.unknown(host)
         return None if facts.in_service else self.no("in-maintenance", f"maintenance is {facts.maintenance}")
 
 
-class CorrectZone(Filter):
+class CorrectZone(FactsFilter):
     """Keeps hosts of the requested zone; a host without the label is in none (placement.md#filter_correct_az)."""
 
     name = "filter_correct_az"
     on_error: ClassVar[OnError] = "reject"
 
-    def skips(self, run: Run) -> bool:
-        """No zone was requested."""
-        return not run.request.zone
+    def asked(self, run: Run) -> str | None:
+        """The zone."""
+        return run.request.zone or None
 
-    def mask(self, run: Run) -> BoolVector:
-        """Hosts of the zone."""
-        zone, fleet = run.request.zone, run.fleet
-        return run.remembered(("zone", zone), lambda: fleet.columns.word("zone") == fleet.columns.code("zone", zone))
-
-    def check(self, run: Run, host: str) -> Reason | None:
+    def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
         """The zone that the host is in instead."""
-        facts = run.facts(host)
-        if facts is None:
-            return self.unknown(host)
-        if facts.zone == run.request.zone:
+        if facts.zone == asked:
             return None
         where = "has no zone" if facts.zone is None else f"is in zone {facts.zone}"
-        return self.no("wrong-zone", f"the host {where}, requested is {run.request.zone}")
+        return self.no("wrong-zone", f"the host {where}, requested is {asked}")
 
 
 class HostInstructions(Filter):
@@ -150,10 +128,10 @@ class RequestedDestination(Filter):
         """Hosts in one aggregate of every element, and with the requested name."""
         wanted = _destination(run)
         mask = run.named((wanted.host,)) if wanted.host else ~run.nobody()
-        for element in wanted.aggregates:
-            rows = {row for uuid in element.split(",") for row in run.fleet.aggregates.rows(uuid)}
-            mask = mask & run.pad(run.fleet.rows_mask(rows), keep_unknown=False)
-        return mask
+        if not wanted.aggregates:
+            return mask
+        inside = run.fleet.accepted((self.name, wanted.aggregates), lambda facts: not _missed(wanted, facts))
+        return mask & run.pad(inside, keep_unknown=False)
 
     def check(self, run: Run, host: str) -> Reason | None:
         """The part of the destination that the host does not meet."""
@@ -162,12 +140,17 @@ class RequestedDestination(Filter):
             facts = run.facts(host)
             if facts is None:
                 return self.unknown(host)
-            for element in wanted.aggregates:
-                if facts.aggregates.isdisjoint(element.split(",")):
-                    return self.no("wrong-aggregate", f"the host is in none of the aggregates {element}")
+            missed = _missed(wanted, facts)
+            if missed:
+                return self.no("wrong-aggregate", f"the host is in none of the aggregates {missed[0]}")
         if wanted.host and host != wanted.host:
             return self.no("wrong-host", f"requested is host {wanted.host}")
         return None
+
+
+def _missed(wanted: Destination, facts: HostFacts) -> list[str]:
+    """Elements of the destination of which the host is in no aggregate."""
+    return [element for element in wanted.aggregates if facts.aggregates.isdisjoint(element.split(","))]
 
 
 def _destination(run: Run) -> Destination:

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import msgspec
 
-from outlive.placement.columns import BoolVector
+from outlive.placement.columns import BoolVector, HostFacts
 from outlive.placement.request import DOMAIN_NAME_HINT, FAILOVER_SEARCH, INTERNAL_PROBES, Intent
-from outlive.placement.steps import Event, Filter, OnError, Reason, Run
+from outlive.placement.steps import Event, FactsFilter, Filter, OnError, Reason, Run
 
 DECISION = "quota_decision"
 """Name of the event that carries one decision, with the labels of its counter."""
@@ -85,96 +85,64 @@ class ExternalCustomerParams(msgspec.Struct, frozen=True, rename="camel", forbid
             raise ValueError("domainNamePrefixes is empty")
 
 
-class ExternalCustomer(Filter):
+class ExternalCustomer(FactsFilter):
     """External customers get their own hosts (placement.md#filter_external_customer); others may get them too."""
 
     name = "filter_external_customer"
     params_type = ExternalCustomerParams
     on_error: ClassVar[OnError] = "reject"
 
-    def skips(self, run: Run) -> bool:
-        """The call is for nobody's VM, or the domain is unknown, ignored or internal."""
+    def asked(self, run: Run) -> str | None:
+        """The domain, unless the call is for nobody's VM, or the domain is unknown, ignored or internal."""
         domain = run.request.hints.get(DOMAIN_NAME_HINT)
-        return (
-            run.request.intent in INTERNAL_PROBES
-            or domain is None
-            or domain in self.params.ignored_domain_names
-            or not domain.startswith(self.params.domain_name_prefixes)
+        external = (
+            run.request.intent not in INTERNAL_PROBES
+            and domain is not None
+            and domain not in self.params.ignored_domain_names
+            and domain.startswith(self.params.domain_name_prefixes)
         )
+        return domain if external else None
 
-    def mask(self, run: Run) -> BoolVector:
-        """Hosts that are set aside for external customers."""
-        return run.pad(run.fleet.has_trait(EXCLUSIVE_TRAIT), keep_unknown=False)
-
-    def check(self, run: Run, host: str) -> Reason | None:
+    def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
         """Whether the host is set aside."""
-        facts = run.facts(host)
-        if facts is None:
-            return self.unknown(host)
         if EXCLUSIVE_TRAIT in facts.traits:
             return None
-        domain = run.request.hints[DOMAIN_NAME_HINT]
-        return self.no("not-exclusive", f"domain {domain} is external and the host is not for external customers")
+        return self.no("not-exclusive", f"domain {asked} is external and the host is not for external customers")
 
 
-def _asks_no_tenant(run: Run) -> bool:
-    """Whether the call is for nobody's project."""
-    return run.request.intent is Intent.CAPACITY_PROBE
-
-
-class AllowedProjects(Filter):
+class AllowedProjects(FactsFilter):
     """A host with a list of projects takes only those (placement.md#filter_allowed_projects)."""
 
     name = "filter_allowed_projects"
     on_error: ClassVar[OnError] = "reject"
+    keeps_unknown = True
 
-    def skips(self, run: Run) -> bool:
-        """The call is for nobody's project, or names none."""
-        return _asks_no_tenant(run) or not run.request.project
+    def asked(self, run: Run) -> str | None:
+        """The project, unless the call is for nobody's, or names none."""
+        return None if run.request.intent is Intent.CAPACITY_PROBE else run.request.project or None
 
-    def mask(self, run: Run) -> BoolVector:
-        """Hosts without a list, and those that list the project."""
-        project, fleet = run.request.project, run.fleet
-
-        def build() -> BoolVector:
-            return ~fleet.columns.flag("pinned") | fleet.rows_mask(fleet.project_hosts.rows(project))
-
-        return run.remembered(("allowed_projects", project), build, keep_unknown=True)
-
-    def check(self, run: Run, host: str) -> Reason | None:
+    def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
         """Whether the host's list leaves the project out."""
-        facts = run.facts(host)
-        if facts is None or not facts.allowed_projects or run.request.project in facts.allowed_projects:
+        if not facts.allowed_projects or asked in facts.allowed_projects:
             return None
-        return self.no(
-            "project-not-allowed",
-            f"the host is for {len(facts.allowed_projects)} other project(s), not for {run.request.project}",
-        )
+        others = len(facts.allowed_projects)
+        return self.no("project-not-allowed", f"the host is for {others} other project(s), not for {asked}")
 
 
-class AggregateTenants(Filter):
+class AggregateTenants(FactsFilter):
     """An aggregate can be reserved for projects; several add up (placement.md#filter_aggregate_metadata)."""
 
     name = "filter_aggregate_metadata"
     on_error: ClassVar[OnError] = "reject"
+    keeps_unknown = True
 
-    def skips(self, run: Run) -> bool:
-        """The call is for nobody's project."""
-        return _asks_no_tenant(run)
+    def asked(self, run: Run) -> str | None:
+        """The project, which may be none, unless the call is for nobody's."""
+        return None if run.request.intent is Intent.CAPACITY_PROBE else run.request.project
 
-    def mask(self, run: Run) -> BoolVector:
-        """Hosts in no reserved aggregate, and those reserved for the project."""
-        project, fleet = run.request.project, run.fleet
-
-        def build() -> BoolVector:
-            return ~fleet.columns.flag("reserved") | fleet.rows_mask(fleet.tenants.rows(project))
-
-        return run.remembered(("tenants", project), build, keep_unknown=True)
-
-    def check(self, run: Run, host: str) -> Reason | None:
+    def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
         """Whether the host's aggregates are for others."""
-        facts = run.facts(host)
-        if facts is None or not facts.tenants or run.request.project in facts.tenants:
+        if not facts.tenants or asked in facts.tenants:
             return None
-        who = run.request.project or "a request without project"
+        who = asked or "a request without project"
         return self.no("aggregate-reserved", f"its aggregates are for {len(facts.tenants)} other project(s), not {who}")

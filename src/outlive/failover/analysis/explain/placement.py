@@ -6,8 +6,7 @@ asked for whole fleets and sentences only of the first refusing step, except abo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -21,17 +20,14 @@ from outlive.failover.offers import free_capacity, offer_of
 from outlive.failover.planner.actions import Offer
 from outlive.failover.sizing import ResolvedSize
 from outlive.failover.snapshot import Snapshot
-from outlive.placement.columns import BoolVector, HostFacts
+from outlive.placement.columns import BoolVector
 from outlive.placement.engine import STEP_ERRORS, Engine
 from outlive.placement.errors import StepFailed
 from outlive.placement.filters.capacity import EnoughCapacity, demand
-from outlive.placement.filters.hardware import Accelerators, HypervisorCapabilities, RequestedTraits
-from outlive.placement.filters.location import CorrectZone, StatusConditions
-from outlive.placement.filters.tenancy import AggregateTenants, AllowedProjects, ExternalCustomer
 from outlive.placement.fleet import NEVER, Fleet
 from outlive.placement.pipelines import BoundFilter
 from outlive.placement.request import HYPERVISOR_TYPE, PlacementRequest
-from outlive.placement.steps import Filter, Run
+from outlive.placement.steps import FactsFilter, Run
 from outlive.resources import ZONE_LABEL, Amounts, Hypervisor, ObjectMeta
 from outlive.resources.codec import encode_canonical
 from outlive.resources.hosts import Capabilities, DomainCapabilities, HypervisorStatus
@@ -145,7 +141,6 @@ class _First:
 
     def __init__(self, bound: BoundFilter, failure: Refusal | None, run: Run, book: _Book) -> None:
         self._step, self._run, self._book = bound.step, run, book
-        self._alike = _ALIKE.get(type(bound.step))
         self._one: int | None = None
         if failure is not None:
             self._one = book.number(failure.step, failure.code, failure.message)
@@ -156,29 +151,15 @@ class _First:
         """The number of the refusal of each host."""
         if self._one is not None:
             return [self._one] * len(names)
-        size, facts_at, alike = self._run.size, self._run.fleet.facts_at, self._alike
-        if alike is None or any(row >= size for row in rows):
+        if not isinstance(self._step, FactsFilter) or self._run.extra:
             return [self._asked(name) for name in names]
-        keys = [None if (facts := facts_at(row)) is None else alike(facts) for row in rows]
-        known = {key: self._asked(name) for key, name in dict(zip(keys, names, strict=True)).items()}
-        return [known[key] for key in keys]
+        classes: list[int] = self._run.fleet.columns.classes[rows].tolist()
+        known = {number: self._asked(name) for number, name in dict(zip(classes, names, strict=True)).items()}
+        return [known[number] for number in classes]
 
     def _asked(self, host: str) -> int:
         why = self._step.check(self._run, host)
         return self._book.number(self._step.name) if why is None else self._book.number(why.step, why.code, why.message)
-
-
-_ALIKE: Final[Mapping[type[Filter], Callable[[HostFacts], object]]] = {
-    CorrectZone: attrgetter("zone"),
-    RequestedTraits: attrgetter("traits"),
-    Accelerators: attrgetter("traits"),
-    ExternalCustomer: attrgetter("traits"),
-    StatusConditions: attrgetter("bad_condition", "high_availability"),
-    HypervisorCapabilities: attrgetter("hypervisor_type", "cpu_arch", "raw_type"),
-    AllowedProjects: attrgetter("allowed_projects"),
-    AggregateTenants: attrgetter("tenants"),
-}
-"""Step → what of a host its refusal depends on."""
 
 
 def _of(against: Mapping[str, tuple[int, ...]], refusals: frozenset[int]) -> list[str]:
