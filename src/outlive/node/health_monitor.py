@@ -39,7 +39,6 @@ from outlive.node.health import (
 )
 from outlive.node.membership.lease import Renewed
 from outlive.node.membership.states import member_view
-from outlive.node.ports import MachinePort
 from outlive.node.vm.context import VmContext
 from outlive.resources import Degrading, DegradingPolicy, Hypervisor, HypervisorUsage, Membership, ObjectRef
 from outlive.resources.hosts import refuses
@@ -61,11 +60,10 @@ _LOW: Final = {
 class HealthMonitor:
     """See the module."""
 
-    def __init__(self, node: VmContext, machine: MachinePort) -> None:
+    def __init__(self, node: VmContext) -> None:
         self.standing = Level()
         self.together = 1
         """How many hosts have its trouble, as was last looked at."""
-        self._machine = machine
         self._node = node
         self._samples: dict[Part, deque[tuple[float, float]]] = {part: deque(maxlen=SAMPLES_KEPT) for part in Part}
         """When, and how much."""
@@ -84,7 +82,7 @@ class HealthMonitor:
         self._add(Part.KEEPALIVE, how.took_s / max(how.pace_s, 1e-3))
         if how.swap_s is not None:
             self._add(Part.STORE, how.swap_s)
-        stall = self._machine.disk_stall()
+        stall = self._node.machine.disk_stall()
         if stall is not None:
             self._add(Part.DISK, stall)
 

@@ -19,7 +19,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.policy import DAEMON_CONDITION, STOPPING
 from outlive.node.health_monitor import HealthMonitor
-from outlive.node.ports import Domain, DomainState, MachinePort
+from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.states import assigned_to, state_of
 from outlive.resources import (
@@ -190,13 +190,12 @@ KEEPALIVE_CYCLE: Final = Decision(
 class HostReporter:
     """See the module. ``notify`` says that something may have changed."""
 
-    def __init__(self, node: VmContext, machine: MachinePort, health: HealthMonitor) -> None:
+    def __init__(self, node: VmContext, health: HealthMonitor) -> None:
         self.domain_state: HostDomainState = ""
         """Whether the host takes virtual machines, as its draining says; empty: leave what is there."""
         self.stopping = ""
         """Why the host is about to stop; empty while it is not."""
         self._node = node
-        self._machine = machine
         self._health = health
         self._stale_cycles = 0
         """Intervals one after the other in which the domains could not be asked."""
@@ -249,7 +248,7 @@ class HostReporter:
 
     def _status(self, found: Hypervisor) -> HypervisorStatus:
         present = self._node.domains.present()
-        capacity = self._machine.capacity()
+        capacity = self._node.machine.capacity()
         status = _replace(
             found.status,
             capacity=capacity,
@@ -356,7 +355,7 @@ class HostReporter:
         )
         given = AccountInput(
             node=self._node.host,
-            memory_total=self._machine.capacity().memory_bytes / MEBIBYTE,
+            memory_total=self._node.machine.capacity().memory_bytes / MEBIBYTE,
             vms=tuple(self._accounted(name) for name in names),
         )
         result = self._node.decisions.use(ACCOUNT_NODE, given, subject=self._node.host)
@@ -365,7 +364,7 @@ class HostReporter:
             "allocatedCpu": round(result.vcpu_allocated * 1000),
             "provisionedMemory": round(result.provisioned * MEBIBYTE),
             "running": len(result.running),
-            "load": self._machine.load(),
+            "load": self._node.machine.load(),
         }
 
     def _accounted(self, name: str) -> AccountedVm:

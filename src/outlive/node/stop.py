@@ -110,21 +110,21 @@ def refusal(daemon: Daemon, *, leave_vms: bool, going_down: bool) -> str:
     return f"{len(left)} virtual machines run on {daemon.shared.host} ({named}): drain it first, or leave them"
 
 
-async def stop(daemon: Daemon, *, nonce: str, going_down: bool) -> None:
+async def stop(daemon: Daemon, *, going_down: bool) -> None:
     """Everything up to the moment at which the parts are cancelled."""
     given = ShutdownInput(flush_active=daemon.drainer.active, primary=False, node_count=1, reason="signal")
     result = daemon.shared.decisions.use(LIFECYCLE_SHUTDOWN, given, subject=daemon.shared.host)
     for step in result.steps:
         _log.info("daemon.stopping", host=daemon.shared.host, step=step.value)
         try:
-            await _take(daemon, step, nonce)
+            await _take(daemon, step)
             if step is ShutdownStep.STOP_KEEPALIVE and going_down and daemon.shared.settings.going_down == "shutdown":
                 await _shut_guests(daemon)
         except (OutliveError, TimeoutError) as error:
             _log.warning("daemon.stop_step_failed", step=step.value, error=str(error))
 
 
-async def _take(daemon: Daemon, step: ShutdownStep, nonce: str) -> None:
+async def _take(daemon: Daemon, step: ShutdownStep) -> None:
     match step:
         case ShutdownStep.STATE_SHUTDOWN:
             daemon.reporter.stopping = "the daemon stops"
@@ -136,7 +136,7 @@ async def _take(daemon: Daemon, step: ShutdownStep, nonce: str) -> None:
             await _close(daemon)
         case ShutdownStep.FINAL_KEEPALIVE:
             async with asyncio.timeout(WRITE_S):
-                await _leave(daemon, nonce)
+                await _leave(daemon)
         case ShutdownStep.STATE_STOP:
             left = daemon.shared.domains.names()
             if left:
@@ -206,7 +206,7 @@ async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
     return left
 
 
-async def _leave(daemon: Daemon, nonce: str) -> None:
+async def _leave(daemon: Daemon) -> None:
     """Out of the membership, if nothing is held; else a last renewal."""
     await daemon.shared.domains.look()
     me = daemon.shared.lease.me
@@ -216,7 +216,7 @@ async def _leave(daemon: Daemon, nonce: str) -> None:
         view = LeaveView(
             host=me.host,
             record=record,
-            nonce=nonce,
+            nonce=daemon.shared.nonce,
             domains=daemon.shared.domains.names(),
             holds=tuple(holds),
             under_way=len(daemon.shared.domains.creating) + daemon.workers.busy,

@@ -22,9 +22,6 @@ from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileError, ProfileInput
 from outlive.node.health_monitor import HealthMonitor
-from outlive.node.membership.guard import GuardArming
-from outlive.node.membership.join import JoinProcedure
-from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.registration import Registration
 from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, StoragePort
@@ -88,7 +85,6 @@ class NodeRole:
         self.stop_refused = ""
         """Why the last ``stop`` did nothing."""
         self._going_down = False
-        self._nonce = ids.uuid()
         self.daemon = self._daemon()
         self.lease = self.daemon.shared.lease
 
@@ -110,7 +106,7 @@ class NodeRole:
                     tasks += self.daemon.serve(group)
                     tasks.append(group.create_task(self._fence(), name="fencer"))
                     await self._stopping.wait()
-                    await stop.stop(self.daemon, nonce=self._nonce, going_down=self._going_down)
+                    await stop.stop(self.daemon, going_down=self._going_down)
                 for task in (entering, *tasks):
                     task.cancel()
             await self._trail.flush()
@@ -166,41 +162,6 @@ class NodeRole:
 
     def _daemon(self) -> Daemon:
         settings, clock, store, ports = self.settings, self._clock, self._store, self._ports
-        nonce = self._nonce
-        write_limit_s = float(settings.write_limit)
-        domains = LocalDomains(ports.hypervisor, clock, limit_s=float(settings.call_limit))
-        desired = DesiredState(store, self.host)
-        pause = PauseGate(store, clock, self._ids)
-        isolation = Isolation(ports.cut, store) if ports.cut is not None else None
-
-        async def isolated(epoch: int) -> bool:
-            return isolation is not None and await isolation.isolates(self.host, epoch)
-
-        procedure = JoinProcedure(
-            store,
-            domains,
-            ports.machine,
-            ports.guard,
-            pause,
-            isolated,
-            host=self.host,
-            nonce=nonce,
-            decisions=self.decisions,
-            clock=clock,
-            limit_s=write_limit_s,
-        )
-        lease = LeaseRenewer(
-            store,
-            procedure,
-            ports.guard,
-            GuardArming(ports.guard, desired, limit_s=write_limit_s),
-            desired,
-            host=self.host,
-            nonce=nonce,
-            clock=clock,
-            faults=self.faults,
-            write_limit_s=write_limit_s,
-        )
         informer = Informer(
             store,
             VirtualMachine,
@@ -210,13 +171,15 @@ class NodeRole:
         )
         shared = VmContext(
             host=self.host,
+            nonce=self._ids.uuid(),
             store=store,
-            lease=lease,
-            domains=domains,
-            pause=pause,
+            domains=LocalDomains(ports.hypervisor, clock, limit_s=float(settings.call_limit)),
+            pause=PauseGate(store, clock, self._ids),
             guard=ports.guard,
+            machine=ports.machine,
             storage=ports.storage,
-            desired=desired,
+            isolation=None if ports.cut is None else Isolation(ports.cut, store),
+            desired=DesiredState(store, self.host),
             settings=settings,
             informer=informer,
             decisions=self.decisions,
@@ -225,14 +188,14 @@ class NodeRole:
             ids=self._ids,
             starts=asyncio.Semaphore(settings.starts),
         )
-        health = HealthMonitor(shared, ports.machine)
-        reporter = HostReporter(shared, ports.machine, health)
+        health = HealthMonitor(shared)
+        reporter = HostReporter(shared, health)
         shared.reported = reporter.notify
         workers = VmReconciler(shared, random=self._random.fork("workers"))
 
         daemon = Daemon(
             shared=shared,
-            registration=Registration(shared, nonce=nonce, isolated=isolated),
+            registration=Registration(shared),
             workers=workers,
             reporter=reporter,
             drainer=DrainController(shared, reporter, health),

@@ -68,13 +68,14 @@ def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() 
             store=store,
             domains=LocalDomains(service, clock, limit_s=1.0),
             lease=nobody,
+            machine=service,
             informer=nobody,
             clock=clock,
             decisions=DecisionLog(clock),
             faults=faults,
             settings=NodeSettings(usage=Duration(INTERVAL_S)),
         )
-        reporter = HostReporter(shared, service, nobody)
+        reporter = HostReporter(shared, nobody)
         seen: list[list[str]] = []
 
         async def intervals(count: int) -> None:

@@ -1,4 +1,4 @@
-"""GuardArming and disarming the guard in the order that fencers rely upon.
+"""Arming and disarming the guard in the order that fencers rely upon.
 
 The guard enforces before the membership says so, and the membership says so no more, acknowledged, before the guard
 stops or gets other times. What is published is always what the guard says of itself at that moment, or less. A guard
@@ -8,13 +8,16 @@ that is to wait longer is disarmed in between; until then the host renews as oft
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.policy import RENEWALS_BEFORE_STOP, DesiredState
-from outlive.node.ports import GuardPort, GuardReport
+from outlive.node.fencing.policy import RENEWALS_BEFORE_STOP
+from outlive.node.ports import GuardReport
 from outlive.resources import GuardRecord
+
+if TYPE_CHECKING:
+    from outlive.node.vm.context import VmContext
 
 SHORTEST_PACE: Final = 0.1
 """Of the guard's time: no renewal follows another sooner on its account, however long a write may take."""
@@ -27,10 +30,9 @@ _log = get_logger("node.arming")
 class GuardArming:
     """See the module; asked before each renewal."""
 
-    def __init__(self, guard: GuardPort, desired: DesiredState, *, limit_s: float) -> None:
-        self._guard = guard
-        self._desired = desired
-        self._limit_s = limit_s
+    def __init__(self, node: VmContext) -> None:
+        self._node = node
+        self._limit_s = float(node.settings.write_limit)
         self.trouble = ""
         """Why the guard is not as it should be; empty when it is."""
         self.enforced_s = 0.0
@@ -56,32 +58,32 @@ class GuardArming:
         agrees = report.armed and (report.timeout_s, report.watchdog_s) == wanted
         return record_of(report) if agrees else UNARMED
 
-    def pace_s(self, write_limit_s: float) -> float:
+    def pace_s(self) -> float:
         """Between two renewals: as is wanted, and often enough for the guard while it still has a shorter time."""
-        wanted_s = float(self._desired.profile.renew_s)
+        wanted_s = float(self._node.desired.profile.renew_s)
         if not self.enforced_s:
             return wanted_s
-        bearable_s = (self.enforced_s - write_limit_s) / RENEWALS_BEFORE_STOP
+        bearable_s = (self.enforced_s - self._limit_s) / RENEWALS_BEFORE_STOP
         return min(wanted_s, max(bearable_s, self.enforced_s * SHORTEST_PACE))
 
     async def _report(self) -> GuardReport:
-        report = await self._guard.report()
+        report = await self._node.guard.report()
         self.enforced_s = report.timeout_s if report.armed else 0.0
         return report
 
     def _wanted(self) -> tuple[float, float] | None:
-        if not self._desired.spec.fencing.armed:
+        if not self._node.desired.spec.fencing.armed:
             return None
-        profile = self._desired.profile
+        profile = self._node.desired.profile
         return (float(profile.guard_timeout_s), float(profile.watchdog_s))
 
     async def _change(self, has: tuple[float, float] | None, wanted: tuple[float, float] | None) -> None:
         try:
             async with asyncio.timeout(self._limit_s):
                 if wanted is None or (has is not None and _longer(wanted, has)):
-                    await self._guard.disarm()
+                    await self._node.guard.disarm()
                 if wanted is not None:
-                    await self._guard.arm(*wanted)
+                    await self._node.guard.arm(*wanted)
             self.trouble = ""
         except (OutliveError, TimeoutError) as error:
             self.trouble = str(error) or "the guard did not answer in time"

@@ -12,28 +12,27 @@ with that name empties itself first, and then says itself that nothing is left o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
+from outlive.base.clock import as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.fencing.policy import fence_order
 from outlive.node.membership.guard import record_of
-from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import JoinOutcome, JoinView, Remembered, join
-from outlive.node.ports import GuardPort, MachinePort
-from outlive.node.vm.domains import LocalDomains
 from outlive.resources import Cluster, FormerMembership, Hypervisor, MemberRecord, Membership, ObjectMeta, Proof, R
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.reasons.faults import FaultCode, fault_message
-from outlive.runtime.decisions import Decision, DecisionLog
+from outlive.runtime.decisions import Decision
 from outlive.runtime.steps import refuses
-from outlive.store import Store
 from outlive.store.access import read
+
+if TYPE_CHECKING:
+    from outlive.node.vm.context import VmContext
 
 EMPTYING_ROUNDS: Final = 20
 """How often the daemon tries to empty the host before it says that it cannot."""
@@ -78,33 +77,10 @@ class Blocked(Exception):
 class JoinProcedure:
     """See the module. One for each daemon process."""
 
-    def __init__(
-        self,
-        store: Store,
-        domains: LocalDomains,
-        machine: MachinePort,
-        guard: GuardPort,
-        pause: PauseGate,
-        isolated: Callable[[int], Awaitable[bool]],
-        *,
-        host: str,
-        nonce: str,
-        decisions: DecisionLog,
-        clock: Clock,
-        limit_s: float,
-    ) -> None:
-        """``isolated``: whether storage or network isolates an epoch of this host now."""
-        self._store = store
-        self._clock = clock
-        self._domains = domains
-        self._machine = machine
-        self._guard = guard
-        self._pause = pause
-        self._isolated = isolated
-        self._host = host
-        self._nonce = nonce
-        self._decisions = decisions
-        self._limit_s = limit_s
+    def __init__(self, node: VmContext) -> None:
+        self._node = node
+        self._host = node.host
+        self._limit_s = float(node.settings.write_limit)
         self._ran: dict[int, bool] = {}
         """Epoch → whether a domain of it was there when this daemon first looked after that epoch."""
         self._emptied = 0
@@ -123,7 +99,7 @@ class JoinProcedure:
         ``Refused``: this daemon must not run. ``Blocked``: not now. Errors of the store, as they come.
         """
         found = await self.read()
-        remembered = await self._on_disk(self._machine.remembered())
+        remembered = await self._on_disk(self._node.machine.remembered())
         view = await self._view(found, remembered)
         forgotten = await self.forgotten(view.record, remembered)
         nobodys = takes_nobodys(view)
@@ -140,8 +116,8 @@ class JoinProcedure:
             and view.record.boot_id == view.boot_id
             and says not in ("", view.record.incarnation)
         ):
-            view = _replace(view, isolated=await self._isolated(view.record.epoch))
-        outcome = self._decisions.use(JOIN, view, subject=self._host)
+            view = _replace(view, isolated=await self._node.isolated(view.record.epoch))
+        outcome = self._node.decisions.use(JOIN, view, subject=self._host)
         if outcome.destroy_first:
             await self._empty()
             return None
@@ -156,7 +132,7 @@ class JoinProcedure:
         entered = Remembered(uid=written.metadata.uid, epoch=written.record.epoch, incarnation=incarnation)
         if entered != remembered:
             async with self._disk:
-                await self._on_disk(self._machine.remember(entered))
+                await self._on_disk(self._node.machine.remember(entered))
         self._noted = entered.incarnation
         unannounced, self._unannounced, self._restored = self._unannounced, False, False
         self._ran.clear()  # what it holds from now on goes on: whoever looks after its end looks anew
@@ -179,14 +155,14 @@ class JoinProcedure:
             return
         old = {view.record.incarnation, known, remembered.incarnation if remembered is not None else ""}
         self._unannounced |= cluster is not None and cluster.status.store_incarnation in old
-        await self._pause.report(self._host, old, stamps=True)
+        await self._node.pause.report(self._host, old, stamps=True)
 
     async def read(self) -> Membership | None:
         """The membership as it is now."""
         return await self._read(Membership, self._host)
 
     async def _read(self, kind: type[R], name: str) -> R | None:
-        return await read(self._store, kind, name, limit_s=self._limit_s)
+        return await read(self._node.store, kind, name, limit_s=self._limit_s)
 
     async def forgotten(self, record: MemberRecord | None, remembered: Remembered | None) -> bool:
         """Whether the store was restored from a backup that does not know this host, which is to be in it by now.
@@ -196,7 +172,7 @@ class JoinProcedure:
         """
         if record is not None or remembered is None or not remembered.incarnation:
             return False
-        if not await self._pause.report(self._host, {remembered.incarnation}, stamps=False):
+        if not await self._node.pause.report(self._host, {remembered.incarnation}, stamps=False):
             return False
         if await self._read(Hypervisor, self._host) is None:
             raise Blocked(FaultCode.HOST_UNKNOWN, self._host)
@@ -205,7 +181,9 @@ class JoinProcedure:
     async def gone_with_a_backup(self) -> bool:
         """The same of the host as it is now."""
         found = await self.read()
-        return await self.forgotten(found.record if found else None, await self._on_disk(self._machine.remembered()))
+        return await self.forgotten(
+            found.record if found else None, await self._on_disk(self._node.machine.remembered())
+        )
 
     async def note(self, membership: Membership) -> None:
         """Write down in which store this membership is registered; ``Blocked`` where the disk does not take it."""
@@ -213,11 +191,11 @@ class JoinProcedure:
         if record.incarnation in ("", self._noted):
             return
         async with self._disk:
-            known = await self._on_disk(self._machine.remembered())
+            known = await self._on_disk(self._node.machine.remembered())
             if known is None or (known.uid, known.epoch) != (membership.metadata.uid, record.epoch):
                 return  # it enters at this moment
             if known.incarnation != record.incarnation:
-                await self._on_disk(self._machine.remember(_replace(known, incarnation=record.incarnation)))
+                await self._on_disk(self._node.machine.remember(_replace(known, incarnation=record.incarnation)))
             self._noted = record.incarnation
 
     async def _on_disk(self, call: Awaitable[_T]) -> _T:
@@ -239,21 +217,21 @@ class JoinProcedure:
             ) from error
 
     async def _view(self, found: Membership | None, remembered: Remembered | None) -> JoinView:
-        await self._domains.look_once_started()
-        report = await self._guard.report()
+        await self._node.domains.look_once_started()
+        report = await self._node.guard.report()
         record = found.record if found is not None else None
         if record is not None and record.epoch not in self._ran:
-            self._ran[record.epoch] = any(one.epoch <= record.epoch for one in self._domains.by_vm.values())
+            self._ran[record.epoch] = any(one.epoch <= record.epoch for one in self._node.domains.by_vm.values())
         return JoinView(
             trust_word=await self._trust_word(record),
             host=self._host,
             record=record,
             uid=found.metadata.uid if found is not None else "",
-            machine_id=self._machine.machine_id(),
-            boot_id=self._machine.boot_id(),
-            nonce=self._nonce,
+            machine_id=self._node.machine.machine_id(),
+            boot_id=self._node.machine.boot_id(),
+            nonce=self._node.nonce,
             remembered=remembered,
-            domains=self._domains.names(),
+            domains=self._node.domains.names(),
             gate_closed=record is not None and record.epoch in report.closed_epochs,
             was_running=record is not None and self._ran[record.epoch],
             guard=record_of(report),
@@ -265,7 +243,9 @@ class JoinProcedure:
         if record is None or record.machine_id != view.machine_id:
             return False
         # Domains end with their boot, so one of an epoch that the backup does not know was begun in this boot.
-        return record.boot_id == view.boot_id or any(one.epoch > record.epoch for one in self._domains.by_vm.values())
+        return record.boot_id == view.boot_id or any(
+            one.epoch > record.epoch for one in self._node.domains.by_vm.values()
+        )
 
     async def _check_order(self, record: MemberRecord | None, uid: str) -> None:
         """``Unavailable`` while somebody asks to have this host fenced in the epoch that was condemned.
@@ -291,12 +271,14 @@ class JoinProcedure:
 
     async def _write(self, found: Membership | None, record: MemberRecord) -> Membership:
         """The record as the store has it; a lost answer is looked up."""
-        record = dated(record, found.record if found is not None else None, as_datetime(self._clock.now()))
+        record = dated(record, found.record if found is not None else None, as_datetime(self._node.clock.now()))
         try:
             async with asyncio.timeout(self._limit_s):
                 if found is None:
-                    return await self._store.create(Membership(metadata=ObjectMeta(name=self._host), record=record))
-                return await self._store.replace(_replace(found, record=record))
+                    return await self._node.store.create(
+                        Membership(metadata=ObjectMeta(name=self._host), record=record)
+                    )
+                return await self._node.store.replace(_replace(found, record=record))
         except (Conflict, AlreadyExists, Unknown, TimeoutError) as error:
             now = await self.read()
             if now is not None and now.record == record:
@@ -305,23 +287,23 @@ class JoinProcedure:
 
     async def _empty(self) -> None:
         """Destroy what is here; creates under way are waited for by looking again."""
-        for vm in sorted(self._domains.by_vm):
+        for vm in sorted(self._node.domains.by_vm):
             _log.warning("membership.destroying", host=self._host, vm=vm)
-            await self._domains.destroy(vm)
-        await self._domains.look()
-        if not self._domains.names():
+            await self._node.domains.destroy(vm)
+        await self._node.domains.look()
+        if not self._node.domains.names():
             self._emptied = 0
             return
         self._emptied += 1
         if self._emptied >= EMPTYING_ROUNDS:
-            left = self._domains.names()
+            left = self._node.domains.names()
             raise Blocked(
                 FaultCode.HOST_NOT_EMPTY,
                 self._host,
                 f"{self._host} cannot be emptied: {len(left)} domains are left, such as {left[0]}",
                 "destroy them by hand, or reboot the host",
             )
-        raise Unavailable(f"{len(self._domains.names())} domains are still on {self._host}")
+        raise Unavailable(f"{len(self._node.domains.names())} domains are still on {self._host}")
 
 
 def _goes_back(view: JoinView) -> bool:

@@ -10,26 +10,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
+from outlive.base.clock import as_datetime
 from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, NotFound, OutliveError, Refused, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.fencing.policy import DesiredState
 from outlive.node.membership.guard import UNARMED, GuardArming
 from outlive.node.membership.holders import Me
 from outlive.node.membership.join import Blocked, JoinProcedure, JoinResult
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import RENEW, LeaseState, LeaseView, RenewView, lease_state
-from outlive.node.ports import GuardPort
 from outlive.resources import GuardRecord, MemberRecord, Membership, ObjectRef, SilentPeer
 from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.faults import FaultSet
 from outlive.runtime.steps import Refusal
-from outlive.store import Store
+
+if TYPE_CHECKING:
+    from outlive.node.vm.context import VmContext
 
 UNANSWERED: Final = 64
 """Renewals without an answer whose sending is remembered; older ones can no longer count."""
@@ -57,20 +56,7 @@ class Renewed(NamedTuple):
 class LeaseRenewer:
     """See the module. ``run`` until cancelled; it raises ``Refused`` where this daemon must not go on."""
 
-    def __init__(
-        self,
-        store: Store,
-        procedure: JoinProcedure,
-        guard: GuardPort,
-        arming: GuardArming,
-        desired: DesiredState,
-        *,
-        host: str,
-        nonce: str,
-        clock: Clock,
-        faults: FaultSet,
-        write_limit_s: float,
-    ) -> None:
+    def __init__(self, node: VmContext) -> None:
         self.entered: JoinResult | None = None
         """How the host joined last."""
         self.on_lost: Callable[[], None] = _ignore
@@ -79,16 +65,11 @@ class LeaseRenewer:
         """Called when the host has joined, for the first time or again, and when the store is back after a while."""
         self.on_renewed: Callable[[Renewed], None] = _ignore
         """Called with how each renewal went."""
-        self._store = store
-        self._procedure = procedure
-        self._guard = guard
-        self._arming = arming
-        self._desired = desired
-        self._host = host
-        self._nonce = nonce
-        self._clock = clock
-        self._faults = faults
-        self._limit_s = write_limit_s
+        self._node = node
+        self._host = node.host
+        self._procedure = JoinProcedure(node)
+        self._arming = GuardArming(node)
+        self._limit_s = float(node.settings.write_limit)
         self._member: Membership | None = None
         """As the store last showed it; ``None`` before the host has entered."""
         self._held = False
@@ -109,7 +90,7 @@ class LeaseRenewer:
         """Until the next turn."""
         self._swap_s: float | None = None
         """How long the write of the present turn took."""
-        self._due_s = clock.monotonic()
+        self._due_s = node.clock.monotonic()
         """When the present turn was due (monotonic)."""
         self._blocked: FaultCode | None = None
         """The fault that says why the host has not entered."""
@@ -136,12 +117,12 @@ class LeaseRenewer:
     @property
     def own_age_s(self) -> float:
         """Seconds since the last acknowledged renewal was sent; infinite before the first."""
-        return float("inf") if self._beat_at is None else self._clock.monotonic() - self._beat_at
+        return float("inf") if self._beat_at is None else self._node.clock.monotonic() - self._beat_at
 
     @property
     def connected(self) -> bool:
         """Whether the store answers."""
-        return self._held and self.own_age_s < CONNECTED_RENEWALS * self._desired.profile.renew_s + self._limit_s
+        return self._held and self.own_age_s < CONNECTED_RENEWALS * self._node.desired.profile.renew_s + self._limit_s
 
     def acknowledged_since(self, moment_s: float) -> bool:
         """Whether a renewal was acknowledged that was sent after ``moment_s`` (monotonic): the store is the same."""
@@ -195,7 +176,7 @@ class LeaseRenewer:
         found = await self._procedure.read()
         if not self.held or found is None or self._member is None:
             return False
-        same = found.metadata.uid == self._member.metadata.uid and found.record.nonce == self._nonce
+        same = found.metadata.uid == self._member.metadata.uid and found.record.nonce == self._node.nonce
         return same and found.record.state == "Held" and found.record.seq >= self._acknowledged_seq
 
     # Running
@@ -218,7 +199,7 @@ class LeaseRenewer:
                     await self._begin(entered)
                     return
                 continue
-            await self._clock.sleep(float(self._desired.profile.renew_s))
+            await self._node.clock.sleep(float(self._node.desired.profile.renew_s))
 
     async def report_forgotten(self) -> None:
         """Have the cluster paused where a restored store does not know this host, which cannot join yet."""
@@ -231,16 +212,16 @@ class LeaseRenewer:
 
     async def run(self) -> None:
         """Renew, and come back where the membership was lost; ``enter`` comes first."""
-        self._due_s = self._clock.monotonic()
+        self._due_s = self._node.clock.monotonic()
         while True:
-            began_s = self._clock.monotonic()
+            began_s = self._node.clock.monotonic()
             self._due_s, self._swap_s = min(self._due_s, began_s), None
             change, changed = self._change, self._changed
             acknowledged = await self._turn(change)
             if changed is not None and not changed.done():
                 changed.set_result(acknowledged)
-            pace_s = self._arming.pace_s(self._limit_s)
-            ended_s = self._clock.monotonic()
+            pace_s = self._arming.pace_s()
+            ended_s = self._node.clock.monotonic()
             if self._held:
                 self.on_renewed(Renewed(ended_s - self._due_s, pace_s, self._swap_s))
             left_s = pace_s - (ended_s - began_s)
@@ -289,7 +270,7 @@ class LeaseRenewer:
         changed = change(record) if change is not None else None
         if changed is not None:
             changed = _replace(changed, guard=guard, seq=record.seq)
-            changed = dated(changed, self._member.record, as_datetime(self._clock.now()))
+            changed = dated(changed, self._member.record, as_datetime(self._node.clock.now()))
         return await self._send(changed or record) and changed is not None
 
     def _next(self, guard: GuardRecord) -> MemberRecord | Refusal:
@@ -299,7 +280,7 @@ class LeaseRenewer:
         view = RenewView(
             host=self._host,
             record=base,
-            nonce=self._nonce,
+            nonce=self._node.nonce,
             guard=guard,
             incarnation=self._registered,
             silent=self._silent,
@@ -313,15 +294,15 @@ class LeaseRenewer:
     async def _send(self, record: MemberRecord) -> bool:
         assert self._member is not None
         self._sent_seq = record.seq
-        self._sends[record.seq] = (self._guard.boot_time(), self._clock.monotonic())
+        self._sends[record.seq] = (self._node.guard.boot_time(), self._node.clock.monotonic())
         while len(self._sends) > UNANSWERED:
             del self._sends[min(self._sends)]
-        sent_s = self._clock.monotonic()
+        sent_s = self._node.clock.monotonic()
         try:
             with deadline(self._limit_s):
-                written = await self._store.replace(_replace(self._member, record=record))
+                written = await self._node.store.replace(_replace(self._member, record=record))
         except (Conflict, NotFound):
-            self._swap_s = self._clock.monotonic() - sent_s
+            self._swap_s = self._node.clock.monotonic() - sent_s
             return await self._look_again(record)
         except (Unknown, TimeoutError):
             self._swap_s = self._limit_s  # however soon it was clear that no answer comes
@@ -330,7 +311,7 @@ class LeaseRenewer:
             self._swap_s = self._limit_s
             _log.warning("membership.not_renewed", host=self._host, error=str(error))
             return False
-        self._swap_s = self._clock.monotonic() - sent_s
+        self._swap_s = self._node.clock.monotonic() - sent_s
         await self._acknowledge(written)
         return True
 
@@ -395,7 +376,7 @@ class LeaseRenewer:
             self.on_entered()  # what waited for the store need not wait for its back-off
         try:
             with deadline(self._limit_s):
-                await self._guard.beat(sent_at_s, written.record.epoch)
+                await self._node.guard.beat(sent_at_s, written.record.epoch)
             self._beaten = True
         except (OutliveError, TimeoutError) as error:
             _log.warning("guard.not_told", host=self._host, error=str(error) or "no answer in time")
@@ -433,7 +414,7 @@ class LeaseRenewer:
 
     def _clear_blocked(self) -> None:
         if self._blocked is not None:
-            self._faults.clear(self._blocked, self._subject)
+            self._node.faults.clear(self._blocked, self._subject)
         self._blocked = None
 
     def _report_blocked(self, blocked: Blocked) -> None:
@@ -443,7 +424,7 @@ class LeaseRenewer:
                 "membership.blocked", host=self._host, code=blocked.code, why=blocked.message, remedy=blocked.remedy
             )
         self._blocked = blocked.code
-        self._faults.activate(blocked.code, self._subject, why=blocked.message, remedy=blocked.remedy)
+        self._node.faults.activate(blocked.code, self._subject, why=blocked.message, remedy=blocked.remedy)
 
     @property
     def _subject(self) -> ObjectRef:

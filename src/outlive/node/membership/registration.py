@@ -9,7 +9,6 @@ Workers destroy nothing that they do not know until this is done.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -40,11 +39,8 @@ _log = get_logger("node.membership")
 class Registration:
     """See the module. ``needed``: whether there is something to do; ``register`` does it."""
 
-    def __init__(self, node: VmContext, *, nonce: str, isolated: Callable[[int], Awaitable[bool]]) -> None:
-        """``isolated``: whether storage or network isolates an epoch of this host now."""
+    def __init__(self, node: VmContext) -> None:
         self._node = node
-        self._nonce = nonce
-        self._isolated = isolated
         self._whole_since: int | None = None
         """Number of the last renewal when everything here was seen to be taken over."""
 
@@ -93,7 +89,7 @@ class Registration:
             (paused or record.incarnation != "") and self._unregistered(record)
         )
         subject = ObjectRef(kind="Hypervisor", name=self._node.host)
-        if self._unregistered(record) and await self._isolated(record.epoch):
+        if self._unregistered(record) and await self._node.isolated(record.epoch):
             # others may have been given what it is isolated from, and a store that went back does not say so
             self._node.faults.activate(FaultCode.HOST_ISOLATED, subject, why=isolated_why(self._node.host))
             return False
@@ -198,7 +194,7 @@ class Registration:
             view = CleanedView(
                 host=self._node.host,
                 record=record,
-                nonce=self._nonce,
+                nonce=self._node.nonce,
                 old_epoch=old_epoch,
                 left=left + tuple(sorted(self._node.domains.creating)),
                 fence=record.fence.id,

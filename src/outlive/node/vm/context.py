@@ -15,11 +15,12 @@ import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
+from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import DesiredState
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import MemberView, member_view
-from outlive.node.ports import DiskLock, DomainState, GuardPort, StoragePort
+from outlive.node.ports import DiskLock, DomainState, GuardPort, MachinePort, StoragePort
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.states import followed, mine
 from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
@@ -143,12 +144,16 @@ class VmContext:
     """See the module."""
 
     host: str
+    nonce: str
+    """Of this process; new for every one."""
     store: Store
-    lease: LeaseRenewer
     domains: LocalDomains
     pause: PauseGate
     guard: GuardPort
+    machine: MachinePort
     storage: StoragePort
+    isolation: Isolation | None
+    """Who can say whether this host is isolated; ``None``: nobody isolates here."""
     desired: DesiredState
     settings: NodeSettings
     informer: Informer[VirtualMachine]
@@ -157,6 +162,7 @@ class VmContext:
     clock: Clock
     ids: Ids
     starts: asyncio.Semaphore
+    lease: LeaseRenewer = field(init=False)
     reported: Callable[[], None] = lambda: None
     """The set of virtual machines here changed: publish it."""
     cleaned: bool = True
@@ -172,6 +178,13 @@ class VmContext:
     """Virtual machines that are being sent."""
     lock_reports: dict[tuple[str, str], LockReport] = field(default_factory=dict)
     """Locks of living hosts, by volume and id."""
+
+    def __post_init__(self) -> None:
+        self.lease = LeaseRenewer(self)
+
+    async def isolated(self, epoch: int) -> bool:
+        """Whether storage or network isolates that epoch of this host now. ``Unavailable`` where that was not said."""
+        return self.isolation is not None and await self.isolation.isolates(self.host, epoch)
 
     def memory(self, vm: str) -> VmMemory:
         """Of this virtual machine."""
