@@ -17,7 +17,8 @@ from outlive.base.errors import NotFound
 from outlive.node import health
 from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.fencing.policy import fence_order
-from outlive.node.fencing.states import CondemnView, FenceOutcome
+from outlive.node.fencing.states import CondemnView
+from outlive.node.membership.steps import RecordOutcome
 from outlive.node.vm.states import assigned_to, order_here
 from outlive.recovery.states import summary_of, waits_for
 from outlive.resources import (
@@ -289,7 +290,7 @@ async def _moved(store: Store, fence: str) -> list[tuple[Link, bool]]:
 
 def _is_fence(record: DecisionRecord, fence: str) -> bool:
     if record.decision == "safety.condemn":
-        outcome = decode_as(FenceOutcome, record.output.encode()) if record.output else None
+        outcome = decode_as(RecordOutcome, record.output.encode()) if record.output else None
         return outcome is not None and outcome.record is not None and outcome.record.fence.id == fence
     return record.decision.startswith("safety.") and f'"{fence}"' in record.input
 

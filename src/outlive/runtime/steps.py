@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import msgspec
@@ -73,7 +74,7 @@ class ProtocolStep(Generic[V, A]):
             raise KeyError(name)
         return replace(self, preconditions=tuple(each for each in self.preconditions if each.name != name))
 
-    @property
+    @cached_property
     def decision(self) -> Decision[V, A]:
         """The step as a registered decision; it is empty where it refuses."""
         return Decision(self.name, self.attempt, self.view, self.outcome, self.doc, is_empty=refuses)

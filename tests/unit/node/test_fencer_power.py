@@ -420,11 +420,11 @@ def test_switching_on_does_not_count_as_one_more_fence():
     async def story():
         async with site() as s:
             vm = await _off_and_held(s)
-            before = dict(s.fencers["a"].fencer._rules.rate._at)
+            before = dict(s.fencers["a"].fencer.context.rules.rate._at)
             await s.release(vm)
             await s.until("d", lambda record: record.fence.power_on.result == "ok")
             await asyncio.sleep(1)
-            assert s.fencers["a"].fencer._rules.rate._at == before != {}
+            assert s.fencers["a"].fencer.context.rules.rate._at == before != {}
 
     run(story())
 

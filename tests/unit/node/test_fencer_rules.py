@@ -11,6 +11,7 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock, as_datetime
 from outlive.node.fencing.rules import RateRule
 from outlive.resources import Condition, GuardRecord, Hypervisor, Instance, Membership
+from outlive.resources.cluster import Timing
 
 BEFORE_S = 20.0
 
@@ -368,6 +369,22 @@ def test_shorter_profile_counts_only_when_the_hosts_had_time_to_hear_of_it():
                 s.renew(name)
             await asyncio.sleep(30)
             assert await _revoked(s, ["a", "b", "c", "d"]) == []
+
+    run(story())
+
+
+def test_timings_that_become_shorter_count_once_the_hosts_had_time_to_hear_of_them():
+    async def story():
+        async with site() as s:
+            await s.policy(timings={"fast": Timing(silence_s=60.0)})
+            for name in ("a", "b", "c", "d"):
+                await s.host(name)
+            s.watch("a")
+            await asyncio.sleep(90)
+            await s.policy(timings={"fast": Timing(silence_s=10.0)})
+            await asyncio.sleep(90)
+            s.silence("d")
+            assert await s.until_dead("d", limit_s=30) > 0
 
     run(story())
 

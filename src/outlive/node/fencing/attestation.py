@@ -19,9 +19,9 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Refused, Unknown
 from outlive.base.hashing import stable_hash
-from outlive.node.fencing.states import FenceOutcome
 from outlive.node.membership.join import FORMER_LIMIT, NOBODYS, is_nobodys
 from outlive.node.membership.states import dated
+from outlive.node.membership.steps import RecordOutcome
 from outlive.resources import (
     Cluster,
     FencePhase,
@@ -74,7 +74,7 @@ class AttestView(Part, frozen=True, kw_only=True):
     reason: str
 
 
-def _attest(view: AttestView) -> FenceOutcome:
+def _attest(view: AttestView) -> RecordOutcome:
     through = max(view.lost.values(), default=1)
     epoch = max(through, view.record.epoch if view.record is not None else 0)
     fence = f"{view.host}.{epoch}.{view.token}"
@@ -92,7 +92,7 @@ def _attest(view: AttestView) -> FenceOutcome:
     fresh = {one.uid for one in new}
     former = (*(one for one in kept if one.uid in view.named and one.uid not in fresh), *new)
     if view.record is not None and not is_nobodys(view.record):
-        return FenceOutcome(record=_replace(view.record, former=former))
+        return RecordOutcome(record=_replace(view.record, former=former))
     made = view.record or MemberRecord(
         machine_id=NOBODYS,
         boot_id="",
@@ -110,8 +110,8 @@ def _attest(view: AttestView) -> FenceOutcome:
         ),
     )
     if view.only and view.record is not None:
-        return FenceOutcome(record=_replace(made, former=former))
-    return FenceOutcome(record=_replace(made, former=former, incarnation=view.incarnation or made.incarnation))
+        return RecordOutcome(record=_replace(made, former=former))
+    return RecordOutcome(record=_replace(made, former=former, incarnation=view.incarnation or made.incarnation))
 
 
 def _covers(kept: tuple[FormerMembership, ...], uid: str, through: int) -> bool:
@@ -141,7 +141,7 @@ ATTEST: Final = ProtocolStep(
     "safety.attest",
     "Somebody asserts that what a lost membership ran is off",
     AttestView,
-    FenceOutcome,
+    RecordOutcome,
     (
         Precondition[AttestView](
             "named",

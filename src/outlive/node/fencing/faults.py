@@ -18,8 +18,6 @@ from outlive.resources.reasons.model import Value, names
 from outlive.runtime.faults import ActiveFault, FaultRecorder
 
 CLUSTER: Final = ObjectRef(kind="Cluster", name="default")
-LOOK_S: Final = 2.0
-"""How often the faults are compared."""
 DOUBT_S: Final = 2.0
 """A fencer that has lost the store for longer says nothing."""
 
@@ -102,15 +100,13 @@ class FenceFaults:
         self._recorder = recorder
         self._led = False
 
-    async def run(self) -> None:
-        """Until cancelled."""
+    async def look(self) -> None:
+        """Compare them."""
         context = self._context
-        while True:
-            leads = context.leads() and context.watcher.stalled_s() <= DOUBT_S
-            if leads and not self._led:
-                self._recorder.forget()
-            self._led = leads
-            if leads:
-                members = [(host, seen.record) for host, seen in context.watcher]
-                await self._recorder.record(fencing_faults(context.me, members, self._holds, context.clock.monotonic()))
-            await context.clock.sleep(LOOK_S)
+        leads = context.leads() and context.watcher.stalled_s() <= DOUBT_S
+        if leads and not self._led:
+            self._recorder.forget()
+        self._led = leads
+        if leads:
+            members = [(host, seen.record) for host, seen in context.watcher]
+            await self._recorder.record(fencing_faults(context.me, members, self._holds, context.clock.monotonic()))

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Final, TypeVar
-
-import msgspec
+from typing import Any, Final, TypeVar
 
 from outlive.base.errors import Conflict, OutliveError, Unknown
 from outlive.base.logging import get_logger
@@ -41,13 +38,12 @@ from outlive.node.fencing.states import (
     TAKE_OVER,
     AttemptView,
     CondemnView,
-    FenceOutcome,
     TakeOverView,
-    decision_of,
     is_open,
 )
 from outlive.node.fencing.suspicion import FENCE_EVALUATE, EvaluateResult
 from outlive.node.fencing.watcher import HAIR_S, Seen
+from outlive.node.membership.steps import RecordOutcome
 from outlive.resources import FencePhase, MemberRecord, Membership, ProofKind, Unproven
 from outlive.resources.maintenance import power_maintenance
 from outlive.runtime.steps import ProtocolStep
@@ -64,19 +60,10 @@ LOOK_S: Final = 5.0
 AWAITED: Final[tuple[ProofKind, ...]] = ("power", "watchdog", "cut")
 """Kinds of proof that are waited for before the fence counts as unconfirmed."""
 
+A = TypeVar("A", CondemnView, TakeOverView)
 V = TypeVar("V", bound=FencedView)
 
-_replace = msgspec.structs.replace
 _log = get_logger("fencing")
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A fence that is mine to carry on."""
-
-    record: MemberRecord
-    quiet_since: float
-    """Since when no renewal can have happened, on my monotonic clock."""
 
 
 class Opening:
@@ -92,62 +79,45 @@ class Opening:
         self._present = (self._context.clock.monotonic(), result)
         return result
 
-    async def condemn(self, host: str, seen: Seen, *, observers: str, looks: str) -> Opened | None:
+    async def condemn(
+        self, host: str, seen: Seen, *, observers: str = "", looks: str = "", by: str = "", reason: str = ""
+    ) -> Fence | None:
         """Condemn a silent host on the version that was seen; ``None``: it lives.
 
         ``observers`` and ``looks`` explain, for whoever asks why, who saw the silence and how often it was looked at.
+        ``by`` is somebody who asks for it, silent or not; then only maintenance forbids it.
         """
-        on, since = seen.membership, seen.since
-        settings = await self._context.writer.settings(host)
-        current = await self._context.writer.membership(host)
-        if current is None or current.metadata.resource_version != on.metadata.resource_version:
-            return None
-        hold = settings.maintenance(self._context.clock.now()) or refuses(self._evaluated(), host)
-        return await self._swap(on, since, self._view(on, since, hold=hold, observers=observers, looks=looks))
-
-    async def condemn_asked(self, host: str, seen: Seen, name: str, reason: str) -> Opened | None:
-        """Condemn a host because somebody asks for it, silent or not; only maintenance forbids it."""
-        on, since = seen.membership, seen.since
-        settings = await self._context.writer.settings(host)
-        current = await self._context.writer.membership(host)
+        context, on, since = self._context, seen.membership, seen.since
+        settings = await context.settings(host)
+        current = await context.membership(host)
         if current is None or current.record.epoch != on.record.epoch:
             return None
         if current.metadata.resource_version != on.metadata.resource_version:
-            on, since = current, self._context.clock.monotonic()
-        hold = settings.maintenance(self._context.clock.now())
-        return await self._swap(
-            on, since, self._view(on, since, hold=hold, asked_by=name, reason=f"{name}: {reason}" if name else "")
-        )
-
-    def _view(self, on: Membership, since: float, **reasons: str) -> CondemnView:
-        return CondemnView(
-            host=on.name,
+            if not by:
+                return None
+            on, since = current, context.clock.monotonic()
+        hold = settings.maintenance(context.clock.now()) or ("" if by else refuses(self._evaluated(), host))
+        view = CondemnView(
+            host=host,
             record=on.record,
-            unchanged_s=self._context.clock.monotonic() - since,
-            silence_s=self._context.rules.policies.profile(on.name, on.record).silence_s,
-            observer=self._context.me,
-            **reasons,
+            unchanged_s=context.clock.monotonic() - since,
+            silence_s=context.rules.profile(host, on.record).silence_s,
+            observer=context.me,
+            hold=hold,
+            asked_by=by,
+            reason=f"{by}: {reason}" if by else "",
+            observers=observers,
+            looks=looks,
         )
-
-    async def _swap(self, on: Membership, since: float, view: CondemnView) -> Opened | None:
-        host = on.name
-        outcome = self._context.decisions.use(decision_of(CONDEMN), view, subject=host)
-        if outcome.refused is not None or outcome.record is None:
-            _log.info("fence.not_condemned", host=host, why=outcome.refused.why if outcome.refused else "")
+        context.watcher.condemning(host, on, since)
+        record = await self._opened(CONDEMN, view, on)
+        if record is None:
             return None
-        self._context.watcher.condemning(host, on, since)
-        try:
-            written = await self._context.writer.swap(on, outcome.record)
-        except Conflict:
-            _log.info("fence.lives", host=host, why="it changed before it was condemned")
-            return None
-        except Unknown:
-            return None  # if it is written after all, the open fence is found and carried on
-        fence = written.record.fence
+        fence = record.fence
         _log.warning("fence.condemned", host=host, fence=fence.id, epoch=fence.epoch, why=fence.reason)
-        return Opened(written.record, since)
+        return Fence(context, host, record, since)
 
-    async def take_over(self, host: str, seen: Seen) -> Opened | None:
+    async def take_over(self, host: str, seen: Seen) -> Fence | None:
         """Carry on a fence that nobody moves; ``None``: somebody does."""
         now = self._context.clock.monotonic()
         view = TakeOverView(
@@ -158,15 +128,25 @@ class Opening:
             limit_s=self._context.rules.take_over_s(host, seen, now),
         )
         quiet_since, before = seen.quiet_since, seen.record.fence.by
-        outcome = self._context.decisions.use(decision_of(TAKE_OVER), view, subject=host)
-        if outcome.refused is not None or outcome.record is None:
+        record = await self._opened(TAKE_OVER, view, seen.membership)
+        if record is None:
             return None
+        _log.warning("fence.taken_over", host=host, fence=record.fence.id, before=before)
+        return Fence(self._context, host, record, quiet_since)
+
+    async def _opened(self, step: ProtocolStep[A, RecordOutcome], view: A, on: Membership) -> MemberRecord | None:
+        """The record after the step on exactly this version; ``None``: refused, or the version was another by then."""
+        outcome = self._context.decisions.use(step.decision, view, subject=on.name)
         try:
-            written = await self._context.writer.swap(seen.membership, outcome.record)
-        except (Conflict, Unknown):
-            return None
-        _log.warning("fence.taken_over", host=host, fence=written.record.fence.id, before=before)
-        return Opened(written.record, quiet_since)
+            if outcome.record is not None:
+                return await self._context.swap(on, outcome.record)
+            why = outcome.refused.why if outcome.refused is not None else ""
+        except Conflict:
+            why = "its membership changed before that"
+        except Unknown:
+            why = "the answer was lost"  # if it is written after all, the open fence is found and carried on
+        _log.info("fence.not_opened", host=on.name, step=step.name, why=why)
+        return None
 
     def _evaluated(self) -> EvaluateResult:
         """The evaluation of this very moment, shared by hosts that are condemned together."""
@@ -176,19 +156,22 @@ class Opening:
 
 
 class Fence:
-    """An open fence that this fencer carries on."""
+    """An open fence that this fencer carries on.
 
-    def __init__(self, context: FencerContext, host: str, opened: Opened) -> None:
+    ``quiet_since``: since when no renewal can have happened, on my monotonic clock.
+    """
+
+    def __init__(self, context: FencerContext, host: str, record: MemberRecord, quiet_since: float) -> None:
         self.host = host
-        self.record = opened.record
+        self.record = record
         """As it was last seen."""
-        self.epoch = opened.record.fence.epoch
-        self.id = opened.record.fence.id
+        self.epoch = record.fence.epoch
+        self.id = record.fence.id
+        self.quiet_since = quiet_since
         self.dead = False
         """Whether it ended in a proof."""
         self._context = context
         self._clock = context.clock
-        self._quiet_since = opened.quiet_since
         self._over = asyncio.Event()
         self._wake = asyncio.Event()
         self._unproven: dict[ProofKind, Unproven] = {}
@@ -211,9 +194,10 @@ class Fence:
 
     async def run(self) -> None:
         """Return when the epoch is proven dead, the host came back, or another fencer carries it on."""
+        isolation = FenceIsolation(self._context, self)
+        parts = (self._by_power, self._by_watchdog, isolation.maintain, isolation.report, self._by_operator)
         async with OrderedTaskGroup() as group:
-            proofs = (self._by_power, self._by_watchdog, self._by_cut, self._by_operator)
-            tasks = [group.create_task(self._persist(one), name=f"fence {self.host} {one.__name__}") for one in proofs]
+            tasks = [group.create_task(self._persist(one), name=f"fence {self.host} {one.__name__}") for one in parts]
             await self._over.wait()
             for task in tasks:
                 task.cancel()
@@ -221,11 +205,11 @@ class Fence:
     def _is_mine(self, record: MemberRecord) -> bool:
         return is_open(record) and record.fence.id == self.id and record.fence.by == self._context.me
 
-    async def _persist(self, prove: Callable[[], Awaitable[None]]) -> None:
+    async def _persist(self, part: Callable[[], Awaitable[None]]) -> None:
         """Try again while it is the store that fails."""
         while not self._over.is_set():
             try:
-                await prove()
+                await part()
             except OutliveError as error:
                 _log.warning("fence.store_failed", host=self.host, fence=self.id, error=str(error))
                 await self._clock.sleep(RETRY_S)
@@ -256,7 +240,7 @@ class Fence:
         """
         context, host = self._context, settings.hypervisor
         tried = self.record.fence.attempt
-        written = await context.writer.take(
+        written = await context.take(
             self.host,
             ATTEMPT,
             lambda record: AttemptView(host=self.host, record=record, observer=context.me),
@@ -272,11 +256,11 @@ class Fence:
             return "somebody works on its power controller (spec.fencing.powerMaintenance)"
         async with context.power_slots:
             refusal = await context.power.refusal(host)
-            renew_s = context.rules.policies.profile(self.host, self.record).renew_s
-            unrehearsed = context.rehearsals.not_in_date(host, self._quiet_since, self.record, renew_s)
+            renew_s = context.rules.profile(self.host, self.record).renew_s
+            unrehearsed = context.rehearsals.not_in_date(host, self.quiet_since, self.record, renew_s)
             if refusal or unrehearsed:
                 return refusal or unrehearsed
-            now = await context.writer.settings(self.host)
+            now = await context.settings(self.host)
             if now.maintenance(self._clock.now()) or power_maintenance(now.fencing, self._clock.now()):
                 return "maintenance began before it was switched off"
             attempt = await context.power.switch_off(host)
@@ -285,12 +269,8 @@ class Fence:
         return await self.prove(
             "power",
             PROVE_POWER,
-            lambda record, demanded: PowerView(
-                host=self.host,
-                record=record,
-                observer=context.me,
-                epoch=self.epoch,
-                demanded=demanded,
+            lambda common: PowerView(
+                **common,
                 system_uuid=attempt.system_uuid,
                 expected_uuid=host.spec.fencing.system_uuid,
                 rehearsed=not unrehearsed,
@@ -307,7 +287,13 @@ class Fence:
             if "watchdog" not in self.record.distrusted:
                 await self._wait_for_guard()
                 await self.unless_maintenance()
-                why = await self.prove("watchdog", PROVE_WATCHDOG, self._watchdog_view)
+                why = await self.prove(
+                    "watchdog",
+                    PROVE_WATCHDOG,
+                    lambda common: WatchdogView(
+                        **common, unchanged_s=self._clock.monotonic() - self.quiet_since, slack_s=self._slack_s()
+                    ),
+                )
             await self.nothing_by("watchdog", why)
             if "watchdog" in self._found():
                 return
@@ -316,34 +302,17 @@ class Fence:
     async def _wait_for_guard(self) -> None:
         """Return once the host's guard has had all its time, by my clock."""
         need = safe_after_s(self.record, self._slack_s())
-        while (quiet := self._clock.monotonic() - self._quiet_since) < need:
+        while (quiet := self._clock.monotonic() - self.quiet_since) < need:
             await self._clock.sleep(need - quiet + HAIR_S)
-
-    def _watchdog_view(self, record: MemberRecord, demanded: int) -> WatchdogView:
-        return WatchdogView(
-            host=self.host,
-            record=record,
-            observer=self._context.me,
-            epoch=self.epoch,
-            demanded=demanded,
-            unchanged_s=self._clock.monotonic() - self._quiet_since,
-            slack_s=self._slack_s(),
-        )
 
     def _slack_s(self) -> float:
         """What operators allow for resets on top of the guard's own times; a slip in a document makes it no shorter."""
-        return max(GUARD_SLACK_S, float(self._context.rules.policies.profile(self.host, self.record).grace_s))
-
-    async def _by_cut(self) -> None:
-        if self._context.cutting is None:
-            await self.nothing_by("cut", "nobody here can shut it out")
-            return
-        await FenceIsolation(self._context, self._context.cutting, self).run()
+        return max(GUARD_SLACK_S, float(self._context.rules.profile(self.host, self.record).grace_s))
 
     async def _by_operator(self) -> None:
         """An operator's assertion counts in maintenance too: somebody stands before the machine."""
         while True:
-            asserted = operator_assertion(self._context.rules.policies.settings(self.host).fencing.operator_proof)
+            asserted = operator_assertion(self._context.rules.settings(self.host).fencing.operator_proof)
             if asserted is not None and asserted[0] == self.id and "operator" not in self._found():
                 await self._prove_assertion(*asserted)
             await self.pause(LOOK_S)
@@ -352,16 +321,7 @@ class Fence:
         why = await self.prove(
             "operator",
             PROVE_OPERATOR,
-            lambda record, demanded: OperatorView(
-                host=self.host,
-                record=record,
-                observer=self._context.me,
-                epoch=self.epoch,
-                demanded=demanded,
-                fence=fence,
-                name=name,
-                reason=reason,
-            ),
+            lambda common: OperatorView(**common, fence=fence, name=name, reason=reason),
         )
         _log.info("fence.operator", host=self.host, fence=self.id, name=name, outcome=why or "proven")
 
@@ -371,37 +331,41 @@ class Fence:
         return {one.kind for one in self.record.fence.findings}
 
     async def prove(
-        self,
-        kind: ProofKind,
-        step: ProtocolStep[V, FenceOutcome],
-        view: Callable[[MemberRecord, int], V],
+        self, kind: ProofKind, step: ProtocolStep[V, RecordOutcome], view: Callable[[dict[str, Any]], V]
     ) -> str:
-        """Write the proof; why the fence is still open, where it is."""
-        settings = await self._context.writer.settings(self.host)
-        written = await self._context.writer.take(
+        """Write the proof; why the fence is still open, where it is. ``view`` is called with what all views share."""
+        settings = await self._context.settings(self.host)
+        written = await self._context.take(
             self.host,
             step,
-            lambda record: _replace(
-                view(record, settings.demanded), incarnation=settings.incarnation, paused=settings.paused
-            ),
+            lambda record: view(self.common(record, settings)),
             lambda record: record.dead_through >= self.epoch,
         )
+        over = self._learn(written)
         if written.refused is not None:
             _log.info("fence.refused", host=self.host, fence=self.id, kind=kind, why=written.refused.why)
-            self._learn(written)
             return written.refused.why
-        if self._learn(written):
+        if over:
             return ""
         if kind == "cut":
             return CUT_OFF
         return f"it says so, but {settings.demanded} kinds of proof are demanded"
 
+    def common(self, record: MemberRecord, settings: HostSettings) -> dict[str, Any]:
+        """What all views of proofs share (``FencedView``)."""
+        return {
+            "host": self.host,
+            "record": record,
+            "observer": self._context.me,
+            "epoch": self.epoch,
+            "demanded": settings.demanded,
+            "incarnation": settings.incarnation,
+            "paused": settings.paused,
+        }
+
     def _learn(self, written: Written) -> bool:
         """Keep what was written or read; whether the fence is over."""
-        if written.membership is not None and written.record is not None:
-            self.seen(written.record)
-        else:
-            self._over.set()
+        self.seen(written.record)
         return self._over.is_set()
 
     async def nothing_by(self, kind: ProofKind, why: str, *, failing: bool = False) -> None:
@@ -422,15 +386,14 @@ class Fence:
             return record.fence.unproven == unproven and (not complete or record.fence.phase is FencePhase.UNCONFIRMED)
 
         if not applied(self.record):
-            view = AttemptView(
-                host=self.host,
-                record=self.record,
-                observer=self._context.me,
-                phase="unconfirmed" if complete else "condemned",
-                unproven=unproven,
-            )
-            written = await self._context.writer.take(
-                self.host, ATTEMPT, lambda record: _replace(view, record=record), applied
+            phase = "unconfirmed" if complete else "condemned"
+            written = await self._context.take(
+                self.host,
+                ATTEMPT,
+                lambda record: AttemptView(
+                    host=self.host, record=record, observer=self._context.me, phase=phase, unproven=unproven
+                ),
+                applied,
             )
             if self._learn(written):
                 return
@@ -442,7 +405,7 @@ class Fence:
     async def unless_maintenance(self) -> HostSettings:
         """Wait until neither the cluster nor the host is in maintenance, read fresh; what operators want."""
         while True:
-            settings = await self._context.writer.settings(self.host)
+            settings = await self._context.settings(self.host)
             why = settings.maintenance(self._clock.now())
             if not why:
                 return settings

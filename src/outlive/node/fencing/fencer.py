@@ -8,9 +8,9 @@ is a task of its own, so that a rack takes no longer than one host (docs/concept
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterator
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Final, Protocol
 
 import msgspec
 
@@ -20,19 +20,17 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.base.natural import natural_key
 from outlive.base.random import Random
-from outlive.node.fencing.context import POWER_AT_ONCE, FencerContext, FenceWriter
+from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.faults import FenceFaults, Holds
-from outlive.node.fencing.fence import Fence, Opened, Opening
-from outlive.node.fencing.isolation import EndedIsolations, Isolation
+from outlive.node.fencing.fence import Fence, Opening
+from outlive.node.fencing.isolation import EndedIsolations
 from outlive.node.fencing.peer_confirmation import Agreed, AgreeResult, PeerConfirmation, Publisher
 from outlive.node.fencing.policy import fence_order
-from outlive.node.fencing.power import PowerSequence
 from outlive.node.fencing.power_on import PowerOn
-from outlive.node.fencing.rehearsals import Rehearsals
-from outlive.node.fencing.rules import Observer, RateRule, Rules
+from outlive.node.fencing.rules import Observer, RateRule
 from outlive.node.fencing.states import TRUST_AGAIN, TrustView, is_open
 from outlive.node.fencing.suspicion import Why, evaluate
-from outlive.node.fencing.watcher import HAIR_S, Ripe, Seen, Suspicions, Watcher
+from outlive.node.fencing.watcher import HAIR_S, Ripe, Seen, Suspicions
 from outlive.node.ports import CutPort, PowerPort
 from outlive.resources import Cluster, FenceRecord, Hypervisor, MemberRecord, Membership, Spared
 from outlive.resources import PowerOn as PowerOnRecord
@@ -40,7 +38,6 @@ from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import Value
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder
-from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, compare_and_swap
@@ -57,6 +54,14 @@ RETRY_S: Final = 1.0
 """Pause before a fence is looked at again whose task failed."""
 TRUST_S: Final = 2.0
 """How often is looked whether an operator wants distrusted kinds of proof trusted again."""
+FAULTS_S: Final = 2.0
+"""How often the faults are compared."""
+ISOLATIONS_S: Final = 2.0
+"""How often is looked for isolations that may end."""
+POWER_ON_S: Final = 5.0
+"""How often is looked for hosts to be switched on."""
+FORECAST_S: Final = 1.0
+"""How often is looked who would have been condemned, while anything is in maintenance."""
 
 _log = get_logger("fencing")
 
@@ -83,46 +88,32 @@ class Fencer:
         faults: FaultRecorder,
         metrics: Metrics,
     ) -> None:
-        random = random.fork("fencer")
+        context = self.context = FencerContext(
+            store,
+            host=host,
+            observer=observer,
+            power=power,
+            cut=cut,
+            clock=clock,
+            random=random,
+            decisions=decisions,
+        )
         self.me = host
         self._clock = clock
         self._ids = ids
-        self._memberships = Informer(store, Membership, clock=clock, random=random)
-        self._hypervisors = Informer(store, Hypervisor, clock=clock, random=random)
-        self._clusters = Informer(store, Cluster, clock=clock, random=random)
-        self.watcher = Watcher(self._memberships, clock, host)
-        sequence = PowerSequence(power, clock, decisions)
-        self._rules = Rules(host, observer, self.watcher, self._clusters, self._hypervisors, clock, decisions)
-        self._rehearsals = Rehearsals(sequence, self._hypervisors, store, clock, self._leads, self._rules)
-        self._writer = FenceWriter(store, self._memberships, clock, decisions)
+        self._rules = context.rules
         self._holds = Holds()
-        context = self._context = FencerContext(
-            me=host,
-            leads=self._leads,
-            store=store,
-            clock=clock,
-            decisions=decisions,
-            watcher=self.watcher,
-            rules=self._rules,
-            writer=self._writer,
-            power=sequence,
-            power_slots=asyncio.Semaphore(POWER_AT_ONCE),
-            cutting=None if cut is None else Isolation(cut, store),
-            rehearsals=self._rehearsals,
-        )
         self._faults = FenceFaults(context, self._holds, faults)
-        self._cuts = EndedIsolations(context)
+        self._isolations = EndedIsolations(context)
         self._power_on = PowerOn(context)
-        self._suspicions = Suspicions(self.watcher, self._rules.looks)
+        self._suspicions = Suspicions(context.watcher, context.rules.looks)
         self._forecast = Forecast(context)
         self._opening = Opening(context)
+        self._confirmation = PeerConfirmation(context, observer)
         self._asked: dict[str, float] = {}
         """Hosts that somebody asks to have fenced, and when that is tried next."""
         self._tasks: dict[str, Fence | None] = {}
         """Hosts that a task of mine works on; its fence once there is one."""
-        self._others: dict[str, None] = {}
-        """The other coordinators."""
-        self._confirmation = PeerConfirmation(context, observer, self._others)
         self._group: OrderedTaskGroup | None = None
         self._fences = metrics.counter(
             "fences_total", "Hosts condemned by this fencer, by what became of it", ("result",)
@@ -133,19 +124,24 @@ class Fencer:
         """Watch and fence until cancelled."""
         async with OrderedTaskGroup() as group:
             self._group = group
-            for informer in (self._clusters, self._hypervisors, self._memberships):
+            context = self.context
+            informers = (context.clusters, context.hypervisors, context.memberships)
+            for informer in informers:
                 group.create_task(informer.run(), name=f"fencer follows {informer.name}")
-            for informer in (self._clusters, self._hypervisors, self._memberships):
+            for informer in informers:
                 await informer.wait_synced()
-            self._memberships.subscribe(self._membership_changed)
-            self._hypervisors.subscribe(self._hypervisor_changed)
-            self._clusters.subscribe(self._cluster_changed)
-            group.create_task(self._rehearsals.run(), name="fencer rehearses")
-            group.create_task(self._faults.run(), name="fencer reports faults")
-            group.create_task(self._trust(), name="fencer trusts again")
-            group.create_task(self._cuts.run(), name="fencer ends isolations")
-            group.create_task(self._power_on.run(), name="fencer switches on")
-            group.create_task(self._forecast.run(), name="fencer forecasts")
+            context.memberships.subscribe(self._membership_changed)
+            context.hypervisors.subscribe(self._hypervisor_changed)
+            context.clusters.subscribe(self._cluster_changed)
+            group.create_task(context.rehearsals.run(), name="fencer rehearses")
+            for seconds, name, look in (
+                (FAULTS_S, "reports faults", self._faults.look),
+                (TRUST_S, "trusts again", self._trust),
+                (ISOLATIONS_S, "ends isolations", self._isolations.look),
+                (POWER_ON_S, "switches on", self._power_on.look),
+                (FORECAST_S, "forecasts", self._forecast.look),
+            ):
+                group.create_task(self._repeat(seconds, name, look), name=f"fencer {name}")
             try:
                 while True:
                     with request_context(greq=new_global_request_id(self._ids, "fencer"), req=""):
@@ -154,10 +150,19 @@ class Fencer:
             finally:
                 self._confirmation.end()
 
+    async def _repeat(self, seconds: float, name: str, look: Callable[[], Awaitable[None]]) -> None:
+        """What the store does not answer is looked at again the next time."""
+        while True:
+            try:
+                await look()
+            except OutliveError as error:
+                _log.info("fence.look_put_off", part=name, error=str(error))
+            await self._clock.sleep(seconds)
+
     # What changes
 
     def _membership_changed(self, old: Membership | None, new: Membership | None) -> None:
-        self.watcher.changed(old, new)
+        self.context.watcher.changed(old, new)
         host = new.name if new is not None else old.name if old is not None else ""
         record = None if new is None else new.record
         fence = self._tasks.get(host)
@@ -166,15 +171,15 @@ class Fencer:
         self._power_on.changed(host, record)
         if record is None:
             return
-        self._cuts.changed(host, record)
+        self._isolations.changed(host, record)
         if record.fence.id and _moved(None if old is None else old.record, record):
-            self._rules.rate.count(self._rules.policies.unit(host), self._clock.monotonic())
+            self._rules.rate.count(self._rules.unit(host), self._clock.monotonic())
 
     def _hypervisor_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
         name = new.name if new is not None else old.name if old is not None else ""
-        self._others.pop(name, None)
+        self.context.others.pop(name, None)
         if new is not None and new.spec.mode == "coordinator" and name != self.me:
-            self._others[name] = None
+            self.context.others[name] = None
         if new is None or (old is not None and old.spec.fencing == new.spec.fencing):
             return
         if new.spec.fencing.requested:
@@ -188,23 +193,11 @@ class Fencer:
             if fence is not None:
                 fence.wake()
 
-    def _leads(self) -> bool:
-        """Whether I am the first of the coordinators that are not silent: who writes what all know."""
-        mine = natural_key(self.me)
-        return not any(natural_key(host) < mine and self._is_heard(host) for host in self._others)
-
-    def _is_heard(self, host: str) -> bool:
-        """Whether it is a member and not silent."""
-        seen = self.watcher.get(host)
-        if seen is None or seen.record.state != "Held":
-            return False
-        return self._clock.monotonic() - seen.since <= self._rules.silence_s(host, seen)
-
     # One round
 
     def _pause_s(self) -> float:
         now = self._clock.monotonic()
-        next_at = min(self.watcher.next_at(), self._suspicions.next_at())
+        next_at = min(self.context.watcher.next_at(), self._suspicions.next_at())
         return min(IDLE_S, max(ROUND_S, next_at - now + HAIR_S))
 
     def _round(self) -> None:
@@ -213,7 +206,7 @@ class Fencer:
         if self._rules.released():
             self._holds.over(FaultCode.STORM_HOLD, FaultCode.RATE_HOLD)
         self._look_at_requests(now)
-        for host in self.watcher.due(now, self._rules.silence_s):
+        for host in self.context.watcher.due(now, self._rules.silence_s):
             self._suspicions.begin(host, now)
         self._suspicions.drop_the_living()
         self._confirmation.publish(self._suspicions)
@@ -228,41 +221,43 @@ class Fencer:
         """
         mine = self._carries_out_orders()
         for host, due in list(self._asked.items()):
-            seen = self.watcher.get(host)
+            seen = self.context.watcher.get(host)
             uid = seen.membership.metadata.uid if seen is not None else ""
-            asked = fence_order(self._rules.policies.settings(host).fencing.requested, uid)
+            asked = fence_order(self._rules.settings(host).fencing.requested, uid)
             if seen is None or asked is None or asked[0] != seen.record.epoch or seen.record.state != "Held":
                 del self._asked[host]
             elif not mine or host == self.me:
                 continue
-            elif due <= now and self._start(host, self._condemn_asked(host, seen, asked[1], asked[2])):
+            elif due <= now and self._start(
+                host, partial(self._opening.condemn, host, seen, by=asked[1], reason=asked[2])
+            ):
                 self._asked[host] = now + ASKED_AGAIN_S
-        self._holds.waits = self.me in self._asked and not any(map(self._is_heard, self._others))
+        self._holds.waits = self.me in self._asked and not any(map(self.context.is_heard, self.context.others))
 
     def _carries_out_orders(self) -> bool:
         """Whether I live to see it through: of coordinators that are to be fenced all, the first one does the others.
 
         Two that switched each other off would leave nobody to prove it.
         """
-        me = self.watcher.get(self.me)
+        me = self.context.watcher.get(self.me)
         if me is None or me.record.state != "Held":
             return False
         if self.me not in self._asked:
             return True
-        mine = natural_key(self.me)
+        mine, context = natural_key(self.me), self.context
         return not any(
-            (host not in self._asked or natural_key(host) < mine) and self._is_heard(host) for host in self._others
+            (host not in self._asked or natural_key(host) < mine) and context.is_heard(host) for host in context.others
         )
 
     def _look_at_open_fences(self, now: float) -> list[str]:
         """Carry mine on; say which of the others nobody carries on."""
         takeable: list[str] = []
-        for host in list(self.watcher.open):
-            seen = self.watcher.get(host)
+        for host in list(self.context.watcher.open):
+            seen = self.context.watcher.get(host)
             if seen is None or host in self._tasks:
                 continue
             if seen.record.fence.by == self.me:
-                self._start(host, self._resume(host, seen))
+                self._start(host, partial(self._resume, host, seen))
             elif self._rules.orphaned(host, seen, now):
                 takeable.append(host)
         return takeable
@@ -270,9 +265,9 @@ class Fencer:
     def _judge(self, now: float, takeable: list[str]) -> None:
         result = self._opening.evaluate()
         for host in result.adopt:
-            seen = self.watcher.get(host)
+            seen = self.context.watcher.get(host)
             if host in takeable and seen is not None:
-                self._start(host, self._take_over(host, seen))
+                self._start(host, partial(self._opening.take_over, host, seen))
         if result.reason is not None:
             self._held_back(result.reason)
             return
@@ -304,7 +299,7 @@ class Fencer:
 
     def _condemn_if_allowed(self, ripe: Ripe, agreed: AgreeResult, now: float) -> None:
         host = ripe.host
-        policy, unit = self._rules.policies.cluster().fencing, self._rules.policies.unit(host)
+        policy, unit = self._rules.cluster().fencing, self._rules.unit(host)
         if not self._rules.rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
             fields: dict[str, Value] = {
                 "host": host,
@@ -315,23 +310,25 @@ class Fencer:
             return
         if agreed.reason is Agreed.NO_ANSWER:
             _log.warning("fence.judged_alone", host=host, why=agreed.why)
-        if not self._start(host, self._condemn(ripe, agreed.why, unit)):
+        if not self._start(host, partial(self._condemn, ripe, agreed.why, unit)):
             self._rules.rate.release(unit)
 
     # One host
 
-    def _start(self, host: str, work: Coroutine[Any, Any, None]) -> bool:
+    def _start(self, host: str, opening: Callable[[], Awaitable[Fence | None]]) -> bool:
+        """Open a fence and see it through; whether there is a task for it."""
         if self._group is None or host in self._tasks or len(self._tasks) >= TASKS_LIMIT:
-            work.close()
             return False
         self._tasks[host] = None
-        self._group.create_task(self._busy(host, work), name=f"fence {host}")
+        self._group.create_task(self._see_through(host, opening), name=f"fence {host}")
         return True
 
-    async def _busy(self, host: str, work: Coroutine[Any, Any, None]) -> None:
+    async def _see_through(self, host: str, opening: Callable[[], Awaitable[Fence | None]]) -> None:
         try:
             with request_context(greq=new_global_request_id(self._ids, "fence"), req=host):
-                await work
+                fence = await opening()
+                if fence is not None:
+                    await self._carry(fence)
         except OutliveError as error:
             _log.warning("fence.put_off", host=host, error=str(error))
             await self._clock.sleep(RETRY_S)
@@ -341,60 +338,44 @@ class Fencer:
         finally:
             self._tasks.pop(host, None)
 
-    async def _condemn(self, ripe: Ripe, observers: str, unit: str) -> None:
+    async def _condemn(self, ripe: Ripe, observers: str, unit: str) -> Fence | None:
         try:
-            opened = await self._opening.condemn(ripe.host, ripe.seen, observers=observers, looks=ripe.looks)
+            fence = await self._opening.condemn(ripe.host, ripe.seen, observers=observers, looks=ripe.looks)
         finally:
             self._rules.rate.release(unit)
-        self._fences.labels("lives" if opened is None else "condemned").inc()
-        await self._carry(ripe.host, opened)
+        self._fences.labels("lives" if fence is None else "condemned").inc()
+        return fence
 
-    async def _condemn_asked(self, host: str, seen: Seen, by: str, reason: str) -> None:
-        await self._carry(host, await self._opening.condemn_asked(host, seen, by, reason))
+    async def _resume(self, host: str, seen: Seen) -> Fence:
+        return Fence(self.context, host, seen.record, seen.quiet_since)
 
-    async def _take_over(self, host: str, seen: Seen) -> None:
-        await self._carry(host, await self._opening.take_over(host, seen))
-
-    async def _resume(self, host: str, seen: Seen) -> None:
-        await self._carry(host, Opened(seen.record, seen.quiet_since))
-
-    async def _carry(self, host: str, opened: Opened | None) -> None:
-        """See an open fence through, if it was opened."""
-        if opened is None:
-            return
-        fence = Fence(self._context, host, opened)
-        self._tasks[host] = fence
+    async def _carry(self, fence: Fence) -> None:
+        self._tasks[fence.host] = fence
         await fence.run()
         if not fence.dead:
             return
-        took_s = self._clock.monotonic() - opened.quiet_since
+        took_s = self._clock.monotonic() - fence.quiet_since
         self._took.labels().observe(took_s)
         self._fences.labels("proven").inc()
-        _log.warning("fence.proven", host=host, fence=fence.id, epoch=fence.epoch, took_s=round(took_s, 3))
+        _log.warning("fence.proven", host=fence.host, fence=fence.id, epoch=fence.epoch, took_s=round(took_s, 3))
 
     # Trust
 
     async def _trust(self) -> None:
         """Trust kinds of proof again that turned out wrong for a host, once an operator says so."""
-        while True:
-            for host, seen in list(self.watcher) if self._leads() else ():
-                word = self._rules.policies.settings(host).fencing.trust_again
-                if seen.record.distrusted and word not in ("", seen.record.trust_word):
-                    await self._trust_again(host)
-            await self._clock.sleep(TRUST_S)
+        for host, seen in list(self.context.watcher) if self.context.leads() else ():
+            word = self._rules.settings(host).fencing.trust_again
+            if seen.record.distrusted and word not in ("", seen.record.trust_word):
+                await self._trust_again(host)
 
     async def _trust_again(self, host: str) -> None:
-        try:
-            word = (await self._writer.settings(host)).fencing.trust_again
-            written = await self._writer.take(
-                host,
-                TRUST_AGAIN,
-                lambda record: TrustView(host=host, record=record, word=word),
-                lambda record: not record.distrusted,
-            )
-        except OutliveError as error:
-            _log.info("fence.trust_put_off", host=host, error=str(error))
-            return
+        word = (await self.context.settings(host)).fencing.trust_again
+        written = await self.context.take(
+            host,
+            TRUST_AGAIN,
+            lambda record: TrustView(host=host, record=record, word=word),
+            lambda record: not record.distrusted,
+        )
         if written.refused is None:
             _log.info("fence.trusted_again", host=host, word=word)
 
@@ -410,8 +391,6 @@ def _fenced(fence: FenceRecord) -> FenceRecord:
     return msgspec.structs.replace(fence, power_on=PowerOnRecord())
 
 
-FORECAST_S: Final = 1.0
-"""How often is looked who would have been condemned, while anything is in maintenance."""
 SPARED_KEPT: Final = 8
 """Entries of one host; the oldest goes first."""
 
@@ -433,17 +412,15 @@ class Forecast:
         self._written: dict[str, tuple[int, int]] = {}
         """Host → epoch and renewal of the silence that was written down."""
 
-    async def run(self) -> None:
-        """Look until cancelled."""
-        while True:
-            for host, one in list(self._look()):
-                await self._write(host, one)
-            await self._context.clock.sleep(FORECAST_S)
+    async def look(self) -> None:
+        """Write down who would have been condemned since the last look."""
+        for host, one in list(self._spared()):
+            await self._write(host, one)
 
-    def _look(self) -> Iterator[tuple[str, Spared]]:
+    def _spared(self) -> Iterator[tuple[str, Spared]]:
         now, wall = self._context.clock.monotonic(), self._context.clock.now()
-        policies = self._context.rules.policies
-        under = {host: why for host, _ in self._context.watcher if (why := policies.settings(host).maintenance(wall))}
+        rules = self._context.rules
+        under = {host: why for host, _ in self._context.watcher if (why := rules.settings(host).maintenance(wall))}
         self._written = {host: found for host, found in self._written.items() if host in under}
         if not under:
             self._suspicions.clear()
@@ -465,7 +442,7 @@ class Forecast:
                 yield host, Spared(at=as_datetime(wall), epoch=silence[0], seq=silence[1], why=why, under=under[host])
 
     def _why(self, host: str, seen: Seen, now: float) -> str:
-        policy, unit = self._context.rules.policies.cluster().fencing, self._context.rules.policies.unit(host)
+        policy, unit = self._context.rules.cluster().fencing, self._context.rules.unit(host)
         why = f"not renewed for {now - seen.since:.1f} s (limit {self._context.rules.silence_s(host, seen):g} s)"
         if not self._rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
             return f"{why}, and then only after a release: {policy.fences_limit} failure domains came before it"

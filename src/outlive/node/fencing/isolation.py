@@ -10,10 +10,9 @@ renewed, a fault says so at once. It ends once the host has joined in a new boot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from outlive.base.deadline import deadline
@@ -24,7 +23,6 @@ from outlive.node.fencing.proofs import ISOLATE, LIFT_CUT, PROVE_CUT, CutView, F
 from outlive.node.fencing.rules import TAKE_OVER_RESTING_S
 from outlive.node.ports import CutPort, CutReport
 from outlive.resources import MemberRecord, VirtualMachine
-from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all
 
 if TYPE_CHECKING:
@@ -32,10 +30,6 @@ if TYPE_CHECKING:
     from outlive.node.fencing.fence import Fence
 
 CUT_OFF: Final = "it is isolated, and may still run"
-LOOK_S: Final = 2.0
-"""How often is checked for isolations that may end."""
-RETRY_S: Final = 1.0
-"""Pause after the store failed."""
 DISTRUSTED_S: Final = 300.0
 """How often is checked whether isolation is trusted again."""
 NAMED: Final = 3
@@ -194,33 +188,22 @@ def not_renewed(wanted: tuple[str, ...], result: CutResult) -> str:
 
 
 class FenceIsolation:
-    """The isolation of one open fence: one task maintains it, another one writes down what came of it."""
+    """The isolation of one open fence: ``maintain`` orders and renews it, ``report`` writes down what came of it."""
 
-    def __init__(self, context: FencerContext, cutting: Isolation, fence: Fence) -> None:
+    def __init__(self, context: FencerContext, fence: Fence) -> None:
         self._context = context
-        self._cutting = cutting
         self._fence = fence
         self._latest = CutResult()
         self._until = 0.0
         """Until when that is so, on my monotonic clock."""
         self._news = asyncio.Event()
 
-    async def run(self) -> None:
+    async def maintain(self) -> None:
         """Until cancelled."""
-        async with OrderedTaskGroup() as group:
-            for part in (self._maintain, self._report):
-                group.create_task(self._persist(part), name=f"isolate {self._fence.host} {part.__name__}")
-
-    async def _persist(self, part: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                await part()
-            except OutliveError as error:
-                _log.warning("fence.store_failed", host=self._fence.host, error=str(error))
-            await self._context.clock.sleep(RETRY_S)
-
-    async def _maintain(self) -> None:
-        fence = self._fence
+        fence, orders = self._fence, self._context.isolation
+        if orders is None:
+            self._learn(CutResult(why_not="nobody here can shut it out"))
+            return
         while True:
             kept = recorded(fence.record)
             if not kept and "cut" in fence.record.distrusted:
@@ -230,29 +213,29 @@ class FenceIsolation:
             if not kept:  # what was shut out stays so in maintenance too: others may be using it by now
                 await fence.unless_maintenance()
             began = self._context.clock.monotonic()
-            result = await self._isolated(kept)
+            result = await self._isolated(orders, kept)
             self._learn(result, began + result.lasts_s)
             await fence.pause(result.renew_in_s)
 
-    async def _isolated(self, kept: tuple[str, ...]) -> CutResult:
+    async def _isolated(self, orders: Isolation, kept: tuple[str, ...]) -> CutResult:
         """Announce the isolation, unless that is done, and order it or renew it."""
         host, epoch = self._fence.host, self._fence.epoch
-        scope = await self._cutting.wanted(host, epoch, kept)
+        scope = await orders.wanted(host, epoch, kept)
         if scope and self._fence.record.cut.through < epoch:
-            why = await self._cutting.impossible(host, epoch) or await self._announce()
+            why = await orders.impossible(host, epoch) or await self._announce()
             if why:
                 return CutResult(why_not=why)
-        return await self._cutting.renew(host, epoch, scope)
+        return await orders.renew(host, epoch, scope)
 
     async def _announce(self) -> str:
         """Write down that an order follows; why not, where the fence is over."""
-        host, epoch = self._fence.host, self._fence.epoch
-        paused = (await self._context.writer.settings(host)).paused
-        written = await self._context.writer.take(
-            host,
+        fence = self._fence
+        settings = await self._context.settings(fence.host)
+        written = await self._context.take(
+            fence.host,
             ISOLATE,
-            lambda record: FencedView(host=host, record=record, observer=self._context.me, epoch=epoch, paused=paused),
-            lambda record: record.cut.through >= epoch,
+            lambda record: FencedView(**fence.common(record, settings)),
+            lambda record: record.cut.through >= fence.epoch,
         )
         return written.refused.why if written.refused is not None else ""
 
@@ -260,7 +243,8 @@ class FenceIsolation:
         self._latest, self._until = result, until
         self._news.set()
 
-    async def _report(self) -> None:
+    async def report(self) -> None:
+        """Until cancelled."""
         fence = self._fence
         while True:
             await self._news.wait()
@@ -277,16 +261,12 @@ class FenceIsolation:
             return CUT_OFF
         return await self._fence.prove("cut", PROVE_CUT, self._view)
 
-    def _view(self, record: MemberRecord, demanded: int) -> CutView:
+    def _view(self, common: dict[str, Any]) -> CutView:
         """What is shut out at the moment of the write; nothing, if a part of what was recorded is not."""
-        result, fence = self._latest, self._fence
-        holds = self._context.clock.monotonic() < self._until and set(recorded(record)) <= set(result.scope)
+        result, wanted = self._latest, set(recorded(common["record"]))
+        holds = self._context.clock.monotonic() < self._until and wanted <= set(result.scope)
         return CutView(
-            host=fence.host,
-            record=record,
-            observer=self._context.me,
-            epoch=fence.epoch,
-            demanded=demanded,
+            **common,
             scope=result.scope if holds else (),
             written=result.written,
             read_back=result.read_back,
@@ -309,29 +289,24 @@ class EndedIsolations:
         else:
             self._hosts.pop(host, None)
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            for host in list(self._hosts) if self._context.leads() else ():
-                try:
-                    await self._end(host)
-                except OutliveError as error:
-                    _log.info("fence.isolation_put_off", host=host, error=str(error))
-            await self._context.clock.sleep(LOOK_S)
+    async def look(self) -> None:
+        """End what may end."""
+        for host in list(self._hosts) if self._context.leads() else ():
+            await self._end(host)
 
     async def _end(self, host: str) -> None:
-        seen, orders = self._context.watcher.get(host), self._context.cutting
+        seen, orders = self._context.watcher.get(host), self._context.isolation
         if seen is None or orders is None or seen.record.state != "Held":
             return
         epoch = seen.record.cut.through
         if not 0 < epoch <= seen.record.dead_through:
             return
-        paused = (await self._context.writer.settings(host)).paused
+        paused = (await self._context.settings(host)).paused
         why = "the cluster is paused" if paused else await orders.lift(host, epoch)
         if why:
             _log.warning("fence.isolation_not_ended", host=host, why=why)
             return
-        written = await self._context.writer.take(
+        written = await self._context.take(
             host,
             LIFT_CUT,
             lambda record: LiftView(host=host, record=record, observer=self._context.me, epoch=epoch, paused=paused),

@@ -38,12 +38,11 @@ class Publisher(Protocol):
 
 
 class PeerConfirmation:
-    """See the module. ``others``: the other coordinators by name, as they are known at each moment."""
+    """See the module."""
 
-    def __init__(self, context: FencerContext, publisher: Publisher, others: Iterable[str]) -> None:
+    def __init__(self, context: FencerContext, publisher: Publisher) -> None:
         self._context = context
         self._publisher = publisher
-        self._others = others
         self._known: dict[tuple[str, str, int, int], float] = {}
         """Silences for which a renewal was brought forward, and when they were last published."""
         self._publishes = False
@@ -75,11 +74,11 @@ class PeerConfirmation:
 
     def ask(self, host: str, seen: Seen, waited_s: float) -> AgreeResult:
         """Whether ``host`` may be condemned for its silence, which this observer has seen through ``waited_s`` ago."""
-        policy, colleagues = self._context.rules.policies.cluster().fencing, tuple(self._colleagues(host))
-        held = len(colleagues) + 1 + (host in set(self._others))
+        policy, colleagues = self._context.rules.cluster().fencing, tuple(self._colleagues(host))
+        held = len(colleagues) + 1 + (host in self._context.others)
         given = AgreeInput(
             observer=self._context.me,
-            switch=self._context.rules.policies.switch(self._context.me),
+            switch=self._context.rules.switch(self._context.me),
             suspect=self._sight(seen),
             silence_s=self._context.rules.silence_s(host, seen),
             coordinators=held,
@@ -91,9 +90,9 @@ class PeerConfirmation:
 
     def _needed(self) -> bool:
         """Whether anybody on another switch could ask for what is published."""
-        mine = self._context.rules.policies.switch(self._context.me)
+        mine = self._context.rules.switch(self._context.me)
         return mine is not None and any(
-            self._context.rules.policies.switch(one) not in (None, mine) for one in self._others
+            self._context.rules.switch(one) not in (None, mine) for one in self._context.others
         )
 
     def _silent(self, suspected: Iterable[str]) -> tuple[SilentPeer, ...]:
@@ -113,14 +112,14 @@ class PeerConfirmation:
 
     def _colleagues(self, suspect: str) -> Iterator[Colleague]:
         now = self._context.clock.monotonic()
-        for name in self._others:
+        for name in self._context.others:
             seen = self._context.watcher.get(name)
             if name == suspect or seen is None or seen.record.state != "Held":
                 continue
             age_s = now - seen.since
             yield Colleague(
                 name=name,
-                switch=self._context.rules.policies.switch(name),
+                switch=self._context.rules.switch(name),
                 lives=age_s <= self._context.rules.silence_s(name, seen),
                 fresh=age_s <= FRESH_RENEWALS * self._context.rules.renew_s(name),
                 sees=next((_seen(one) for one in seen.record.silent if one.host == suspect), None),

@@ -15,16 +15,13 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from outlive.base.clock import Clock
 from outlive.base.errors import NotFound
 from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S
-from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor, MemberRecord
+from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.hosts import HypervisorSpec
 from outlive.resources.maintenance import maintenance
-from outlive.resources.meta import DOMAIN_LABEL_PREFIX, condition
 from outlive.runtime.decisions import Decision
-from outlive.runtime.informer import Informer
 from outlive.runtime.units import Amount, Count, Number, Positive
 from outlive.store import Store, answered
 
@@ -197,93 +194,49 @@ def operator_assertion(text: str) -> tuple[str, str, str] | None:
     return (parts[0].strip(), parts[1].strip(), parts[2].strip()) if len(parts) == 3 else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HostSettings:
-    """What operators want for one host."""
+    """What operators want of one host and of the cluster, as it was read or last seen; ``None``: there is none."""
 
-    cluster: ClusterSpec
+    cluster: Cluster | None
     hypervisor: Hypervisor | None
-    incarnation: str = ""
-    """The store's; only where it was read fresh."""
-    paused: bool = False
-    """Whether the cluster is paused; only where it was read fresh."""
+
+    @property
+    def spec(self) -> HypervisorSpec:
+        """Of the host."""
+        return HypervisorSpec() if self.hypervisor is None else self.hypervisor.spec
 
     @property
     def fencing(self) -> FencingSpec:
         """The host's own settings."""
-        return FencingSpec() if self.hypervisor is None else self.hypervisor.spec.fencing
+        return self.spec.fencing
+
+    @property
+    def cluster_spec(self) -> ClusterSpec:
+        """Of the cluster."""
+        return ClusterSpec() if self.cluster is None else self.cluster.spec
+
+    @property
+    def incarnation(self) -> str:
+        """The store's; empty while nobody has said."""
+        return "" if self.cluster is None else self.cluster.status.store_incarnation
+
+    @property
+    def paused(self) -> bool:
+        """Whether the cluster is paused."""
+        return self.cluster is not None and self.cluster.paused
 
     @property
     def demanded(self) -> int:
         """Kinds of proof that must agree."""
-        return max(1, self.fencing.proofs or self.cluster.fencing.proofs)
+        return max(1, self.fencing.proofs or self.cluster_spec.fencing.proofs)
 
     def maintenance(self, now: float) -> str:
         """Which maintenance keeps the host from being condemned; empty: none."""
-        return maintenance(self.cluster, self.fencing, now)
+        return maintenance(self.cluster_spec, self.fencing, now)
 
 
-class Policies:
-    """What operators want, as last seen by the informers."""
-
-    def __init__(self, clusters: Informer[Cluster], hypervisors: Informer[Hypervisor], clock: Clock) -> None:
-        self._clusters = clusters
-        self._hypervisors = hypervisors
-        self._clock = clock
-        self._profiles: dict[str, tuple[Profile, Profile, float]] = {}
-        """Host → the profile that is applied, the one that is wanted, and since when it is."""
-
-    def cluster(self) -> ClusterSpec:
-        """Of the whole cluster."""
-        cluster = self._clusters.get(CLUSTER)
-        return ClusterSpec() if cluster is None else cluster.spec
-
-    def settings(self, host: str) -> HostSettings:
-        """Of one host."""
-        return HostSettings(self.cluster(), self._hypervisors.get(host))
-
-    def domain(self, host: str) -> str | None:
-        """What fails together with the host; ``None``: it fails alone."""
-        return self._label(host, self.cluster().fencing.failure_domain)
-
-    def switch(self, host: str) -> str | None:
-        """The network switch of the host; ``None``: not known, or nobody wants to know."""
-        return self._label(host, self.cluster().fencing.switch_domain) or None
-
-    def _label(self, host: str, name: str) -> str | None:
-        hypervisor = self._hypervisors.get(host)
-        return hypervisor.metadata.labels.get(DOMAIN_LABEL_PREFIX + name) if name and hypervisor is not None else None
-
-    def unit(self, host: str) -> str:
-        """What the rate of fences counts: the failure domain, or the host."""
-        domain = self.domain(host)
-        return f"host {host}" if domain is None else f"{self.cluster().fencing.failure_domain} {domain}"
-
-    def profile(self, host: str, record: MemberRecord) -> Profile:
-        """The host's timing. A shorter one counts only once the host had time to read it."""
-        wanted = profile_of(self.cluster().fencing, self.settings(host).fencing, armed=record.guard.armed)
-        kept = self._profiles.get(host)
-        if kept is not None and kept[0] is wanted and kept[1] is wanted:
-            return wanted
-        now = self._clock.monotonic()
-        if kept is None:
-            self._profiles[host] = (wanted, wanted, now)
-            return wanted
-        applied, before, since = kept
-        since = since if before is wanted else now
-        if wanted.suspicion_s >= applied.suspicion_s or now - since >= applied.suspicion_s:
-            applied = wanted
-        self._profiles[host] = (applied, wanted, since)
-        return applied
-
-    def stopping(self, host: str) -> bool:
-        """Whether the host's daemon said last that it stops."""
-        hypervisor = self._hypervisors.get(host)
-        ready = None if hypervisor is None else condition(hypervisor.status.conditions, DAEMON_CONDITION)
-        return ready is not None and ready.status != "True" and ready.reason == STOPPING
-
-
-class DesiredState:
+class DesiredState(HostSettings):
     """What operators want of this host and of the cluster, as the daemon last read it.
 
     Read every few seconds rather than watched: a watch of all hosts would bring each daemon every other host's figures.
@@ -291,9 +244,8 @@ class DesiredState:
     """
 
     def __init__(self, store: Store, host: str) -> None:
+        super().__init__(None, None)
         self.host = host
-        self.hypervisor: Hypervisor | None = None
-        self.cluster: Cluster | None = None
         self._store = store
         self._profile: tuple[FencingPolicy, FencingSpec, Profile] | None = None
         """What the last timing was made of, and the timing."""
@@ -309,24 +261,9 @@ class DesiredState:
             self.cluster = None
 
     @property
-    def spec(self) -> HypervisorSpec:
-        """Of the host."""
-        return self.hypervisor.spec if self.hypervisor is not None else HypervisorSpec()
-
-    @property
-    def cluster_spec(self) -> ClusterSpec:
-        """Of the cluster."""
-        return self.cluster.spec if self.cluster is not None else ClusterSpec()
-
-    @property
-    def incarnation(self) -> str:
-        """The store's present incarnation; empty while nobody has said."""
-        return self.cluster.status.store_incarnation if self.cluster is not None else ""
-
-    @property
     def profile(self) -> Profile:
         """Timing of this host."""
-        policy, fencing = self.cluster_spec.fencing, self.spec.fencing
+        policy, fencing = self.cluster_spec.fencing, self.fencing
         made = self._profile
         if made is None or made[0] is not policy or made[1] is not fencing:
             self._profile = made = (policy, fencing, profile_of(policy, fencing))

@@ -8,8 +8,6 @@ is enough; nothing here makes sure that the host comes up.
 
 from __future__ import annotations
 
-from typing import Final
-
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.context import FencerContext
@@ -27,9 +25,6 @@ from outlive.resources.maintenance import power_maintenance
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import LIST_S, answered, list_all
 
-LOOK_S: Final = 5.0
-"""How often is looked for hosts to be switched on."""
-
 _log = get_logger("fencing")
 
 
@@ -40,8 +35,6 @@ class PowerOn:
         self._context = context
         self._off: dict[str, None] = {}
         """Hosts that are proven dead and have not come back."""
-        self._busy: dict[str, None] = {}
-        """Hosts that are being switched on."""
 
     def changed(self, host: str, record: MemberRecord | None) -> None:
         """A Membership changed, or is seen for the first time."""
@@ -50,33 +43,22 @@ class PowerOn:
         else:
             self._off.pop(host, None)
 
-    async def run(self) -> None:
-        """Look until cancelled."""
-        async with OrderedTaskGroup() as group:
-            while True:
-                try:
-                    await self._look(group)
-                except OutliveError as error:
-                    _log.info("fence.switching_on_put_off", error=str(error))
-                await self._context.clock.sleep(LOOK_S)
-
-    async def _look(self, group: OrderedTaskGroup) -> None:
+    async def look(self) -> None:
+        """Switch on those whose time has come."""
         due = [host for host in self._off if self._due(host)] if self._off and self._context.leads() else []
-        if not due:
-            return
-        held = await self._held(due)
-        for host in due:
-            if not held[host] and self._due(host):
-                self._busy[host] = None
-                group.create_task(self._switch_on(host), name=f"switch on {host}")
+        held = await self._held(due) if due else {}
+        async with OrderedTaskGroup() as group:
+            for host in due:
+                if not held[host] and self._due(host):
+                    group.create_task(self._switch_on(host), name=f"switch on {host}")
 
     def _due(self, host: str) -> bool:
         """Whether the next try's time has come, if there is one."""
         context, seen = self._context, self._context.watcher.get(host)
-        if seen is None or host in self._busy or not is_off(seen.record):
+        if seen is None or not is_off(seen.record):
             return False
-        settings, done = context.rules.policies.settings(host), seen.record.fence.power_on
-        if not settings.cluster.fencing.power_on_after or settings.hypervisor is None:
+        settings, done = context.rules.settings(host), seen.record.fence.power_on
+        if not settings.cluster_spec.fencing.power_on_after or settings.hypervisor is None:
             return False
         now = context.clock.now()
         if power_maintenance(settings.fencing, now) or settings.maintenance(now):
@@ -107,19 +89,17 @@ class PowerOn:
             _log.info("fence.switching_on_put_off", host=host, error=str(error))
         except Exception:  # noqa: BLE001 - one host's trouble must not end the others'
             _log.exception("fence.switching_on_crashed", host=host)
-        finally:
-            del self._busy[host]
 
     async def _try(self, host: str) -> None:
         """One try: everything that matters is read fresh, then written down, then commanded, then written down."""
         context, seen = self._context, self._context.watcher.get(host)
-        settings = await context.writer.settings(host)
+        settings = await context.settings(host)
         hypervisor, now = settings.hypervisor, context.clock.now()
         if seen is None or hypervisor is None or settings.maintenance(now) or power_maintenance(settings.fencing, now):
             return
         fence, tries = seen.record.fence.id, seen.record.fence.power_on.tries + 1
         holds = tuple((await self._held([host]))[host])
-        begun = await context.writer.take(
+        begun = await context.take(
             host,
             SWITCH_ON,
             lambda record: SwitchOnView(host=host, record=record, fence=fence, holds=holds),
@@ -130,7 +110,7 @@ class PowerOn:
         async with context.power_slots:
             why = await context.power.switch_on(hypervisor)
         _log.info("fence.switched_on", host=host, fence=fence, tries=tries, failed=why)
-        await context.writer.take(
+        await context.take(
             host,
             SWITCHED_ON,
             lambda record: SwitchedOnView(host=host, record=record, fence=fence, tries=tries, result=why or TAKEN),

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from outlive.node.fencing.states import FenceOutcome
 from outlive.node.membership.holders import PAUSED
+from outlive.node.membership.steps import RecordOutcome
 from outlive.resources import Cut, FencePhase, MemberRecord, Part, Proof, ProofKind
 from outlive.runtime.steps import Precondition, ProtocolStep
 
@@ -119,7 +119,7 @@ def _common(kind: ProofKind) -> tuple[Precondition[Any], ...]:
     return (_THAT_EPOCH, _trusted(kind))
 
 
-def _proven(view: FencedView, kind: ProofKind, evidence: str) -> FenceOutcome:
+def _proven(view: FencedView, kind: ProofKind, evidence: str) -> RecordOutcome:
     record = view.record
     proof = Proof(kind=kind, evidence=evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
     others = tuple(one for one in record.fence.findings if one.kind != kind)
@@ -127,15 +127,17 @@ def _proven(view: FencedView, kind: ProofKind, evidence: str) -> FenceOutcome:
     unproven = tuple(one for one in record.fence.unproven if one.kind != kind)
     fence = _replace(record.fence, findings=findings, unproven=unproven)
     if len({one.kind for one in findings}) < view.demanded:
-        return FenceOutcome(record=_replace(record, fence=fence))
+        return RecordOutcome(record=_replace(record, fence=fence))
     said = proof if view.demanded == 1 else _replace(proof, evidence="; ".join(one.evidence for one in findings))
     dead_through = max(record.dead_through, view.epoch)
     fence = _replace(fence, phase=FencePhase.PROVEN)
     joined = view.incarnation or record.incarnation  # nothing runs there that this store does not know of
-    return FenceOutcome(record=_replace(record, dead_through=dead_through, proof=said, fence=fence, incarnation=joined))
+    return RecordOutcome(
+        record=_replace(record, dead_through=dead_through, proof=said, fence=fence, incarnation=joined)
+    )
 
 
-def _by_power(view: PowerView) -> FenceOutcome:
+def _by_power(view: PowerView) -> RecordOutcome:
     first, last = view.off_after_command[0], view.off_after_command[-1]
     return _proven(
         view,
@@ -144,7 +146,7 @@ def _by_power(view: PowerView) -> FenceOutcome:
     )
 
 
-def _by_watchdog(view: WatchdogView) -> FenceOutcome:
+def _by_watchdog(view: WatchdogView) -> RecordOutcome:
     guard = view.record.guard
     need = safe_after_s(view.record, view.slack_s, view.clock_error)
     evidence = (
@@ -160,28 +162,28 @@ def _missing(view: CutView, found: tuple[str, ...]) -> str:
     return ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "") or "anything"
 
 
-def _by_cut(view: CutView) -> FenceOutcome:
+def _by_cut(view: CutView) -> RecordOutcome:
     record = view.record
     proof = Proof(kind="cut", evidence=view.evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
     others = tuple(one for one in record.fence.findings if one.kind != "cut")
     scope = tuple(sorted(set(view.scope)))
     cut = Cut(through=max(record.cut.through, view.epoch), scope=scope, proof=proof)
-    return FenceOutcome(record=_replace(record, cut=cut, fence=_replace(record.fence, findings=(*others, proof))))
+    return RecordOutcome(record=_replace(record, cut=cut, fence=_replace(record.fence, findings=(*others, proof))))
 
 
-def _announce(view: FencedView) -> FenceOutcome:
+def _announce(view: FencedView) -> RecordOutcome:
     """What is isolated already, in this very epoch, stays as it was read back."""
     record = view.record
     if record.cut.through >= view.epoch:
-        return FenceOutcome(record=record)
-    return FenceOutcome(record=_replace(record, cut=Cut(through=view.epoch)))
+        return RecordOutcome(record=record)
+    return RecordOutcome(record=_replace(record, cut=Cut(through=view.epoch)))
 
 
 ISOLATE: Final = ProtocolStep(
     "safety.isolate",
     "A host is about to be isolated from disks and networks, and stays out until it has booted",
     FencedView,
-    FenceOutcome,
+    RecordOutcome,
     (*_common("cut"), _NOT_PAUSED),
     _announce,
 )
@@ -191,7 +193,7 @@ PROVE_POWER: Final = ProtocolStep(
     "safety.prove.power",
     "The power controller says, twice, that the host is off",
     PowerView,
-    FenceOutcome,
+    RecordOutcome,
     (
         *_common("power"),
         Precondition[PowerView](
@@ -229,7 +231,7 @@ PROVE_WATCHDOG: Final = ProtocolStep(
     "safety.prove.watchdog",
     "The host's armed guard has had time to leave nothing",
     WatchdogView,
-    FenceOutcome,
+    RecordOutcome,
     (
         *_common("watchdog"),
         Precondition[WatchdogView](
@@ -260,7 +262,7 @@ PROVE_CUT: Final = ProtocolStep(
     "safety.prove.cut",
     "The host is shut out of disks and networks",
     CutView,
-    FenceOutcome,
+    RecordOutcome,
     (
         _THAT_EPOCH,
         _NOT_PAUSED,
@@ -282,7 +284,7 @@ PROVE_OPERATOR: Final = ProtocolStep(
     "safety.prove.operator",
     "Somebody asserts that the host is off",
     OperatorView,
-    FenceOutcome,
+    RecordOutcome,
     (
         *_common("operator"),
         Precondition[OperatorView](
@@ -304,15 +306,15 @@ class LiftView(FencedView, frozen=True, kw_only=True):
     """An isolation that may be in nobody's way any more; ``epoch`` is what it was made through."""
 
 
-def _lift(view: LiftView) -> FenceOutcome:
-    return FenceOutcome(record=_replace(view.record, cut=Cut()))
+def _lift(view: LiftView) -> RecordOutcome:
+    return RecordOutcome(record=_replace(view.record, cut=Cut()))
 
 
 LIFT_CUT: Final = ProtocolStep(
     "safety.lift-cut",
     "What a host was isolated from may be used by it again",
     LiftView,
-    FenceOutcome,
+    RecordOutcome,
     (
         Precondition[LiftView](
             "booted-since",

@@ -13,21 +13,20 @@ result of the last minute.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.power import PowerSequence
-from outlive.node.fencing.rules import Rules
 from outlive.resources import Hypervisor, MemberRecord
-from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import Store, compare_and_swap
+from outlive.store import compare_and_swap
+
+if TYPE_CHECKING:
+    from outlive.node.fencing.context import FencerContext
 
 EVERY_S: Final = 60.0
 """Between two rehearsals of one controller."""
@@ -65,23 +64,10 @@ class _Result:
 
 
 class Rehearsals:
-    """See the module. ``leads``: whether this fencer writes the results."""
+    """See the module."""
 
-    def __init__(
-        self,
-        power: PowerSequence,
-        hypervisors: Informer[Hypervisor],
-        store: Store,
-        clock: Clock,
-        leads: Callable[[], bool],
-        rules: Rules,
-    ) -> None:
-        self._power = power
-        self._hypervisors = hypervisors
-        self._store = store
-        self._clock = clock
-        self._leads = leads
-        self._rules = rules
+    def __init__(self, context: FencerContext) -> None:
+        self._context = context
         self._results: dict[str, _Result] = {}
 
     def not_in_date(self, host: Hypervisor, silent_since: float, record: MemberRecord, renew_s: float) -> str:
@@ -100,24 +86,24 @@ class Rehearsals:
 
     async def run(self) -> None:
         """Rehearse until cancelled."""
-        await self._hypervisors.wait_synced()
+        await self._context.hypervisors.wait_synced()
         while True:
-            began = self._clock.monotonic()
+            began = self._context.clock.monotonic()
             hosts = self._controlled()
             known = {host.name for host in hosts}
             for name in [name for name in self._results if name not in known]:
                 del self._results[name]
-                self._rules.power_good_at.pop(name, None)
+                self._context.rules.power_good_at.pop(name, None)
             await self._rehearse_all(hosts)
             await self._sleep_until(began + STRICT_EVERY_S)
-            await self._rehearse_all([one for one in self._controlled() if self._rules.is_strict(one)])
+            await self._rehearse_all([one for one in self._controlled() if self._context.rules.is_strict(one)])
             await self._sleep_until(began + EVERY_S)
 
     def _controlled(self) -> list[Hypervisor]:
-        return [one for one in self._hypervisors.items() if one.spec.fencing.driver]
+        return [one for one in self._context.hypervisors.items() if one.spec.fencing.driver]
 
     async def _sleep_until(self, until: float) -> None:
-        await self._clock.sleep(max(REST_S, until - self._clock.monotonic()))
+        await self._context.clock.sleep(max(REST_S, until - self._context.clock.monotonic()))
 
     async def _rehearse_all(self, hosts: Iterable[Hypervisor]) -> None:
         slots = asyncio.Semaphore(AT_ONCE)
@@ -128,20 +114,20 @@ class Rehearsals:
                 task.add_done_callback(lambda _: slots.release())
 
     async def _rehearse(self, host: Hypervisor) -> None:
-        began, renewal = self._clock.monotonic(), self._rules.renewal(host.name)
+        began, renewal = self._context.clock.monotonic(), self._context.rules.renewal(host.name)
         result = await self._rehearsal(host)
         before = self._results.get(host.name)
         good = None if before is None else before.good
         if result == OK:
             good = (good[0] if good is not None and before is not None and before.result == OK else began, began)
-        self._rules.power_good_at.pop(host.name, None)
+        self._context.rules.power_good_at.pop(host.name, None)
         if result == OK:
-            self._rules.power_good_at[host.name] = began
+            self._context.rules.power_good_at[host.name] = began
         self._results[host.name] = _Result(result, good, renewal[0] if result == OK and renewal is not None else 0)
         if before is None or before.result != result:
             log = _log.info if result == OK else _log.warning
             log("fence.rehearsed", host=host.name, result=result)
-        if self._leads():
+        if self._context.leads():
             await self._publish(host, result, before, renewal)
 
     async def _publish(
@@ -165,8 +151,8 @@ class Rehearsals:
     async def _lives_on(self, host: str, seq: int, renew_s: float) -> bool:
         """Whether it renews once more, so that what was found before it did is of its own life."""
         for _ in range(LOOKS_FOR_LIFE):
-            await self._clock.sleep(renew_s)
-            now = self._rules.renewal(host)
+            await self._context.clock.sleep(renew_s)
+            now = self._context.rules.renewal(host)
             if now is None or now[0] > seq:
                 return now is not None
         return False
@@ -175,10 +161,10 @@ class Rehearsals:
         why = ""
         for number in range(TRIES):
             if number:
-                await self._clock.sleep(PAUSES_S[number - 1])
+                await self._context.clock.sleep(PAUSES_S[number - 1])
             try:
                 async with asyncio.timeout(TRY_LIMIT_S):
-                    why = await self._power.refusal(host)
+                    why = await self._context.power.refusal(host)
             except TimeoutError:
                 why = f"no answer in {TRY_LIMIT_S:g} s"
                 continue
@@ -194,7 +180,7 @@ class Rehearsals:
             return msgspec.structs.replace(host, status=status)
 
         try:
-            await compare_and_swap(self._store, Hypervisor, name, change, clock=self._clock)
+            await compare_and_swap(self._context.store, Hypervisor, name, change, clock=self._context.clock)
         except OutliveError as error:
             _log.warning("fence.rehearsal_not_written", host=name, result=result, error=str(error))
 

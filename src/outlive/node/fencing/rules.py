@@ -9,10 +9,9 @@ anything (docs/concepts/safety.md#condemning).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from outlive.base.clock import Clock
-from outlive.node.fencing.policy import Policies, Profile
+from outlive.node.fencing.policy import DAEMON_CONDITION, STOPPING, HostSettings, Profile, profile_of
 from outlive.node.fencing.states import is_open
 from outlive.node.fencing.suspicion import (
     FENCE_LOOKS,
@@ -26,11 +25,14 @@ from outlive.node.fencing.suspicion import (
     Peer,
     too_slow,
 )
-from outlive.node.fencing.watcher import Seen, Watcher
-from outlive.resources import Cluster, Hypervisor, MemberRecord
+from outlive.node.fencing.watcher import Seen
+from outlive.resources import ClusterSpec, Hypervisor, MemberRecord
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.informer import Informer
+from outlive.resources.meta import DOMAIN_LABEL_PREFIX, condition
+
+if TYPE_CHECKING:
+    from outlive.node.fencing.context import FencerContext
 
 UNITS_LIMIT: Final = 10_000
 """Domains that are remembered; the oldest goes first."""
@@ -104,24 +106,12 @@ class RateRule:
 class Rules:
     """See the module."""
 
-    def __init__(
-        self,
-        me: str,
-        observer: Observer,
-        watcher: Watcher,
-        clusters: Informer[Cluster],
-        hypervisors: Informer[Hypervisor],
-        clock: Clock,
-        decisions: DecisionLog,
-    ) -> None:
-        self.policies = Policies(clusters, hypervisors, clock)
+    def __init__(self, context: FencerContext, observer: Observer) -> None:
         self.rate = RateRule()
-        self._me = me
+        self._context = context
         self._observer = observer
-        self._watcher = watcher
-        self._hypervisors = hypervisors
-        self._clock = clock
-        self._decisions = decisions
+        self._profiles: dict[str, tuple[Profile, Profile, float]] = {}
+        """Host → the profile that is applied, the one that is wanted, and since when it is."""
         self.power_good_at: dict[str, float] = {}
         """Host → when I last found its power controller good, if that was so at my last look."""
         self._sight_since: float | None = None
@@ -130,21 +120,67 @@ class Rules:
         self._release: str | None = None
         self._released_at = float("-inf")
 
+    # What operators want, as last seen
+
+    def cluster(self) -> ClusterSpec:
+        """Of the whole cluster."""
+        return HostSettings(self._context.clusters.get(CLUSTER), None).cluster_spec
+
+    def settings(self, host: str) -> HostSettings:
+        """Of one host."""
+        return HostSettings(self._context.clusters.get(CLUSTER), self._context.hypervisors.get(host))
+
+    def domain(self, host: str) -> str | None:
+        """What fails together with the host; ``None``: it fails alone."""
+        return self._label(host, self.cluster().fencing.failure_domain)
+
+    def switch(self, host: str) -> str | None:
+        """The network switch of the host; ``None``: not known, or nobody wants to know."""
+        return self._label(host, self.cluster().fencing.switch_domain) or None
+
+    def _label(self, host: str, name: str) -> str | None:
+        hypervisor = self._context.hypervisors.get(host)
+        return hypervisor.metadata.labels.get(DOMAIN_LABEL_PREFIX + name) if name and hypervisor is not None else None
+
+    def unit(self, host: str) -> str:
+        """What the rate of fences counts: the failure domain, or the host."""
+        domain = self.domain(host)
+        return f"host {host}" if domain is None else f"{self.cluster().fencing.failure_domain} {domain}"
+
+    def profile(self, host: str, record: MemberRecord) -> Profile:
+        """The host's timing. A shorter one counts only once the host had time to read it."""
+        wanted = profile_of(self.cluster().fencing, self.settings(host).fencing, armed=record.guard.armed)
+        now = self._context.clock.monotonic()
+        applied, before, since = self._profiles.get(host, (wanted, wanted, now))
+        since = since if before == wanted else now
+        if wanted.suspicion_s >= applied.suspicion_s or now - since >= applied.suspicion_s:
+            applied = wanted
+        self._profiles[host] = (applied, wanted, since)
+        return applied
+
+    def stopping(self, host: str) -> bool:
+        """Whether the host's daemon said last that it stops."""
+        hypervisor = self._context.hypervisors.get(host)
+        ready = None if hypervisor is None else condition(hypervisor.status.conditions, DAEMON_CONDITION)
+        return ready is not None and ready.status != "True" and ready.reason == STOPPING
+
+    # Limits of silence
+
     def silence_s(self, host: str, seen: Seen) -> float:
         """After how long an unchanged version looks silent."""
-        silence = self.policies.profile(host, seen.record).silence_s
-        if self.policies.stopping(host):
-            return max(silence, self.policies.cluster().fencing.transition_grace_s)
+        silence = self.profile(host, seen.record).silence_s
+        if self.stopping(host):
+            return max(silence, self.cluster().fencing.transition_grace_s)
         return silence
 
     def renew_s(self, host: str) -> float:
         """How often the host renews."""
-        seen = self._watcher.get(host)
-        return float(self._mine().renew_s if seen is None else self.policies.profile(host, seen.record).renew_s)
+        seen = self._context.watcher.get(host)
+        return float(self._mine().renew_s if seen is None else self.profile(host, seen.record).renew_s)
 
     def renewal(self, host: str) -> tuple[int, float] | None:
         """Number and pace of the last renewal that was seen of a host; ``None`` for one that has no membership."""
-        seen = self._watcher.get(host)
+        seen = self._context.watcher.get(host)
         return None if seen is None else (seen.record.seq, self.renew_s(host))
 
     # The observer itself
@@ -156,7 +192,7 @@ class Rules:
 
     def look(self) -> None:
         """Note how it stands with the observer; to be called at every round."""
-        now = self._clock.monotonic()
+        now = self._context.clock.monotonic()
         late = self._looked_at is not None and now - self._looked_at > STALLED_S
         self._looked_at = now
         if late:
@@ -172,12 +208,12 @@ class Rules:
 
     def released(self) -> bool:
         """Whether an operator has just let fencing go on; counts begin anew then."""
-        word = self.policies.cluster().fencing.release
+        word = self.cluster().fencing.release
         before, self._release = self._release, word
         if before is None or before == word:
             return False
         self.rate.clear()
-        self._released_at = self._clock.monotonic()
+        self._released_at = self._context.clock.monotonic()
         return True
 
     def _sees(self) -> bool:
@@ -185,21 +221,21 @@ class Rules:
         return fresh and self._follows()
 
     def _follows(self) -> bool:
-        return self._observer.connected and self._watcher.stalled_s() == 0.0
+        return self._observer.connected and self._context.watcher.stalled_s() == 0.0
 
     def _mine(self) -> Profile:
-        seen = self._watcher.get(self._me)
-        return self.policies.profile(self._me, MemberRecord(machine_id="", boot_id="") if seen is None else seen.record)
+        seen = self._context.watcher.get(self._context.me)
+        return self.profile(self._context.me, MemberRecord(machine_id="", boot_id="") if seen is None else seen.record)
 
     # Judging
 
     def evaluation(self, *, resting: bool = True) -> EvaluateInput:
         """The input of ``fence.evaluate``; without ``resting`` it looks as if nobody were in maintenance."""
-        spec = self.policies.cluster()
-        now, mine, policy = self._clock.monotonic(), self._mine(), spec.fencing
+        spec = self.cluster()
+        now, mine, policy = self._context.clock.monotonic(), self._mine(), spec.fencing
         released = now - self._released_at < policy.fences_window_s
         sight = 0.0 if self._sight_since is None else now - self._sight_since
-        own = self._hypervisors.get(self._me)
+        own = self._context.hypervisors.get(self._context.me)
         return EvaluateInput(
             config=EvaluateConfig(
                 keepalive_interval=mine.renew_s,
@@ -208,21 +244,21 @@ class Rules:
                 transition_grace=policy.transition_grace_s,
             ),
             observer=ObserverView(
-                name=self._me,
+                name=self._context.me,
                 mode="coordinator" if own is None else own.spec.mode,
                 connected=self._follows(),
                 own_age=min(self._observer.own_age_s, NEVER_S),
                 uptime=sight,
             ),
             nodes=tuple(self._peers(now, resting)),
-            maintenance=resting and cluster_maintenance(spec, self._clock.now()),
+            maintenance=resting and cluster_maintenance(spec, self._context.clock.now()),
         )
 
     def _peers(self, now: float, resting: bool) -> Iterable[Peer]:
-        wall = self._clock.now()
-        for host, seen in self._watcher:
+        wall = self._context.clock.now()
+        for host, seen in self._context.watcher:
             record = seen.record
-            hypervisor = self._hypervisors.get(host)
+            hypervisor = self._context.hypervisors.get(host)
             rests = resting and hypervisor is not None and host_maintenance(hypervisor.spec.fencing, wall)
             yield Peer(
                 name=host,
@@ -231,8 +267,8 @@ class Rules:
                 assigned_vms=1 if record.state == "Held" else 0,  # who runs and holds nothing has left (Released)
                 fence_owner=record.fence.by if is_open(record) else None,
                 fence_owner_live=is_open(record) and not self.orphaned(host, seen, now),
-                domain=self.policies.domain(host),
-                silence=self.policies.profile(host, record).silence_s,
+                domain=self.domain(host),
+                silence=self.profile(host, record).silence_s,
             )
 
     def _state(self, host: str, record: MemberRecord) -> str:
@@ -240,18 +276,18 @@ class Rules:
             return "dead" if is_open(record) else "fenced"
         if record.state == "Released":
             return "stop"
-        return "shutdown" if self.policies.stopping(host) else "run"
+        return "shutdown" if self.stopping(host) else "run"
 
     def take_over_s(self, host: str, seen: Seen, now: float) -> float:
         """After how long without a change another may carry this open fence on."""
-        by = self._watcher.get(seen.record.fence.by)
+        by = self._context.watcher.get(seen.record.fence.by)
         if by is None or by.record.state != "Held" or now - by.since > self.silence_s(by.membership.name, by):
             return TAKE_OVER_ORPHANED_S
         return TAKE_OVER_RESTING_S if seen.record.fence.phase == "unconfirmed" else TAKE_OVER_S
 
     def orphaned(self, host: str, seen: Seen, now: float) -> bool:
         """Whether nobody seems to carry this open fence on; mine is never taken from me by me."""
-        return seen.record.fence.by != self._me and now - seen.since >= self.take_over_s(host, seen, now)
+        return seen.record.fence.by != self._context.me and now - seen.since >= self.take_over_s(host, seen, now)
 
     # How often a host is looked at
 
@@ -261,7 +297,7 @@ class Rules:
         A guard is found good by every renewal that says it is armed; a power controller by every reading of this very
         fencer. What was contradicted before, or is being worked on, is not good.
         """
-        profile, hypervisor = self.policies.profile(host, seen.record), self.policies.settings(host).hypervisor
+        profile, hypervisor = self.profile(host, seen.record), self.settings(host).hypervisor
         objective_s = None if hypervisor is None else hypervisor.status.recovery_time_objective_s
         if hypervisor is None or objective_s is None:
             return LooksResult(throws=profile.throws, throw_s=profile.throw_s, reason=Looks.NO_OBJECTIVE)
@@ -273,27 +309,31 @@ class Rules:
             guard_s=self._guard_s(seen),
             power_s=self._power_s(hypervisor, seen),
         )
-        return self._decisions.use(FENCE_LOOKS, given, subject=host)
+        return self._context.decisions.use(FENCE_LOOKS, given, subject=host)
 
     def is_strict(self, hypervisor: Hypervisor) -> bool:
         """Whether the host's VMs have an objective for which its usual looks take too long."""
-        objective_s, seen = hypervisor.status.recovery_time_objective_s, self._watcher.get(hypervisor.name)
+        objective_s, seen = hypervisor.status.recovery_time_objective_s, self._context.watcher.get(hypervisor.name)
         if objective_s is None or seen is None:
             return False
-        profile = self.policies.profile(hypervisor.name, seen.record)
+        profile = self.profile(hypervisor.name, seen.record)
         return too_slow(profile.silence_s, profile.throws, profile.throw_s, objective_s)
 
     def _guard_s(self, seen: Seen) -> float | None:
         if not seen.record.guard.armed or "watchdog" in seen.record.distrusted:
             return None
-        return self._clock.monotonic() - seen.since
+        return self._context.clock.monotonic() - seen.since
 
     def _power_s(self, hypervisor: Hypervisor, seen: Seen) -> float | None:
         fencing = hypervisor.spec.fencing
-        if not fencing.driver or "power" in seen.record.distrusted or power_maintenance(fencing, self._clock.now()):
+        if (
+            not fencing.driver
+            or "power" in seen.record.distrusted
+            or power_maintenance(fencing, self._context.clock.now())
+        ):
             return None
         good_at = self.power_good_at.get(hypervisor.name)
-        return None if good_at is None else self._clock.monotonic() - good_at
+        return None if good_at is None else self._context.clock.monotonic() - good_at
 
 
 def refuses(result: EvaluateResult, host: str) -> str:

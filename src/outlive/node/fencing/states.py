@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 
+from outlive.node.membership.steps import RecordOutcome
 from outlive.resources import FencePhase, FenceRecord, MemberRecord, Part, Unproven
-from outlive.runtime.decisions import Decision
-from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
+from outlive.runtime.steps import Precondition, ProtocolStep
 
 _replace = msgspec.structs.replace
 
@@ -81,22 +81,6 @@ def is_off(record: MemberRecord) -> bool:
     return phase_of(record) is FencePhase.PROVEN and record.fence.epoch > 0
 
 
-class FenceOutcome(Outcome, frozen=True, kw_only=True):
-    """The record to write on exactly the version that was seen."""
-
-    record: MemberRecord | None = None
-
-
-V = TypeVar("V")
-
-_decisions: dict[str, Decision[Any, Any]] = {}
-
-
-def decision_of(step: ProtocolStep[V, FenceOutcome]) -> Decision[V, FenceOutcome]:
-    """The step as a decision, made once."""
-    return _decisions.setdefault(step.name, step.decision)
-
-
 def fence_id(host: str, record: MemberRecord) -> str:
     """The fence's name: of this host, this epoch, this daemon process."""
     return f"{host}.{record.epoch}.{record.nonce[:6]}"
@@ -125,7 +109,7 @@ class CondemnView(Part, frozen=True, kw_only=True):
     """Why it was checked less often than usual, or not; for those who ask why later."""
 
 
-def _condemn(view: CondemnView) -> FenceOutcome:
+def _condemn(view: CondemnView) -> RecordOutcome:
     record = view.record
     silent = f"not renewed for {view.unchanged_s:.1f} s (limit {view.silence_s:g} s)"
     reason = view.reason or "; ".join(one for one in (silent, view.observers, view.looks) if one)
@@ -136,14 +120,14 @@ def _condemn(view: CondemnView) -> FenceOutcome:
         by=view.observer,
         reason=reason,
     )
-    return FenceOutcome(record=_replace(record, state="Revoked", fence=fence))
+    return RecordOutcome(record=_replace(record, state="Revoked", fence=fence))
 
 
 CONDEMN: Final = ProtocolStep(
     "safety.condemn",
     "A silent host is condemned",
     CondemnView,
-    FenceOutcome,
+    RecordOutcome,
     (
         Precondition[CondemnView](
             "held",
@@ -178,7 +162,7 @@ TAKE_OVER: Final = ProtocolStep(
     "safety.take-over",
     "A fence whose fencer fell silent is carried on by another",
     TakeOverView,
-    FenceOutcome,
+    RecordOutcome,
     (
         Precondition[TakeOverView](
             "revoked",
@@ -191,7 +175,7 @@ TAKE_OVER: Final = ProtocolStep(
             lambda view: f"{view.record.fence.by} moved it {view.unchanged_s:.1f} s ago",
         ),
     ),
-    lambda view: FenceOutcome(
+    lambda view: RecordOutcome(
         record=_replace(view.record, fence=_replace(view.record.fence, by=view.observer, phase=FencePhase.CONDEMNED))
     ),
 )
@@ -209,7 +193,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     """Kinds that have failed; with ``condemned``: that is written and no attempt is counted."""
 
 
-def _attempt(view: AttemptView) -> FenceOutcome:
+def _attempt(view: AttemptView) -> RecordOutcome:
     fence = view.record.fence
     if view.phase == "unconfirmed":
         changed = _replace(fence, phase=FencePhase.UNCONFIRMED)
@@ -217,7 +201,7 @@ def _attempt(view: AttemptView) -> FenceOutcome:
         changed = fence
     else:
         changed = _replace(fence, phase=FencePhase.CONDEMNED, attempt=fence.attempt + 1)
-    return FenceOutcome(
+    return RecordOutcome(
         record=_replace(view.record, fence=_replace(changed, unproven=view.unproven or changed.unproven))
     )
 
@@ -226,7 +210,7 @@ ATTEMPT: Final = ProtocolStep(
     "safety.attempt",
     "A fencer writes down that it tries, before each power command",
     AttemptView,
-    FenceOutcome,
+    RecordOutcome,
     (
         Precondition[AttemptView](
             "revoked",
@@ -258,7 +242,7 @@ TRUST_AGAIN: Final = ProtocolStep(
     "safety.trust-again",
     "An operator lets distrusted kinds of proof count again",
     TrustView,
-    FenceOutcome,
+    RecordOutcome,
     (
         Precondition[TrustView](
             "asked",
@@ -269,7 +253,7 @@ TRUST_AGAIN: Final = ProtocolStep(
             "distrusted", lambda view: len(view.record.distrusted) > 0, lambda view: f"{view.host} is trusted"
         ),
     ),
-    lambda view: FenceOutcome(record=_replace(view.record, distrusted=(), trust_word=view.word)),
+    lambda view: RecordOutcome(record=_replace(view.record, distrusted=(), trust_word=view.word)),
 )
 """The word that stood when a kind was distrusted is in the Membership, so a change is seen whoever looks, and when."""
 
@@ -298,23 +282,23 @@ class SwitchedOnView(Part, frozen=True, kw_only=True):
     """``ok``, or why not."""
 
 
-def _switch_on(view: SwitchOnView) -> FenceOutcome:
+def _switch_on(view: SwitchOnView) -> RecordOutcome:
     fence = view.record.fence
     once_more = _replace(fence.power_on, tries=fence.power_on.tries + 1)
-    return FenceOutcome(record=_replace(view.record, fence=_replace(fence, power_on=once_more)))
+    return RecordOutcome(record=_replace(view.record, fence=_replace(fence, power_on=once_more)))
 
 
-def _switched_on(view: SwitchedOnView) -> FenceOutcome:
+def _switched_on(view: SwitchedOnView) -> RecordOutcome:
     fence = view.record.fence
     noted = _replace(fence.power_on, result=view.result)
-    return FenceOutcome(record=_replace(view.record, fence=_replace(fence, power_on=noted)))
+    return RecordOutcome(record=_replace(view.record, fence=_replace(fence, power_on=noted)))
 
 
 SWITCH_ON: Final = ProtocolStep(
     "fence.switch-on",
     "A host that was proven dead is about to be switched on again",
     SwitchOnView,
-    FenceOutcome,
+    RecordOutcome,
     (
         Precondition[SwitchOnView](
             "off",
@@ -336,7 +320,7 @@ SWITCHED_ON: Final = ProtocolStep(
     "fence.switched-on",
     "What became of switching a host on is written down",
     SwitchedOnView,
-    FenceOutcome,
+    RecordOutcome,
     (
         Precondition[SwitchedOnView](
             "that-try",

@@ -52,12 +52,17 @@ class JoinView(Part, frozen=True, kw_only=True):
     """What the operator has said so far to have distrusted kinds of proof trusted again."""
 
 
-class JoinOutcome(Outcome, frozen=True, kw_only=True):
+class RecordOutcome(Outcome, frozen=True, kw_only=True):
+    """The record to write on exactly the version that was seen."""
+
+    record: MemberRecord | None = None
+
+
+class JoinOutcome(RecordOutcome, frozen=True, kw_only=True):
     """What to write, and what to do before."""
 
     row: str = ""
     """``J0`` (first registration) to ``J4``."""
-    record: MemberRecord | None = None
     destroy_first: bool = False
     """Destroy every local domain, see that none is left, and look again."""
     contradicted: ProofKind | None = None
@@ -273,17 +278,11 @@ class CleanedView(Part, frozen=True, kw_only=True):
     fence: str = ""
 
 
-class CleanedOutcome(Outcome, frozen=True, kw_only=True):
-    """The record to write."""
-
-    record: MemberRecord | None = None
-
-
-def _cleaned(view: CleanedView) -> CleanedOutcome:
+def _cleaned(view: CleanedView) -> RecordOutcome:
     evidence = f"{view.host} itself found nothing of epoch {view.old_epoch} left"
     proof = Proof(kind="self-cleaned", evidence=evidence, epoch=view.old_epoch, by=view.host, fence=view.fence)
     record = _replace(view.record, dead_through=view.old_epoch, proof=proof, seq=view.record.seq + 1)
-    return CleanedOutcome(record=record)
+    return RecordOutcome(record=record)
 
 
 _HELD_BY_ME: Final = Precondition[Any](
@@ -297,7 +296,7 @@ SELF_CLEAN: Final = ProtocolStep(
     "safety.self-clean",
     "A host that came back says that nothing of its old epoch is left",
     CleanedView,
-    CleanedOutcome,
+    RecordOutcome,
     (
         _HELD_BY_ME,
         Precondition[CleanedView](
@@ -329,17 +328,11 @@ class RenewView(Part, frozen=True, kw_only=True):
     """Hosts that this one, a coordinator, sees silent now."""
 
 
-class RenewOutcome(Outcome, frozen=True, kw_only=True):
-    """The record to write."""
-
-    record: MemberRecord | None = None
-
-
-def _renewed(view: RenewView) -> RenewOutcome:
+def _renewed(view: RenewView) -> RecordOutcome:
     incarnation = view.incarnation or view.record.incarnation
     seq = view.record.seq + 1
     record = _replace(view.record, seq=seq, guard=view.guard, incarnation=incarnation, silent=view.silent)
-    return RenewOutcome(record=record)
+    return RecordOutcome(record=record)
 
 
 _MINE: Final = Precondition[RenewView](
@@ -352,7 +345,7 @@ _IS_HELD: Final = Precondition[RenewView](
 )
 
 RENEW: Final = ProtocolStep(
-    "safety.renew", "A host says that it lives", RenewView, RenewOutcome, (_IS_HELD, _MINE), _renewed
+    "safety.renew", "A host says that it lives", RenewView, RecordOutcome, (_IS_HELD, _MINE), _renewed
 )
 
 
@@ -427,25 +420,19 @@ class LeaveView(Part, frozen=True, kw_only=True):
     """The store's; a host that runs and holds nothing has nothing to register under it. Empty: nobody says."""
 
 
-class LeaveOutcome(Outcome, frozen=True, kw_only=True):
-    """The record to write."""
-
-    record: MemberRecord | None = None
-
-
-def _leave(view: LeaveView) -> LeaveOutcome:
+def _leave(view: LeaveView) -> RecordOutcome:
     epoch = view.record.epoch
     evidence = f"{view.host} left in good order: nothing of epoch {epoch} runs, and nothing more is started in it"
     proof = Proof(kind="self-cleaned", evidence=evidence, epoch=epoch, by=view.host)
     record = _replace(view.record, state="Released", dead_through=epoch, proof=proof, seq=view.record.seq + 1)
-    return LeaveOutcome(record=_replace(record, incarnation=view.incarnation or record.incarnation))
+    return RecordOutcome(record=_replace(record, incarnation=view.incarnation or record.incarnation))
 
 
 LEAVE: Final = ProtocolStep(
     "safety.leave",
     "A host that runs nothing stops being watched, and says that its epoch is over",
     LeaveView,
-    LeaveOutcome,
+    RecordOutcome,
     (
         _HELD_BY_ME,
         Precondition[LeaveView](
