@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
 from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm, Event, State
@@ -38,22 +38,25 @@ def parsed(line: bytes) -> Request:
         raise Malformed(f"not JSON: {error}") from None
     if not isinstance(document, dict):
         raise Malformed('not an object: say {"do": …}')
-    identity = _whole(document, "id") if "id" in document else 0
-    match document.get("do"):
-        case "status":
-            return Request(identity, None)
-        case "beat":
-            return Request(identity, Beat(_number(document, "sentAtS"), _whole(document, "epoch")))
-        case "arm":
-            return Request(identity, Arm(_number(document, "timeoutS"), _number(document, "watchdogS")))
-        case "disarm":
-            return Request(identity, Disarm())
-        case "create-begin":
-            return Request(identity, CreateBegin(_text(document, "runId")))
-        case "create-end":
-            return Request(identity, CreateEnd(_text(document, "runId")))
-        case other:
-            raise Malformed(f"do is {str(other)[:40]!r}: say status, beat, arm, disarm, create-begin or create-end")
+    identity, do = _whole(document, "id") if "id" in document else 0, document.get("do")
+    if do == STATUS:
+        return Request(identity, None)
+    for name, (kind, members) in _REQUESTS.items():
+        if do == name:
+            return Request(identity, kind(*(read(document, member) for member, read in members.items())))
+    raise Malformed(f"do is {str(do)[:40]!r}: say {STATUS}, {', '.join(_REQUESTS)}")
+
+
+def request(identity: int, event: Event | None) -> bytes:
+    """The line of a request."""
+    do = name_of(event)
+    members = dict(zip(_REQUESTS[do][1], event, strict=True)) if event is not None else {}
+    return _line({"id": identity, "do": do, **members})
+
+
+def name_of(event: Event | None) -> str:
+    """What a request for it is called."""
+    return next((name for name, (kind, _) in _REQUESTS.items() if isinstance(event, kind)), STATUS)
 
 
 def granted(identity: int, members: Mapping[str, Any] | None = None) -> bytes:
@@ -125,3 +128,13 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise Malformed(f"{name} is not a text")
     return value
+
+
+_REQUESTS: Final[dict[str, tuple[type[Any], dict[str, Callable[[Mapping[str, Any], str], Any]]]]] = {
+    "beat": (Beat, {"sentAtS": _number, "epoch": _whole}),
+    "arm": (Arm, {"timeoutS": _number, "watchdogS": _number}),
+    "disarm": (Disarm, {}),
+    "create-begin": (CreateBegin, {"runId": _text}),
+    "create-end": (CreateEnd, {"runId": _text}),
+}
+"""Requests by name: the event, and its members in order with how each is read."""

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from typing import Any, Final
+from abc import ABC, abstractmethod
+from typing import Final
 
 import msgspec
 
 from outlive.base.clock import boot_time_s
 from outlive.base.errors import Refused, Unavailable
 from outlive.base.logging import get_logger
+from outlive.guard import messages
+from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm, Event, Refusal
 from outlive.node.ports import GuardReport
 
 CALL_LIMIT_S: Final = 1.0
 """For one call, connecting included. The guard answers at once or is in trouble."""
 ANSWER_BYTES: Final = 1 << 18
 REMEDY: Final = "is it running? systemctl status outlive-guard"
+
+_log = get_logger("node.guard_client")
 
 
 class _Answer(msgspec.Struct, frozen=True, rename="camel"):
@@ -37,118 +41,138 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     watchdog_s: float = 0.0
     hardware: bool = False
     gate: str = "open"
-    closed: int = 0
     closed_epochs: tuple[int, ...] = ()
     create_runs: tuple[str, ...] = ()
 
-
-class GuardClient:
-    """The guard behind a socket; connects by itself, and again after every failure."""
-
-    def __init__(self, path: str, *, limit_s: float = CALL_LIMIT_S) -> None:
-        self._path = path
-        self._limit_s = limit_s
-        self._log = get_logger("node.guard_client")
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._one_call = asyncio.Lock()
-        self._calls = 0
-        self._armed = False
-        """Whether the guard was armed when it was last heard of."""
-        self._reachable = True
-
-    async def report(self) -> GuardReport:
-        """How it stands now; of a guard that cannot be reached, that it is not armed."""
-        try:
-            answer = await self._call("status")
-        except (Unavailable, Refused):
-            return GuardReport(gate_open=not self._armed)
-        self._armed = answer.armed
+    @property
+    def report(self) -> GuardReport:
+        """What the guard says of itself; nothing where it was not asked for its status."""
         return GuardReport(
-            armed=answer.armed,
-            timeout_s=answer.timeout_s,
-            watchdog_s=answer.watchdog_s,
-            gate_open=answer.gate == "open",
-            hardware=answer.hardware,
-            closures=answer.closed,
-            closed_epochs=answer.closed_epochs,
-            creates=answer.create_runs,
+            armed=self.armed,
+            timeout_s=self.timeout_s,
+            watchdog_s=self.watchdog_s,
+            gate_open=self.gate == "open",
+            hardware=self.hardware,
+            closed_epochs=self.closed_epochs,
+            creates=self.create_runs,
         )
 
-    async def beat(self, sent_at_s: float, epoch: int) -> None:
-        """Tell of an acknowledged renewal. ``Unavailable`` where the guard did not take it."""
+
+class GuardConnection(ABC):
+    """The rules of every connection to a guard; how a request gets there is for subclasses to say."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        """Whether the guard was armed when it was last heard of."""
+
+    @abstractmethod
+    async def ask(self, event: Event | None) -> GuardReport | Refusal:
+        """What the guard answers to an event; ``None`` asks for its status. ``Unavailable`` where it does not."""
+
+    async def report(self) -> GuardReport:
+        """What it says of itself; of a guard that cannot be reached, that it is not armed."""
         try:
-            await self._call("beat", sentAtS=sent_at_s, epoch=epoch)
+            answer = await self._granted(None)
+        except (Unavailable, Refused):
+            return GuardReport(gate_open=not self.armed)
+        self.armed = answer.armed
+        return answer
+
+    async def beat(self, sent_at_s: float, epoch: int) -> None:
+        """Report an acknowledged renewal. ``Unavailable`` where the guard did not take it."""
+        try:
+            await self._granted(Beat(sent_at_s, epoch))
         except Refused as error:
             raise Unavailable(f"the guard refused a renewal: {error.message}", remedy=error.remedy) from error
 
-    def boot_time(self) -> float:
-        """The guard's clock."""
-        return boot_time_s()
-
     async def arm(self, timeout_s: float, watchdog_s: float) -> None:
         """Enforce from now on. Whatever becomes of the answer, the guard counts as armed until it says otherwise."""
-        before, self._armed = self._armed, True
+        before, self.armed = self.armed, True
         try:
-            await self._call("arm", timeoutS=timeout_s, watchdogS=watchdog_s)
+            await self._granted(Arm(timeout_s, watchdog_s))
         except Refused:
-            self._armed = before
+            self.armed = before
             raise
 
     async def disarm(self) -> None:
         """Enforce nothing any more."""
-        await self._call("disarm")
-        self._armed = False
+        await self._granted(Disarm())
+        self.armed = False
 
     async def begin_create(self, run_id: str) -> bool:
         """Whether this run may be started."""
         try:
-            await self._call("create-begin", runId=run_id)
+            await self._granted(CreateBegin(run_id))
         except Refused as error:
-            self._log.warning("guard.create-refused", run_id=run_id, why=error.message)
+            _log.warning("guard.create-refused", run_id=run_id, why=error.message)
             return False
         except Unavailable as error:
-            if not self._armed:
+            if not self.armed:
                 return True
-            self._log.error("guard.unreachable-while-armed", run_id=run_id, why=error.message, remedy=error.remedy)
+            _log.error("guard.unreachable-while-armed", run_id=run_id, why=error.message, remedy=error.remedy)
             return False
         return True
 
     async def end_create(self, run_id: str) -> None:
         """That start is over. A guard that is not there need not hear of it, unless it was armed."""
         try:
-            await self._call("create-end", runId=run_id)
+            await self._granted(CreateEnd(run_id))
         except Unavailable:
-            if self._armed:
+            if self.armed:
                 raise
+
+    async def _granted(self, event: Event | None) -> GuardReport:
+        answer = await self.ask(event)
+        if isinstance(answer, Refusal):
+            raise Refused(
+                f"the guard refused {messages.name_of(event)}: {answer.message}", remedy="see outlive guard --status"
+            )
+        return answer
+
+
+class GuardClient(GuardConnection):
+    """The guard behind a socket; connects by itself, and again after every failure."""
+
+    def __init__(self, path: str, *, limit_s: float = CALL_LIMIT_S) -> None:
+        super().__init__()
+        self._path = path
+        self._limit_s = limit_s
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._one_call = asyncio.Lock()
+        self._calls = 0
+        self._reachable = True
+
+    def boot_time(self) -> float:
+        """The guard's clock."""
+        return boot_time_s()
 
     async def close(self) -> None:
         """Let the connection go; the next call makes another one."""
         self._drop()
 
-    async def _call(self, do: str, **members: Any) -> _Answer:
-        """One request and its answer; ``Refused`` for a no, ``Unavailable`` for anything but an answer."""
+    async def ask(self, event: Event | None) -> GuardReport | Refusal:
+        """One request and its answer; ``Unavailable`` for anything but an answer."""
+        do = messages.name_of(event)
         try:
             async with asyncio.timeout(self._limit_s), self._one_call:
-                answer = await self._asked(do, members)
+                answer = await self._asked(event)
         except TimeoutError:
             raise self._unreachable(f"the guard did not answer {do} within {self._limit_s:g} s") from None
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, msgspec.DecodeError) as error:
             raise self._unreachable(f"the guard at {self._path} cannot be reached: {error}") from error
         if not self._reachable:
             self._reachable = True
-            self._log.info("guard.reachable-again", path=self._path)
-        if not answer.ok:
-            raise Refused(f"the guard refused {do}: {answer.message}", remedy="see outlive guard --status")
-        return answer
+            _log.info("guard.reachable-again", path=self._path)
+        return answer.report if answer.ok else Refusal(answer.code, answer.message)
 
-    async def _asked(self, do: str, members: dict[str, Any]) -> _Answer:
+    async def _asked(self, event: Event | None) -> _Answer:
         """Once more on a fresh connection, where the guard was started anew since the last call; no request minds."""
         if self._streams is not None:
             with contextlib.suppress(OSError, EOFError):
-                return await self._exchanged(do, members)
-        return await self._exchanged(do, members)
+                return await self._exchanged(event)
+        return await self._exchanged(event)
 
-    async def _exchanged(self, do: str, members: dict[str, Any]) -> _Answer:
+    async def _exchanged(self, event: Event | None) -> _Answer:
         """Whatever goes wrong here ends the connection: a late answer must never be taken for the next one."""
         self._calls += 1
         done = False
@@ -156,7 +180,7 @@ class GuardClient:
             if self._streams is None:
                 self._streams = await asyncio.open_unix_connection(self._path, limit=ANSWER_BYTES)
             reader, writer = self._streams
-            writer.write(json.dumps({"id": self._calls, "do": do, **members}).encode() + b"\n")
+            writer.write(messages.request(self._calls, event))
             await writer.drain()
             answer = msgspec.json.decode(await reader.readuntil(), type=_Answer)
             if answer.id != self._calls:
@@ -174,7 +198,7 @@ class GuardClient:
 
     def _unreachable(self, message: str) -> Unavailable:
         """Said once in the log as long as it lasts."""
-        if self._reachable and self._armed:
-            self._log.error("guard.unreachable", path=self._path, why=message)
+        if self._reachable and self.armed:
+            _log.error("guard.unreachable", path=self._path, why=message)
         self._reachable = False
         return Unavailable(message, remedy=REMEDY)

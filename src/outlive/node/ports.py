@@ -114,10 +114,8 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     gate_open: bool = True
     hardware: bool = True
     """Whether what it feeds resets the host; a rehearsal resets nothing, and must never be published as armed."""
-    closures: int = 0
-    """How often the gate was shut since the guard started."""
     closed_epochs: tuple[int, ...] = ()
-    """In which epochs that was; the newest 64."""
+    """In which epochs the gate was shut since the guard started; the newest 64."""
     creates: tuple[str, ...] = ()
     """Runs that were begun and not ended, whoever asked."""
 

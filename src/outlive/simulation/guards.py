@@ -9,22 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from outlive.base.errors import Refused, Unavailable
+from outlive.base.errors import Unavailable
 from outlive.guard import core
-from outlive.guard.states import (
-    Action,
-    Arm,
-    Beat,
-    CreateBegin,
-    CreateEnd,
-    Disarm,
-    Event,
-    Looked,
-    Refusal,
-    ServiceStopped,
-    State,
-    Tick,
-)
+from outlive.guard.messages import name_of
+from outlive.guard.states import Action, Arm, Event, Looked, Refusal, ServiceStopped, State, Tick
+from outlive.node.guard_client import GuardConnection
 from outlive.node.ports import GuardReport
 from outlive.simulation.history import History
 from outlive.simulation.hypervisors import SimHypervisor
@@ -132,80 +121,36 @@ class GuardSlot:
         return guard
 
 
-class GuardClient:
-    """The guard as the daemon of its host reaches it: ``GuardPort``, with the rules of the real connection."""
+class GuardClient(GuardConnection):
+    """The guard as the daemon of its host reaches it."""
 
     def __init__(self, slot: GuardSlot, machine: Machine, process: Process) -> None:
+        super().__init__()
         self._slot = slot
         self._machine = machine
         self._process = process
-        self._armed = False
-        """Whether it was armed when it was last heard of."""
-
-    async def report(self) -> GuardReport:
-        """As it says; of one that does not answer, that it is not armed."""
-        await self._sent()
-        guard = self._slot.answers
-        if guard is None:
-            return GuardReport(gate_open=not self._armed)
-        state = guard.state
-        self._armed = state.armed
-        return GuardReport(
-            armed=state.armed,
-            timeout_s=state.timeout_s,
-            watchdog_s=state.watchdog_s,
-            gate_open=state.gate_open,
-            closures=state.closed,
-            closed_epochs=state.closed_epochs,
-            creates=tuple(create.run_id for create in state.creates),
-        )
-
-    async def beat(self, sent_at_s: float, epoch: int) -> None:
-        """Tell of a renewal."""
-        refusal = await self._ask(Beat(sent_at_s, epoch), "beat")
-        if refusal is not None:
-            raise Unavailable(f"the guard refused a renewal: {refusal.message}")
 
     def boot_time(self) -> float:
         """The host's boot-time clock."""
         return self._machine.clock.boot_time()
 
-    async def arm(self, timeout_s: float, watchdog_s: float) -> None:
-        """Enforce from now on."""
-        before, self._armed = self._armed, True
-        refusal = await self._ask(Arm(timeout_s, watchdog_s), "arm")
-        if refusal is not None:
-            self._armed = before
-            raise Refused(f"the guard refused to be armed: {refusal.message}")
-
-    async def disarm(self) -> None:
-        """Enforce nothing any more."""
-        refusal = await self._ask(Disarm(), "disarm")
-        if refusal is not None:
-            raise Refused(f"the guard refused to be disarmed: {refusal.message}")
-        self._armed = False
-
-    async def begin_create(self, run_id: str) -> bool:
-        """Whether this run may be started."""
-        try:
-            return await self._ask(CreateBegin(run_id), "create-begin") is None
-        except Unavailable:
-            return not self._armed
-
-    async def end_create(self, run_id: str) -> None:
-        """That start is over."""
-        try:
-            await self._ask(CreateEnd(run_id), "create-end")
-        except Unavailable:
-            if self._armed:
-                raise
-
-    async def _ask(self, event: Event, what: str) -> Refusal | None:
+    async def ask(self, event: Event | None) -> GuardReport | Refusal:
+        """At once, or never."""
         await self._sent()
         guard = self._slot.answers
         if guard is None:
+            what = name_of(event)
             raise Unavailable(f"the guard of {self._machine.name} did not answer {what}", remedy="is it running?")
-        return guard.handle(event)
+        refusal = guard.handle(event) if event is not None else None
+        state = guard.state
+        return refusal or GuardReport(
+            armed=state.armed,
+            timeout_s=state.timeout_s,
+            watchdog_s=state.watchdog_s,
+            gate_open=state.gate_open,
+            closed_epochs=state.closed_epochs,
+            creates=tuple(create.run_id for create in state.creates),
+        )
 
     async def _sent(self) -> None:
         self._process.check()

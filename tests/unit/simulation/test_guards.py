@@ -44,7 +44,7 @@ def test_silent_daemon_costs_the_host_its_vms_and_not_its_life() -> None:
         assert not await client.begin_create("r2")
         assert not host.hypervisor.service
         report = await client.report()
-        assert (report.gate_open, report.closures, report.closed_epochs) == (False, 1, (1,))
+        assert (report.gate_open, report.closed_epochs) == (False, (1,))
         await asyncio.sleep(60.0)
         assert host.resets == []
         await client.beat(client.boot_time(), 2)
