@@ -20,7 +20,7 @@ def played(folder: Path) -> Ended:
     replay = f"outlive simulate tests/scenarios/{folder.name}"
 
     async def play() -> Ended:
-        return await Story(scenario, seed=scenario.seed, replay=replay).play()
+        return await Story(scenario, seed=scenario.spec.seed, replay=replay).play()
 
     return run(play())
 

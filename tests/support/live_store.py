@@ -387,26 +387,17 @@ class LiveStory(Story):
     """A story on such a store, where everything that is expected may come so much later than it says."""
 
     def __init__(self, scenario: Scenario, *, replay: str, connect: Connect, tolerance_s: float = TOLERANCE_S) -> None:
-        super().__init__(scenario, seed=scenario.seed, replay=replay, store=partial(LiveStore, connect=connect))
-        self._tolerance_s = tolerance_s
+        super().__init__(scenario, seed=scenario.spec.seed, replay=replay, store=partial(LiveStore, connect=connect))
+        self.tolerance_s = tolerance_s
         self._looks: list[asyncio.Task[None]] = []
-        expect = self._expect
-        self._expect = msgspec.structs.replace(
-            expect,
-            must=tuple(
-                wish if wish.by_s is None else msgspec.structs.replace(wish, by_s=wish.by_s + tolerance_s)
-                for wish in expect.must
-            ),
-            recovered_within=tuple((limit_s + tolerance_s, share) for limit_s, share in expect.recovered_within),
-        )
 
     def _look_at(self, moment: Moment) -> None:
         self._looks.append(asyncio.ensure_future(self._look_again(moment)))
 
     async def _look_again(self, moment: Moment) -> None:
-        while (found := differences(self.world, moment.states)) and self.now_s < moment.at_s + self._tolerance_s:
+        while (found := differences(self.world, moment)) and self.now_s < moment.at + self.tolerance_s:
             await self.world.clock.sleep(LOOK_S)
-        self.failed += [f"at {moment.at_s:g} s: {text}" for text in found]
+        self.failed += [f"at {moment.at:g} s: {text}" for text in found]
 
     async def _end(self) -> Ended:
         await asyncio.gather(*self._looks)

@@ -96,7 +96,7 @@ def _folder(
     scenario = read_scenario(folder, expected=not write_expect)
     if why and why not in scenario.names:
         raise _unknown(why)
-    chosen = scenario.seed if seed is None else seed
+    chosen = scenario.spec.seed if seed is None else seed
     again = f" --seed {seed}" if seed is not None else ""
     replay = f"outlive simulate {shlex.quote(str(folder))}{again}"
     ended = _play(scenario, chosen, replay, why=why, everything=everything)

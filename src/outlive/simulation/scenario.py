@@ -7,7 +7,7 @@ remedy, because a story with a misspelt host would pass without having tested an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,10 +18,10 @@ from outlive.base.wording import count_of
 from outlive.resources import Amounts
 from outlive.resources.documents import Problems, parse_documents
 from outlive.roles.settings import SECTIONS
-from outlive.runtime.units import decode_unit
+from outlive.runtime.units import Duration, decode_unit
 from outlive.runtime.validation import at_text, mistakes
 from outlive.simulation.expectations import AFTER_S, Expectations, read_expectations
-from outlive.simulation.spec import HostsSpec, VmsSpec, WorldSpec, hosts_of, vms_of
+from outlive.simulation.spec import HostsSpec, VmsSpec, WorldSpec, hosts_of, read_as, vms_of
 from outlive.simulation.states import States
 from outlive.simulation.timeline import Act, read_timeline
 
@@ -38,25 +38,26 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     line: str
     spec: WorldSpec
-    seed: int = 1
     acts: tuple[Act, ...] = ()
     expect: Expectations = Expectations()
-    real: bool = False
-    """Whether the tests of the project also play it on real stores."""
 
     @property
     def names(self) -> frozenset[str]:
         """Hosts and VMs that it begins with or makes."""
-        made = (act.arguments["vm"] for act in self.acts if act.verb == "create-vm" and "vm" in act.arguments)
-        return frozenset([*(one.name for one in hosts_of(self.spec)), *(one.name for one in vms_of(self.spec)), *made])
+        return made_by(self.acts) | {one.name for one in hosts_of(self.spec)} | {one.name for one in vms_of(self.spec)}
 
     @property
     def until_s(self) -> float:
         """How long it runs: as long as it says, or until nothing is left to do or to judge."""
-        if self.expect.until_s is not None:
-            return self.expect.until_s
+        if self.expect.until is not None:
+            return self.expect.until
         last = max((act.at_s + (act.within_s if act.when else 0.0) for act in self.acts), default=0.0)
-        return max([last + AFTER_S, *(moment.at_s for moment in self.expect.moments)])
+        return max([last + AFTER_S, *(moment.at for moment in self.expect.at)])
+
+
+def made_by(acts: Iterable[Act]) -> frozenset[str]:
+    """VMs that these acts create."""
+    return frozenset(act.arguments["vm"] for act in acts if act.verb == "create-vm" and "vm" in act.arguments)
 
 
 def read_scenario(folder: Path, *, expected: bool = True) -> Scenario:
@@ -68,9 +69,7 @@ def read_scenario(folder: Path, *, expected: bool = True) -> Scenario:
         raise NotFound("no such folder", place=str(folder), remedy="name a folder with README and cluster.yaml")
     problems = Problems()
     line = _line(folder / README, problems)
-    cluster = _value(folder / CLUSTER)
-    seed, real = _own_keys(cluster, str(folder / CLUSTER), problems)
-    spec = _spec(cluster, str(folder / CLUSTER), problems)
+    spec = _spec(_value(folder / CLUSTER), str(folder / CLUSTER), problems)
     acts = read_timeline(_value(folder / TIMELINE), str(folder / TIMELINE), problems)
     expect = Expectations()
     if expected or (folder / EXPECT).exists():
@@ -80,7 +79,7 @@ def read_scenario(folder: Path, *, expected: bool = True) -> Scenario:
         _check_names(spec, acts, expect, folder, problems)
     problems.check()
     assert spec is not None
-    return Scenario(name=folder.name, line=line, spec=spec, seed=seed, acts=acts, expect=expect, real=real)
+    return Scenario(name=folder.name, line=line, spec=spec, acts=acts, expect=expect)
 
 
 def inventory_scenario(name: str, spec: WorldSpec, acts: tuple[Act, ...], until_s: float) -> Scenario:
@@ -89,7 +88,7 @@ def inventory_scenario(name: str, spec: WorldSpec, acts: tuple[Act, ...], until_
     lose = "loses" if hosts == 1 else "lose"
     what = f"{hosts:,} of {count_of(len(hosts_of(spec)), 'host')} {lose} power" if hosts else "nothing fails"
     line = f"{name}: {what}, {count_of(len(vms_of(spec)), 'VM')} in all."
-    return Scenario(name=name, line=line, spec=spec, acts=acts, expect=Expectations(until_s=until_s))
+    return Scenario(name=name, line=line, spec=spec, acts=acts, expect=Expectations(until=Duration(until_s)))
 
 
 def _read(path: Path) -> bytes:
@@ -117,32 +116,19 @@ def _value(path: Path) -> Any:
     documents = parse_documents(_read(path), str(path))
     if len(documents) > 1:
         raise BadInput("a second document begins", place=documents[1].place, remedy="write one document")
-    return documents[0].value if documents else None
+    return _named(documents[0].value) if documents else None
 
 
-def _own_keys(cluster: Any, place: str, problems: Problems) -> tuple[int, bool]:
-    """``seed`` and ``real``, which are about the run and not about the cluster."""
-    if not isinstance(cluster, dict):
-        return 1, False
-    seed, real = cluster.pop("seed", 1), cluster.pop("real", False)
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
-        problems.add(f"{place}: seed", f"is {seed!r}", "write a whole number")
-        seed = 1
-    if not isinstance(real, bool):
-        problems.add(f"{place}: real", f"is {real!r}", "write true or false")
-    return seed, bool(real)
+def _named(value: Any) -> Any:
+    """With the names that are written: YAML 1.1 reads a bare ``on`` as true."""
+    if isinstance(value, dict):
+        return {"on" if key is True else key: _named(inner) for key, inner in value.items()}
+    return [_named(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
-    if not isinstance(value, dict):
-        problems.add(place, "does not describe a cluster", "write hosts: and vms:")
-        return None
-    try:
-        spec = msgspec.convert(value, WorldSpec)
-    except msgspec.ValidationError:
-        for one in mistakes(value, WorldSpec):
-            where = f"{place}: {at_text(one.at)}" if one.at else place
-            problems.add(where, one.text, "see docs/operating/simulating.md#cluster")
+    spec = read_as(value, WorldSpec, place, problems, "see docs/operating/simulating.md#cluster")
+    if spec is None:
         return None
     check_sizes(spec, place, problems)
     check_settings(spec.settings, f"{place}: settings", problems)
@@ -158,12 +144,10 @@ def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
     return spec
 
 
-def _check_names(spec: WorldSpec, acts: Iterable[Act], expect: Expectations, folder: Path, problems: Problems) -> None:
+def _check_names(spec: WorldSpec, acts: Sequence[Act], expect: Expectations, folder: Path, problems: Problems) -> None:
     """Every host, VM and domain that acts and expectations name must be there, or be made by the story."""
-    acts = tuple(acts)
     hosts = {host.name for host in hosts_of(spec)}
-    vms = {vm.name for vm in vms_of(spec)}
-    vms |= {act.arguments["vm"] for act in acts if act.verb == "create-vm" and "vm" in act.arguments}
+    vms = {vm.name for vm in vms_of(spec)} | made_by(acts)
     domains = {f"rack={host.rack}" for host in hosts_of(spec) if host.rack}
     domains |= {f"{kind}={value}" for host in hosts_of(spec) for kind, value in host.domains.items()}
     for act in acts:
@@ -173,29 +157,24 @@ def _check_names(spec: WorldSpec, acts: Iterable[Act], expect: Expectations, fol
             _check_known((act.arguments["domain"],), domains, "failure domain", act.place, problems)
         if act.when is not None:
             _check_states(act.when, hosts, vms, act.place, problems)
-    for moment in expect.moments:
-        _check_states(moment.states, hosts, vms, f"{folder / EXPECT}: at {moment.at_s:g} s", problems)
-    _check_known(tuple(expect.held or ()), vms, "VM", f"{folder / EXPECT}: held", problems)
+    for moment in expect.at:
+        _check_states(moment, hosts, vms, f"{folder / EXPECT}: at {moment.at}", problems)
+    _check_known(expect.held if isinstance(expect.held, dict) else (), vms, "VM", f"{folder / EXPECT}: held", problems)
 
 
 def _check_end(acts: Iterable[Act], expect: Expectations, place: str, problems: Problems) -> None:
     """What is to be done or looked at after the end would be left out."""
-    if expect.until_s is None:
+    if expect.until is None:
         return
-    late = [f"{act.verb} is at {act.at_s:g} s" for act in acts if act.when is None and act.at_s > expect.until_s]
-    late += [f"states are asked for at {one.at_s:g} s" for one in expect.moments if one.at_s > expect.until_s]
+    late = [f"{act.verb} is at {act.at_s:g} s" for act in acts if act.when is None and act.at_s > expect.until]
+    late += [f"states are asked for at {one.at:g} s" for one in expect.at if one.at > expect.until]
     for text in late:
-        problems.add(f"{place}: until", f"it ends at {expect.until_s:g} s, and {text}", "let it end later")
+        problems.add(f"{place}: until", f"it ends at {expect.until:g} s, and {text}", "let it end later")
 
 
 def _check_states(states: States, hosts: set[str], vms: set[str], place: str, problems: Problems) -> None:
-    for subject, known, noun in (
-        ("vm", vms, "VM"),
-        ("coverage", vms, "VM"),
-        ("membership", hosts, "host"),
-        ("host", hosts, "host"),
-    ):
-        _check_known(states.names(subject), known, noun, place, problems)
+    _check_known((*states.vm, *states.coverage), vms, "VM", place, problems)
+    _check_known((*states.membership, *states.host), hosts, "host", place, problems)
 
 
 def _check_known(names: Iterable[str], known: set[str], noun: str, place: str, problems: Problems) -> None:
@@ -232,9 +211,5 @@ def check_settings(settings: Mapping[str, Any], place: str, problems: Problems) 
         if kind is None:
             problems.add(place, f"there is no section {name!r}", f"sections are {', '.join(SECTIONS)}")
             continue
-        try:
-            msgspec.convert(value, kind, dec_hook=decode_unit)
-        except (msgspec.ValidationError, BadInput):
-            for one in mistakes(value, kind, dec_hook=decode_unit):
-                where = f"{place}: {at_text((name, *one.at))}"
-                problems.add(where, one.text, "see docs/reference/configuration.md")
+        for one in mistakes(value, kind, dec_hook=decode_unit):
+            problems.add(f"{place}: {at_text((name, *one.at))}", one.text, "see docs/reference/configuration.md")

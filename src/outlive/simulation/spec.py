@@ -7,11 +7,51 @@ product, read by the product. What happens to the cluster is said elsewhere: in 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
+from outlive.base.duration import parse_duration
+from outlive.base.errors import BadInput
 from outlive.resources import DegradingPolicy, FencingPolicy
+from outlive.resources.documents import Problems
+from outlive.runtime.units import decode_unit
+from outlive.runtime.validation import at_text, mistakes
+
+T = TypeVar("T")
+LONGEST_S: Final = 24 * 3600.0
+"""The longest duration in a story."""
+
+
+class Jump(float):
+    """Seconds forward or back."""
+
+
+def read_as(value: Any, kind: Callable[..., T], place: str, problems: Problems, remedy: str) -> T | None:
+    """A value of a file as what it is; ``None`` where it is not, of which ``problems`` gets every mistake."""
+    try:
+        found: T = msgspec.convert(value, kind, dec_hook=_decode)
+        return found
+    except (msgspec.ValidationError, BadInput):
+        for one in mistakes(value, kind, dec_hook=_decode):
+            known = f"there are {', '.join(one.known)}" if one.known else remedy
+            problems.add(f"{place}: {at_text(one.at)}" if one.at else place, one.text, known)
+        return None
+
+
+def _decode(kind: type, value: Any) -> Any:
+    if kind is Jump:
+        try:
+            found = Jump(parse_duration(value))
+        except BadInput as error:
+            raise ValueError(str(error)) from None
+    else:
+        found = decode_unit(kind, value)
+    if abs(found) > LONGEST_S:
+        raise ValueError(f"{value!r} is longer than a day")
+    return found
+
 
 BmcMode = Literal["ok", "none", "dead", "lying", "slow", "with-host"]
 """``with-host``: it loses power when the host does."""
@@ -22,11 +62,11 @@ Proofs = Annotated[int, msgspec.Meta(ge=0, le=2)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 
 
-class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """As it is written in a file."""
+class FromFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What is written in a file."""
 
 
-class _Host(_Spec, frozen=True, kw_only=True):
+class _Host(FromFile, frozen=True, kw_only=True):
     """What one host and many alike have in common."""
 
     zone: str = "a"
@@ -63,7 +103,7 @@ class HostsSpec(_Host, frozen=True, kw_only=True):
     """So many of the first hosts are coordinators."""
 
 
-class _Vm(_Spec, frozen=True, kw_only=True):
+class _Vm(FromFile, frozen=True, kw_only=True):
     """What one VM and many alike have in common."""
 
     cpu: str = "2"
@@ -102,7 +142,7 @@ class VmsSpec(_Vm, frozen=True, kw_only=True):
     per_host: Number
 
 
-class WorldSpec(_Spec, frozen=True, kw_only=True):
+class WorldSpec(FromFile, frozen=True, kw_only=True):
     """The whole of it."""
 
     hosts: HostsSpec | tuple[HostSpec, ...] = ()
@@ -117,6 +157,10 @@ class WorldSpec(_Spec, frozen=True, kw_only=True):
     """What storage and network can shut a host out of."""
     latency_s: Seconds = 0.0
     """Of every call to the store, one way."""
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 1
+    """Of a story, unless another one is asked for."""
+    real: bool = False
+    """Whether the tests of the project also play the story on real stores."""
 
 
 def hosts_of(spec: WorldSpec) -> tuple[HostSpec, ...]:

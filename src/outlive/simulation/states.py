@@ -9,8 +9,8 @@ a single word stands for a list with one entry, and null for nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -26,12 +26,11 @@ from outlive.resources import (
 )
 from outlive.resources.documents import Problems
 from outlive.resources.vms import RecoveryPhase
+from outlive.simulation.spec import FromFile
 
 if TYPE_CHECKING:
     from outlive.simulation.world import World
 
-SHOWN_CHARACTERS: Final = 80
-"""How much of a wrong value a complaint shows."""
 _COMPARED: Final = re.compile(r"(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*\Z")
 
 Fact = Callable[[Any], Any]
@@ -146,64 +145,48 @@ def facts_known(subject: str) -> tuple[str, ...]:
     return (*SUBJECTS[subject].facts, "exists", *(("runs",) if subject == "vm" else ()))
 
 
-class States(msgspec.Struct, frozen=True, kw_only=True):
-    """Wanted values: subject → name → fact → value. The fleet has the empty name."""
-
-    wanted: dict[str, dict[str, dict[str, Any]]] = {}
-
-    def names(self, subject: str) -> tuple[str, ...]:
-        """Names that are asked for, of one subject."""
-        return tuple(self.wanted.get(subject, {}))
+Facts = Annotated[dict[str, Any], msgspec.Meta(min_length=1)]
+"""Fact → its wanted value."""
 
 
-def read_states(value: Any, place: str, problems: Problems) -> States:
-    """Wanted states as they are written; what is wrong goes to ``problems``."""
-    if not isinstance(value, dict) or not value:
-        problems.add(place, f"is {shown(value)}", "write what must be seen, such as vm: {vm-1: {on: kvm-2}}")
-        return States()
-    wanted: dict[str, dict[str, dict[str, Any]]] = {}
-    for raw, things in value.items():
-        subject = str(raw)
-        if subject == FLEET:
-            wanted[FLEET] = {"": _facts(facts_known(FLEET), things, f"{place}: {FLEET}", problems)}
-        elif subject not in SUBJECTS:
-            known = ", ".join((*SUBJECTS, FLEET))
-            problems.add(place, f"{subject!r} cannot be looked at", f"there are {known}")
-        elif not isinstance(things, dict):
-            problems.add(f"{place}: {subject}", f"is {shown(things)}", f"write {subject}: {{NAME: {{FACT: value}}}}")
-        else:
-            wanted[subject] = {
-                str(name): _facts(facts_known(subject), facts, f"{place}: {subject} {name}", problems)
-                for name, facts in things.items()
-            }
-    return States(wanted=wanted)
+class States(FromFile, frozen=True, kw_only=True):
+    """Wanted values of named things, and of the fleet."""
+
+    vm: dict[str, Facts] = {}
+    membership: dict[str, Facts] = {}
+    host: dict[str, Facts] = {}
+    coverage: dict[str, Facts] = {}
+    fault: dict[str, Facts] = {}
+    fleet: Facts | None = None
+
+    def each(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """Subject, name and wanted values; the fleet has the empty name."""
+        for subject in SUBJECTS:
+            yield from ((subject, name, facts) for name, facts in getattr(self, subject).items())
+        if self.fleet is not None:
+            yield FLEET, "", self.fleet
 
 
-def _facts(known: tuple[str, ...], value: Any, place: str, problems: Problems) -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
-        problems.add(place, f"is {shown(value)}", f"write facts: {', '.join(known)}")
-        return {}
-    facts: dict[str, Any] = {}
-    for raw, wanted in value.items():
-        # YAML 1.1 reads a bare on as true.
-        fact = "on" if raw is True else str(raw)
-        if fact not in known:
-            problems.add(place, f"{fact!r} is no fact of it", f"there are {', '.join(known)}")
-        facts[fact] = wanted
-    return facts
+def check_facts(states: States, place: str, problems: Problems) -> None:
+    """Every fact is one that can be looked at."""
+    for subject, name, wanted in states.each():
+        known = facts_known(subject)
+        for fact in wanted:
+            if fact not in known:
+                where = f"{place}: {subject} {name}".rstrip()
+                problems.add(where, f"{fact!r} is no fact of it", f"there are {', '.join(known)}")
 
 
 def differences(world: World, states: States) -> list[str]:
     """What is not as wanted, one line each."""
     found: list[str] = []
-    for subject, things in states.wanted.items():
-        for name, wanted in things.items():
-            facts = facts_of(world, subject, name)
-            found += [
-                f"{f'{subject} {name}'.strip()}: {fact} is {_told(facts.get(fact))}, not {_told(value)}"
-                for fact, value in wanted.items()
-                if not matches(value, facts.get(fact))
-            ]
+    for subject, name, wanted in states.each():
+        facts = facts_of(world, subject, name)
+        found += [
+            f"{f'{subject} {name}'.strip()}: {fact} is {_shown(facts.get(fact))}, not {_shown(value)}"
+            for fact, value in wanted.items()
+            if not matches(value, facts.get(fact))
+        ]
     return found
 
 
@@ -225,18 +208,12 @@ def matches(wanted: Any, found: Any) -> bool:
     return bool(wanted == found) and isinstance(wanted, bool) == isinstance(found, bool)
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, tuple | list) and value:
         return f"[{', '.join(map(str, value))}]"
     if isinstance(value, bool):
         return "true" if value else "false"
     return "nothing" if value is None or value in ("", (), []) else str(value)
-
-
-def shown(value: Any) -> str:
-    """A wrong value as a complaint shows it."""
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
 
 
 def facts_of(world: World, subject: str, name: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from outlive.recovery.why import Why, why
 from outlive.resources import Election, Fault, Membership, Resource, VirtualMachine
 from outlive.resources.codec import to_builtins
 from outlive.resources.vms import MigrationPhase
-from outlive.simulation.expectations import Moment, judge_events, judge_summary
+from outlive.simulation.expectations import Moment
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.hypervisors import ACCIDENTS
 from outlive.simulation.inventory import laid_over
@@ -62,6 +62,9 @@ class Ended(NamedTuple):
 class Story:
     """One run of one scenario."""
 
+    tolerance_s = 0.0
+    """So much later than it says everything may come."""
+
     def __init__(
         self,
         scenario: Scenario,
@@ -78,7 +81,6 @@ class Story:
         self.scenario = scenario
         self._asked = why
         self.world = World(scenario.spec, seed=seed, replay=replay, store=store)
-        self._expect = scenario.expect
         self.failed: list[str] = []
         self._told: list[HistoryEvent] = []
         self._everything = everything
@@ -112,9 +114,8 @@ class Story:
     async def _end(self) -> Ended:
         """How it stands now, before the machines are switched off."""
         self.world.judge.rest(self._losses.recent())
-        expect, summary = self._expect, self._summary()
-        self.failed += judge_events(expect, tuple(self.world.history.events))
-        self.failed += judge_summary(expect, summary)
+        summary = self._summary()
+        self.failed += self.scenario.expect.unmet(summary, tuple(self.world.history.events), self.tolerance_s)
         trace = self.world.history.trace_hash()
         told = await why(self.world.store, self._asked) if self._asked else None
         return Ended(summary, tuple(self.failed), tuple(self._told), trace, standing_out(self.world), told)
@@ -122,7 +123,7 @@ class Story:
     async def _run(self) -> None:
         """Acts with a time and moments in the order of time; between them, acts that wait."""
         timed: list[tuple[float, int, Any]] = [(act.at_s, 0, act) for act in self.scenario.acts if act.when is None]
-        timed += [(moment.at_s, 1, moment) for moment in self.scenario.expect.moments]
+        timed += [(moment.at, 1, moment) for moment in self.scenario.expect.at]
         timed.append((self.scenario.until_s, 2, None))
         waiting = [_Waiting(act) for act in self.scenario.acts if act.when is not None]
         for at_s, what, entry in sorted(timed, key=lambda one: one[:2]):
@@ -149,7 +150,7 @@ class Story:
 
     def _look_at(self, moment: Moment) -> None:
         """The time of a moment has come."""
-        self.failed += [f"at {moment.at_s:g} s: {text}" for text in differences(self.world, moment.states)]
+        self.failed += [f"at {moment.at:g} s: {text}" for text in differences(self.world, moment)]
 
     async def _look(self, one: _Waiting) -> None:
         """An act is done once what it waits for was seen, and its time after that has passed."""

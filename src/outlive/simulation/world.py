@@ -7,7 +7,7 @@ verb of a timeline; what they are is in ``outlive.simulation.verbs``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -41,7 +41,6 @@ from outlive.simulation.setup import already_running, resources_of
 from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of
 from outlive.simulation.stores import Author, ProcessStore, Way, WorldStore
 from outlive.simulation.verbs import VERBS
-from outlive.simulation.verbs.arguments import texts
 from outlive.store.faults import FaultRates
 from outlive.store.tables import Write
 
@@ -117,6 +116,13 @@ class World:
             raise BadInput(f"no host is in {name}", remedy="write a failure domain of the cluster, such as rack=r3")
         return found
 
+    def named(self, hosts: Sequence[str]) -> list[SimHost]:
+        """These hosts; ``BadInput`` names one that is not there."""
+        for name in hosts:
+            if name not in self.hosts:
+                raise BadInput(f"there is no host {name}", remedy=f"hosts are {', '.join(self.hosts)}")
+        return [self.hosts[name] for name in hosts]
+
     # Running
 
     async def build(self) -> None:
@@ -149,9 +155,10 @@ class World:
         known = VERBS.get(verb)
         if known is None:
             raise BadInput(f"{verb!r} is no verb", remedy=f"verbs are {', '.join(VERBS)}")
-        hosts = self.domains_of(arguments["domain"]) if "domain" in arguments else texts(arguments, "hosts", "host")
+        one = (arguments["host"],) if arguments.get("host") else ()
+        hosts = self.domains_of(arguments["domain"]) if "domain" in arguments else arguments.get("hosts", one)
         self.history.add("fault", _subject(arguments), sentence(known.sentence, arguments, hosts), loud=True)
-        await known.act(self, arguments)
+        await known.carry_out(self, arguments, hosts)
 
     async def attempt(self, verb: str, arguments: Mapping[str, Any]) -> None:
         """The same; what comes to nothing is told."""

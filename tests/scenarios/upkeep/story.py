@@ -93,9 +93,8 @@ class Story:
         line = (folder / "README").read_text().strip()
         assert "\n" not in line, f"{folder.name}/README is one line"
         cluster = load("cluster.yaml")
-        seed = cluster.pop("seed", 1)
         spec = msgspec.convert(cluster, WorldSpec)
-        story = cls(folder.name, line, spec, seed, load("timeline.yaml") or [], load("expect.yaml"))
+        story = cls(folder.name, line, spec, spec.seed, load("timeline.yaml") or [], load("expect.yaml"))
         for entry in story.timeline:
             verbs = set(entry) - {"at"}
             assert len(verbs) == 1, f"{folder.name}: {entry} is not one verb"

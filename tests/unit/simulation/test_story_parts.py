@@ -13,7 +13,8 @@ from outlive.base.errors import BadInput
 from outlive.node.membership.join import NOBODYS
 from outlive.resources import MemberRecord, Membership, ObjectMeta
 from outlive.resources.documents import Problems
-from outlive.simulation.expectations import Expectations, Share, judge_summary, read_expectations
+from outlive.runtime.units import Duration
+from outlive.simulation.expectations import Expectations, read_expectations
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.narration import grouped, narrate, narrate_end, narrate_guard, sentence
 from outlive.simulation.scenario import Scenario, inventory_scenario, read_scenario
@@ -80,9 +81,13 @@ def test_percentiles_are_values_that_were_seen() -> None:
 
 
 def test_a_share_is_of_those_that_were_lost() -> None:
-    assert Share(0, 100.0).missed(3, 3) == ""
-    assert Share(0, 80.0).missed(3, 4)
-    assert Share(2).missed(1, 9)
+    def unmet(share: str | int, lost: int, took: int) -> list[str]:
+        summary = Summary(seed=1, virtual_s=9, lost=lost, took_s=(7.0,) * took)
+        return Expectations(recovered_within={"8s": share}).unmet(summary, ())
+
+    assert unmet("all", 3, 3) == []
+    assert unmet("80%", 4, 3) == ["recovered within 8s: 3 of 4, less than 80 %"]
+    assert unmet(2, 9, 1) == ["recovered within 8s: 1, fewer than 2"]
 
 
 def test_vms_that_wait_are_expected_by_name_and_reason() -> None:
@@ -90,10 +95,10 @@ def test_vms_that_wait_are_expected_by_name_and_reason() -> None:
     expect = read_expectations({"held": {"vm-a": "no-room"}}, "expect.yaml", problems)
     assert not problems.shown
     waits = Summary(seed=1, virtual_s=9, held_vms=(HeldVm(vm="vm-a", reason="no-room: full", remedy="add a host"),))
-    assert judge_summary(expect, waits) == []
+    assert expect.unmet(waits, ()) == []
     without = Summary(seed=1, virtual_s=9, held_vms=(HeldVm(vm="vm-a", reason="no-room: full"),))
-    assert judge_summary(expect, without) == ["vm-a is held without a remedy"]
-    assert judge_summary(expect, Summary(seed=1, virtual_s=9)) == ["vm-a is not held"]
+    assert expect.unmet(without, ()) == ["vm-a is held without a remedy"]
+    assert expect.unmet(Summary(seed=1, virtual_s=9), ()) == ["vm-a is not held"]
 
 
 @pytest.mark.parametrize(
@@ -185,9 +190,13 @@ def test_all_mistakes_of_a_cluster_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ("{at: 1s, clock: {hosts: [kvm-1], rate: -7}}", "entry 1: clock: rate: -7 is out of range"),
-        ("{at: 1s, store-outage: {for: -7s}}", "entry 1: store-outage: for: -7s is out of range"),
-        ("{at: 1s, lost-answers: {hosts: [kvm-1], rate: 2}}", "rate: 2 is out of range"),
+        ("{at: 1s, clock: {hosts: [kvm-1], rate: -7}}", "entry 1: clock: rate: Expected `float` >= 0.5"),
+        ("{at: 1s, store-outage: {for: -7s}}", "entry 1: store-outage: for: '-7s' is negative"),
+        ("{at: 1s, lost-answers: {hosts: [kvm-1], rate: 2}}", "rate: Expected `float` <= 1.0"),
+        ("{at: 30h, release: {}}", "entry 1: at: '30h' is longer than a day"),
+        ("{at: 1s, power-off: {}}", "power-off: needs one of host, hosts, domain"),
+        ("{at: 1s, bmc: {hosts: [kvm-1], mode: odd}}", "'odd' (arguments of bmc: host, hosts, domain, mode (ok, dead"),
+        ("{at: 1s, power-of: {}}", "'power-of' is no verb (do you mean power-off?)"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(entry: str, words: str) -> None:
@@ -210,7 +219,7 @@ def test_a_vm_that_was_lost_a_moment_before_the_end_is_no_broken_promise() -> No
     host = {"count": 4, "perRack": 0}
     spec = msgspec.convert({"hosts": host, "vms": {"perHost": 1}}, WorldSpec)
     acts = (Act(verb="power-off", arguments={"hosts": ("kvm-4",)}, at_s=10.0),)
-    scenario = Scenario(name="short", line="Short.", spec=spec, acts=acts, expect=Expectations(until_s=12.0))
+    scenario = Scenario(name="short", line="Short.", spec=spec, acts=acts, expect=Expectations(until=Duration(12)))
 
     async def play() -> Ended:
         return await Story(scenario, seed=1, replay="again").play()

@@ -31,7 +31,7 @@ UNDATED = (0, len(CHAIN) - 1)
 
 def told(name: str) -> Why:
     scenario = read_scenario(SCENARIO)
-    ended = run_virtual(Story(scenario, seed=scenario.seed, replay="", why=name).play())
+    ended = run_virtual(Story(scenario, seed=scenario.spec.seed, replay="", why=name).play())
     assert not ended.failed
     assert ended.why is not None
     return ended.why

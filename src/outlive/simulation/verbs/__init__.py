@@ -1,6 +1,6 @@
 """Everything that can happen to a virtual cluster, by the word that timelines use."""
 
 from outlive.simulation.verbs import hardware, operating, software  # noqa: F401 - they enter their verbs
-from outlive.simulation.verbs.arguments import VERBS, Argument, Kind, Verb
+from outlive.simulation.verbs.table import VERBS
 
-__all__ = ["VERBS", "Argument", "Kind", "Verb"]
+__all__ = ["VERBS"]
