@@ -353,10 +353,6 @@ class ConflictIndex(FaultIndex, Journal):
         """Every slot that the VM may join by the rules, in name order. Size and readiness are not looked at."""
         return sorted(self.slot_names[slot] for slot in bits(self.admissible(self._vm_number[vm])))
 
-    def fitting_slots(self, vm: str) -> list[str]:
-        """Every slot that is as large as the VM, in name order."""
-        return sorted(self.slot_names[slot] for slot in bits(self.fitting(self._vm_state[self._vm_number[vm]].size)))
-
     def blocked(self, vm: str) -> frozenset[str]:
         """Units that already occur for the VM: that of its own host, of its slots' and of its co-users'."""
         return frozenset(self.unit_names[unit] for unit in self.blocked_units(self._vm_number[vm]))

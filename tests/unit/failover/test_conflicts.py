@@ -217,7 +217,6 @@ def everything(counters: ConflictIndex, vms: list[str], slots: list[str]) -> dic
         "blocked": {vm: counters.blocked(vm) for vm in vms},
         "counts": {(vm, host): counters.count(vm, host) for vm in vms for host in fleets.hosts(14)},
         "eligible": {vm: counters.eligible_slots(vm) for vm in vms},
-        "fitting": {vm: counters.fitting_slots(vm) for vm in vms},
         "fullest": {
             vm: counters.slot_names[best]
             if (best := counters.fullest(counters.admissible(counters.vm(vm)))) is not None

@@ -136,16 +136,6 @@ class Layout:
             bits &= ~fleet.slot_bit(number)
             yield fleet.slot_names[number]
 
-    def hosting(self, vm: str) -> list[str]:
-        """Slots that are ready, large enough and where placement would have them, whoever is in them; not the VM's."""
-        hosts = self.hosts_of("reuse", vm)
-        mine = set(self.fleet.slots_of(vm))
-        return [
-            name
-            for name in self.fleet.fitting_slots(vm)
-            if name not in mine and self.slots[name].host in hosts and self.slots[name].ready is not False
-        ]
-
     def openable(self, vm: str) -> Iterator[str]:
         """Hosts that can hold a new slot of the VM now, best first; among equals the one with the most free memory."""
         fleet, size = self.fleet, self.size(vm)

@@ -26,8 +26,6 @@ JOINS_TRIED = 48
 """Slots, fullest first, that are tried in the place of one that a VM leaves."""
 OPENS_TRIED = 24
 """Hosts that are tried for a new slot in the place of one that a VM leaves."""
-EJECTIONS_TRIED = 64
-"""Members of other slots that are tried to be moved out of the way of a VM that finds no slot, each to another."""
 SLOTS_MERGED = 64
 """Slots, fewest members first, whose members are tried to be put into others when room is short."""
 SLOTS_EVICTED = 8
@@ -104,9 +102,9 @@ class Ordering:
         self._floors = floors
         self._targets = targets
         self._thrifty = False
-        self._opens = True
-        self._ejects = True
         """Whether VMs may end with less than their targets, down to their floors."""
+        self._opens = True
+        """Whether slots may be opened."""
         self._movers = [vm.id for vm in given.vms if vm.host in self.layout.drained]
 
     def run(self) -> list[Obstacle]:
@@ -275,42 +273,13 @@ class Ordering:
                 continue
             layout.open(vm, host)
             return True
-        return bool(self._ejects and not towards and self._eject(vm, avoid, besides))
-
-    def _eject(self, vm: str, avoid: str, besides: str) -> bool:
-        """Join a slot that a single member keeps the VM from, after that one went to another; or change nothing."""
-        layout, fleet = self.layout, self.layout.fleet
-        own = layout.fleet.topology.unit(layout.host(vm))
-        tried = 0
-        self._ejects = False
-        for slot in sorted(layout.hosting(vm), key=lambda name: (-len(fleet.members(name)), name)):
-            host = layout.slots[slot].host
-            if slot == besides or host == avoid or fleet.count(vm, host) > 0:
-                continue
-            in_the_way = [
-                other
-                for other in fleet.members(slot)
-                if fleet.count(vm, layout.host(other)) > 0 or own in fleet.blocked(other)
-            ]
-            if len(in_the_way) != 1 or tried >= EJECTIONS_TRIED:
-                continue
-            tried += 1
-            mark = layout.mark
-            if self._exchange(in_the_way[0], slot, "") and slot in layout.joinable(vm):
-                layout.join(vm, slot)
-                break
-            layout.undo(mark)
-        else:
-            self._ejects = True
-            return False
-        self._ejects = True
-        return True
+        return False
 
     def _merge(self) -> bool:
         """Put the members of small slots into others, so that there is room; whether anything changed."""
         layout = self.layout
         before = len(layout.steps)
-        self._opens = self._ejects = False
+        self._opens = False
         slots = [name for name in layout.slots if layout.fleet.has_slot(name)]
         order = sorted(slots, key=lambda name: (len(layout.fleet.members(name)), name))
         for slot in order[:SLOTS_MERGED]:
@@ -318,7 +287,7 @@ class Ordering:
             if layout.slots[slot].host in layout.drained or self._dissolve(slot):
                 continue
             layout.undo(mark)
-        self._opens = self._ejects = True
+        self._opens = True
         return len(layout.steps) > before
 
     # What is left.
