@@ -208,12 +208,12 @@ def check_required(
     if not required:
         return
     least: dict[str, tuple[int, str]] = {}
-    for flavor in {vm.flavor for vm in fleet.vms.values()}:
+    for flavor in {spec.flavor for spec in fleet.specs.values()}:
         wanted = [(count, text) for pattern, text, count in required if flavor and pattern.fullmatch(flavor)]
         least[flavor] = max(wanted, default=(0, ""))
     for vm in certificate.vms:
-        located = fleet.vms.get(vm.id)
-        count, text = least.get(located.flavor, (0, "")) if located is not None else (0, "")
-        if located is not None and vm.need < count:
-            message = f"VM {vm.id} of flavor {located.flavor} has need {vm.need}, and {text} asks for {count}"
+        flavor = fleet.specs[vm.id].flavor if vm.id in fleet.specs else ""
+        count, text = least.get(flavor, (0, ""))
+        if vm.need < count:
+            message = f"VM {vm.id} of flavor {flavor} has need {vm.need}, and {text} asks for {count}"
             found.add(Code.BELOW_REQUIRED, message, vm=vm.id, host=vm.host)

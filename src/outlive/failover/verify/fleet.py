@@ -53,16 +53,6 @@ class FleetSlot(msgspec.Struct, frozen=True):
     """Whether it is not said to be otherwise, and its host takes VMs."""
 
 
-class Located(msgspec.Struct, frozen=True, gc=False):
-    """A VM of the fleet."""
-
-    host: str
-    flavor: str
-    project: str
-    level: str
-    """Protection level that it names."""
-
-
 class KeptLevel(msgspec.Struct, frozen=True):
     """A protection level."""
 
@@ -111,12 +101,8 @@ class StateFleet:
         trusting = self.settings is not None and bool(self.settings.failover.trust_hypervisor_location)
         self.reservations: dict[str, Facts] = {found.metadata.name: found for found in of(Reservation)}
         self.hosts = {host.metadata.name: host for host in sorted(hosts, key=lambda one: one.metadata.name)}
-        self.sizes: dict[str, Room] = {}
-        """Located VM → its size."""
-        self.vms: dict[str, Located] = {}
-        """Located VM → what its needs depend on."""
-        self.limits: dict[str, frozenset[str]] = {}
-        """Located VM that may run on some hosts only → these hosts."""
+        self.specs: dict[str, Facts] = {}
+        """Located VM → what it asks for."""
         self.places = self._places(vms, trusting)
         """Located VM → its host."""
         self.unplaced = {vm.metadata.name: vm for vm in vms if self._is_unplaced(vm)}
@@ -142,8 +128,6 @@ class StateFleet:
         first, further = self._sightings()
         self._reported = first.keys()
         places: dict[str, str] = {}
-        known: dict[int, Room] = {}
-        """Objects of equal size share one instance of it."""
         for vm in vms:
             name, assigned = vm.metadata.name, vm.status.assigned
             seen = first.get(name)
@@ -154,15 +138,7 @@ class StateFleet:
             host = seen if trusting and seen is not None else _place(vm.status)
             if seen is None or host == seen or (name, host) in further:
                 places[name] = host
-                spec = vm.spec
-                amounts = spec.resources
-                size = known.get(id(amounts))
-                if size is None:
-                    size = known[id(amounts)] = (amounts.cpu_milli, amounts.memory_bytes)
-                self.sizes[name] = size
-                self.vms[name] = Located(host, spec.flavor, spec.project, spec.protection)
-                if spec.host_limit:
-                    self.limits[name] = frozenset(spec.host_limit)
+                self.specs[name] = vm.spec
         return places
 
     def _is_unplaced(self, vm: Facts) -> bool:
@@ -219,9 +195,8 @@ class StateFleet:
         if running:
             for vm, place in self.places.items():
                 if place in running:
-                    cpu, memory = self.sizes[vm]
-                    running[place][0] += cpu
-                    running[place][1] += memory
+                    running[place][0] += self.specs[vm].resources.cpu_milli
+                    running[place][1] += self.specs[vm].resources.memory_bytes
         return running
 
     def _blocked(self) -> dict[str, list[int]]:

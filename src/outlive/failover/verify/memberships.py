@@ -96,16 +96,16 @@ class Memberships:
 
 def objection(fleet: StateFleet, vm: str, slot: FleetSlot) -> tuple[Code, str] | None:
     """Why the slot does not count for a located VM; ``None`` where it does."""
-    place, recorded, limits = fleet.places[vm], slot.allocations.get(vm), fleet.limits.get(vm)
+    place, recorded, spec = fleet.places[vm], slot.allocations.get(vm), fleet.specs[vm]
     if recorded is None:
         return Code.NOT_A_MEMBER, f"does not list VM {vm}"
     if recorded != place:
         return Code.RECORDED_ELSEWHERE, f"lists VM {vm} as on {recorded} and it runs on {place}"
     if not slot.ready:
         return Code.SLOT_NOT_READY, f"is listed for VM {vm} and not ready"
-    if limits is not None and slot.host not in limits:
+    if spec.host_limit and slot.host not in spec.host_limit:
         return Code.NOT_ALLOWED, f"is listed for VM {vm}, which may not run there by its hostLimit"
-    cpu, memory = fleet.sizes[vm]
+    cpu, memory = spec.resources.cpu_milli, spec.resources.memory_bytes
     if slot.cpu_milli < cpu or slot.memory_bytes < memory:
         return Code.TOO_SMALL, f"holds {size(slot.cpu_milli, slot.memory_bytes)} and VM {vm} needs {size(cpu, memory)}"
     return None

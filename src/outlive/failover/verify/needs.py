@@ -15,7 +15,8 @@ import msgspec
 from outlive.base.patterns import Pattern, compile_pattern
 from outlive.failover.verify.document import CertifiedState
 from outlive.failover.verify.findings import SHOWN, Code, Findings
-from outlive.failover.verify.fleet import KeptSettings, Located, StateFleet
+from outlive.failover.verify.fleet import KeptSettings, StateFleet
+from outlive.resources.digest import Facts
 
 NAMED = 3
 """Short VMs that the sentence names."""
@@ -52,11 +53,11 @@ def shortfall(fleet: StateFleet, certificate: CertifiedState) -> Shortfall:
     needing, short = 0, []
     for vm in certificate.vms:
         required = max(vm.required, vm.need)
-        place = fleet.vms.get(vm.id)
-        if needs is not None and place is not None:
-            kind = (place.level, place.project, place.flavor)
+        spec = fleet.specs.get(vm.id)
+        if needs is not None and spec is not None:
+            kind = (spec.protection, spec.project, spec.flavor)
             if kind not in known:
-                known[kind] = needs.required(place)
+                known[kind] = needs.required(spec)
             required = max(required, min(known[kind], certificate.k))
         needing += required > 0
         if vm.need < required:
@@ -68,8 +69,7 @@ def check_unplaced(fleet: StateFleet, findings: Findings) -> None:
     """A violation for each VM that is to run, may need slots, and is nowhere for certain."""
     needs = _Needs(fleet.settings) if fleet.settings is not None else None
     for name, vm in fleet.unplaced.items():
-        view = Located("", vm.spec.flavor, vm.spec.project, vm.spec.protection)
-        if needs is None or needs.required(view) > 0:
+        if needs is None or needs.required(vm.spec) > 0:
             host = vm.status.assigned.hypervisor
             message = f"VM {name} is to run and is recorded on {host}, and no report of that host confirms it"
             findings.add(Code.UNPLACED, message, vm=name, host=host)
@@ -93,17 +93,17 @@ class _Needs:
         self._projects = [(compile_pattern(text), level) for text, level in protection.projects.items()]
         self._flavors = [(compile_pattern(text), level) for text, level in protection.flavors.items()]
 
-    def required(self, vm: Located) -> int:
+    def required(self, vm: Facts) -> int:
         """Slots of the VM's level where that names any, else the largest count of the patterns for its flavor."""
         level = self._levels.get(self._level(vm))
         if level is not None and level.slots is not None:
             return level.slots
         return max([0, *(count for pattern, count in self._slots if vm.flavor and pattern.fullmatch(vm.flavor))])
 
-    def _level(self, vm: Located) -> str:
+    def _level(self, vm: Facts) -> str:
         """The level that the VM names, else that of its project, else the strongest of its flavor, else the default."""
-        if vm.level in self._levels:
-            return vm.level
+        if vm.protection in self._levels:
+            return str(vm.protection)
         by_project = self._matching(self._projects, vm.project)
         if by_project:
             return by_project[0]
