@@ -16,22 +16,22 @@ from tests.model.rules import Rules
 from tests.model.worlds import CROWD, World
 
 
-def vouches(
+def attests(
     rules: Rules, world: World, doc: Doc, vm: Vm, host: Host, outside: Outside, net: tuple[Write, ...]
 ) -> Iterator[Found]:
     """Somebody says, once, that what a lost Membership ran is off."""
     if "word" in outside.done or len(net) > 1 or (host.power and not world.careless):
         return
     entries = [one for one in vm.holders if one.hypervisor == HOSTS[0]]
-    about = {one.member_uid: one.epoch for one in entries if world.vouched in (one.member_uid, "all")}
-    lost = {uid: epoch for uid, epoch in about.items() if world.vouched != "all" or uid != doc.uid}
+    about = {one.member_uid: one.epoch for one in entries if world.attested in (one.member_uid, "all")}
+    lost = {uid: epoch for uid, epoch in about.items() if world.attested != "all" or uid != doc.uid}
     running = (VM,) if host.domain is not None and lost and all(one.member_uid != doc.uid for one in entries) else ()
     view = AttestView(
         host=HOSTS[0],
         record=doc.record,
         uid=doc.uid,
         lost=lost,
-        only="" if world.vouched == "all" else world.vouched,
+        only="" if world.attested == "all" else world.attested,
         named=(*(one.member_uid for one in entries), *CROWD[: world.crowd]),
         missed=world.missed,
         running=running if world.figures else (),
@@ -54,5 +54,5 @@ def vouches(
         note = "sense: a Membership keeps more lost ones than it has room for, and cannot be written"
     content = Doc(version=0, uid=doc.uid or "uid-1.word", record=plain(outcome.record))
     word = Write("word", "an operator", A_MEMBER, doc.version, content)
-    said = f"Somebody says that what {world.vouched if world.vouched != 'all' else HOSTS[0]} ran is off"
+    said = f"Somebody says that what {world.attested if world.attested != 'all' else HOSTS[0]} ran is off"
     yield said, note, (replace(outside, done=(*outside.done, "word")), (*net, word))

@@ -123,8 +123,8 @@ def actions(rules: Rules, world: World) -> list[Action]:
     if "operator" in world.proofs:
         add(fencing.asserts, (A_MEMBER, A_HOST, OUTSIDE), (OUTSIDE,))
         add(fencing.unplugs, (A_HOST, OUTSIDE), (A_HOST, OUTSIDE))
-    if world.vouched:
-        add(attesting.vouches, (A_MEMBER, THE_VM, A_HOST, OUTSIDE, NET), (OUTSIDE, NET))
+    if world.attested:
+        add(attesting.attests, (A_MEMBER, THE_VM, A_HOST, OUTSIDE, NET), (OUTSIDE, NET))
         add(fencing.unplugs, (A_HOST, OUTSIDE), (A_HOST, OUTSIDE))
     if world.recovery:
         look = (RECOVERY, THE_VM, THE_SLOT, A_MEMBER, B_MEMBER, OUTSIDE)

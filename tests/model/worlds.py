@@ -97,7 +97,7 @@ class World:
     demanded: int = 1
     moves: bool = False
     cuts: bool = False
-    vouched: str = ""
+    attested: str = ""
     """What an operator speaks for: the uid of a Membership, or ``all`` that the first host lost; empty: for nothing."""
     careless: bool = False
     """Whether they have not looked whether the host is off."""

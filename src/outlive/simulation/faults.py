@@ -187,7 +187,7 @@ def _store_faults(draw: Draw, at_s: float) -> None:
 
 
 def _backup(draw: Draw, at_s: float) -> None:
-    """A backup is made and, soon or late, put back; somebody may vouch for it once all hosts have had their time.
+    """A backup is made and, soon or late, put back; somebody may confirm it once all hosts have had their time.
 
     It may lack a host, whose document is then applied again.
     """

@@ -22,7 +22,7 @@ HELD_BACK: Final = (FaultCode.STORM_HOLD, FaultCode.RATE_HOLD)
 ACCEPT_AFTER_S: Final = 90.0
 """So long coordinators have to condemn the machine that was replaced; it may have been the last of them."""
 VOUCH_AFTER_S: Final = 60.0
-"""So long hosts have to register in a restored store before somebody vouches for it."""
+"""So long hosts have to register in a restored store before somebody confirms it."""
 
 
 async def heal(world: World) -> None:
@@ -97,7 +97,7 @@ class Operator:
                 )
         await self._reboot_isolated()
         if world.truth.restored and self._patient(VOUCH_AFTER_S):
-            await self._vouch()
+            await self._confirm()
 
     async def _reboot_isolated(self) -> None:
         """A host that was isolated says that it has to boot."""
@@ -142,14 +142,14 @@ class Operator:
             for vm in self._world.store.all_of(VirtualMachine)
         )
 
-    async def _vouch(self) -> None:
-        """Those that could register have had their time; where some may yet run something, nobody vouches."""
+    async def _confirm(self) -> None:
+        """Those that could register have had their time; where some may yet run something, nobody confirms."""
         world = self._world
         unheard = [host for host in world.hosts.values() if world.truth.forgotten(host.name)]
         idle = not any(host.lives and (host.hypervisor.domains or host.hypervisor.creating) for host in unheard)
-        if unheard and idle and not self._vouched():
+        if unheard and idle and not self._confirmed():
             await self._world.attempt("confirm-incarnation", {})
 
-    def _vouched(self) -> bool:
+    def _confirmed(self) -> bool:
         cluster = self._world.store.look(Cluster, "default")
         return cluster is not None and cluster.spec.confirmed_incarnation == self._world.store.incarnation

@@ -170,7 +170,7 @@ def test_a_host_says_itself_that_later_epochs_of_its_lost_membership_are_over() 
     assert emptied(emptied_, remembered, "a") == emptied_
 
 
-def test_another_machine_may_take_the_place_of_one_that_somebody_vouched_for() -> None:
+def test_another_machine_may_take_the_place_of_one_that_somebody_attested() -> None:
     outcome = join(taken(came_back(record_of(), machine_id="m2")))
     assert outcome.record is not None
     assert outcome.record.machine_id == "m2"

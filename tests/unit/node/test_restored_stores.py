@@ -62,15 +62,15 @@ SAID = OperatorView(host="a", record=CONDEMNED, observer="c", epoch=2, fence="a.
 _replace = msgspec.structs.replace
 
 
-def _vouched(incarnation: str) -> bool:
+def _attested(incarnation: str) -> bool:
     """Whether the guard's word counts in a store of that incarnation."""
     return PROVE_WATCHDOG.attempt(_replace(SILENT, incarnation=incarnation)).refused is None
 
 
 def test_what_a_backup_says_of_a_guard_proves_nothing() -> None:
-    assert _vouched("old")
-    assert _vouched("")
-    assert not _vouched("new")
+    assert _attested("old")
+    assert _attested("")
+    assert not _attested("new")
 
 
 def test_a_host_that_is_proven_dead_in_a_restored_store_has_nothing_left_to_register() -> None:
@@ -416,7 +416,7 @@ async def _restored_without(world: World) -> None:
     await world.do("delete-host", {"host": "kvm-2"})
 
 
-def test_nothing_starts_once_a_host_that_is_not_in_the_backup_has_spoken_until_somebody_vouches() -> None:
+def test_nothing_starts_once_a_host_that_is_not_in_the_backup_has_spoken_until_somebody_attests() -> None:
     async def story(world: World) -> None:
         await _not_in_the_backup(world)
         assert _waits(world) == ("kvm-2",)

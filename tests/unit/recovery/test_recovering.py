@@ -260,7 +260,7 @@ def test_hosts_that_join_for_the_first_time_are_no_restored_backup() -> None:
     play(story)
 
 
-def test_nothing_is_recovered_after_a_restored_backup_until_every_host_has_joined_or_somebody_vouches() -> None:
+def test_nothing_is_recovered_after_a_restored_backup_until_every_host_has_joined_or_somebody_attests() -> None:
     async def story(cloud: RecoveryCloud) -> None:
         await cloud.cluster()
         await cloud.hosts("h1", "h2")

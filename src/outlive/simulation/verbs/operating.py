@@ -177,7 +177,7 @@ async def _release(world: World) -> None:
     )
 
 
-@verb("confirm-incarnation", "somebody vouches for the restored store")
+@verb("confirm-incarnation", "somebody confirms the restored store")
 async def _confirm_incarnation(world: World) -> None:
     incarnation = world.store.incarnation
     await change_spec(world, Cluster, "default", lambda spec: _replace(spec, confirmed_incarnation=incarnation))
