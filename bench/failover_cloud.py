@@ -8,7 +8,7 @@ from collections import Counter
 from outlive.base.random import Random
 from outlive.failover.calls import Caller
 from outlive.failover.model import VmView
-from outlive.failover.offers import InProcessPlacement, Offers, free_capacity, gather_offers, wanted
+from outlive.failover.offers import InProcessPlacement, Offers, claim_of, free_capacity, gather_offers
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.sizing import resolve_size
 from outlive.placement.engine import Engine
@@ -51,10 +51,10 @@ class Cloud:
 
     def offers(self) -> tuple[dict[str, str], Offers]:
         """VM → class, and what placement offers to each class."""
-        wishes = [wanted(vm, self.required[vm.id], resolve_size(vm), with_project=False) for vm in self.vms]
+        claims = [claim_of(vm, self.required[vm.id], resolve_size(vm), with_project=False) for vm in self.vms]
         port = InProcessPlacement(self, self.fleet)
-        offers = asyncio.run(gather_offers(port, Caller(), wishes, requests={}, request_id=""))
-        return {wish.vm.id: wish.offer_class for wish in wishes}, offers
+        offers = asyncio.run(gather_offers(port, Caller(), claims, requests={}, request_id=""))
+        return {one.vm.id: one.need.offer_class for one in claims}, offers
 
     def plan_input(self) -> PlanInput:
         """What ``plan`` is given: includes asking placement once for each class."""

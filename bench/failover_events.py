@@ -24,7 +24,7 @@ from outlive.base.clock import SystemClock
 from outlive.base.logging import configure_logging
 from outlive.base.random import Random
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.offers import Offers, free_amounts, wanted
+from outlive.failover.offers import Offers, claim_of, free_amounts
 from outlive.failover.planner.actions import Action, Join, Open
 from outlive.failover.planner.cleanup import CleanResult, LeaveInput, leave
 from outlive.failover.planner.plan import PlanResult
@@ -97,7 +97,7 @@ class Follower:
         self.take_over(written)
         state = self.state
         missing = [
-            wanted(vm, state.index.misses(name), resolve_size(vm), with_project=False)
+            claim_of(vm, state.index.misses(name), resolve_size(vm), with_project=False)
             for name in touched
             if (vm := state.vms.get(name)) is not None and state.index.misses(name)
         ]

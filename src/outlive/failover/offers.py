@@ -20,7 +20,7 @@ from outlive.base.logging import get_logger
 from outlive.failover.calls import Call, Caller, NoCandidates, common_host, placement_class, with_candidates
 from outlive.failover.fleet import FreeAmounts
 from outlive.failover.model import VmView
-from outlive.failover.planner.actions import Need, Offer
+from outlive.failover.planner.actions import Claim, Need, Offer
 from outlive.failover.ports import PlacementPort
 from outlive.failover.sizing import ResolvedSize
 from outlive.placement.fleet import Fleet
@@ -124,23 +124,10 @@ def free_amounts(fleet: Fleet) -> FreeAmounts:
     return FreeAmounts(names, np.maximum(left, 0))
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A VM that misses slots, with the size of its slots."""
-
-    vm: VmView
-    needed: int
-    size: ResolvedSize
-    offer_class: str
-
-    @property
-    def need(self) -> Need:
-        """As the assignment takes it."""
-        return Need(vm=self.vm.id, needed=self.needed, size=self.size, offer_class=self.offer_class)
-
-
-def wanted(vm: VmView, needed: int, size: ResolvedSize, *, with_project: bool) -> Wanted:
-    """What one VM misses."""
-    return Wanted(vm=vm, needed=needed, size=size, offer_class=placement_class(vm, size, with_project=with_project))
+def claim_of(vm: VmView, needed: int, size: ResolvedSize, *, with_project: bool) -> Claim:
+    """What one VM misses, with the class of its offers."""
+    offer_class = placement_class(vm, size, with_project=with_project)
+    return Claim(vm=vm, need=Need(vm=vm.id, needed=needed, size=size, offer_class=offer_class))
 
 
 class Offers(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +140,7 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
 async def gather_offers(
     port: PlacementPort,
     caller: Caller,
-    missing: Sequence[Wanted],
+    missing: Sequence[Claim],
     *,
     requests: Mapping[str, str],
     request_id: str,
@@ -164,17 +151,17 @@ async def gather_offers(
     Where there is nobody to ask about, nobody is offered: that is an answer, and asking again would not change it.
     ``requests`` has the request id of each VM; a class is asked for under that of its first VM.
     """
-    classes: dict[str, list[Wanted]] = {}
+    classes: dict[str, list[Claim]] = {}
     for one in missing:
-        classes.setdefault(one.offer_class, []).append(one)
+        classes.setdefault(one.need.offer_class, []).append(one)
     limit = asyncio.Semaphore(CALLS_AT_ONCE)
     reuse: dict[str, Offer] = {}
     new: dict[str, Offer] = {}
 
-    async def ask(answers: dict[str, Offer], key: str, build: Callable[..., Call], members: list[Wanted]) -> None:
+    async def ask(answers: dict[str, Offer], key: str, build: Callable[..., Call], members: list[Claim]) -> None:
         first = members[0]
         ignore = common_host([member.vm for member in members])
-        call = build(first.vm, first.size, ignore=ignore, req=requests.get(first.vm.id, ""), greq=request_id)
+        call = build(first.vm, first.need.size, ignore=ignore, req=requests.get(first.vm.id, ""), greq=request_id)
         async with limit:
             answers[key] = await _asked(port, call)
 

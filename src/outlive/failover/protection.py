@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from outlive.base.errors import BadInput, Invalid
-from outlive.base.patterns import compile_pattern
+from outlive.base.patterns import Pattern, compile_pattern
 from outlive.failover.model import VmView
 
 LEVELS_LIMIT: Final = 100
@@ -56,14 +56,6 @@ class ProtectionSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
     """Pattern of projects → level. The first that matches counts, before any flavor."""
 
 
-class Level(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A VM's level; the empty name is that of VMs without one."""
-
-    name: str = ""
-    slots: int | None = None
-    priority: int = 0
-
-
 class Demand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What one VM needs."""
 
@@ -85,96 +77,6 @@ class Demanded(msgspec.Struct, frozen=True, kw_only=True):
     """VM → the level that it names and that there is not."""
 
 
-NO_LEVEL: Final = Level()
-
-
-class Protection:
-    """Levels and their patterns, compiled once."""
-
-    def __init__(self, settings: ProtectionSettings) -> None:
-        """``BadInput`` for a pattern that is malformed; a pattern of a level that there is not gives none."""
-        levels = {
-            name: Level(name=name, slots=one.slots, priority=one.priority) for name, one in settings.levels.items()
-        }
-        self.levels: Mapping[str, Level] = levels
-        self._default = levels.get(settings.default, NO_LEVEL)
-        self._projects = [(compile_pattern(p), levels[name]) for p, name in settings.projects.items() if name in levels]
-        self._flavors = [(compile_pattern(p), levels[name]) for p, name in settings.flavors.items() if name in levels]
-        self._remembered: dict[tuple[str, str, str], Level] = {}
-
-    def of(self, vm: VmView) -> Level:
-        """The VM's level, with the VM's own priority where it has one."""
-        level = self.level_of(vm.level, vm.project, vm.flavor)
-        if vm.priority is None or vm.priority == level.priority:
-            return level
-        return msgspec.structs.replace(level, priority=vm.priority)
-
-    def level_of(self, asked: str, project: str, flavor: str) -> Level:
-        """By the level that the VM itself asks for, else by project, else by flavor, else the default.
-
-        A level that there is not counts as none asked for.
-        """
-        kind = (asked if asked in self.levels else "", project, flavor)
-        known = self._remembered.get(kind)
-        if known is None:
-            if len(self._remembered) >= KINDS_REMEMBERED:
-                self._remembered.clear()
-            known = self._remembered[kind] = self._work_out(*kind)
-        return known
-
-    def _work_out(self, asked: str, project: str, flavor: str) -> Level:
-        if asked:
-            return self.levels[asked]
-        for pattern, level in self._projects:
-            if project and pattern.fullmatch(project):
-                return level
-        found = [level for pattern, level in self._flavors if flavor and pattern.fullmatch(flavor)]
-        return min(found, key=_strongest_first, default=self._default)
-
-
-def _strongest_first(level: Level) -> tuple[int, int, str]:
-    """Among equal priorities the level that asks for more slots, then by name."""
-    return (-level.priority, -(level.slots or 0), level.name)
-
-
-FLAVORS_REMEMBERED = 10_000
-"""Flavor names whose count is remembered; beyond it everything is forgotten and computed again."""
-
-
-class Requirements:
-    """Patterns and their counts, compiled once. A malformed pattern never matches; ``malformed`` says which and why."""
-
-    def __init__(self, patterns: Mapping[str, int]) -> None:
-        self.malformed: dict[str, str] = {}
-        self._compiled = []
-        for pattern, count in patterns.items():
-            try:
-                self._compiled.append((compile_pattern(pattern), count))
-            except BadInput as error:
-                self.malformed[pattern] = error.message
-        self._remembered: dict[str, int] = {}
-
-    def required(self, flavor: str) -> int:
-        """Slots that a VM of this flavor needs: the largest count of any pattern that matches, never below 0."""
-        known = self._remembered.get(flavor)
-        if known is None:
-            known = self._count(flavor)
-            if len(self._remembered) >= FLAVORS_REMEMBERED:
-                self._remembered.clear()
-            self._remembered[flavor] = known
-        return known
-
-    def _count(self, flavor: str) -> int:
-        if not flavor:
-            return 0
-        return max([0, *(count for regex, count in self._compiled if regex.fullmatch(flavor))])
-
-
-def required(flavor: str, patterns: Mapping[str, int]) -> int:
-    """Slots that a VM of this flavor needs under the patterns (glob → count)."""
-    return Requirements(patterns).required(flavor)
-
-
 class Demands:
     """How many slots VMs need and with what priority: where patterns, levels and what VMs ask for meet."""
 
@@ -185,59 +87,95 @@ class Demands:
         *,
         everybody: int | None = None,
     ) -> None:
-        """``everybody``: so many slots for every VM, whatever else is said; for forecasts."""
-        self.protection = Protection(protection)
-        self._requirements = Requirements(patterns)
-        self._everybody = everybody
+        """``everybody``: so many slots for every VM, whatever else is said; for forecasts.
 
-    @property
-    def malformed(self) -> Mapping[str, str]:
+        ``BadInput`` for a malformed pattern of projects or flavors; a pattern of a level that there is not gives none.
+        """
+        self.levels = levels = protection.levels
+        self.malformed: dict[str, str] = {}
         """Malformed patterns of required slots, and why; they never match."""
-        return self._requirements.malformed
+        self._counts: list[tuple[Pattern, int]] = []
+        for pattern, count in patterns.items():
+            try:
+                self._counts.append((compile_pattern(pattern), count))
+            except BadInput as error:
+                self.malformed[pattern] = error.message
+        self._default = protection.default if protection.default in levels else ""
+        self._projects = [(compile_pattern(p), name) for p, name in protection.projects.items() if name in levels]
+        self._flavors = [(compile_pattern(p), name) for p, name in protection.flavors.items() if name in levels]
+        self._everybody = everybody
+        self._remembered: dict[tuple[str, str, str], Demand] = {}
 
     def of(self, vm: VmView) -> Demand:
-        """What this VM needs."""
-        level = self.protection.of(vm)
-        return Demand(required=self._slots(level, vm.flavor), priority=level.priority, level=level.name)
+        """What this VM needs, with its own priority where it has one."""
+        demand = self._of_kind(vm)
+        if vm.priority is None or vm.priority == demand.priority:
+            return demand
+        return msgspec.structs.replace(demand, priority=vm.priority)
 
     def required(self, vm: VmView) -> int:
-        """Slots that this VM needs."""
-        return self.required_by(vm.level, vm.project, vm.flavor)
-
-    def required_by(self, asked: str, project: str, flavor: str) -> int:
-        """Slots that such a VM needs: those of its level, else the largest count of the patterns for its flavor."""
-        return self._slots(self.protection.level_of(asked, project, flavor), flavor)
+        """Slots that this VM needs: those of its level, else the largest count of the patterns for its flavor."""
+        return self._of_kind(vm).required
 
     def priority(self, vm: VmView) -> int:
         """Whose slots come first, and who restarts first: larger is earlier."""
-        return self.protection.of(vm).priority
+        return self._of_kind(vm).priority if vm.priority is None else vm.priority
 
     def among(self, vms: Iterable[VmView]) -> Demanded:
         """What these VMs need."""
-        levels = self.protection.levels
         found = Demanded(required={}, priorities={}, levels={}, unknown={})
-        kinds: dict[tuple[str, str, str], Demand] = {}
         for vm in vms:
-            kind = (vm.level, vm.project if levels else "", vm.flavor)
-            demand = kinds.get(kind)
-            if demand is None:
-                level = self.protection.level_of(*kind)
-                demand = Demand(required=self._slots(level, vm.flavor), priority=level.priority, level=level.name)
-                kinds[kind] = demand
+            demand = self._of_kind(vm)
             if demand.required:
                 found.required[vm.id] = demand.required
             if priority := demand.priority if vm.priority is None else vm.priority:
                 found.priorities[vm.id] = priority
             if demand.level:
                 found.levels[vm.id] = demand.level
-            if vm.level and vm.level not in levels:
+            if vm.level and vm.level not in self.levels:
                 found.unknown[vm.id] = vm.level
         return found
 
-    def _slots(self, level: Level, flavor: str) -> int:
-        if self._everybody is not None:
-            return self._everybody
-        return level.slots if level.slots is not None else self._requirements.required(flavor)
+    def _of_kind(self, vm: VmView) -> Demand:
+        """What VMs of this level, project and flavor need."""
+        kind = (vm.level, vm.project, vm.flavor)
+        known = self._remembered.get(kind)
+        if known is None:
+            if len(self._remembered) >= KINDS_REMEMBERED:
+                self._remembered.clear()
+            name = self._level(*kind)
+            level = self.levels.get(name, LevelSettings())
+            slots = level.slots if self._everybody is None else self._everybody
+            slots = self._count(vm.flavor) if slots is None else slots
+            known = self._remembered[kind] = Demand(required=slots, priority=level.priority, level=name)
+        return known
+
+    def _level(self, asked: str, project: str, flavor: str) -> str:
+        """By the level that the VM itself asks for, else by project, else by flavor, else the default.
+
+        A level that there is not counts as none asked for.
+        """
+        if asked in self.levels:
+            return asked
+        for pattern, level in self._projects:
+            if project and pattern.fullmatch(project):
+                return level
+        found = [level for pattern, level in self._flavors if flavor and pattern.fullmatch(flavor)]
+        return min(found, key=self._strongest_first, default=self._default)
+
+    def _strongest_first(self, name: str) -> tuple[int, int, str]:
+        """Among equal priorities the level that asks for more slots, then by name."""
+        level = self.levels[name]
+        return (-level.priority, -(level.slots or 0), name)
+
+    def _count(self, flavor: str) -> int:
+        """The largest count of any pattern that matches, never below 0."""
+        return max([0, *(count for pattern, count in self._counts if flavor and pattern.fullmatch(flavor))])
+
+
+def required(flavor: str, patterns: Mapping[str, int]) -> int:
+    """Slots that a VM of this flavor needs under the patterns (glob → count)."""
+    return Demands(patterns).required(VmView(id="", host="", flavor=flavor))
 
 
 def restart_order(vms: Iterable[VmView], priorities: Mapping[str, int]) -> list[VmView]:

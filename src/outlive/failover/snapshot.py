@@ -15,7 +15,7 @@ from outlive.failover.calls import Caller, pins_projects
 from outlive.failover.config import FailoverSettings
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.observation import Observation, flavor_groups, observe
-from outlive.failover.offers import InProcessPlacement, Offers, free_capacity, gather_offers, wanted
+from outlive.failover.offers import InProcessPlacement, Offers, claim_of, free_capacity, gather_offers
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.greedy import failure
 from outlive.failover.planner.plan import PlanInput, plan
@@ -227,16 +227,16 @@ async def placement_offers(
     what was gathered is asked, with these ``options`` if any."""
     with_project = pins_projects(gathered.observation.hypervisors)
     views = {vm.id: vm for vm in gathered.vms}
-    requests = [wanted(views[vm], count, gathered.sizes[vm], with_project=with_project) for vm, count in needed.items()]
+    claims = [claim_of(views[vm], count, gathered.sizes[vm], with_project=with_project) for vm, count in needed.items()]
     offers = await gather_offers(
         placement or InProcessPlacement(_Local(gathered.engine, options), gathered.fleet),
         Caller(profile=gathered.settings.upkeep.profile, beside_slots=beside_slots),
-        requests,
+        claims,
         requests={},
         request_id="",
         with_new=with_new,
     )
-    return {one.vm.id: one.offer_class for one in requests}, offers
+    return {one.vm.id: one.need.offer_class for one in claims}, offers
 
 
 def _needed(gathered: Snapshot, *, everybody: bool) -> dict[str, int]:

@@ -14,7 +14,7 @@ import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.failover.config import FailoverConfig, FailoverSettings, FailoverUpkeepSettings
-from outlive.failover.protection import ProtectionSettings, Requirements, check_protection
+from outlive.failover.protection import Demands, ProtectionSettings, check_protection
 from outlive.node.vm.context import NodeSettings
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.election import ROUNDS_LEAST
@@ -102,7 +102,7 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
 def check_requirements(failover: FailoverConfig) -> None:
     """``BadInput`` for a malformed pattern or a negative count."""
     place = "failover.flavorFailoverRequirements"
-    for pattern, why in Requirements(failover.requirements).malformed.items():
+    for pattern, why in Demands(failover.requirements).malformed.items():
         raise BadInput(why, place=f"{place}.{pattern}", remedy="see docs/reference/failover-rules.md#patterns")
     for pattern, count in failover.requirements.items():
         if count < 0:

@@ -6,7 +6,7 @@ from tests.support.loops import run
 
 from outlive.failover.calls import Call, Caller
 from outlive.failover.model import VmView
-from outlive.failover.offers import WithCandidates, gather_offers, wanted
+from outlive.failover.offers import WithCandidates, claim_of, gather_offers
 from outlive.failover.planner.actions import Fail, Need, Offer
 from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.sizing import resolve_size
@@ -65,6 +65,6 @@ def test_a_host_that_nobody_knows_has_no_room():
 def test_where_there_is_nobody_to_ask_about_nobody_is_offered():
     """That is an answer, no failure of placement: asking again would not change it."""
     port = WithCandidates(Answering(Offer(error="must not be asked")), Fleet())
-    wishes = [wanted(VM, 1, SIZE, with_project=False)]
-    offers = run(gather_offers(port, Caller(), wishes, requests={}, request_id=""))
+    claims = [claim_of(VM, 1, SIZE, with_project=False)]
+    offers = run(gather_offers(port, Caller(), claims, requests={}, request_id=""))
     assert [*offers.new.values(), *offers.reuse.values()] == [Offer(), Offer()]

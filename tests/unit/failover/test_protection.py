@@ -14,7 +14,6 @@ from outlive.failover.protection import (
     PATTERNS_LIMIT,
     Demand,
     Demands,
-    Protection,
     ProtectionSettings,
     check_protection,
     check_vm_protection,
@@ -33,7 +32,7 @@ def vm(**fields: Any) -> VmView:
 
 
 def level(view: VmView, **changes: Any) -> str:
-    return Protection(settings(**changes)).of(view).name
+    return Demands({}, settings(**changes)).of(view).level
 
 
 def test_without_settings_everybody_has_priority_zero_and_what_the_flavor_asks_for() -> None:

@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.failover.protection import Requirements, required
+from outlive.failover.model import VmView
+from outlive.failover.protection import Demands, required
+
+
+def of_flavor(flavor: str) -> VmView:
+    return VmView(id="v", host="h1", flavor=flavor)
 
 
 @pytest.mark.parametrize(
@@ -31,11 +36,11 @@ def test_the_largest_count_of_any_matching_pattern_counts(flavor: str, patterns:
 
 
 def test_a_malformed_pattern_is_skipped_and_named_and_the_others_still_count():
-    requirements = Requirements({"[": 9, "std*": 1, "x\\": 9})
-    assert requirements.required("std_1") == 1
-    assert sorted(requirements.malformed) == ["[", "x\\"]
+    demands = Demands({"[": 9, "std*": 1, "x\\": 9})
+    assert demands.required(of_flavor("std_1")) == 1
+    assert sorted(demands.malformed) == ["[", "x\\"]
 
 
 def test_counts_are_remembered_without_bound_problems():
-    requirements = Requirements({"*": 1})
-    assert all(requirements.required(f"f{i}") == 1 for i in range(20_005))
+    demands = Demands({"*": 1})
+    assert all(demands.required(of_flavor(f"f{i}")) == 1 for i in range(20_005))

@@ -16,8 +16,8 @@ from outlive.failover.check import CheckInput, check
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.fleet import FreeAmounts
 from outlive.failover.model import VmView
-from outlive.failover.offers import Offers, Wanted, wanted
-from outlive.failover.planner.actions import Action, Fail, Join, Offer, Open
+from outlive.failover.offers import Offers, claim_of
+from outlive.failover.planner.actions import Action, Claim, Fail, Join, Offer, Open
 from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.planner.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave
 from outlive.failover.ports import Inline
@@ -149,18 +149,18 @@ class World:
         groups = groups_of(views.values(), dict.fromkeys(views, 2))
         return barred(views[action.vm], action.host, slots, self.state.topology(), groups)
 
-    def wanted(self, names: list[str]) -> list[Wanted]:
+    def claims(self, names: list[str]) -> list[Claim]:
         state = self.state
         return [
-            wanted(view, missing, resolve_size(view), with_project=False)
+            claim_of(view, missing, resolve_size(view), with_project=False)
             for name in names
             if (view := state.vms.get(name)) is not None and (missing := state.index.misses(name))
         ]
 
     def serve(self, names: list[str], free: FreeAmounts = ROOMY, offer: Offer = EVERYWHERE) -> list[Action]:
-        classes = {one.offer_class for one in self.wanted(names)}
+        classes = {one.need.offer_class for one in self.claims(names)}
         offers = Offers(reuse=dict.fromkeys(classes, offer), new=dict.fromkeys(classes, offer))
-        return self.assigner.assign(self.wanted(names), Terms(offers, free))
+        return self.assigner.assign(self.claims(names), Terms(offers, free))
 
     def members(self, name: str) -> dict[str, str]:
         failover = self.slots[name].status.failover_reservation

@@ -154,15 +154,15 @@ def shares(amount: int, weights: Sequence[int]) -> list[int]:
 
 def costs_of(gathered: Snapshot, covered: CoverageResult) -> CostResult:
     """The cost of the slots that are there; ``covered`` is the coverage that they give."""
-    observation, protection = gathered.observation, gathered.demands.protection
+    observation, demands = gathered.observation, gathered.demands
     needing = [vm for vm in observation.vms if gathered.required.get(vm.id, 0) > 0]
     uncovered = {one.vm for one in covered.uncovered}
     where = {vm.id: vm.host for vm in observation.vms}
     levels = tolerances(needing, observation.slots, where, gathered.topology.units)
-    table = CostTable({name: level.priority for name, level in protection.levels.items()})
+    table = CostTable({name: level.priority for name, level in demands.levels.items()})
     for vm in observation.vms:
         need, served = gathered.required.get(vm.id, 0), vm.id not in uncovered
-        table.add_vm(vm, protection.of(vm).name, need, covered=served, tolerance=levels.get(vm.id))
+        table.add_vm(vm, demands.of(vm).level, need, covered=served, tolerance=levels.get(vm.id))
     for slot in observation.slots:
         table.add_slot(slot)
     return table.result()

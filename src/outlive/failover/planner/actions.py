@@ -83,6 +83,21 @@ class Need(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Key of the offers that were asked for VMs of its kind: flavor, zone, project."""
 
 
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A VM that misses slots, and its turn to be served."""
+
+    vm: VmView
+    need: Need
+    present: int = 0
+    """Slots that it has."""
+    priority: int = 0
+
+    def after(self, got: int) -> Claim:
+        """What is left of it once the VM got so many slots."""
+        need = msgspec.structs.replace(self.need, needed=self.need.needed - got)
+        return msgspec.structs.replace(self, need=need, present=self.present + got)
+
+
 class Join(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="join", tag_field="action"):
     """Put the VM into an existing slot."""
 

@@ -13,9 +13,9 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.failover.fleet import Fleet
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
+from outlive.failover.planner.actions import Action, Claim, Fail, Join, Need, Offer, Open
 from outlive.failover.planner.greedy import Greedy
-from outlive.failover.planner.selection import Turn, presence, serve_all
+from outlive.failover.planner.selection import presence, serve_all
 from outlive.failover.separation import ServerGroup
 from outlive.failover.topology import Topology
 
@@ -68,10 +68,8 @@ class AssignResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     failed: int = 0
 
 
-def assign(given: AssignInput, *, most_members: int = 0) -> AssignResult:
+def assign(given: AssignInput) -> AssignResult:
     """Serve every need in order; each VM ends with the slots it misses or with one ``Fail``.
-
-    ``most_members``: nobody joins a slot that has so many; 0: no limit. Only for planning a whole fleet.
 
     The VM that is served counts with its current location, everybody else with the recorded one. ``BadInput`` for a
     need of a VM that is not in ``vms``, and for two slots of one name.
@@ -81,53 +79,31 @@ def assign(given: AssignInput, *, most_members: int = 0) -> AssignResult:
     unknown = next((need.vm for need in given.needs if need.vm not in vms), None)
     if unknown is not None:
         raise BadInput(f"need of VM {unknown!r}, which is not in vms", remedy="give every VM that needs slots")
-    present = presence(given.vms, slots)
-    turns = [
-        Turn(
-            vm=vms[need.vm],
-            needed=need.needed,
-            present=present.get(need.vm, 0),
-            priority=given.priorities.get(need.vm, 0),
-        )
+    present, priorities = presence(given.vms, slots), given.priorities
+    claims = [
+        Claim(vm=vms[need.vm], need=need, present=present.get(need.vm, 0), priority=priorities.get(need.vm, 0))
         for need in given.needs
     ]
-    needs = {need.vm: need for need in given.needs}
-    serving, actions = serve_all(turns, lambda: _Serving(_greedy(given, slots, most_members), needs))
+
+    def begin() -> Greedy:
+        fleet = Fleet.build(slots, topology=given.topology)
+        fleet.separation.take(given.groups)
+        greedy = Greedy(
+            fleet,
+            reuse=given.reuse,
+            new=given.new,
+            free=given.free,
+            hosts=given.hosts,
+            one_new_per_host=given.one_new_per_host,
+            key_prefix=given.key_prefix,
+        )
+        greedy.close(given.excluded_slots)
+        greedy.mark_new(given.used_hosts)
+        return greedy
+
+    greedy, actions = serve_all(claims, begin)
     joined = {action.slot for action in actions if isinstance(action, Join)}
-    return result_of([slot for slot in slots if slot.name in joined], actions, serving.greedy.opened)
-
-
-class _Serving:
-    """A greedy assignment and what each VM needs."""
-
-    def __init__(self, greedy: Greedy, needs: Mapping[str, Need]) -> None:
-        self.greedy = greedy
-        self._needs = needs
-
-    def give(self, vm: VmView, needed: int, *, worded: bool) -> list[Action]:
-        """So many slots for the VM."""
-        need = self._needs[vm.id]
-        if need.needed != needed:
-            need = msgspec.structs.replace(need, needed=needed)
-        return self.greedy.serve(vm, need, worded=worded)
-
-
-def _greedy(given: AssignInput, slots: Sequence[SlotView], most_members: int) -> Greedy:
-    index = Fleet.build(slots, topology=given.topology)
-    index.separation.take(given.groups)
-    greedy = Greedy(
-        index,
-        reuse=given.reuse,
-        new=given.new,
-        free=given.free,
-        hosts=given.hosts,
-        one_new_per_host=given.one_new_per_host,
-        key_prefix=given.key_prefix,
-        most_members=most_members,
-    )
-    greedy.close(given.excluded_slots)
-    greedy.mark_new(given.used_hosts)
-    return greedy
+    return result_of([slot for slot in slots if slot.name in joined], actions, greedy.opened)
 
 
 def result_of(before: Sequence[SlotView], actions: Sequence[Action], opened: Mapping[str, SlotView]) -> AssignResult:

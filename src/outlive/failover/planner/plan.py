@@ -16,10 +16,22 @@ import msgspec
 from outlive.failover.analysis.bound import BoundInput, bound
 from outlive.failover.fleet import Fleet, FreeAmounts, held_by
 from outlive.failover.model import HostView, SlotView
-from outlive.failover.planner.actions import Action, Join, Need, Open, PlanInput, new_slot, offered, opening
-from outlive.failover.planner.assign import AssignInput, assign
+from outlive.failover.planner.actions import (
+    Action,
+    Claim,
+    Fail,
+    Join,
+    Need,
+    Open,
+    PlanInput,
+    new_slot,
+    offered,
+    opening,
+)
+from outlive.failover.planner.assign import result_of
+from outlive.failover.planner.greedy import Greedy
 from outlive.failover.planner.packing import layers, pack
-from outlive.failover.planner.selection import Missing, SelectInput, Turn, presence, select, shortfalls
+from outlive.failover.planner.selection import Missing, SelectInput, presence, select, serve_all, shortfalls
 from outlive.failover.rules import serves
 from outlive.failover.separation import ServerGroup, groups_of
 
@@ -56,6 +68,19 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     without_search: Reserves | None = None
     """What the plan that the search began with reserves; only where there was a search."""
 
+    @classmethod
+    def of(cls, actions: Sequence[Action], slots: Sequence[SlotView], *, missing: int) -> PlanResult:
+        """These actions, counted, and what they lead to."""
+        kinds = Counter(map(type, actions))
+        return cls(
+            actions=tuple(actions),
+            slots=tuple(slots),
+            missing=missing,
+            reused=kinds[Join],
+            created=kinds[Open],
+            failed=kinds[Fail],
+        )
+
 
 def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> PlanResult:
     """Serve every VM that misses slots, in the order of service.
@@ -75,18 +100,28 @@ def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> 
         )
     ).selected
     vms = {vm.id: vm for vm in given.vms}
-    turns = [
-        Turn(vm=vms[one.vm], needed=one.needed, present=one.present, priority=given.priorities.get(one.vm, 0))
+    claims = [
+        Claim(
+            vm=vms[one.vm],
+            need=Need(
+                vm=one.vm,
+                needed=one.needed,
+                size=given.size_of(vms[one.vm]),
+                offer_class=given.classes.get(one.vm, ""),
+            ),
+            present=one.present,
+            priority=given.priorities.get(one.vm, 0),
+        )
         for one in chosen
     ]
-    layered = _layered(given, slots, turns)
+    layered = _layered(given, slots, claims)
     if layered is not None and _is_least(given, layered):
         return layered
-    tried = [_greedy_plan(given, slots, turns, most) for most in _limits(given, chosen)]
+    tried = [_greedy_plan(given, slots, claims, most) for most in _limits(given, chosen)]
 
     def cost(one: PlanResult) -> Any:
         return (
-            shortfalls(turns, one.actions),
+            shortfalls(claims, one.actions),
             one.failed,
             sum(slot.memory_bytes for slot in one.slots),
             len(one.slots),
@@ -95,11 +130,11 @@ def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> 
     best = min(tried, key=cost)
     if layered is not None:
         return min(layered, best, key=cost)
-    if given.effort_s <= 0 or not _may_pack(given, turns):
+    if given.effort_s <= 0 or not _may_pack(given, claims):
         return best
     better, cut_short = pack(given, slots, best.slots, still=_bound_vms(given), keep_going=keep_going)
     promised = Counter(member for slot in best.slots for member in slot.members)
-    packed = _carried_out(given, slots, better, turns, promised) if better else None
+    packed = _carried_out(given, slots, better, claims, promised) if better else None
     least = min(best, packed, key=cost) if packed is not None else best
     return msgspec.structs.replace(least, cut_short=cut_short, without_search=reserves(best.slots))
 
@@ -125,20 +160,20 @@ def shortfalls_of(given: PlanInput, slots: Iterable[SlotView]) -> tuple[tuple[in
     return tuple(found[priority] for priority in sorted(found, reverse=True))
 
 
-def _may_pack(given: PlanInput, turns: Sequence[Turn]) -> bool:
+def _may_pack(given: PlanInput, claims: Sequence[Claim]) -> bool:
     """Whether packing knows everything that binds this plan."""
-    return given.packing and not given.one_new_per_host and bool(turns)
+    return given.packing and not given.one_new_per_host and bool(claims)
 
 
-def _layered(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn]) -> PlanResult | None:
+def _layered(given: PlanInput, slots: list[SlotView], claims: Sequence[Claim]) -> PlanResult | None:
     """The plan in layers, where nobody needs more than one slot and everybody gets it this way."""
-    if not _may_pack(given, turns) or any(turn.needed > 1 or turn.present for turn in turns):
+    if not _may_pack(given, claims) or any(claim.need.needed > 1 or claim.present for claim in claims):
         return None
     members = {member for slot in slots for member in slot.members}
-    if _bound_vms(given) or any(turn.vm.id in members for turn in turns):
+    if _bound_vms(given) or any(claim.vm.id in members for claim in claims):
         return None
-    found = layers(given, slots, [turn.vm for turn in turns])
-    return _carried_out(given, slots, found, turns, {turn.vm.id: 1 for turn in turns}) if found else None
+    found = layers(given, slots, [claim.vm for claim in claims])
+    return _carried_out(given, slots, found, claims, {claim.vm.id: 1 for claim in claims}) if found else None
 
 
 def _is_least(given: PlanInput, result: PlanResult) -> bool:
@@ -162,7 +197,7 @@ def _carried_out(
     given: PlanInput,
     before: Sequence[SlotView],
     found: Sequence[SlotView],
-    turns: Sequence[Turn],
+    claims: Sequence[Claim],
     promised: Mapping[str, int],
 ) -> PlanResult | None:
     """The plan that leads to the slots that packing found, with one more try for those whom it gave too little.
@@ -178,22 +213,11 @@ def _carried_out(
     if any(has[vm] < count for vm, count in promised.items()):
         return None
     got = Counter(action.vm for action in work.actions)
-    left = [
-        msgspec.structs.replace(turn, needed=turn.needed - got[turn.vm.id], present=turn.present + got[turn.vm.id])
-        for turn in turns
-        if turn.needed > got[turn.vm.id]
-    ]
+    left = [claim.after(got[claim.vm.id]) for claim in claims if claim.need.needed > got[claim.vm.id]]
     later = PlanResult(slots=tuple(slots))
     if left:
         later = _greedy_plan(msgspec.structs.replace(given, free=work.fleet.free_table(given.free)), slots, left, 0)
-    return PlanResult(
-        actions=(*work.actions, *later.actions),
-        slots=later.slots,
-        missing=len(turns),
-        reused=later.reused + sum(isinstance(action, Join) for action in work.actions),
-        created=later.created + sum(isinstance(action, Open) for action in work.actions),
-        failed=later.failed,
-    )
+    return PlanResult.of((*work.actions, *later.actions), later.slots, missing=len(claims))
 
 
 class _Execution:
@@ -285,38 +309,22 @@ def _limits(given: PlanInput, chosen: Sequence[Missing]) -> list[int]:
     return [0, *limits] if memberships <= SMALL_MEMBERSHIPS else limits
 
 
-def _greedy_plan(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn], most_members: int) -> PlanResult:
-    done = assign(
-        AssignInput(
-            slots=tuple(slots),
-            vms=given.vms,
-            needs=tuple(
-                Need(
-                    vm=turn.vm.id,
-                    needed=turn.needed,
-                    size=given.size_of(turn.vm),
-                    offer_class=given.classes.get(turn.vm.id, ""),
-                )
-                for turn in turns
-            ),
-            priorities=given.priorities,
+def _greedy_plan(given: PlanInput, slots: Sequence[SlotView], claims: Sequence[Claim], most_members: int) -> PlanResult:
+    """``most_members``: nobody joins a slot that has so many; 0: no limit."""
+    ranked, groups = sorted(slots, key=lambda slot: slot.name), _groups(given)
+
+    def begin() -> Greedy:
+        fleet = Fleet.build(ranked, topology=given.topology)
+        fleet.separation.take(groups)
+        return Greedy(
+            fleet,
             reuse=given.reuse,
             new=given.new,
             free=given.free,
             hosts=given.hosts,
             one_new_per_host=given.one_new_per_host,
-            groups=_groups(given),
-            topology=given.topology,
-        ),
-        most_members=most_members,
-    )
-    changed = {slot.name: slot for slot in done.slots}
-    after = [changed.pop(slot.name, slot) for slot in slots]
-    return PlanResult(
-        actions=done.actions,
-        slots=(*after, *changed.values()),
-        missing=len(turns),
-        reused=done.reused,
-        created=done.created,
-        failed=done.failed,
-    )
+            most_members=most_members,
+        )
+
+    greedy, actions = serve_all(claims, begin)
+    return PlanResult.of(actions, result_of(slots, actions, greedy.opened).slots, missing=len(claims))

@@ -27,7 +27,7 @@ from outlive.failover.check import CheckInput, check
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.fleet import Fleet, FreeAmounts, held_by
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open, offered, opening
+from outlive.failover.planner.actions import Action, Join, Leave, Open, offered, opening
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan, shortfalls_of
 from outlive.failover.rules import may_run_on
 from outlive.failover.separation import groups_of
@@ -259,12 +259,4 @@ class _Switching:
         """With what can be added for those who still miss slots, and why the others get nothing."""
         free = self._fleet.free_table(self._given.free)
         later = plan(msgspec.structs.replace(self._given, slots=slots, free=free, packing=False, effort_s=0.0))
-        actions = (*self._actions, *later.actions)
-        return PlanResult(
-            actions=actions,
-            slots=later.slots,
-            missing=missing,
-            reused=sum(isinstance(one, Join) for one in actions),
-            created=sum(isinstance(one, Open) for one in actions),
-            failed=sum(isinstance(one, Fail) for one in actions),
-        )
+        return PlanResult.of((*self._actions, *later.actions), later.slots, missing=missing)

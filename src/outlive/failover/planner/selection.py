@@ -14,12 +14,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Final, Protocol, TypeGuard, TypeVar
+from typing import Final, TypeGuard
 
 import msgspec
 
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.actions import Action, Fail, Open
+from outlive.failover.planner.actions import Action, Claim, Fail, Open
+from outlive.failover.planner.greedy import Greedy
 from outlive.failover.rules import serves
 from outlive.resources.reasons import CoverageReason
 
@@ -141,39 +142,16 @@ class Way(enum.IntEnum):
     """The same, the largest first, however many slots they have."""
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """A VM that misses slots."""
-
-    vm: VmView
-    needed: int
-    present: int
-    priority: int = 0
-
-
-class Server(Protocol):
-    """A state to serve from, changed by each VM that is served."""
-
-    def give(self, vm: VmView, needed: int, *, worded: bool) -> list[Action]:
-        """So many slots for the VM, as far as possible; the last action is ``Fail`` where it is not.
-
-        Without ``worded`` the failure need not say more than whether another order of service might avoid it.
-        """
-        ...
-
-
-S = TypeVar("S", bound=Server)
-
-
-def serve_all(turns: Sequence[Turn], begin: Callable[[], S]) -> tuple[S, list[Action]]:
+def serve_all(claims: Sequence[Claim], begin: Callable[[], Greedy]) -> tuple[Greedy, list[Action]]:
     """Serve everybody, in the given order; each VM ends with what it misses or with one ``Fail``.
 
     ``begin`` makes the state to serve from, anew for each attempt.
     """
-    groups = [list(group) for _, group in groupby(turns, key=lambda turn: turn.priority)]
-    few = sum(turn.needed for turn in turns) <= MANY_SLOTS
+    groups = [list(group) for _, group in groupby(claims, key=lambda claim: claim.priority)]
+    few = sum(claim.need.needed for claim in claims) <= MANY_SLOTS
     other_ways = [_other_ways(group, few=few, alone=len(groups) == 1) for group in groups]
     worded = not any(other_ways)
-    server, actions = _attempt(groups, begin(), {}, worded=worded)
+    greedy, actions = _attempt(groups, begin(), {}, worded=worded)
     ways: dict[int, Way] = {}
     for _ in range(min(len(groups), GROUPS_TRIED if few else 1)):
         number = _first_failing(groups, other_ways, actions, ways)
@@ -182,34 +160,34 @@ def serve_all(turns: Sequence[Turn], begin: Callable[[], S]) -> tuple[S, list[Ac
         ways[number] = Way.AT_ONCE
         best = (*shortfall(groups[number], actions), Way.AT_ONCE)
         for way in other_ways[number]:
-            told = way is Way.ROUNDS  # kept wherever no other way is better
-            other, others = _attempt(groups, begin(), {**ways, number: way}, worded=told)
+            says_why = way is Way.ROUNDS  # kept wherever no other way is better
+            other, others = _attempt(groups, begin(), {**ways, number: way}, worded=says_why)
             found = (*shortfall(groups[number], others), way)
             if found < best:
-                best, server, actions, ways[number], worded = found, other, others, way, told
+                best, greedy, actions, ways[number], worded = found, other, others, way, says_why
     if not worded and any(map(_for_room, actions)):
-        server, actions = _attempt(groups, begin(), ways)
-    return server, _asked_again(turns, server, actions)
+        greedy, actions = _attempt(groups, begin(), ways)
+    return greedy, _asked_again(claims, greedy, actions)
 
 
-def _other_ways(group: Sequence[Turn], *, few: bool, alone: bool) -> list[Way]:
+def _other_ways(group: Sequence[Claim], *, few: bool, alone: bool) -> list[Way]:
     """Ways that may give the VMs of one priority anything else than each all that it misses at its turn."""
     ways = []
-    if len(group) > 1 and not (alone and all(turn.needed == 1 for turn in group)):
+    if len(group) > 1 and not (alone and all(claim.need.needed == 1 for claim in group)):
         ways.append(Way.ROUNDS)
     if few and sorted(group, key=_size) != list(group):
         ways.append(Way.LARGEST)
     return ways
 
 
-def _asked_again(turns: Sequence[Turn], server: Server, actions: Sequence[Action]) -> list[Action]:
+def _asked_again(claims: Sequence[Claim], greedy: Greedy, actions: Sequence[Action]) -> list[Action]:
     """Those who failed before others opened slots ask once more at the end: they may join these."""
     opened = max((place for place, action in enumerate(actions) if isinstance(action, Open)), default=-1)
     failed = {action.vm: action.missing for action in actions[: opened + 1] if _for_room(action)}
     kept = [action for action in actions if not (isinstance(action, Fail) and action.vm in failed)]
-    for turn in turns:
-        if turn.vm.id in failed:
-            kept += server.give(turn.vm, failed[turn.vm.id], worded=True)
+    for claim in claims:
+        if claim.vm.id in failed:
+            kept += _serve(greedy, claim, failed[claim.vm.id], worded=True)
     return kept
 
 
@@ -218,76 +196,82 @@ def _for_room(action: Action) -> TypeGuard[Fail]:
     return isinstance(action, Fail) and action.reason not in _NOT_FOR_ROOM
 
 
-def shortfall(turns: Sequence[Turn], actions: Sequence[Action]) -> tuple[int, int]:
+def shortfall(claims: Sequence[Claim], actions: Sequence[Action]) -> tuple[int, int]:
     """VMs that end without any slot, and slots that are missing, of these VMs after these actions."""
-    got = dict.fromkeys((turn.vm.id for turn in turns), 0)
+    got = dict.fromkeys((claim.vm.id for claim in claims), 0)
     for action in actions:
         if not isinstance(action, Fail) and action.vm in got:
             got[action.vm] += 1
-    bare = sum(turn.present + got[turn.vm.id] == 0 for turn in turns)
-    return bare, sum(turn.needed - got[turn.vm.id] for turn in turns)
+    bare = sum(claim.present + got[claim.vm.id] == 0 for claim in claims)
+    return bare, sum(claim.need.needed - got[claim.vm.id] for claim in claims)
 
 
-def shortfalls(turns: Sequence[Turn], actions: Sequence[Action]) -> tuple[tuple[int, int], ...]:
+def shortfalls(claims: Sequence[Claim], actions: Sequence[Action]) -> tuple[tuple[int, int], ...]:
     """The same by priority, the highest first: the smaller of two is the better outcome."""
-    by_priority: dict[int, list[Turn]] = {}
-    for turn in turns:
-        by_priority.setdefault(turn.priority, []).append(turn)
+    by_priority: dict[int, list[Claim]] = {}
+    for claim in claims:
+        by_priority.setdefault(claim.priority, []).append(claim)
     return tuple(shortfall(by_priority[priority], actions) for priority in sorted(by_priority, reverse=True))
 
 
 def _first_failing(
-    groups: Sequence[Sequence[Turn]], ways: Sequence[Sequence[Way]], actions: Sequence[Action], tried: Collection[int]
+    groups: Sequence[Sequence[Claim]], ways: Sequence[Sequence[Way]], actions: Sequence[Action], tried: Collection[int]
 ) -> int | None:
     """The first group that has other ways, not tried yet, in which somebody failed for want of room or hosts."""
     failed = {action.vm for action in actions if _for_room(action)}
     for number, group in enumerate(groups):
-        if number not in tried and ways[number] and any(turn.vm.id in failed for turn in group):
+        if number not in tried and ways[number] and any(claim.vm.id in failed for claim in group):
             return number
     return None
 
 
 def _attempt(
-    groups: Sequence[Sequence[Turn]], server: S, ways: Mapping[int, Way], *, worded: bool = True
-) -> tuple[S, list[Action]]:
+    groups: Sequence[Sequence[Claim]], greedy: Greedy, ways: Mapping[int, Way], *, worded: bool = True
+) -> tuple[Greedy, list[Action]]:
     actions: list[Action] = []
     for number, group in enumerate(groups):
         way = ways.get(number, Way.AT_ONCE)
         if way is Way.ROUNDS:
-            actions += _rounds(group, server, worded=worded)
+            actions += _rounds(group, greedy, worded=worded)
             continue
-        for turn in sorted(group, key=_size) if way is Way.LARGEST else group:
-            actions += server.give(turn.vm, turn.needed, worded=worded)
-    return server, actions
+        for claim in sorted(group, key=_size) if way is Way.LARGEST else group:
+            actions += _serve(greedy, claim, claim.need.needed, worded=worded)
+    return greedy, actions
 
 
-def _rounds(turns: Sequence[Turn], server: Server, *, worded: bool) -> list[Action]:
+def _rounds(claims: Sequence[Claim], greedy: Greedy, *, worded: bool) -> list[Action]:
     """One slot at a time, always for those who have the fewest. Whoever fails is asked once more at the end, when
     others have opened slots that it may join, and then for all that it misses."""
     actions: list[Action] = []
-    waiting: dict[int, list[Turn]] = {}
-    for turn in turns:
-        waiting.setdefault(turn.present, []).append(turn)
-    failed: list[Turn] = []
+    waiting: dict[int, list[Claim]] = {}
+    for claim in claims:
+        waiting.setdefault(claim.present, []).append(claim)
+    failed: list[Claim] = []
     while waiting:
         present = min(waiting)
-        for turn in sorted(waiting.pop(present), key=_rank):
-            served = server.give(turn.vm, 1, worded=False)  # who fails is asked again
+        for claim in sorted(waiting.pop(present), key=_rank):
+            served = _serve(greedy, claim, 1, worded=False)  # who fails is asked again
             if any(isinstance(action, Fail) for action in served):
-                failed.append(turn)
+                failed.append(claim)
                 continue
             actions += served
-            if turn.needed > 1:
-                more = msgspec.structs.replace(turn, present=present + 1, needed=turn.needed - 1)
-                waiting.setdefault(present + 1, []).append(more)
-    for turn in sorted(failed, key=_rank):
-        actions += server.give(turn.vm, turn.needed, worded=worded)
+            if claim.need.needed > 1:
+                waiting.setdefault(present + 1, []).append(claim.after(1))
+    for claim in sorted(failed, key=_rank):
+        actions += _serve(greedy, claim, claim.need.needed, worded=worded)
     return actions
 
 
-def _rank(turn: Turn) -> tuple[int, int, int, str]:
-    return service_rank(turn.vm, priority=turn.priority, present=turn.present)
+def _serve(greedy: Greedy, claim: Claim, needed: int, *, worded: bool) -> list[Action]:
+    need = claim.need
+    if need.needed != needed:
+        need = msgspec.structs.replace(need, needed=needed)
+    return greedy.serve(claim.vm, need, worded=worded)
 
 
-def _size(turn: Turn) -> tuple[int, str]:
-    return (-turn.vm.memory_bytes, turn.vm.id)
+def _rank(claim: Claim) -> tuple[int, int, int, str]:
+    return service_rank(claim.vm, priority=claim.priority, present=claim.present)
+
+
+def _size(claim: Claim) -> tuple[int, str]:
+    return (-claim.vm.memory_bytes, claim.vm.id)

@@ -14,8 +14,7 @@ import msgspec
 
 from outlive.failover.fleet import Fleet
 from outlive.failover.model import SlotView
-from outlive.failover.offers import Wanted
-from outlive.failover.planner.actions import Action, Fail, Join, Offer, Open
+from outlive.failover.planner.actions import Action, Claim, Fail, Join, Offer, Open
 from outlive.failover.planner.assign import AssignInput, result_of
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.reconciler.cache import FleetCache
@@ -32,7 +31,7 @@ class Assigner:
         self._decider = decider
         self._greedy: Greedy | None = None
 
-    def assign(self, missing: Sequence[Wanted], terms: Terms) -> list[Action]:
+    def assign(self, missing: Sequence[Claim], terms: Terms) -> list[Action]:
         """What each of these gets, in this order, each beside those before it; the index stays as it is."""
         index, offers = self._cache.index, terms.offers
         greedy = self._prepared(index, limit_new=terms.limit_new, closed=terms.closed)
@@ -75,7 +74,7 @@ class _Record:
         """Slots as the actions so far leave them."""
         self._explained: set[str] = set()
 
-    def add(self, one: Wanted, own: Sequence[str], actions: Sequence[Action], greedy: Greedy, prefix: str) -> None:
+    def add(self, one: Claim, own: Sequence[str], actions: Sequence[Action], greedy: Greedy, prefix: str) -> None:
         """One VM's decision; ``own``: the slots that it had."""
         failed = any(isinstance(action, Fail) for action in actions)
         joins = {action.slot: action.host for action in actions if isinstance(action, Join)}
@@ -87,13 +86,13 @@ class _Record:
         result = result_of([slots[name] for name in sorted(joins)], actions, opened)
         self._pending.update({slot.name: slot for slot in result.slots})
         hosts = [slot.host for slot in opened.values()]
-        if not failed or one.offer_class not in self._explained:
+        if not failed or one.need.offer_class not in self._explained:
             given = AssignInput(
                 slots=tuple(slots.values()),
                 vms=(one.vm,),
                 needs=(one.need,),
-                reuse={one.offer_class: Offer(hosts=tuple(dict.fromkeys(joins.values())))},
-                new={one.offer_class: self._offered(one.offer_class, hosts, whole=failed)},
+                reuse={one.need.offer_class: Offer(hosts=tuple(dict.fromkeys(joins.values())))},
+                new={one.need.offer_class: self._offered(one.need.offer_class, hosts, whole=failed)},
                 free=self._terms.free.table() if failed else {},
                 hosts=tuple(sorted(self._cache.locations.names)) if failed else (),
                 one_new_per_host=self._terms.limit_new,
@@ -105,7 +104,7 @@ class _Record:
             given = msgspec.structs.replace(given, topology=self._cache.topology(_hosts_in(given)))
             self._decider.assigned(given, result, subject=one.vm.id)
         if failed:
-            self._explained.add(one.offer_class)
+            self._explained.add(one.need.offer_class)
         self._used += hosts if self._terms.limit_new else ()
 
     def _slots_of(self, group: ServerGroup | None) -> set[str]:

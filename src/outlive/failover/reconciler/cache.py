@@ -378,7 +378,7 @@ class FleetCache:
             self.unplaced[vm_id] = why
         (self.strangers.add if now is None and vm_id in self.locations else self.strangers.discard)(vm_id)
         level = known.level if known is not None else ""
-        if level and level not in self._demands.protection.levels:
+        if level and level not in self._demands.levels:
             self.unknown_levels[vm_id] = level
         else:
             self.unknown_levels.pop(vm_id, None)
@@ -441,7 +441,7 @@ class FleetCache:
 
     def level(self, vm: VmView) -> str:
         """The name of the VM's protection level; empty where it has none."""
-        return self._demands.protection.of(vm).name
+        return self._demands.of(vm).level
 
     def lacking(self, vms: Iterable[str]) -> list[tuple[str, int, bool]]:
         """Those of these VMs that miss slots, how many, and whether they have none."""

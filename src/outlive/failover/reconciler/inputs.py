@@ -18,7 +18,8 @@ from outlive.failover.calls import Caller
 from outlive.failover.config import FailoverConfig
 from outlive.failover.fleet import FreeAmounts
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.offers import Offers, Wanted, gather_offers, wanted
+from outlive.failover.offers import Offers, claim_of, gather_offers
+from outlive.failover.planner.actions import Claim
 from outlive.failover.planner.assign import AssignInput
 from outlive.failover.planner.cleanup import CleanInput, LeaveInput
 from outlive.failover.planner.plan import PlanInput
@@ -122,11 +123,11 @@ class Inputs:
             draw=draw,
         )
 
-    def wanted(self, vms: Iterable[str], needed: Mapping[str, int] | None = None) -> list[Wanted]:
+    def claims(self, vms: Iterable[str], needed: Mapping[str, int] | None = None) -> list[Claim]:
         """What these located VMs miss, or ``needed`` of them, with sizes and classes."""
         cache, groups = self._cache, self._groups()
         return [
-            wanted(
+            claim_of(
                 view,
                 cache.index.misses(vm) if needed is None else needed.get(vm, 1),
                 slot_size(view, groups),
@@ -136,13 +137,13 @@ class Inputs:
             if (view := cache.vms.get(vm)) is not None
         ]
 
-    async def offers(self, missing: Sequence[Wanted], requests: Mapping[str, str]) -> Offers:
+    async def offers(self, missing: Sequence[Claim], requests: Mapping[str, str]) -> Offers:
         """Placement's answers for these."""
         return await gather_offers(
             self._placement, self._caller, missing, requests=requests, request_id=global_request_id()
         )
 
-    def assign(self, missing: Sequence[Wanted], terms: Terms) -> AssignInput:
+    def assign(self, missing: Sequence[Claim], terms: Terms) -> AssignInput:
         """What these get, asked with the whole fleet."""
         cache, topology = self._cache, self._cache.topology()
         ids = {one.vm.id for one in missing}
@@ -174,16 +175,16 @@ class Inputs:
         if not cache.slots:
             needing = {vm: need for vm, need in needing.items() if vm in missing}
         needing = {vm: need for vm, need in needing.items() if cache.vms[vm].host not in cache.locations.lost}
-        wanted = self.wanted(needing, needing)
+        claims = self.claims(needing, needing)
         caller = msgspec.structs.replace(self._caller, beside_slots=not cache.slots)
-        offers = await gather_offers(self._placement, caller, wanted, requests=requests, request_id=global_request_id())
+        offers = await gather_offers(self._placement, caller, claims, requests=requests, request_id=global_request_id())
         return PlanInput(
             vms=tuple(cache.vms.values()),
             required=needing,
             priorities=self._priorities(cache.vms[vm] for vm in needing if vm in cache.vms),
             slots=tuple(cache.slots[name] for name in sorted(cache.slots)),
-            sizes={one.vm.id: one.size for one in wanted},
-            classes={one.vm.id: one.offer_class for one in wanted},
+            sizes={one.vm.id: one.need.size for one in claims},
+            classes={one.vm.id: one.need.offer_class for one in claims},
             reuse=offers.reuse,
             new=offers.new,
             free=free().table(),
@@ -198,15 +199,15 @@ class Inputs:
         vms = tuple(cache.vms.values())
         required = {vm.id: need for vm in vms if (need := cache.required(vm))}
         members = [vm for vm in concerned(slots) if vm in cache.vms]
-        wanted = self.wanted(members, dict.fromkeys(members, 1))
+        claims = self.claims(members, dict.fromkeys(members, 1))
         offers = await gather_offers(
-            self._placement, self._caller, wanted, requests={}, request_id=global_request_id(), with_new=False
+            self._placement, self._caller, claims, requests={}, request_id=global_request_id(), with_new=False
         )
         return RepackInput(
             slots=slots,
             vms=vms,
             required=required,
-            classes={one.vm.id: one.offer_class for one in wanted},
+            classes={one.vm.id: one.need.offer_class for one in claims},
             reuse=offers.reuse,
             limit=limit,
             seed=seed,

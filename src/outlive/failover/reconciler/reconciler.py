@@ -29,8 +29,7 @@ from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.fleet import FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.observation import Observation
-from outlive.failover.offers import Wanted
-from outlive.failover.planner.actions import Fail, Leave
+from outlive.failover.planner.actions import Claim, Fail, Leave
 from outlive.failover.planner.cleanup import CleanResult, departure
 from outlive.failover.planner.selection import service_rank
 from outlive.failover.ports import PlacementPort, VMSource
@@ -398,7 +397,7 @@ class Reconciler:
     ) -> Outcome:
         context = self._context
         greq = global_request_id()
-        missing = self._inputs.wanted(vms)
+        missing = self._inputs.claims(vms)
         offers = await self._inputs.offers(missing, requests)
         async with self._lock:
             missing = [one for one in missing if self._unchanged(one)]
@@ -416,10 +415,10 @@ class Reconciler:
         answer = await self._decide(ASSIGN, self._inputs.assign(missing, terms))
         return await self._changes.assign(answer.actions, requests, greq, lambda: self._lock)
 
-    def _unchanged(self, missing: Wanted) -> bool:
+    def _unchanged(self, missing: Claim) -> bool:
         """Whether the VM misses the same still, after placement was asked; others come up again by themselves."""
         cache, vm = self._cache, missing.vm.id
-        unchanged = cache.vms.get(vm) == missing.vm and cache.index.misses(vm) == missing.needed
+        unchanged = cache.vms.get(vm) == missing.vm and cache.index.misses(vm) == missing.need.needed
         return unchanged and not cache.misplaced(vm)
 
     # The tick
