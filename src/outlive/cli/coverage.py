@@ -9,9 +9,8 @@ from outlive.cli.output import cut_table, table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from outlive.failover.analysis.costs import CostResult
+    from outlive.failover.analysis.costs import CostResult, PlanCost
     from outlive.failover.analysis.coverage import Bound, CoverageResult, Reserved
-    from outlive.failover.analysis.levels import LevelCost
 
 UNCOVERED_SHOWN = 10
 """VMs without their slots that are named in a table; JSON names all."""
@@ -72,7 +71,7 @@ def _reasons(result: CoverageResult) -> dict[str, int]:
 # Costs.
 
 
-def level_costs_lines(costs: Sequence[LevelCost], vms: int) -> list[Any]:
+def level_costs_lines(costs: Sequence[PlanCost], vms: int) -> list[Any]:
     """What one slot for every VM costs, two, three; how to find out where the fleet is too large to say so unasked."""
     if not costs:
         hint = "what one, two or three slots for every VM cost: outlive failover plan --levels"

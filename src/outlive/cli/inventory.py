@@ -33,7 +33,7 @@ from outlive.inventory.write import apply_import, read_existing
 from outlive.resources.reasons import render
 
 if TYPE_CHECKING:
-    from outlive.failover.analysis.levels import LevelCost
+    from outlive.failover.analysis.costs import PlanCost
     from outlive.inventory.check import Existing
     from outlive.inventory.places import Landing
     from outlive.inventory.plan import ImportPlan
@@ -186,9 +186,9 @@ async def _import(
 
 async def _level_costs(
     access: Access, store: Store, plan: ImportPlan, existing: Existing, *, dry_run: bool
-) -> tuple[tuple[LevelCost, ...], int]:
+) -> tuple[tuple[PlanCost, ...], int]:
     """What one slot for every VM costs, two, three, with the hosts and VMs that there are then; nothing of many VMs."""
-    from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
+    from outlive.failover.analysis.costs import AT_ONCE_VMS, level_costs
 
     hosts, vms = after(plan, existing)
     if len(vms) > AT_ONCE_VMS or not hosts:
@@ -220,7 +220,7 @@ def _report(
     found: Sequence[Reason],
     *,
     dry_run: bool,
-    costs: Sequence[LevelCost],
+    costs: Sequence[PlanCost],
     vms: int,
 ) -> None:
     counts = plan.counts()

@@ -20,8 +20,8 @@ from outlive.cli.snapshot import Config, Slots, look
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from outlive.failover.analysis.costs import PlanCost
     from outlive.failover.analysis.coverage import CoverageResult
-    from outlive.failover.analysis.levels import LevelCost
     from outlive.failover.config import FailoverSettings
     from outlive.failover.planner.plan import PlanInput, PlanResult, Reserves
     from outlive.failover.planner.repack import RepackResult
@@ -61,7 +61,7 @@ async def make_plan(
 ) -> ExitCode | None:
     """What would be done so that every VM has its slots; exit code 1 if some VM is left short of slots."""
 
-    from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
+    from outlive.failover.analysis.costs import AT_ONCE_VMS, level_costs
 
     effort_s = _effort(effort)
     async with access.open(write=apply) as store:
@@ -83,7 +83,7 @@ async def _plan(
     store: Store,
     gathered: Snapshot,
     search: tuple[float, int],
-    costs: Sequence[LevelCost],
+    costs: Sequence[PlanCost],
     more: list[Any],
     *,
     apply: bool,

@@ -17,9 +17,10 @@ from outlive.cli.snapshot import Config, Slots, look
 from outlive.cli.values import amounts, flavor_named, name_and_value, pattern_and_count, unknown_flavor, words
 
 if TYPE_CHECKING:
+    from outlive.failover.analysis.coverage import Numbers
     from outlive.failover.analysis.drain.steps import Step
     from outlive.failover.analysis.whatif.altered import Altered
-    from outlive.failover.analysis.whatif.answers import Answer, Numbers, Tolerated
+    from outlive.failover.analysis.whatif.answers import Answer, Tolerated
     from outlive.failover.model import VmView
     from outlive.resources import Amounts, Hypervisor
     from outlive.store import Store

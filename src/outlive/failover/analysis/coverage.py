@@ -8,11 +8,12 @@ What is said here is said of exactly the state that was given; what placement mi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
-from outlive.failover.analysis.bound import BoundInput, bound
+from outlive.failover.analysis.bound import BoundInput, BoundResult, bound
 from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import HostView, SlotView, VmView
@@ -74,29 +75,31 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     memory_bytes: int
 
 
-class Bound(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Bound(BoundResult, frozen=True, kw_only=True, rename="camel"):
     """The least that any plan needs, and how far the slots are from it."""
 
-    slots: int
     gap: int
     """Slots beyond the bound; below zero where coverage is incomplete."""
-    cpu_milli: int
-    memory_bytes: int
 
 
-class CoverageResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The fleet, and everybody who is not covered."""
+class Numbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A coverage in numbers."""
 
     vms: int
     required: int
     """VMs that need slots."""
     covered: int
     """VMs that need slots and have them."""
-    uncovered: tuple[Uncovered, ...]
-    """By id."""
     slots: int
     reserved: Reserved
     bound: Bound
+
+
+class CoverageResult(Numbers, frozen=True, kw_only=True, rename="camel"):
+    """The fleet, and everybody who is not covered."""
+
+    uncovered: tuple[Uncovered, ...]
+    """By id."""
     tolerance: int
     """Units of failure that every VM which needs slots survives, whichever they are."""
     also_needs: dict[str, int]
@@ -106,16 +109,11 @@ class CoverageResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def coverage(given: CoverageInput) -> CoverageResult:
     """Sum up the state."""
     needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
-    told = assess_state(given)
-    uncovered = [_uncovered(told[vm.id], vm.id) for vm in needing if not told[vm.id].covered]
+    statuses = assess_state(given)
+    uncovered = [_uncovered(statuses[vm.id], vm.id) for vm in needing if not statuses[vm.id].covered]
     topology = given.topology
     least = bound(BoundInput(vms=given.vms, required=given.required, hosts=given.hosts, topology=topology))
-    units = topology.units
-    levels = tolerances(needing, given.slots, {vm.id: vm.host for vm in given.vms}, units)
-    besides: dict[str, int] = {}
-    for vm in needing:
-        for name in vm.also_needs:
-            besides[name] = besides.get(name, 0) + 1
+    levels = tolerances(needing, given.slots, {vm.id: vm.host for vm in given.vms}, topology.units)
     return CoverageResult(
         vms=len(given.vms),
         required=len(needing),
@@ -126,14 +124,9 @@ def coverage(given: CoverageInput) -> CoverageResult:
             cpu_milli=sum(slot.cpu_milli for slot in given.slots),
             memory_bytes=sum(slot.memory_bytes for slot in given.slots),
         ),
-        bound=Bound(
-            slots=least.slots,
-            gap=len(given.slots) - least.slots,
-            cpu_milli=least.cpu_milli,
-            memory_bytes=least.memory_bytes,
-        ),
+        bound=Bound(gap=len(given.slots) - least.slots, **msgspec.structs.asdict(least)),
         tolerance=min(levels.values(), default=0),
-        also_needs=dict(sorted(besides.items())),
+        also_needs=dict(sorted(Counter(name for vm in needing for name in vm.also_needs).items())),
     )
 
 
@@ -176,14 +169,14 @@ def status_of(
     return msgspec.structs.replace(status, reason=code, message=message, remedy=remedy)
 
 
-def left_of(told: CoverageStatus, slots: Sequence[str]) -> CoverageStatus:
-    """What is left of what was told to a VM of which nobody knows now where it is: these slots list it yet."""
+def left_of(last: CoverageStatus, slots: Sequence[str]) -> CoverageStatus:
+    """What is left of what was reported of a VM of which nobody knows now where it is: these slots list it yet."""
     return msgspec.structs.replace(
-        told,
+        last,
         slots=tuple(slots),
         covered=False,
         reason=CoverageReason.WAITING.value,
-        message=f"{len(slots)} of {told.required} slots; where it is is not clear, and other slots have gone",
+        message=f"{len(slots)} of {last.required} slots; where it is is not clear, and other slots have gone",
         remedy="wait until its hosts have said which of them has it",
     )
 

@@ -24,7 +24,7 @@ from outlive.failover.analysis.explain.model import (
     Remedy,
     remedy,
 )
-from outlive.failover.analysis.explain.search import Search, adding, new_names
+from outlive.failover.analysis.explain.search import Search, new_names
 from outlive.failover.analysis.explain.trials import Change
 from outlive.failover.analysis.explain.vm import Explainer
 from outlive.failover.analysis.whatif.answers import WholeRemedy
@@ -84,15 +84,15 @@ class FleetExplanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 def agreed(
-    told: FleetExplanation, whole: WholeRemedy, *, zones: Mapping[str, str], hosts: Set[str]
+    found: FleetExplanation, whole: WholeRemedy, *, zones: Mapping[str, str], hosts: Set[str]
 ) -> FleetExplanation:
     """The explanation with what the planner says of the whole fleet, as what-if says it: each group is served by adding
     to what is there, and the planner may place everybody anew. ``zones``: VM → zone; ``hosts``: the names taken."""
     if whole.hosts is None:
-        return told
+        return found
     short = {one.zone: one.hosts for one in whole.by}
-    groups = [_agreed(group, whole, short.get(zones.get(group.vms[0], ""), 0), hosts) for group in told.groups]
-    return msgspec.structs.replace(told, groups=tuple(groups), everybody=whole.text)
+    groups = [_agreed(group, whole, short.get(zones.get(group.vms[0], ""), 0), hosts) for group in found.groups]
+    return msgspec.structs.replace(found, groups=tuple(groups), everybody=whole.text)
 
 
 def _agreed(group: Group, whole: WholeRemedy, short: int, hosts: Set[str]) -> Group:
@@ -145,26 +145,15 @@ def _groups(explainer: Explainer, uncovered: Sequence[VmView]) -> list[Group]:
     with model.serving([(request.vm, request.need) for request in requests], answers) as fails:
         clashing = {one.vm.id for one in requests if not model.index.holds_for(one.vm.id)}
         given = [one.vm.id for one in requests if one.vm.id not in fails and one.vm.id not in clashing]
-        found += [
-            *_alike(
-                [vm for vm in given if vm not in cleared],
-                CoverageReason.WAITING,
-                "could be served now",
-                remedy(Kind.CYCLE, text=WAIT_OR_PLAN),
-            ),
-            *_alike(
-                [vm for vm in given if vm in cleared],
-                CoverageReason.MEMBERSHIPS_CLASH,
-                "a rule is broken for them",
-                remedy(Kind.CYCLE, text=CLEANED_UP),
-            ),
-            *_alike(
-                [one.vm.id for one in requests if one.vm.id in clashing],
-                CoverageReason.MEMBERSHIPS_CLASH,
-                "a rule is broken for them",
-                remedy(Kind.NONE, text=NOT_CLEANED_UP, tried=False),
-            ),
-        ]
+        broken = "a rule is broken for them"
+        wait, cleaned = remedy(Kind.CYCLE, text=WAIT_OR_PLAN), remedy(Kind.CYCLE, text=CLEANED_UP)
+        stays = remedy(Kind.NONE, text=NOT_CLEANED_UP, tried=False)
+        alike = (
+            (CoverageReason.WAITING, "could be served now", [vm for vm in given if vm not in cleared], wait),
+            (CoverageReason.MEMBERSHIPS_CLASH, broken, [vm for vm in given if vm in cleared], cleaned),
+            (CoverageReason.MEMBERSHIPS_CLASH, broken, [one.vm.id for one in requests if one.vm.id in clashing], stays),
+        )
+        found += [_group(reason, who, vms, helps) for reason, who, vms, helps in alike if vms]
         by_need: dict[tuple[str, NewHost | None], list[_Request]] = {}
         for one in requests:
             if one.vm.id in fails and one.vm.id not in clashing:
@@ -200,16 +189,24 @@ def _requests(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_
         )
     )
     nothing = remedy(Kind.ASK_AGAIN, text="placement says nothing about them", tried=False)
-    return requests, _alike(silent, CoverageReason.PLACEMENT_UNAVAILABLE, "", nothing)
+    return requests, [_group(CoverageReason.PLACEMENT_UNAVAILABLE, "", silent, nothing)] if silent else []
 
 
-def _alike(vms: Sequence[str], reason: CoverageReason, who: str, helps: Remedy) -> list[Group]:
-    """Those whom the same thing helps, all of them if it was tried; no group where there are none."""
-    covers = len(vms) if helps.tried else 0
-    group = Group(
-        reason=reason.value, who=who, count=len(vms), covers=covers, text=helps.text, remedy=helps, vms=tuple(vms)
+def _group(
+    reason: str, who: str, vms: Sequence[str], helps: Remedy, *, covers: int | None = None, text: str = ""
+) -> Group:
+    """Those whom the same thing helps: all of them if it was tried, or so many."""
+    if covers is None:
+        covers = len(vms) if helps.tried else 0
+    return Group(
+        reason=str(reason),
+        who=who,
+        count=len(vms),
+        covers=covers,
+        text=text or helps.text,
+        remedy=helps,
+        vms=tuple(vms),
     )
-    return [group] if vms else []
 
 
 def _kind(host: NewHost | None) -> NewHost | None:
@@ -221,19 +218,7 @@ def _explained(explainer: Explainer, fail: Fail, members: Sequence[_Request], *,
     """One group, or each VM of a small one by itself where something cheaper than a host helps it."""
     small = len(members) <= SMALL
     alone = {one.vm.id: found for one in members if small and (found := _cheaper(explainer, one.vm)) is not None}
-    singles = [
-        Group(
-            reason=fail.reason,
-            who=_who([one]),
-            count=1,
-            covers=1,
-            text=alone[one.vm.id].text,
-            remedy=alone[one.vm.id],
-            vms=(one.vm.id,),
-        )
-        for one in members
-        if one.vm.id in alone
-    ]
+    singles = [_group(fail.reason, _who([one]), [one.vm.id], alone[one.vm.id]) for one in members if one.vm.id in alone]
     rest = [one for one in members if one.vm.id not in alone]
     if not rest:
         return singles
@@ -262,15 +247,7 @@ def _helpless(fail: Fail, members: Sequence[_Request], host: NewHost | None) -> 
         text, kind = "give their flavors cpu and memory above zero", Kind.SIZE
     elif host is None:
         text = "no host can be described that placement would take for them; see their flavors' extra specs"
-    return Group(
-        reason=fail.reason,
-        who=_who(members),
-        count=len(members),
-        covers=0,
-        text=text,
-        remedy=remedy(kind, text=text, tried=False),
-        vms=tuple(one.vm.id for one in members),
-    )
+    return _group(fail.reason, _who(members), _names(members), remedy(kind, text=text, tried=False))
 
 
 def _largest(explainer: Explainer, members: Sequence[_Request]) -> NewHost:
@@ -330,19 +307,16 @@ def _of_hosts(
     if covers == 0:
         return _helpless(fail, members, host)
     known = {one.name for one in explainer.state.hosts}
-    add: AddHosts = adding(host, new_names(known, count))
+    add = AddHosts.like(host, new_names(known, count))
     some = min(len(members), GROUP_VMS)
     looked = "" if some == len(members) else f" (of the first {some:,})"
     text = f"{add.text()}: covers {covers:,} of {some:,}{looked}"
-    return Group(
-        reason=fail.reason,
-        who=_who(members),
-        count=len(members),
-        covers=covers,
-        text=text,
-        remedy=remedy(Kind.ADD_HOSTS, (add,)),
-        vms=tuple(one.vm.id for one in members),
-    )
+    hosts = remedy(Kind.ADD_HOSTS, (add,))
+    return _group(fail.reason, _who(members), _names(members), hosts, covers=covers, text=text)
+
+
+def _names(members: Sequence[_Request]) -> list[str]:
+    return [one.vm.id for one in members]
 
 
 def _who(members: Sequence[_Request]) -> str:

@@ -170,18 +170,29 @@ class GiveSize(_Step, frozen=True, kw_only=True, tag="give-size"):
         return f"give flavor {self.flavor!r} cpu and memory above zero"
 
 
-class AddHosts(_Step, frozen=True, kw_only=True, tag="add-hosts"):
+class NewHost(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A host that placement would take for a VM, as far as anybody has to know who buys one."""
+
+    zone: str = ""
+    traits: tuple[str, ...] = ()
+    cpu_arch: str = ""
+    hypervisor_type: str = ""
+    """As flavors say it: ``QEMU`` or ``CH``."""
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+class AddHosts(NewHost, frozen=True, kw_only=True, tag="add-hosts", tag_field="action"):
     """New hosts, each a unit of failure of its own."""
 
     count: int
     names: tuple[str, ...] = ()
     """What they are called while nobody has named them."""
-    zone: str = ""
-    traits: tuple[str, ...] = ()
-    cpu_arch: str = ""
-    hypervisor_type: str = ""
-    cpu_milli: int
-    memory_bytes: int
+
+    @classmethod
+    def like(cls, host: NewHost, names: Sequence[str]) -> AddHosts:
+        """Hosts like this one."""
+        return cls(count=len(names), names=tuple(names), **msgspec.structs.asdict(host))
 
     def text(self) -> str:
         """As an order."""
@@ -232,18 +243,6 @@ def _sentence(actions: Sequence[Action]) -> str:
         for size, hosts in rooms.items()
     ]
     return listing([*freed, *others])
-
-
-class NewHost(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A host that placement would take for a VM, as far as anybody has to know who buys one."""
-
-    zone: str = ""
-    traits: tuple[str, ...] = ()
-    cpu_arch: str = ""
-    hypervisor_type: str = ""
-    """As flavors say it: ``QEMU`` or ``CH``."""
-    cpu_milli: int = 0
-    memory_bytes: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -25,7 +25,6 @@ from outlive.failover.analysis.explain.model import (
     HostReady,
     Kind,
     MoveMembership,
-    NewHost,
     Remedy,
     SlotReady,
     remedy,
@@ -251,7 +250,7 @@ class Search:
             some = names[:number]
             free = dict.fromkeys(some, (host.cpu_milli, host.memory_bytes))
             if self._works(Change(new_hosts=some, free=free)):
-                return remedy(Kind.ADD_HOSTS, (adding(host, some),))
+                return remedy(Kind.ADD_HOSTS, (AddHosts.like(host, some),))
         return None
 
     def _new_names(self, count: int) -> tuple[str, ...]:
@@ -287,20 +286,6 @@ class Search:
         if self._answer.new_host is None:
             return "no host can be described that placement would take for this VM; see its flavor's extra specs"
         return "no single change that was tried gives it all its slots"
-
-
-def adding(host: NewHost, names: Sequence[str]) -> AddHosts:
-    """The order to add such hosts."""
-    return AddHosts(
-        count=len(names),
-        names=tuple(names),
-        zone=host.zone,
-        traits=host.traits,
-        cpu_arch=host.cpu_arch,
-        hypervisor_type=host.hypervisor_type,
-        cpu_milli=host.cpu_milli,
-        memory_bytes=host.memory_bytes,
-    )
 
 
 def new_names(known: Set[str], count: int) -> tuple[str, ...]:

@@ -10,34 +10,11 @@ from typing import Generic, TypeVar
 import msgspec
 
 from outlive.base.wording import count_of, listing
-from outlive.failover.analysis.coverage import Bound, CoverageResult, Reserved, Uncovered
+from outlive.failover.analysis.coverage import Numbers, Uncovered
 from outlive.failover.analysis.drain.steps import Obstacle, Step
 from outlive.failover.planner.actions import Leave
 
 T = TypeVar("T")
-
-
-class Numbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A coverage in numbers."""
-
-    vms: int
-    required: int
-    covered: int
-    slots: int
-    reserved: Reserved
-    bound: Bound
-
-    @classmethod
-    def of(cls, coverage: CoverageResult) -> Numbers:
-        """The numbers of a coverage."""
-        return cls(
-            vms=coverage.vms,
-            required=coverage.required,
-            covered=coverage.covered,
-            slots=coverage.slots,
-            reserved=coverage.reserved,
-            bound=coverage.bound,
-        )
 
 
 class Tolerated(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -13,8 +13,7 @@ import msgspec
 
 from outlive.base.errors import BadInput, NotFound, OutliveError
 from outlive.base.patterns import compile_pattern
-from outlive.failover.analysis.bound import BoundInput, bound
-from outlive.failover.analysis.coverage import CoverageResult
+from outlive.failover.analysis.coverage import CoverageResult, Numbers
 from outlive.failover.analysis.drain.inputs import drain_input, move_request, why_not
 from outlive.failover.analysis.drain.order import order_drain
 from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Move, Obstacle, Stuck
@@ -24,7 +23,6 @@ from outlive.failover.analysis.whatif.altered import Altered, empty_copies, runn
 from outlive.failover.analysis.whatif.answers import (
     Answer,
     Landed,
-    Numbers,
     Pair,
     Short,
     Tolerated,
@@ -98,7 +96,7 @@ async def drain(now: Altered, hosts: Sequence[str], *, keep: int | None = None) 
         proven=result.proven,
         obstacles=_with_reasons(result.obstacles, gathered, hosts),
         weaker=result.weaker,
-        coverage=Pair(before=Numbers.of(before.coverage)),
+        coverage=Pair(before=_numbers(before.coverage)),
         tolerance=Pair(before=_tolerated(before)),
         limit=result.limit,
         keep=keep,
@@ -112,7 +110,7 @@ async def drain(now: Altered, hosts: Sequence[str], *, keep: int | None = None) 
     after = seen(_relocated(gathered, result.vms), result.slots)
     return msgspec.structs.replace(
         answer,
-        coverage=Pair(before=answer.coverage.before, after=Numbers.of(after.coverage)),
+        coverage=Pair(before=answer.coverage.before, after=_numbers(after.coverage)),
         tolerance=Pair(before=answer.tolerance.before, after=_tolerated(after)),
         moves=tuple(
             Landed(vm=step.vm, source=step.source, host=step.host) for step in result.steps if isinstance(step, Move)
@@ -203,6 +201,10 @@ def check_hosts(now: Altered, hosts: Sequence[str]) -> None:
 # Coverage and tolerance, before and after.
 
 
+def _numbers(coverage: CoverageResult) -> Numbers:
+    return Numbers(**{name: getattr(coverage, name) for name in Numbers.__struct_fields__})
+
+
 def _tolerated(what: Seen) -> Tolerated:
     gathered = what.gathered
     units = gathered.topology.units
@@ -238,11 +240,11 @@ async def _answered(question: str, now: Altered, change: Change) -> Answer:
     return Answer(
         question=question,
         possible=not outcome.left_out,
-        proven=not outcome.left_out or is_impossible(after.gathered),
+        proven=not outcome.left_out or is_impossible(after),
         coverage=Pair(
-            before=Numbers.of(before.coverage),
-            planned=Numbers.of(replanned.coverage),
-            after=Numbers.of(after.coverage),
+            before=_numbers(before.coverage),
+            planned=_numbers(replanned.coverage),
+            after=_numbers(after.coverage),
         ),
         tolerance=Pair(before=_tolerated(before), planned=_tolerated(replanned), after=_tolerated(after)),
         moves=tuple(outcome.landed),
@@ -263,22 +265,18 @@ async def whole_remedy(now: Altered) -> WholeRemedy:
     return WholeRemedy(hosts=hosts, by=by)
 
 
-def is_impossible(gathered: Snapshot) -> bool:
+def is_impossible(seen: Seen) -> bool:
     """Whether no plan can cover everybody on these hosts, by counting alone.
 
     A VM needs a unit of failure for itself and one for each slot; and slots hold at least what ``bound`` says, in the
     room that hosts have beside their VMs.
     """
+    gathered, least = seen.gathered, seen.coverage.bound
     hosts = [host for host in gathered.observation.hosts if not host.closed]
     units = {gathered.topology.unit(host.name) for host in hosts}
     needing = [vm for vm in gathered.vms if gathered.required.get(vm.id, 0) > 0]
     if any(len(units - {gathered.topology.unit(vm.host)}) < gathered.required[vm.id] for vm in needing):
         return True
-    least = bound(
-        BoundInput(
-            vms=gathered.vms, required=gathered.required, hosts=gathered.observation.hosts, topology=gathered.topology
-        )
-    )
     room = [0, 0]
     for free in free_capacity(gathered.fleet).values():
         room[0] += max(0, free[0])
