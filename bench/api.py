@@ -161,18 +161,18 @@ async def serve() -> None:
     from outlive.api.app import ApiDeps, create_app
     from outlive.api.auth import Identity, Role, Tokens
     from outlive.api.server import serving
+    from outlive.base import garbage
     from outlive.base.clock import SystemClock
     from outlive.base.ids import SystemIds
     from outlive.base.logging import configure_logging
     from outlive.base.random import Random
     from outlive.placement.service import PlacementService
     from outlive.resources import ObjectMeta, VirtualMachine
-    from outlive.runtime import collector
     from outlive.runtime.metrics import Metrics
     from outlive.store.memory import MemoryStore
 
     configure_logging(level="warning")
-    collector.spare()  # as outlive up does
+    garbage.spare()  # as outlive up does
     clock, metrics = SystemClock(), Metrics()
     store = MemoryStore(clock, SystemIds())
     await store.create(VirtualMachine(metadata=ObjectMeta(name="vm-000")))
@@ -190,7 +190,7 @@ async def serve() -> None:
         )
     )
     async with serving(app, "127.0.0.1", 0) as server:
-        collector.settle()
+        garbage.settle()
         print(server.url.rpartition(":")[2], flush=True)
         await server.until_stopped()
 

@@ -21,6 +21,7 @@ import msgspec
 from bench.failover_cloud import ZONE, Cloud, hypervisor
 from bench.failover_events import reservation
 from bench.figures import Figure
+from outlive.base import garbage
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
@@ -41,7 +42,6 @@ from outlive.resources import (
     VirtualMachineStatus,
 )
 from outlive.resources.meta import ObjectMeta
-from outlive.runtime import collector
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
@@ -150,7 +150,7 @@ class World:
             ]
             for informer in (informers.hypervisors, informers.reservations, informers.groups, informers.vms):
                 await informer.wait_synced()
-            collector.settle()
+            garbage.settle()
             tasks.append(group.create_task(heart.run(), name="heart"))
             tasks.append(group.create_task(self.failover.reconciler.run_events(), name="events"))
             yield heart
@@ -182,7 +182,7 @@ class World:
 
 
 async def _measure() -> dict[str, float]:
-    collector.spare()
+    garbage.spare()
     world = World()
     await world.fill()
     async with world.running() as heart:

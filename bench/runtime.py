@@ -11,11 +11,11 @@ import tracemalloc
 import msgspec
 
 from bench.figures import Figure, median_seconds
+from outlive.base import garbage
 from outlive.base.clock import LoopClock, SystemClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.runtime import collector
 from outlive.runtime.controller import WorkQueue
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -65,14 +65,14 @@ async def _large_informer() -> tuple[float, float, float, float, float]:
             task.cancel()
     informer = Informer(store, VirtualMachine, clock=clock, random=Random(2), indexes={"host": _host})
     thresholds = gc.get_threshold()
-    collector.spare()
+    garbage.spare()
     async with OrderedTaskGroup() as group:
         tasks = [group.create_task(heartbeat())]
         began = time.perf_counter()
         tasks.append(group.create_task(informer.run()))
         await informer.wait_synced()
         sync_s = time.perf_counter() - began
-        collector.settle()
+        garbage.settle()
         informer.subscribe(lambda _old, _new: seen.set(), replay=False)
         waits: list[float] = []
         for number in range(CHANGES):
@@ -137,7 +137,7 @@ def measure() -> list[Figure]:
             longest_s * 1000,
             "ms",
             50,
-            note="with the garbage collector as `outlive up` sets it (outlive.runtime.collector)",
+            note="with the garbage collector as `outlive up` sets it (outlive.base.garbage)",
         ),
         Figure("work queue, 4 workers", KEYS / queue_s, "keys/s", better="higher"),
         Figure("virtual time: wake-ups of sleeping tasks", 100_000 / virtual_s, "wake-ups/s", better="higher"),

@@ -51,13 +51,13 @@ from outlive.resources import (
     VirtualMachineSpec,
     VirtualMachineStatus,
 )
-from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 from outlive.store.contract import Page
 from outlive.store.memory import MemoryStore
 from tests.support.field_writers import WriterStore
+from tests.support.remembering_log import RememberingLog
 
 GIB = 2**30
 
@@ -212,7 +212,7 @@ class Cloud:
         self.ranker = DirectRanker(Engine(self.fleet, PipelineTable.shipped()))
         self.events = EventList()
         self.metrics = Metrics()
-        self.decisions = DecisionLog(self.clock)
+        self.decisions = RememberingLog(self.clock)
         how = {"clock": self.clock, "random": self.random.fork("informers")}
         self.informers = Informers(
             hypervisors=Informer(self.own, Hypervisor, **how),

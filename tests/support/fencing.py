@@ -41,6 +41,7 @@ from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore
 from tests.support.field_writers import WriterStore
+from tests.support.remembering_log import RememberingLog
 
 ARMED = GuardRecord(armed=True, timeout_s=5, watchdog_s=10)
 
@@ -137,7 +138,7 @@ class Site:
         return self
 
     async def __aexit__(self, *error) -> None:
-        for task in list(self.group._children):
+        for task in list(self.group._tasks):
             task.cancel()
         await self.group.__aexit__(*error)
 
@@ -259,7 +260,7 @@ class Site:
         """Start the fencer of that host."""
         clock = clock or LoopClock()
         store = WriterStore(store or self.store, writer="fencer")
-        eyes, decisions = Eyes(), DecisionLog(clock)
+        eyes, decisions = Eyes(), RememberingLog(clock)
         fencer = Fencer(
             store,
             host=name,

@@ -7,33 +7,38 @@ Everything that the server needs of the rest is in ``ApiDeps``; nothing here rea
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from outlive.api import kubernetes
 from outlive.api.auth import Access, Authenticator, Identity, Tokens
 from outlive.api.config import ApiSettings, SchedulerAuth, check_scheduler_auth
 from outlive.api.errors import TimedOut
-from outlive.api.middleware import ERROR, IDENTITY, ROUTE, Recorder, RequestMiddleware, answer_error
+from outlive.api.middleware import ERROR, IDENTITY, PLACED, ROUTE, Recorder, RequestMiddleware, answer_error
 from outlive.api.openapi import Documents
-from outlive.api.pages import SCHEMA_PAGE, STATUS_PAGE, page
 from outlive.api.requests import GROUP_PATH, JSON, json_response
 from outlive.api.resources import Resources
-from outlive.api.scheduler import EXPLAIN_PATH, EXTERNAL_PATH, PlacementPort, Scheduler
 from outlive.api.watch import Watches
 from outlive.api.watch_cache import WatchCaches
 from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
+from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.ids import Ids
+from outlive.placement.external import ExternalAnswer
+from outlive.placement.service import PlacementService
 from outlive.resources import API_VERSION, PLURALS, Resource
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store
@@ -42,6 +47,10 @@ Query = Callable[[Mapping[str, str]], Awaitable[Any]]
 """Answers a question with plain values, from the parameters of the query string."""
 Handler = Callable[[Request, Identity], Awaitable[Response]]
 
+STATUS_PAGE: Final = "status.html"
+SCHEMA_PAGE: Final = "schema.html"
+EXTERNAL_PATH: Final = "/scheduler/nova/external"
+EXPLAIN_PATH: Final = "/scheduler/nova/explain"
 OPENAPI_GROUP: Final = f"apis/{API_VERSION}"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -58,7 +67,7 @@ class ApiDeps:
     version: str
     settings: ApiSettings = field(default_factory=ApiSettings)
     scheduler_auth: SchedulerAuth = "token"
-    placement: PlacementPort | None = None
+    placement: PlacementService | None = None
     ready: Callable[[], str] = lambda: ""
     """Why the process is not ready, in a few words; empty when it is."""
     queries: Mapping[str, Query] = field(default_factory=dict)
@@ -66,16 +75,15 @@ class ApiDeps:
     plurals: Mapping[str, type[Resource]] = field(default_factory=lambda: PLURALS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """One path of the API, as it is served and described."""
 
     path: str
     handler: Handler
     access: Access
     summary: str
-    methods: tuple[str, ...] = ("GET",)
     tag: str = "discovery"
+    methods: tuple[str, ...] = ("GET",)
 
 
 def create_app(deps: ApiDeps) -> Starlette:
@@ -143,11 +151,11 @@ def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches) -> list[End
         *_resources(Resources(deps.store, deps.plurals, caches, watches, deps.clock, deps.ids)),
         *_kubernetes(deps),
         *_operation(deps),
-        *_scheduler(Scheduler(deps.placement)),
-    ]
-    endpoints += [
-        Endpoint(path=path, handler=_query(query), access=Access.READ, summary=f"Answers {path}", tag="questions")
-        for path, query in sorted(deps.queries.items())
+        *_scheduler(deps.placement),
+        *(
+            Endpoint(path, _query(query), Access.READ, f"Answers {path}", "questions")
+            for path, query in sorted(deps.queries.items())
+        ),
     ]
     return [*endpoints, *_documents(Documents(deps.plurals, endpoints, deps.version))]
 
@@ -159,14 +167,7 @@ def _resources(resources: Resources) -> list[Endpoint]:
         ("/{plural}/{name}/status", resources.status, ("GET", "PUT", "PATCH")),
     ]
     return [
-        Endpoint(
-            path=f"{GROUP_PATH}{path}",
-            handler=handler,
-            access=Access.READ,
-            summary="Resources",
-            methods=methods,
-            tag="resources",
-        )
+        Endpoint(f"{GROUP_PATH}{path}", handler, Access.READ, "Resources", "resources", methods)
         for path, handler, methods in served
     ]
 
@@ -175,15 +176,13 @@ def _kubernetes(deps: ApiDeps) -> list[Endpoint]:
     """What clients of the Kubernetes protocol ask around the resources."""
     events, reviews = kubernetes.CoreEvents(deps.store, deps.clock), kubernetes.AccessReviews(deps.plurals)
     authorization = f"/apis/{kubernetes.AUTHORIZATION}/v1"
-    known: list[tuple[str, dict[str, Any], str]] = [
-        ("/api", kubernetes.core_versions(), "Versions of the core group"),
-        ("/api/v1", kubernetes.core_resources(), "Kinds of the core group"),
-        ("/apis", kubernetes.groups(), "API groups"),
-        ("/apis/outlive.dev", kubernetes.group(), "The API group"),
-        (GROUP_PATH, kubernetes.resources(deps.plurals), "Kinds of the API group"),
-        (authorization, kubernetes.authorization_resources(), "Questions about what a token may"),
-    ]
-    asked: list[tuple[str, Handler, str]] = [
+    read: list[tuple[str, Handler, str]] = [
+        ("/api", _constant(kubernetes.core_versions()), "Versions of the core group"),
+        ("/api/v1", _constant(kubernetes.core_resources()), "Kinds of the core group"),
+        ("/apis", _constant(kubernetes.groups()), "API groups"),
+        ("/apis/outlive.dev", _constant(kubernetes.group()), "The API group"),
+        (GROUP_PATH, _constant(kubernetes.resources(deps.plurals)), "Kinds of the API group"),
+        (authorization, _constant(kubernetes.authorization_resources()), "Questions about what a token may"),
         ("/api/v1/events", events.list, "Events in the form of the core group"),
         ("/api/v1/namespaces/{namespace}/events", events.list, "The same of one namespace"),
         ("/api/v1/namespaces/{namespace}/events/{name}", events.get, "One event"),
@@ -192,17 +191,13 @@ def _kubernetes(deps: ApiDeps) -> list[Endpoint]:
         ("selfsubjectaccessreviews", reviews.review, "Whether the token may do something"),
         ("selfsubjectrulesreviews", reviews.rules, "What the token may do"),
     ]
-    version = kubernetes.version(deps.version)
     return [
-        *(Endpoint(path=path, handler=_constant(doc), access=Access.READ, summary=text) for path, doc, text in known),
-        *(Endpoint(path=path, handler=handler, access=Access.READ, summary=text) for path, handler, text in asked),
+        *(Endpoint(path, handler, Access.READ, summary) for path, handler, summary in read),
         *(
-            Endpoint(
-                path=f"{authorization}/{name}", handler=handler, access=Access.KNOWN, summary=text, methods=("POST",)
-            )
-            for name, handler, text in posted
+            Endpoint(f"{authorization}/{name}", handler, Access.KNOWN, summary, methods=("POST",))
+            for name, handler, summary in posted
         ),
-        Endpoint(path="/version", handler=_constant(version), access=Access.OPEN, summary="Versions"),
+        Endpoint("/version", _constant(kubernetes.version(deps.version)), Access.OPEN, "Versions"),
     ]
 
 
@@ -219,38 +214,44 @@ def _operation(deps: ApiDeps) -> list[Endpoint]:
     async def metrics(_request: Request, _identity: Identity) -> Response:
         return Response(deps.metrics.render(), media_type=METRICS_TYPE)
 
+    is_ready = "Whether the process is ready: 200, or 503 and why not"
     metrics_access = Access.OPEN if deps.settings.metrics_auth == "none" else Access.READ
-    served: list[tuple[str, Handler, Access, str]] = [
-        ("/healthz", alive, Access.OPEN, "Whether the process serves at all"),
-        ("/livez", alive, Access.OPEN, "Whether the process serves at all"),
-        ("/readyz", ready, Access.OPEN, "Whether the process is ready: 200, or 503 and why not"),
-        ("/metrics", metrics, metrics_access, "Metrics in Prometheus' text format"),
-    ]
     return [
-        Endpoint(path=path, handler=handler, access=access, summary=summary, tag="operation")
-        for path, handler, access, summary in served
+        Endpoint("/healthz", alive, Access.OPEN, "Whether the process serves at all", "operation"),
+        Endpoint("/livez", alive, Access.OPEN, "Whether the process serves at all", "operation"),
+        Endpoint("/readyz", ready, Access.OPEN, is_ready, "operation"),
+        Endpoint("/metrics", metrics, metrics_access, "Metrics in Prometheus' text format", "operation"),
     ]
 
 
-def _scheduler(scheduler: Scheduler) -> list[Endpoint]:
-    served: list[tuple[str, Handler, Access, str]] = [
-        (
-            EXTERNAL_PATH,
-            scheduler.external,
-            Access.PLACE,
-            "Rank the hosts of a request, best first (Nova's external scheduler)",
-        ),
-        (
-            EXPLAIN_PATH,
-            scheduler.explain,
-            Access.EXPLAIN,
-            "The same question without any effect, with a reason for every refused host",
-        ),
-    ]
+def _scheduler(placement: PlacementService | None) -> list[Endpoint]:
+    """Nova's external scheduler call, and the same question with reasons. Placement reads and writes the bodies."""
+
+    async def external(request: Request, _identity: Identity) -> Response:
+        return _placed(request, await serving().external(await request.body()))
+
+    async def explain(request: Request, _identity: Identity) -> Response:
+        return _placed(request, await serving().explain(await request.body()))
+
+    def serving() -> PlacementService:
+        if placement is None:
+            raise Unavailable("this process places nothing", remedy="send the call to one that runs placement")
+        return placement
+
+    ranks = "Rank the hosts of a request, best first (Nova's external scheduler)"
+    explains = "The same question without any effect, with a reason for every refused host"
     return [
-        Endpoint(path=path, handler=handler, access=access, summary=summary, methods=("POST",), tag="scheduler")
-        for path, handler, access, summary in served
+        Endpoint(EXTERNAL_PATH, external, Access.PLACE, ranks, "scheduler", ("POST",)),
+        Endpoint(EXPLAIN_PATH, explain, Access.EXPLAIN, explains, "scheduler", ("POST",)),
     ]
+
+
+def _placed(request: Request, answer: ExternalAnswer) -> Response:
+    state = request.scope["state"]
+    state[PLACED] = True
+    if answer.code:
+        state[ERROR] = answer.code
+    return Response(answer.body, answer.status, media_type=JSON)
 
 
 def _documents(documents: Documents) -> list[Endpoint]:
@@ -272,17 +273,41 @@ def _documents(documents: Documents) -> list[Endpoint]:
     async def status(_request: Request, _identity: Identity) -> Response:
         return page(STATUS_PAGE)
 
-    served: list[tuple[str, Handler, Access, str, str]] = [
-        ("/", status, Access.OPEN, "The status page", "pages"),
-        ("/schema", schema, Access.OPEN, "This description: OpenAPI, or a page for browsers", "pages"),
-        ("/schema/openapi.json", openapi, Access.OPEN, "This description as OpenAPI", "pages"),
-        ("/openapi/v3", index, Access.READ, "Which groups OpenAPI describes", "discovery"),
-        (f"/openapi/v3/{OPENAPI_GROUP}", group, Access.READ, "OpenAPI of the group", "discovery"),
-    ]
+    described = "This description: OpenAPI, or a page for browsers"
     return [
-        Endpoint(path=path, handler=handler, access=access, summary=summary, tag=tag)
-        for path, handler, access, summary, tag in served
+        Endpoint("/", status, Access.OPEN, "The status page", "pages"),
+        Endpoint("/schema", schema, Access.OPEN, described, "pages"),
+        Endpoint("/schema/openapi.json", openapi, Access.OPEN, "This description as OpenAPI", "pages"),
+        Endpoint("/openapi/v3", index, Access.READ, "Which groups OpenAPI describes"),
+        Endpoint(f"/openapi/v3/{OPENAPI_GROUP}", group, Access.READ, "OpenAPI of the group"),
     ]
+
+
+_INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
+
+
+@lru_cache(maxsize=8)
+def page(name: str) -> Response:
+    """A page for people, without any address outside this server, because many have no internet.
+
+    Under its policy a browser runs only what the page itself contains.
+    """
+    text = (files("outlive.api") / "static" / name).read_text(encoding="utf-8")
+    hashes: dict[str, list[str]] = {"script": [], "style": []}
+    for kind, content in _INLINE.findall(text):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        hashes[kind].append(f"'sha256-{digest}'")
+    policy = (
+        "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+        f"frame-ancestors 'none'; script-src {' '.join(hashes['script'])}; style-src {' '.join(hashes['style'])}"
+    )
+    headers = {
+        "content-security-policy": policy,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cache-control": "no-cache",
+    }
+    return HTMLResponse(text, headers=headers)
 
 
 def _constant(document: dict[str, Any]) -> Handler:

@@ -134,7 +134,7 @@ async def import_database(
 
     Hosts come from --hosts, or are known already.
     """
-    from outlive.drivers.database_inventory import read_database
+    from outlive.drivers.synced_tables import read_database
 
     options = _options(domains, overcommit, prune=prune)
     host_columns = source.parse_column_map(host_map or (), "--host-map", source.HOST_FIELDS)

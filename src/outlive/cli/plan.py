@@ -119,7 +119,7 @@ async def _searched(given: PlanInput, at: Any) -> PlanResult:
 
     if given.effort_s <= 0:
         return replan(given)
-    from outlive.drivers.search import search_plan
+    from outlive.drivers.child import search_plan
 
     return await search_plan(given, at)
 
@@ -127,7 +127,7 @@ async def _searched(given: PlanInput, at: Any) -> PlanResult:
 async def _repack(
     access: Access, output: Report, store: Store, gathered: Snapshot, search: tuple[int, float, int], *, apply: bool
 ) -> ExitCode | None:
-    from outlive.drivers.search import search_repacking
+    from outlive.drivers.child import search_repacking
     from outlive.failover.planner.repack import after_moves
     from outlive.failover.reconciler.plan_writes import actions_of, write_plan
     from outlive.failover.snapshot import coverage_of, repack_input

@@ -70,11 +70,11 @@ async def up(
 
 
 async def _up(directory: Path, sections: Mapping[str, Any], *, example: bool) -> ExitCode | None:
+    from outlive.base import garbage
     from outlive.roles.settings import role_settings
-    from outlive.runtime import collector
     from outlive.store.sqlite.store import SqliteStore
 
-    collector.spare()
+    garbage.spare()
     stopped = _signals()
     check_store_there(directory)
     store = await SqliteStore.open(directory, clock=SystemClock(), ids=SystemIds())
@@ -217,9 +217,9 @@ def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:
 
 async def _report(store: SqliteStore, role: UpRole, url: str, directory: Path) -> None:
     """Say when it is ready, with the coverage, and once more when every VM has been looked at."""
+    from outlive.base import garbage
     from outlive.resources import FAILOVER, Reservation
     from outlive.resources.reasons import CoverageReason
-    from outlive.runtime import collector
     from outlive.store import list_all
 
     for _ in range(int(STARTED_WITHIN_S / LOOK_S)):
@@ -228,7 +228,7 @@ async def _report(store: SqliteStore, role: UpRole, url: str, directory: Path) -
         await asyncio.sleep(LOOK_S)
     else:
         raise Unavailable(f"not ready after {STARTED_WITHIN_S:g} s: {role.ready()}", remedy="see the log")
-    collector.settle()
+    garbage.settle()
     hosts, vms = len(role.informers.hypervisors), len(role.informers.vms)
     seen = await _reported(store)
     _say(f"ready on {url} with {hosts} hosts and {vms} VMs; {_covered(seen)} (token in {directory / TOKEN_FILE})")

@@ -9,6 +9,10 @@ SQLite keeps any value in any column: a column that decides something (id, host,
 readable, or its row is left out and counted; one that is only shown never costs a VM its place. What is *not* promised:
 servers and flavors are two reads, so a flavor may have been renamed in between; its VMs are then counted as having an
 unknown flavor.
+
+``read_database`` makes an inventory of them. The tables list no hosts: these come from a file, or are known already
+(docs/reference/cli.md#import-database). Servers without a host, those whose flavor is gone and whose size is therefore
+unknown, further rows of the same server, and rows that cannot be read are left out and counted.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import partial
@@ -30,6 +34,10 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from outlive.base.errors import BadInput, LimitExceeded, OutliveError, Unavailable
 from outlive.failover.model import VmView
 from outlive.failover.vms import FlavorRow, ServerRow, VmList, join_row, join_rows, parse_extra_specs, vm_of_row
+from outlive.inventory.records import FlavorRecord, Inventory, VmRecord
+from outlive.resources import Amounts
+from outlive.resources.reasons import Reason
+from outlive.resources.reasons.inventory import ImportNotice
 
 ROWS_PER_FETCH = 5_000
 """Rows that travel from the server at once."""
@@ -383,3 +391,63 @@ def _json(value: Any) -> str:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, RecursionError):
         return _shown(repr(value))
+
+
+MIB = 2**20
+
+
+async def read_database(address: str) -> Inventory:
+    """All servers and flavors of the database; ``Unavailable`` if it cannot be read to the end."""
+    source = SyncedTables(address)
+    try:
+        listed = await source.list_vms()
+        flavors = await source.list_flavors()
+    except Unavailable as error:
+        remedy = "nothing was imported; check that the database runs, and repeat"
+        raise Unavailable(error.message, place=error.place, remedy=remedy) from error
+    finally:
+        await source.close()
+    inventory = Inventory(what="database", has_vms=True)
+    inventory.flavors.extend({row.name: _flavor(row) for row in flavors if row.name}.values())
+    inventory.vms.extend(_vm(view) for view in listed.vms)
+    unknown = sum(listed.unknown_flavors.values())
+    inventory.rows_left_out = listed.without_host + listed.repeated + unknown + sum(listed.unreadable.values())
+    inventory.notices.extend(_left_out(listed, unknown))
+    return inventory
+
+
+def _left_out(listed: VmList, unknown: int) -> Iterator[Reason]:
+    if listed.without_host:
+        yield Reason(ImportNotice.SERVER_WITHOUT_HOST, {"count": listed.without_host})
+    if unknown:
+        yield Reason(ImportNotice.FLAVOR_UNKNOWN, {"count": unknown, "flavors": tuple(sorted(listed.unknown_flavors))})
+    if listed.repeated:
+        yield Reason(ImportNotice.SERVER_REPEATED, {"count": listed.repeated})
+    for table, count in sorted(listed.unreadable.items()):
+        yield Reason(ImportNotice.ROW_UNREADABLE, {"table": table, "count": count})
+
+
+def _flavor(row: FlavorRow) -> FlavorRecord:
+    return FlavorRecord(
+        name=row.name,
+        place=f"flavor {row.name!r}",
+        resources=Amounts(cpu=row.vcpus * 1000, memory=row.ram_mib * MIB),
+        disk_gib=row.disk_gib,
+        extra_specs=parse_extra_specs(row.extra_specs) or {},
+    )
+
+
+def _vm(view: VmView) -> VmRecord:
+    return VmRecord(
+        id=view.id,
+        place=f"server {view.id!r}",
+        name=view.name,
+        project=view.project,
+        flavor=view.flavor,
+        zone=view.zone,
+        host=view.host,
+        phase=view.status,
+        disk_gib=view.disk_gib,
+        extra_specs=view.extra_specs,
+        os_type=view.os_type,
+    )

@@ -3,25 +3,28 @@
 Flags count more than ``OUTLIVE_<SECTION>__<KEY>`` in the environment, and that more than the file. A section is a
 ``msgspec.Struct`` that its package declares; nothing here knows what a key means. Whatever is wrong, an unknown
 section, an unknown key, a value of the wrong type or out of its range, is one ``BadInput`` that names the key, where
-it was said, and the nearest key that exists (docs/reference/runtime.md#configuration).
+it was said, and the nearest key that exists (docs/reference/runtime.md#configuration). ``reference_page`` describes all
+sections; what a key means is the ``description`` of its ``msgspec.Meta`` or else the docstring below the field.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import yaml  # type: ignore[import-untyped]
 
 from outlive.base.errors import BadInput, LimitExceeded, NotFound
 from outlive.resources.documents import Problems
-from outlive.runtime.settings_page import reference_page
-from outlive.runtime.units import Duration, Size, decode_unit
+from outlive.resources.schema import field_docs
+from outlive.runtime.units import Duration, Size, decode_unit, encode_unit
 from outlive.runtime.validation import (
     ENVIRONMENT_PREFIX,
     SEPARATOR,
@@ -339,3 +342,94 @@ def _unknown(what: str, name: str, known: Mapping[str, Any] | list[str], place: 
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
+_INTRODUCTION = """\
+# Settings
+
+<!-- Generated from the code; do not edit. -->
+
+Settings come from `outlive.yaml`, from the environment and from flags; a flag counts more than a variable, and a
+variable more than the file. In a variable's name case and single underscores are free. An unknown section or key
+is an error.
+"""
+
+
+def reference_page(sections: Mapping[str, type[msgspec.Struct]]) -> str:
+    """All sections as markdown, a table each: key, variable, type, default, meaning."""
+    parts = [_INTRODUCTION]
+    for section, struct in sections.items():
+        lines = [f"## {section}", "", inspect.cleandoc(struct.__doc__ or ""), ""]
+        lines += ["| key | variable | type | default | meaning |", "|---|---|---|---|---|"]
+        lines += [f"| {' | '.join(row)} |" for row in _rows(section, struct, ())]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _rows(section: str, struct: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    docs = field_docs(struct)
+    for field in msgspec.structs.fields(struct):
+        here = (*path, field.encode_name)
+        nested = struct_in(field.type)
+        if nested is not None:
+            yield from _rows(section, nested, here)
+            continue
+        yield (
+            f"`{'.'.join(here)}`",
+            f"`{environment_name(section, *here)}`",
+            _cell(_type_name(field.type)),
+            _cell(_default(field)),
+            _cell(_description(field.type) or docs.get(field.name, "")),
+        )
+
+
+def _description(kind: Any) -> str:
+    if typing.get_origin(kind) is not Annotated:
+        return ""
+    for note in typing.get_args(kind)[1:]:
+        if isinstance(note, msgspec.Meta) and note.description:
+            return note.description
+    return ""
+
+
+def _default(field: Any) -> str:
+    if field.default is not msgspec.NODEFAULT:
+        value = field.default
+    elif field.default_factory is not msgspec.NODEFAULT:
+        value = field.default_factory()
+    else:
+        return "required"
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, Duration | Size | str):
+        return f"`{value}`"
+    return f"`{msgspec.json.encode(value, enc_hook=encode_unit).decode()}`"
+
+
+def _type_name(kind: Any) -> str:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _type_name(arguments[0])
+    if origin is Literal:
+        return ", ".join(f"`{each}`" for each in arguments)
+    if origin in (typing.Union, UnionType):
+        return " or ".join(_type_name(each) for each in arguments if each is not NoneType)
+    if origin in (list, tuple):
+        return f"list of {_type_name(arguments[0])}"
+    if origin is dict:
+        return f"map of {_type_name(arguments[1])}"
+    return _PLAIN_TYPES.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+_PLAIN_TYPES: Mapping[Any, str] = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    Duration: "duration",
+    Size: "size",
+}
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,16 +1,15 @@
 """Decisions are data: pure functions by name, from a JSON observation to a JSON answer with reasons.
 
 ``DecisionTable`` is what ``outlive decide`` runs: the same function that the controllers use, on any input that
-somebody saved. ``DecisionLog`` is how a controller uses one: it keeps what went in and what came out, in full when
-the answer says to do something or is another one than before, else as digests, in a ring that is limited in entries
-and in bytes (docs/reference/runtime.md#decisions). A function here must be pure; nothing checks that.
+somebody saved. ``DecisionLog`` is how a controller uses one: it logs the digests of what went in and what came out, and
+gives both to its listeners (docs/reference/runtime.md#decisions). A function here must be pure; nothing checks that.
 """
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -73,10 +72,6 @@ def _find_structs(info: types.Type, found: dict[type, None]) -> None:
 
 INPUT_BYTES: Final = limits.IMPORT_FILE_BYTES
 """The largest input of a decision."""
-RING_ENTRIES: Final = 1_000
-"""Uses of decisions that are remembered."""
-RING_BYTES: Final = 32 * 1024 * 1024
-"""Inputs and outputs that are remembered, together."""
 SUBJECTS_LIMIT: Final = 10_000
 """Subjects of which the last answer's digest is remembered."""
 
@@ -160,7 +155,7 @@ def is_error(answer: bytes) -> bool:
 
 
 class Use(msgspec.Struct, frozen=True):
-    """One use of a decision. ``input`` and ``output`` are JSON, or ``None`` where only the digests were kept."""
+    """One use of a decision; ``input`` and ``output`` are JSON."""
 
     at: float
     name: str
@@ -169,25 +164,17 @@ class Use(msgspec.Struct, frozen=True):
     input_digest: str
     output_digest: str
     changed: bool
+    """Whether the last answer about this subject was another one."""
     empty: bool
-    input: bytes | None
-    output: bytes | None
-
-    @property
-    def kept_bytes(self) -> int:
-        """What it holds of the ring's bytes."""
-        return len(self.input or b"") + len(self.output or b"")
+    input: bytes
+    output: bytes
 
 
 class DecisionLog:
-    """Uses decisions and remembers how. Not shared between threads."""
+    """Uses decisions and says how. Not shared between threads."""
 
-    def __init__(self, clock: Clock, *, entries: int = RING_ENTRIES, total_bytes: int = RING_BYTES) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._entries = entries
-        self._total_bytes = total_bytes
-        self._uses: deque[Use] = deque()
-        self._bytes = 0
         self._last: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._listeners: list[Callable[[Use], None]] = []
 
@@ -205,10 +192,9 @@ class DecisionLog:
     def keep(
         self, decision: Decision[Any, Any], raw_input: bytes, raw_output: bytes, *, empty: bool, subject: str = ""
     ) -> None:
-        """Remember a use that was computed elsewhere, for example in a child process."""
+        """Log a use that was computed elsewhere, for example in a child process, and report it to the listeners."""
         output_digest = _digest(raw_output)
         changed = self._changed(decision.name, subject, output_digest)
-        whole = (changed or not empty) and len(raw_input) + len(raw_output) <= self._total_bytes
         use = Use(
             at=self._clock.now(),
             name=decision.name,
@@ -218,13 +204,12 @@ class DecisionLog:
             output_digest=output_digest,
             changed=changed,
             empty=empty,
-            input=raw_input if whole else None,
-            output=raw_output if whole else None,
+            input=raw_input,
+            output=raw_output,
         )
-        self._remember(use)
         for listener in self._listeners:
             listener(use)
-        log = _log.info if whole and changed else _log.debug  # the same answer again is no news
+        log = _log.info if changed else _log.debug  # the same answer again is no news
         log(
             "decision.used",
             decision=use.name,
@@ -236,10 +221,6 @@ class DecisionLog:
             input_bytes=len(raw_input),
         )
 
-    def uses(self, name: str = "") -> tuple[Use, ...]:
-        """What is remembered, oldest first; of one decision if named."""
-        return tuple(use for use in self._uses if not name or use.name == name)
-
     def _changed(self, name: str, subject: str, digest: str) -> bool:
         key = (name, subject)
         before = self._last.pop(key, None)
@@ -247,12 +228,6 @@ class DecisionLog:
         if len(self._last) > SUBJECTS_LIMIT:
             self._last.popitem(last=False)
         return before != digest
-
-    def _remember(self, use: Use) -> None:
-        self._uses.append(use)
-        self._bytes += use.kept_bytes
-        while len(self._uses) > self._entries or self._bytes > self._total_bytes:
-            self._bytes -= self._uses.popleft().kept_bytes
 
 
 def _digest(raw: bytes) -> str:

@@ -80,5 +80,5 @@ def trail_sweeper(store: Store, clock: Clock) -> Sweeper[DecisionRecord]:
     return Sweeper(store, DecisionRecord, seen=lambda record: record.at, keep_s=KEPT_S, keep=KEPT, clock=clock)
 
 
-def _kept(raw: bytes | None) -> str:
-    return raw.decode() if raw is not None and len(raw) <= RECORD_BYTES else ""
+def _kept(raw: bytes) -> str:
+    return raw.decode() if len(raw) <= RECORD_BYTES else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from outlive.base.clock import LoopClock
-from outlive.drivers.search import OVERTIME, SPARE_S, time_for
+from outlive.drivers.child import OVERTIME, SPARE_S, time_for
 from outlive.runtime.virtual import run_virtual
 
 GREEDY_S = 300.0

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support import fleets
+from tests.support.remembering_log import RememberingLog
 from tests.support.separation import barred
 
 from outlive.base.clock import SystemClock
@@ -43,7 +44,6 @@ from outlive.resources import (
     ReservationStatus,
 )
 from outlive.resources.codec import decode_as
-from outlive.runtime.decisions import DecisionLog
 
 HOSTS = tuple(fleets.hosts(12))
 EVERYWHERE = Offer(hosts=HOSTS, scores=(1.0,) * len(HOSTS))
@@ -76,7 +76,7 @@ class World:
     """A cache, and whoever changes it and carries decisions out on plain objects."""
 
     def __init__(self, choice: TopologyChoice = TopologyChoice()) -> None:
-        self.log = DecisionLog(SystemClock())
+        self.log = RememberingLog(SystemClock())
         nobody: Any = SimpleNamespace(items=list, get=lambda name: None)
         self.state = FleetCache(
             Informers(nobody, nobody, nobody, nobody),
@@ -175,7 +175,7 @@ class World:
 
     def replays(self) -> int:
         """Every assignment that was kept gives the same answer again; how many there were."""
-        uses = [use for use in self.log.uses("failover.assign") if use.input is not None]
+        uses = [use for use in self.log.uses("failover.assign") if use.changed or not use.empty]
         for use in uses:
             again = assign(decode_as(AssignInput, use.input or b""))
             assert [msgspec.to_builtins(one) for one in again.actions] == decode_as(dict, use.output or b"")["actions"]

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.placement.groups import flavor_groups, object_name
+from outlive.placement.controllers import flavor_groups, object_name
 from outlive.resources import Amounts, Flavor, FlavorSpec, ObjectMeta, check_name
 
 
