@@ -9,7 +9,7 @@ from tests.unit.failover.test_tolerance import broken_fleet
 
 from outlive.base.random import Random
 from outlive.failover.analysis.coverage import CoverageInput, assess_state
-from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceSums, judge_broken, tolerance
+from outlive.failover.analysis.tolerance import ToleranceInput, judge_broken, tolerance, tolerated
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.topology import TopologyChoice
 
@@ -24,10 +24,11 @@ def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
             index = ConflictIndex.build(slots, topology=topology, locations={vm.id: vm.host for vm in vms})
             broken = frozenset(index.faulty())
             views, named = {vm.id: vm for vm in vms}, {slot.name: slot for slot in slots}
-            telling = ToleranceSums(unit, broken, judge_broken(broken, required, views, named, index, topology))
+            exactly = judge_broken(broken, required, views, named, index, topology)
             given = CoverageInput(vms=tuple(vms), required=required, slots=tuple(slots), topology=topology)
-            telling.add(vms, assess_state(given))
-            told = telling.done()
+            statuses = {vm: status for vm, status in assess_state(given).items() if status.required > 0}
+            levels = {vm: exactly.get(vm, 0) if vm in broken else len(status.slots) for vm, status in statuses.items()}
+            told = tolerated(unit, ((views[vm].zone, level) for vm, level in levels.items()))
             exact = tolerance(
                 ToleranceInput(vms=tuple(vms), required=required, slots=tuple(slots), units=topology.units)
             )
@@ -37,7 +38,7 @@ def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
 
 
 def test_a_fleet_without_protected_vms_has_no_tolerance_rather_than_none() -> None:
-    told = ToleranceSums("host", frozenset(), {}).done()
+    told = tolerated("host", ())
     assert (told.fleet, told.zones, told.counts) == (None, {}, {})
 
 

@@ -23,7 +23,6 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.rules import counts
 from outlive.failover.slotsets import bits, union
 from outlive.failover.topology import Topology
-from outlive.resources import CoverageStatus
 
 WEAKEST_SHOWN = 10
 """VMs that are told with a set of failures which they do not survive, unless more are asked for."""
@@ -76,15 +75,13 @@ def tolerance(given: ToleranceInput) -> ToleranceResult:
     needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
     matrix = SurvivalMatrix(needing, given.slots, {vm.id: vm.host for vm in given.vms}, given.units)
     levels, understated = matrix.levels()
-    zones: dict[str, int] = {}
-    for vm, level in zip(needing, levels, strict=True):
-        zones[vm.zone] = min(level, zones.get(vm.zone, level))
+    sums = tolerated("", zip((vm.zone for vm in needing), levels, strict=True))
     order = sorted(range(len(needing)), key=lambda at: (levels[at], needing[at].id))
     return ToleranceResult(
-        fleet=min(levels, default=0),
-        zones=dict(sorted(zones.items())),
+        fleet=sums.fleet or 0,
+        zones=sums.zones,
         vms={needing[at].id: levels[at] for at in order},
-        counts={str(level): count for level, count in sorted(Counter(levels).items())},
+        counts={str(level): count for level, count in sums.counts.items()},
         weakest=tuple(_weak(matrix, at, levels[at]) for at in order[: max(0, given.weakest)]),
         understated=tuple(sorted(needing[at].id for at in understated)),
     )
@@ -313,35 +310,19 @@ class Tolerated(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Failures that are survived → VMs."""
 
 
-class ToleranceSums:
-    """Adds up what is told of every VM."""
-
-    def __init__(self, unit: str, broken: Collection[str], judged: Mapping[str, int]) -> None:
-        """``broken``: VMs for which a rule is broken; ``judged``: how many failures these survive, if known."""
-        self._unit = unit
-        self._broken = broken
-        self._judged = judged
-        self._zones: dict[str, int] = {}
-        self._counts = Counter[int]()
-
-    def add(self, vms: Iterable[VmView], told: Mapping[str, CoverageStatus]) -> None:
-        """Count those that need slots."""
-        for vm in vms:
-            status = told[vm.id]
-            if status.required <= 0:
-                continue
-            level = self._judged.get(vm.id, 0) if vm.id in self._broken else len(status.slots)
-            self._counts[level] += 1
-            self._zones[vm.zone] = min(level, self._zones.get(vm.zone, level))
-
-    def done(self) -> Tolerated:
-        """Everything together."""
-        return Tolerated(
-            unit=self._unit,
-            fleet=min(self._counts, default=None),
-            zones=dict(sorted(self._zones.items())),
-            counts=dict(sorted(self._counts.items())),
-        )
+def tolerated(unit: str, levels: Iterable[tuple[str, int]]) -> Tolerated:
+    """The figures of a fleet from (zone, failures that it survives) of each VM that needs slots."""
+    zones: dict[str, int] = {}
+    counts = Counter[int]()
+    for zone, level in levels:
+        zones[zone] = min(level, zones.get(zone, level))
+        counts[level] += 1
+    return Tolerated(
+        unit=unit,
+        fleet=min(counts, default=None),
+        zones=dict(sorted(zones.items())),
+        counts=dict(sorted(counts.items())),
+    )
 
 
 def judge_broken(

@@ -647,6 +647,7 @@ def usual_forecast(clock: Clock, config: FailoverConfig, reporter: Reporter, cov
     slots = config.max_vms_to_process if config.max_vms_to_process > 0 else 1_000
     forecast = Forecast(
         clock,
+        reporter.forecast_changed,
         usual_pass=Pass(gave=PASS_VMS, took_s=PASS_VMS * USUAL_S_PER_SLOT, pause_s=GATHER_S),
         usual_cycle=Pass(
             gave=slots,
@@ -654,7 +655,6 @@ def usual_forecast(clock: Clock, config: FailoverConfig, reporter: Reporter, cov
             pause_s=config.short_reconcile_interval_s or config.reconcile_interval_s,
         ),
     )
-    forecast.tell = reporter.foretold
-    reporter.foresee(forecast.now)
+    reporter.watch_forecast(forecast.now)
     coverage.listener = forecast
     return forecast

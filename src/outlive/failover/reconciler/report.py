@@ -16,7 +16,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.analysis.costs import CostTable
 from outlive.failover.analysis.coverage import left_of, status_of
-from outlive.failover.analysis.tolerance import ToleranceSums, judge_broken
+from outlive.failover.analysis.tolerance import judge_broken, tolerated
 from outlive.failover.planner.actions import Fail
 from outlive.failover.protection import LevelSettings
 from outlive.failover.reconciler.cache import FleetCache
@@ -148,7 +148,7 @@ class CoverageReport:
         broken = frozenset(vm for vm in cache.index.faulty() if vm in cache.vms)
         required = {vm: cache.required(cache.vms[vm]) for vm in broken}
         exact = judge_broken(broken, required, cache.vms, cache.slots, cache.index, cache.topology())
-        tolerance = ToleranceSums(unit, broken, exact)
+        survived: list[tuple[str, int]] = []
         reasons = Counter[str]()
         covered: list[str] = []
         known = protected = 0
@@ -157,14 +157,21 @@ class CoverageReport:
                 await self._clock.sleep(0)
                 async with self._lock:
                     statuses = {vm: status for vm in some if (status := self.status(vm)) is not None}
-                    tolerance.add([cache.vms.get(vm) or cache.known[vm] for vm in statuses], statuses)
+                    survived += [
+                        (
+                            (cache.vms.get(vm) or cache.known[vm]).zone,
+                            exact.get(vm, 0) if vm in broken else len(status.slots),
+                        )
+                        for vm, status in statuses.items()
+                        if status.required > 0
+                    ]
                     reasons.update(status.reason for status in statuses.values() if not status.covered)
                     covered += [vm for vm, status in statuses.items() if status.required > 0 and status.covered]
                     known += len(statuses)
                     protected += sum(status.required > 0 for status in statuses.values())
                     await self._writer.publish(statuses)
             self._reporter.uncovered(reasons)
-            self._reporter.tolerated(tolerance.done())
+            self._reporter.tolerated(tolerated(unit, survived))
             self._reporter.counted(known=known, protected=protected, covered=len(covered))
             await self._levels(levels, covered)
             await self._forget(braked=braked)

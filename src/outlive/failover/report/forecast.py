@@ -3,7 +3,7 @@
 After a failure many VMs miss slots at once, and an operator wants to know until when the next failure would hurt. What
 is missing falls into four parts: what is given as soon as it is its turn; what a cycle has to give; VMs that first have
 to be restarted elsewhere; and what nothing gives as things are. The last makes the answer *never*, with what would
-help. For the others the last passes tell the pace (docs/reference/failover-analysis.md#full-protection).
+help. For the others the last passes give the pace (docs/reference/failover-analysis.md#full-protection).
 
 It is a forecast and promises nothing: another failure, slower writes or a change of the hosts make it wrong.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from outlive.resources.reasons import AllocationFault, CoverageReason
 RESTART_S = 10.0
 """How long restarting a VM is taken to last after the proof, before one was seen."""
 OVERDUE_S = 60.0
-"""A VM that is restarted for longer than this waits for something that no pace tells."""
+"""A VM that is restarted for longer than this waits for something that no pace predicts."""
 REASONS_SHOWN = 3
 """Reasons that a sentence names."""
 
@@ -220,9 +220,9 @@ def _reasons(because: Sequence[Lack]) -> str:
 
 
 PASSES_KEPT = 5
-"""The last passes, cycles and restarts that tell the pace."""
-RETOLD_AFTER_S = 10.0
-"""An event tells a forecast anew when the time it names is off by this, and by half of what is left."""
+"""The last passes, cycles and restarts that give the pace."""
+REPORTED_AFTER_S = 10.0
+"""An event reports a forecast anew when the time it names is off by this, and by half of what is left."""
 
 
 class _Missing(NamedTuple):
@@ -237,35 +237,35 @@ class _Missing(NamedTuple):
 
 
 class _Sums:
-    """What is missing, added up by reason, as VMs come and go: no question looks at every VM."""
+    """What is missing, counted by kind as VMs come and go: no question looks at every VM."""
 
     def __init__(self) -> None:
         self._of: dict[str, _Missing] = {}
-        self._sums: dict[tuple[bool, str], list[int]] = {}
+        self._counts = Counter[_Missing]()
         self._remedies: dict[str, str] = {}
 
     def put(self, vm: str, missing: _Missing | None, remedy: str = "") -> None:
         """The VM misses this now, or nothing."""
         before = self._of.pop(vm, None)
         if before is not None:
-            self._add(before, -1)
+            self._counts[before] -= 1
         if missing is not None:
             self._of[vm] = missing
-            self._add(missing, 1)
+            self._counts[missing] += 1
             if remedy:
                 self._remedies[missing.reason] = remedy
 
     def lacks(self, *, in_turn: bool, but: Iterable[str] = ()) -> tuple[Lack, ...]:
         """By reason, without the VMs ``but``."""
-        sums = {reason: list(sums) for (turn, reason), sums in self._sums.items() if turn == in_turn}
-        for vm in but:
-            one = self._of.get(vm)
-            if one is not None and one.in_turn == in_turn:
-                _count(sums[one.reason], one, -1)
+        left = self._counts - Counter(self._of[vm] for vm in but if vm in self._of)
+        sums: dict[str, Counter[str]] = {}
+        for one, vms in left.items():
+            if one.in_turn == in_turn:
+                found = sums.setdefault(one.reason, Counter())
+                found.update(vms=vms, slots=vms * one.slots, exposed=vms * one.exposed)
         return tuple(
-            Lack(reason=reason, vms=vms, slots=slots, exposed=exposed, remedy=self._remedies.get(reason, ""))
-            for reason, (vms, slots, exposed) in sorted(sums.items())
-            if vms
+            Lack(reason=reason, remedy=self._remedies.get(reason, ""), **found)
+            for reason, found in sorted(sums.items())
         )
 
     def is_in_turn(self, vm: str) -> bool:
@@ -278,35 +278,45 @@ class _Sums:
         for vm in [vm for vm, one in self._of.items() if one.in_turn]:
             self.put(vm, self._of[vm]._replace(in_turn=False))
 
-    def _add(self, one: _Missing, sign: int) -> None:
-        _count(self._sums.setdefault((one.in_turn, one.reason), [0, 0, 0]), one, sign)
 
+class _Pace:
+    """The last passes of one kind, and what one is taken to be before any was seen."""
 
-def _count(sums: list[int], one: _Missing, sign: int) -> None:
-    for place, number in enumerate((1, one.slots, int(one.exposed))):
-        sums[place] += sign * number
+    def __init__(self, usual: Pass) -> None:
+        self.usual = usual
+        self.last: deque[Pass] = deque(maxlen=PASSES_KEPT)
+        self.over = False
+        """Nothing was left to give: the next pass is of another occasion, whose pace may be another."""
+
+    def add(self, gave: int, took_s: float, pause_s: float) -> None:
+        """One more that left something missing."""
+        if self.over:
+            self.last.clear()
+        self.over = False
+        self.last.append(Pass(gave=gave, took_s=took_s, pause_s=pause_s))
 
 
 class Forecast:
-    """See the module. ``tell`` is called with each forecast that says something else than the one before."""
+    """See the module."""
 
-    def __init__(self, clock: Clock, *, usual_pass: Pass, usual_cycle: Pass) -> None:
-        """``usual_…``: what a pass is taken to give, and how fast, before one was seen."""
+    def __init__(
+        self, clock: Clock, report: Callable[[FullProtection, str], None], *, usual_pass: Pass, usual_cycle: Pass
+    ) -> None:
+        """``report`` gets each forecast that says something else than the one before.
+
+        ``usual_…``: what a pass is taken to give, and how fast, before one was seen.
+        """
         self._clock = clock
-        self._usual_pass, self._usual_cycle = usual_pass, usual_cycle
+        self._report = report
+        self._passes, self._cycles = _Pace(usual_pass), _Pace(usual_cycle)
         self._sums = _Sums()
         self._asked: set[str] = set()
         self._away: dict[str, float] = {}
-        self._passes: deque[Pass] = deque(maxlen=PASSES_KEPT)
-        self._cycles: deque[Pass] = deque(maxlen=PASSES_KEPT)
         self._restarts_s: deque[float] = deque(maxlen=PASSES_KEPT)
-        self._passes_over = self._cycles_over = False
-        """Nothing was left to give: the next pass is of another occasion, whose pace may be another."""
         self._pass_began = self._next_cycle = 0.0
         self._looked = False
-        self._told: FullProtection | None = None
-        self._told_due = 0.0
-        self.tell: Callable[[FullProtection, str], None] = lambda found, note: None
+        self._reported: FullProtection | None = None
+        self._reported_end = 0.0
 
     def forget(self) -> None:
         """This process has not led: what it knows may be out of date."""
@@ -314,7 +324,7 @@ class Forecast:
         self._asked.clear()
         self._away.clear()
         self._looked = False
-        self._told = None
+        self._reported = None
 
     # What passes find
 
@@ -333,11 +343,11 @@ class Forecast:
             self._sums.put(vm, missing, status.remedy)
 
     def in_turn(self, waiting: Sequence[str], missing: Callable[[Iterable[str]], list[tuple[str, int, bool]]]) -> None:
-        """Upkeep has not come to these yet; ``missing`` tells which of them miss slots, how many, and who has none."""
+        """Upkeep has not come to these yet; ``missing`` says which of them miss slots, how many, and who has none."""
         if not waiting:
             if self._asked:
                 self._asked.clear()
-                self._passes_over = True
+                self._passes.over = True
                 self._sums.end_turns()
             return
         self._pass_began = self._clock.monotonic()
@@ -347,7 +357,7 @@ class Forecast:
             self._sums.put(vm, _Missing(slots=slots, exposed=exposed, reason=CoverageReason.WAITING, in_turn=True))
 
     def away(self, vms: Iterable[str]) -> None:
-        """Exactly these have to be restarted elsewhere; those that no longer have to tell how long it takes."""
+        """Exactly these have to be restarted elsewhere; those that no longer have to show how long it takes."""
         now = self._clock.monotonic()
         there = dict.fromkeys(vms, now)
         self._restarts_s.extend(now - since for vm, since in self._away.items() if vm not in there)
@@ -357,11 +367,8 @@ class Forecast:
         """A pass of upkeep ended; the next one begins when the pause is over."""
         self._pass_began = self._clock.monotonic() + pause_s
         if self._sums.lacks(in_turn=True):
-            if self._passes_over:
-                self._passes.clear()
-            self._passes_over = False
-            self._passes.append(Pass(gave=gave, took_s=took_s, pause_s=pause_s))
-        self._tell()
+            self._passes.add(gave, took_s, pause_s)
+        self._report_changes()
 
     def expect_cycle(self, in_s: float) -> None:
         """The next cycle begins earlier than was said, because it has to give most VMs their slots."""
@@ -372,13 +379,10 @@ class Forecast:
         self._looked = True
         self._next_cycle = self._clock.monotonic() + pause_s
         if any(one.reason in BY_ITSELF for one in self._sums.lacks(in_turn=False, but=self._away)):
-            if self._cycles_over:
-                self._cycles.clear()
-            self._cycles_over = False
-            self._cycles.append(Pass(gave=gave, took_s=took_s, pause_s=pause_s))
+            self._cycles.add(gave, took_s, pause_s)
         else:
-            self._cycles_over = True
-        self._tell()
+            self._cycles.over = True
+        self._report_changes()
 
     # What is to be expected
 
@@ -397,27 +401,27 @@ class Forecast:
             away=len(self._away),
             away_s=now - min(self._away.values(), default=now),
             restart_s=sum(restarts) / len(restarts) if restarts else RESTART_S,
-            passes=tuple(self._passes),
-            usual_pass=self._usual_pass,
-            cycles=tuple(self._cycles),
-            usual_cycle=self._usual_cycle,
+            passes=tuple(self._passes.last),
+            usual_pass=self._passes.usual,
+            cycles=tuple(self._cycles.last),
+            usual_cycle=self._cycles.usual,
             next_cycle_s=max(0.0, self._next_cycle - now),
         )
 
-    def _tell(self) -> None:
+    def _report_changes(self) -> None:
         found = self.now()
         if found is None:
             return
-        before, due = self._told, self._clock.now() + (found.eta_s or 0.0)
-        shift_s = abs(due - self._told_due) if found.outlook is Outlook.UNDER_WAY else 0.0
+        before, end = self._reported, self._clock.now() + (found.eta_s or 0.0)
+        shift_s = abs(end - self._reported_end) if found.outlook is Outlook.UNDER_WAY else 0.0
         same = before is not None and _essence(before) == _essence(found)
-        if same and shift_s <= max(RETOLD_AFTER_S, (found.eta_s or 0.0) / 2):
+        if same and shift_s <= max(REPORTED_AFTER_S, (found.eta_s or 0.0) / 2):
             return
-        self._told, self._told_due = found, due
+        self._reported, self._reported_end = found, end
         if before is None and found.outlook is Outlook.FULL:
             return  # nothing was missing before, as far as this process knows
-        at = f"; expected at {as_datetime(due):%H:%M:%S} UTC" if found.outlook is Outlook.UNDER_WAY else ""
-        self.tell(found, f"{found.sentence}{at}")
+        at = f"; expected at {as_datetime(end):%H:%M:%S} UTC" if found.outlook is Outlook.UNDER_WAY else ""
+        self._report(found, f"{found.sentence}{at}")
 
 
 def _essence(found: FullProtection) -> tuple[Outlook, tuple[str, ...]]:

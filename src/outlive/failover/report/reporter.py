@@ -1,7 +1,7 @@
-"""What failover tells the outside while it works: metrics of cycles and events on slots and VMs.
+"""What failover reports while it works: metrics of cycles and events on slots and VMs.
 
 Names, labels and the moments at which each is counted: docs/reference/failover-operation.md#events-and-metrics. An
-event that tells the same of the same object again is one event with a count; whoever records it sees to that.
+event that says the same of the same object again is one event with a count; whoever records it sees to that.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Reporter:
             self._vms.labels(state).set(count)
 
     def tolerated(self, found: Tolerated) -> None:
-        """How many failures are survived; without a VM that needs slots there is nothing to tell."""
+        """How many failures are survived; without a VM that needs slots there is nothing to report."""
         self.last_tolerated = found
         self._tolerance.clear()
         self._by_tolerance.clear()
@@ -206,7 +206,7 @@ class Reporter:
         for level, count in found.counts.items():
             self._by_tolerance.labels(str(level)).set(count)
 
-    def foresee(self, forecast: Callable[[], FullProtection | None]) -> None:
+    def watch_forecast(self, forecast: Callable[[], FullProtection | None]) -> None:
         """From now on metrics ask this, at each scrape, when everybody has all slots."""
 
         def seconds() -> float:
@@ -222,7 +222,7 @@ class Reporter:
         self._until_full.labels().set_function(seconds)
         self._without_full.labels().set_function(vms)
 
-    def foretold(self, found: FullProtection, note: str) -> None:
+    def forecast_changed(self, found: FullProtection, note: str) -> None:
         """The forecast says something else than before."""
         calm = found.outlook in (Outlook.FULL, Outlook.UNDER_WAY)
         self._events.emit(CLUSTER, FULL_PROTECTION, note, type="Normal" if calm else "Warning", action="Assign")
@@ -238,13 +238,13 @@ class Reporter:
             self._level_reserved.labels(one.level, MEMORY).set(one.memory_bytes)
 
     def unknown_levels(self, levels: Mapping[str, str]) -> None:
-        """VM → the protection level that it names and that settings do not have; told once, a few a cycle."""
+        """VM → the protection level that it names and that settings do not have; reported once, a few a cycle."""
         self._without_level.set(len(levels))
-        told = {vm: level for vm, level in self._unknown_levels.items() if levels.get(vm) == level}
-        new = [vm for vm in sorted(levels) if vm not in told][:LEVEL_EVENTS]
+        before = {vm: level for vm, level in self._unknown_levels.items() if levels.get(vm) == level}
+        new = [vm for vm in sorted(levels) if vm not in before][:LEVEL_EVENTS]
         for vm in new:
             self._event(FailoverEvent.UNKNOWN_LEVEL, ObjectRef(kind=VM_KIND, name=vm), level=levels[vm][:80])
-        self._unknown_levels = {**told, **{vm: levels[vm] for vm in new}}
+        self._unknown_levels = {**before, **{vm: levels[vm] for vm in new}}
 
     def brake(self, brake: Brake | None) -> None:
         """The mass-removal brake held, or did not have to."""

@@ -231,11 +231,11 @@ def _levels(data: ViewData) -> list[Row]:
     )
     demanded = demands.among(vms)
     state = CoverageInput(vms=vms, required=demanded.required, slots=tuple(data.slots), topology=data.topology)
-    told = assess_state(state)
+    statuses = assess_state(state)
     table = CostTable({name: level.priority for name, level in demands.levels.items()})
     for vm in vms:
         level, need = demanded.levels.get(vm.id, ""), demanded.required.get(vm.id, 0)
-        table.add_vm(vm, level, need, covered=told[vm.id].covered)
+        table.add_vm(vm, level, need, covered=statuses[vm.id].covered)
     for slot in state.slots:
         table.add_slot(slot)
     return [
