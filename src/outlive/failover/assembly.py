@@ -18,9 +18,10 @@ from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.protection import Demands, ProtectionSettings
 from outlive.failover.reconciler.budget import RemovalBudget
 from outlive.failover.reconciler.cache import FleetCache, Informers, check_current, doubt
+from outlive.failover.reconciler.context import Context
 from outlive.failover.reconciler.coverage import CoverageWriter
 from outlive.failover.reconciler.decider import Decider
-from outlive.failover.reconciler.reconciler import Context, Reconciler, usual_forecast
+from outlive.failover.reconciler.reconciler import Reconciler, usual_forecast
 from outlive.failover.reconciler.used import UsedSlots
 from outlive.failover.reconciler.validation import SlotValidation
 from outlive.failover.reconciler.writes import SlotWriter
@@ -114,15 +115,15 @@ class Failover:
                 coverage=self.coverage,
                 reporter=self.reporter,
                 forecast=self.forecast,
+                lock=self.lock,
+                budget=budget,
                 clock=clock,
                 random=random.fork("failover-cycle"),
                 ids=ids,
                 config=config,
                 settings=settings,
                 protection=protection,
-            ),
-            budget,
-            self.lock,
+            )
         )
         # What validation takes away, and what goes because of a failure, calls for a reaction.
         noticed = writer(shown=informers.reservations)

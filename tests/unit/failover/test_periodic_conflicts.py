@@ -162,12 +162,12 @@ def test_a_vm_whose_new_slot_could_not_be_written_keeps_its_old_one():
         )
         cloud.store.faults.append(Fault("create", Unavailable("down"), where=is_slot))
         changes = cloud.reconciler._changes
-        outcome = await changes.switch((new, Leave(slot=old, vm="a")), {}, "r")
+        outcome = await changes.switch((new, Leave(slot=old, vm="a")), {})
         assert outcome.failed == 1
         assert await cloud.members() == {old: {"a": "h1"}}
-        await changes.switch((Leave(slot=old, vm="a"),), {}, "r")
+        await changes.switch((Leave(slot=old, vm="a"),), {})
         assert await cloud.members() == {old: {"a": "h1"}}, "nobody loses what nothing replaces"
-        outcome = await changes.switch((new, Leave(slot=old, vm="a")), {}, "r")
+        outcome = await changes.switch((new, Leave(slot=old, vm="a")), {})
         (now,) = (await cloud.slots()).values()
         assert (outcome.created, now.host, now.members) == (1, other, {"a": "h1"})
 

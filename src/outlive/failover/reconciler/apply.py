@@ -17,15 +17,13 @@ from typing import assert_never
 import msgspec
 
 from outlive.base.errors import Conflict, NotFound, OutliveError
-from outlive.base.logging import get_logger, request_context
-from outlive.failover.fleet import FreeAmounts
+from outlive.base.logging import get_logger, global_request_id, request_context
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
 from outlive.failover.planner.cleanup import Cause, CleanResult, Deletion, Drop, departure
-from outlive.failover.reconciler.cache import FleetCache
+from outlive.failover.reconciler.context import Context
 from outlive.failover.reconciler.plan_writes import stages
 from outlive.failover.reconciler.writes import SlotWriter
-from outlive.failover.report.reporter import Reporter
 from outlive.failover.rules import may_run_on, serves
 from outlive.resources import Reservation
 from outlive.resources.reasons import Reason, render
@@ -37,8 +35,6 @@ JOINS_TOGETHER = 64
 REREADS = 3
 """Times that one slot is read and decided about again before it is left to a later pass."""
 
-Hold = Callable[[], AbstractAsyncContextManager[object]]
-"""Taken around each write and the check before it; whoever holds the lock already gives ``nullcontext``."""
 Judge = Callable[[Sequence[SlotView]], Awaitable[CleanResult]]
 """Decides about clean-up of these slots, which turned out to be others than was seen."""
 
@@ -76,25 +72,21 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Changes:
     """Writes changes of slots."""
 
-    def __init__(
-        self,
-        cache: FleetCache,
-        writer: SlotWriter,
-        reporter: Reporter,
-        *,
-        judge: Judge,
-        free: Callable[[], FreeAmounts],
-    ) -> None:
-        """``free``: what hosts have free, as of now."""
-        self._cache = cache
-        self._writer = writer
-        self._reporter = reporter
+    def __init__(self, context: Context, judge: Judge) -> None:
+        self._cache = context.cache
+        self._writer: SlotWriter = context.writer
+        self._reporter = context.reporter
+        self._free = context.free
         self._judge = judge
-        self._free = free
+        self._lock = context.lock
 
     # Members that leave
 
-    async def clean_up(self, result: CleanResult, hold: Hold = nullcontext) -> int:
+    def _hold(self, locked: bool) -> AbstractAsyncContextManager[object]:
+        """Held around each write and the check before it; whoever holds the lock already says so."""
+        return nullcontext() if locked else self._lock
+
+    async def clean_up(self, result: CleanResult, *, locked: bool = False) -> int:
         """Write changed memberships by slot name, then delete; how many memberships were removed."""
         drops: dict[str, list[Drop]] = {}
         for drop in result.dropped:
@@ -102,7 +94,7 @@ class Changes:
         deletions = {deletion.slot: deletion for deletion in result.deleted}
         removed = 0
         for name in (*result.changed, *deletions):
-            async with hold():
+            async with self._hold(locked):
                 removed += await self._remove(name, drops.get(name, []), deletions.get(name))
         return removed
 
@@ -161,28 +153,24 @@ class Changes:
 
     # VMs that are given slots
 
-    async def assign(
-        self, actions: Sequence[Action], requests: Mapping[str, str], request_id: str, hold: Hold = nullcontext
-    ) -> Outcome:
+    async def assign(self, actions: Sequence[Action], requests: Mapping[str, str], *, locked: bool = False) -> Outcome:
         """Write in order. ``requests`` has the request id of each VM. Never raises for what the store refuses."""
-        run = _Assignment(self, requests, request_id)
+        run = _Assignment(self, requests)
         for together in _together(actions):
-            async with hold():
+            async with self._hold(locked):
                 await run.do(together)
         return run.outcome
 
     # VMs that change slots
 
-    async def switch(
-        self, actions: Sequence[Action], requests: Mapping[str, str], request_id: str, hold: Hold = nullcontext
-    ) -> Outcome:
+    async def switch(self, actions: Sequence[Action], requests: Mapping[str, str]) -> Outcome:
         """Let VMs join other slots and then leave their old ones, stage by stage, up to the first that is not allowed.
 
         While a VM is in both, its own slots may clash with each other, so a stage is checked with the old ones left.
         """
-        run = _Assignment(self, requests, request_id, checked=True)
+        run = _Assignment(self, requests, checked=True)
         for stage in stages(actions):
-            async with hold():
+            async with self._lock:
                 if not run.is_allowed(stage):
                     _log.info("replan.stopped", vm=stage[0].vm)
                     break
@@ -200,8 +188,13 @@ class Changes:
         view = cache.slots.get(slot)
         if view is None or vm.id in view.members or not index.has_vm(vm.id) or not serves(vm, view):
             return False
-        bit = index.slot_bit(index.slot(slot))
-        return bool(index.separation.among(vm.id, index.admissible(index.vm(vm.id)) & bit))
+        return self.may_be_together(vm.id, slot)
+
+    def may_be_together(self, vm: str, slot: str) -> bool:
+        """Whether rules and separation let the VM join the slot now, whatever its size and readiness."""
+        index = self._cache.index
+        admissible = index.admissible(index.vm(vm)) & index.slot_bit(index.slot(slot))
+        return bool(index.separation.among(vm, admissible))
 
     def may_open(self, vm: VmView, action: Open) -> bool:
         """Whether the rules, separation and what is free let the VM have a new slot there now."""
@@ -233,9 +226,7 @@ class Changes:
 class _Assignment:
     """One list of actions."""
 
-    def __init__(
-        self, changes: Changes, requests: Mapping[str, str], request_id: str, *, checked: bool = False
-    ) -> None:
+    def __init__(self, changes: Changes, requests: Mapping[str, str], *, checked: bool = False) -> None:
         """``checked``: whether the actions were found to be allowed together (``is_allowed``)."""
         self._checked = checked
         self.outcome = Outcome()
@@ -244,7 +235,6 @@ class _Assignment:
         self._writer = changes._writer
         self._reporter = changes._reporter
         self._requests = requests
-        self._request_id = request_id
         self._names: dict[str, str] = {}
         """Key of a new slot → its name."""
         self._joined_last: dict[str, str] = {}
@@ -290,8 +280,7 @@ class _Assignment:
                     name = self._names.get(action.slot, action.slot)
                     if vm is None or not index.has_slot(name) or not index.has_vm(vm.id):
                         return False
-                    bit = index.slot_bit(index.slot(name))
-                    if not index.separation.among(vm.id, index.admissible(index.vm(vm.id)) & bit):
+                    if not self._changes.may_be_together(vm.id, name):
                         return False
                     index.join(action.vm, name)
             return all(index.misses(vm) <= before for vm, before in missing.items() if index.has_vm(vm))
@@ -406,7 +395,7 @@ class _Assignment:
             self._leave(action)
             return
         try:
-            slot = await self._writer.open(action, {action.vm: action.vm_host}, self._request_id)
+            slot = await self._writer.open(action, {action.vm: action.vm_host}, global_request_id())
         except OutliveError as error:
             self.outcome.failed += 1
             self.outcome.fails[action.vm] = _store_failed(action.vm, f"creating a slot on {action.host}", error)

@@ -11,11 +11,9 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
 from outlive.base.errors import Unavailable
 from outlive.base.logging import get_logger, global_request_id
 from outlive.failover.calls import Caller
-from outlive.failover.config import FailoverConfig
 from outlive.failover.fleet import FreeAmounts
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.offers import Offers, claim_of, gather_offers
@@ -25,8 +23,8 @@ from outlive.failover.planner.cleanup import CleanInput, LeaveInput
 from outlive.failover.planner.plan import PlanInput
 from outlive.failover.planner.repack import RepackInput, concerned
 from outlive.failover.planner.selection import SelectInput
-from outlive.failover.ports import PlacementPort
-from outlive.failover.reconciler.cache import FleetCache, check_current
+from outlive.failover.reconciler.cache import check_current
+from outlive.failover.reconciler.context import Context
 from outlive.failover.separation import groups_of
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
 from outlive.resources import FlavorGroupSpec
@@ -54,14 +52,12 @@ class Terms:
 class Inputs:
     """Makes the inputs."""
 
-    def __init__(
-        self, cache: FleetCache, placement: PlacementPort, config: FailoverConfig, caller: Caller, clock: Clock
-    ) -> None:
-        self._cache = cache
-        self._placement = placement
-        self._config = config
-        self._caller = caller
-        self._clock = clock
+    def __init__(self, context: Context) -> None:
+        self._cache = context.cache
+        self._placement = context.placement
+        self._config = context.config
+        self._caller = Caller(profile=context.settings.profile)
+        self._clock = context.clock
 
     # Cleaning up
 

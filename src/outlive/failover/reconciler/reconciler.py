@@ -11,9 +11,8 @@ that the next one completes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -21,36 +20,25 @@ import msgspec
 from outlive.base.batches import batches
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError, Unavailable
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
-from outlive.base.random import Random
-from outlive.failover.calls import Caller
-from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
-from outlive.failover.fleet import FreeAmounts
+from outlive.base.logging import get_logger, new_global_request_id, request_context
+from outlive.failover.config import FailoverConfig
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.observation import Observation
-from outlive.failover.planner.actions import Claim, Fail, Leave
+from outlive.failover.planner.actions import Claim, Fail
 from outlive.failover.planner.cleanup import CleanResult, departure
 from outlive.failover.planner.selection import service_rank
-from outlive.failover.ports import PlacementPort, VMSource
-from outlive.failover.protection import ProtectionSettings
 from outlive.failover.reconciler.apply import Changes, Outcome
 from outlive.failover.reconciler.assignment import Assigner
-from outlive.failover.reconciler.attempts import Attempts, Ground
-from outlive.failover.reconciler.budget import RemovalBudget
-from outlive.failover.reconciler.cache import FleetCache, check_current
+from outlive.failover.reconciler.cache import check_current
+from outlive.failover.reconciler.context import Context
 from outlive.failover.reconciler.coverage import CoverageWriter
-from outlive.failover.reconciler.decider import ASSIGN, CLEAN, LEAVE, PLAN, REPACK, REPLAN, SELECT, Decider, I, O
+from outlive.failover.reconciler.decider import ASSIGN, CLEAN, LEAVE, SELECT
 from outlive.failover.reconciler.inputs import Inputs, Terms
-from outlive.failover.reconciler.plan_writes import actions_of
+from outlive.failover.reconciler.replanning import Replanning
 from outlive.failover.reconciler.report import CoverageReport
-from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.report.forecast import Forecast, Pass
 from outlive.failover.report.reporter import Reporter, Step, Summary
 from outlive.failover.vms import VmList
-from outlive.resources.reasons.coverage import CoverageReason
-from outlive.runtime.decisions import Decision
-from outlive.runtime.faults import FaultRecorder
 
 REQUEST_PREFIX: Final = "failover"
 """Begins the global request ids of ticks and passes."""
@@ -74,39 +62,10 @@ USUAL_S_PER_SLOT: Final = 0.02
 """What giving a slot is taken to last before any was given."""
 SCANNED: Final = 20
 """Slots whose members are looked at together."""
-PLANNED_ANEW: Final = frozenset({CoverageReason.RULES, CoverageReason.NO_CAPACITY, CoverageReason.REFUSED})
-"""Reasons that planning anew may do away with."""
-SEARCHED_VMS: Final = 20_000
-"""Larger fleets are neither repacked nor planned anew for the sake of a few VMs."""
 QUIET_S: Final = 3.0
 """How long the number of VMs that miss slots must not change before the whole fleet is planned between ticks."""
 
 _log = get_logger("failover.reconciler")
-
-
-@dataclass(slots=True)
-class Context:
-    """What the reconciler works with."""
-
-    cache: FleetCache
-    placement: PlacementPort
-    free: Callable[[], FreeAmounts]
-    """What hosts have free, as of now."""
-    writer: SlotWriter
-    decider: Decider
-    coverage: CoverageWriter
-    reporter: Reporter
-    forecast: Forecast
-    clock: Clock
-    random: Random
-    ids: Ids
-    config: FailoverConfig
-    settings: FailoverUpkeepSettings
-    faults: FaultRecorder | None = None
-    """Where VMs without a known location are reported as faults."""
-    source: VMSource | None = None
-    """Who lists the VMs; ``None``: they are our own objects, which the cache follows."""
-    protection: ProtectionSettings = field(default_factory=ProtectionSettings)
 
 
 class Aborted(Unavailable):
@@ -122,20 +81,17 @@ class Aborted(Unavailable):
 class Reconciler:
     """See the module."""
 
-    def __init__(self, context: Context, budget: RemovalBudget, lock: asyncio.Lock) -> None:
-        """``lock``: held around a whole pass, and around each write of a tick and the check before it."""
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._config = context.config.apply_defaults()
+        self._config = context.config
         self._cache = context.cache
-        self._budget = budget
-        self._lock = lock
-        caller = Caller(profile=context.settings.profile)
-        self._inputs = Inputs(self._cache, context.placement, self._config, caller, context.clock)
-        self._changes = Changes(self._cache, context.writer, context.reporter, judge=self._judge, free=context.free)
+        self._budget = context.budget
+        self._lock = context.lock
+        self._inputs = Inputs(context)
+        self._changes = Changes(context, self._judge)
         self._assigner = Assigner(self._cache, context.decider)
-        self._report = CoverageReport(
-            self._cache, context.coverage, context.reporter, context.clock, lock, context.faults
-        )
+        self._report = CoverageReport(context)
+        self._replanning = Replanning(context, self._inputs, self._changes, self._report)
         self._wake = asyncio.Event()
         self._soon = asyncio.Event()
         """Set where most of the fleet misses slots: a tick plans for everybody together."""
@@ -147,10 +103,6 @@ class Reconciler:
         self._looked_up: set[str] = set()
         self._closed: set[str] = set()
         """Slots whose write failed since the last tick: nobody joins them."""
-        self._attempts = Attempts()
-        """Plans for everybody together."""
-        self._packed: int | None = None
-        """The revision of the cache at which repacking found nothing to do."""
         self._cache.changed = self._notify
 
     # Events
@@ -313,7 +265,7 @@ class Reconciler:
             _log.error("removals.braked", would_drop=len(result.dropped))
             self._context.reporter.held_back("a reaction", len(result.dropped), self._budget.memberships)
             return []
-        removed = await self._changes.clean_up(result)
+        removed = await self._changes.clean_up(result, locked=True)
         self._budget.give_back(max(0, len(result.dropped) - removed))
         return sorted({drop.vm for drop in result.dropped})
 
@@ -360,11 +312,11 @@ class Reconciler:
             share=settings.brake_share,
             number=settings.brake_number,
         )
-        result = await self._decide(CLEAN, given)
+        result = await self._context.decider.decide(CLEAN, given)
         reporter.brake(result.brake)
         if result.brake is not None:
             _log.error("tick.braked", would_drop=result.brake.would_drop, memberships=memberships)
-        await self._changes.clean_up(result, lambda: self._lock)
+        await self._changes.clean_up(result)
         return result, len(self._cache.slots)
 
     # Giving slots
@@ -388,15 +340,13 @@ class Reconciler:
                 _log.warning("tick.left_over", vms=waiting[:20], rounds=ROUNDS)
                 total.failed += len(waiting)
         self._closed |= total.closed
-        for vm in sorted(requests.keys() - total.left.keys()):
-            self._report.note_fail(vm, total.fails.get(vm))
+        self._report.note_fails(requests.keys() - total.left.keys(), total.fails)
         return total
 
     async def _give_once(
         self, vms: Sequence[str], requests: Mapping[str, str], so_far: Outcome, *, scarce: bool, limit_new: bool
     ) -> Outcome:
         context = self._context
-        greq = global_request_id()
         missing = self._inputs.claims(vms)
         offers = await self._inputs.offers(missing, requests)
         async with self._lock:
@@ -411,9 +361,9 @@ class Reconciler:
             if len(missing) <= PASS_VMS:
                 actions = self._assigner.assign(missing, terms)
                 if not scarce or not any(isinstance(action, Fail) for action in actions):
-                    return await self._changes.assign(actions, requests, greq)
-        answer = await self._decide(ASSIGN, self._inputs.assign(missing, terms))
-        return await self._changes.assign(answer.actions, requests, greq, lambda: self._lock)
+                    return await self._changes.assign(actions, requests, locked=True)
+        answer = await self._context.decider.decide(ASSIGN, self._inputs.assign(missing, terms))
+        return await self._changes.assign(answer.actions, requests)
 
     def _unchanged(self, missing: Claim) -> bool:
         """Whether the VM misses the same still, after placement was asked; others come up again by themselves."""
@@ -454,9 +404,10 @@ class Reconciler:
         with request_context(greq=new_global_request_id(context.ids, REQUEST_PREFIX), req=""):
             try:
                 summary = await self._tick_once(first=first)
-            except Aborted as error:
-                _log.error("cycle.aborted", step=error.step.value, error=str(error))
-                context.reporter.cycle_aborted(error.step)
+            except OutliveError as error:
+                step = error.step if isinstance(error, Aborted) else Step.DECIDE
+                _log.error("cycle.aborted", step=step.value, error=str(error))
+                context.reporter.cycle_aborted(step)
                 return self._config.reconcile_interval_s
             took_s = context.clock.monotonic() - started
             context.reporter.cycle_done(summary, took_s)
@@ -478,18 +429,18 @@ class Reconciler:
         await self._report_sources()
         cleaned, slots_kept = await self._clean_all()
         draw = context.random.random()
-        chosen = await self._decide(SELECT, self._inputs.select(cycle=self._tick, draw=draw))
+        chosen = await self._context.decider.decide(SELECT, self._inputs.select(cycle=self._tick, draw=draw))
         bare = first and not self._cache.slots and bool(chosen.missing)
         if not chosen.missing:
-            self._attempts.forget()
-        if bare or (self._is_bare(len(chosen.missing)) and self._attempts.is_due(self._tick, self._ground())):
-            outcome = await self._plan_fleet({one.vm for one in chosen.missing})
+            self._replanning.attempts.forget()
+        if bare or (self._is_bare(len(chosen.missing)) and self._replanning.is_due(self._tick)):
+            outcome = await self._replanning.plan(self._tick, {one.vm for one in chosen.missing})
         else:
             limit_new = bool(self._config.limit_one_new_reservation_per_hypervisor)
             vms = [one.vm for one in chosen.selected if self._may_be_given(one.vm)]
             outcome = await self._give(vms, in_order=True, limit_new=limit_new)
-            if self._may_plan_anew(outcome):
-                planned = await self._plan_fleet(set(cache.index.missing()) & cache.vms.keys())
+            if self._replanning.may_help(self._tick, outcome):
+                planned = await self._replanning.plan(self._tick, set(cache.index.missing()) & cache.vms.keys())
                 outcome.reused, outcome.created = outcome.reused + planned.reused, outcome.created + planned.created
         summary = Summary(
             total_vms=len(cache.vms) + len(cache.unplaced),
@@ -506,10 +457,8 @@ class Reconciler:
             braked=cleaned.brake is not None,
         )
         if not chosen.missing and not summary.braked:
-            await self._repack()
-        await self._report.everybody(
-            braked=summary.braked, levels=context.protection.levels, unit=context.settings.topology_choice.unit
-        )
+            await self._replanning.repack(self._tick)
+        await self._report.everybody(braked=summary.braked)
         self._budget.hold(summary.braked)
         context.forecast.away(cache.on_lost_hosts())
         if cache.strangers:
@@ -549,76 +498,6 @@ class Reconciler:
             return False
         needing = sum(self._cache.required(vm) > 0 for vm in self._cache.vms.values())
         return missing > BARE_SHARE * needing
-
-    async def _plan_fleet(self, missing: Collection[str]) -> Outcome:
-        """Plan for everybody together, as a first plan does; slots that are there are planned anew where that helps."""
-        context, cache = self._context, self._cache
-        anew = bool(cache.slots)
-        requests = {vm: context.ids.uuid() for vm in sorted(missing)}
-        greq = global_request_id()
-        given = await self._inputs.plan(missing, requests, context.free)
-        ground = self._ground()
-        answer = await self._decide(REPLAN if anew else PLAN, given)
-        if any(isinstance(action, Leave) for action in answer.actions):
-            outcome = await self._changes.switch(answer.actions, requests, greq, lambda: self._lock)
-        else:
-            outcome = await self._changes.assign(answer.actions, requests, greq, lambda: self._lock)
-        if outcome.reused or outcome.created:
-            self._attempts.forget()
-        else:
-            self._attempts.in_vain(self._tick, ground)
-        _log.info("plan.done", missing=answer.missing, created=outcome.created, reused=outcome.reused)
-        for vm in sorted(requests.keys() - outcome.left.keys()):
-            self._report.note_fail(vm, outcome.fails.get(vm))
-        return outcome
-
-    def _may_plan_anew(self, outcome: Outcome) -> bool:
-        """Whether somebody got nothing beside the slots that are there, and planning these anew might help."""
-        cache = self._cache
-        stuck = [vm for vm, fail in outcome.fails.items() if fail.reason in PLANNED_ANEW and vm in cache.vms]
-        allowed = self._config.repack.max_changes_per_cycle > 0 and len(cache.vms) <= SEARCHED_VMS
-        if not stuck or not allowed or not cache.slots:
-            return False
-        ground = self._ground()
-        return self._attempts.is_due(self._tick, ground) and self._has_units(stuck, ground.hosts)
-
-    def _has_units(self, vms: Iterable[str], hosts: Iterable[str]) -> bool:
-        """Whether these hosts have units of failure for one more slot of any of the VMs, each in one of its own."""
-        cache, topology = self._cache, self._cache.topology()
-        units = set(map(topology.unit, hosts))
-        return any(
-            len(units - {topology.unit(cache.vms[vm].host)}) > cache.required(cache.vms[vm]) - cache.index.misses(vm)
-            for vm in vms
-        )
-
-    def _ground(self) -> Ground:
-        """What a plan of the whole fleet rests on."""
-        cache = self._cache
-        return Ground(
-            revision=cache.revision,
-            missing=sum(cache.index.missing().values()),
-            hosts=frozenset(cache.locations.names - cache.locations.closed.keys()),
-            free=tuple(self._context.free().amounts.sum(axis=0).tolist()),
-        )
-
-    async def _repack(self) -> None:
-        """Empty slots into others, as far as the settings allow; only while nobody misses anything."""
-        cache, limit = self._cache, self._config.repack.max_changes_per_cycle
-        if limit <= 0 or not 0 < len(cache.vms) <= SEARCHED_VMS or not cache.slots or self._packed == cache.revision:
-            return
-        revision = cache.revision
-        given = await self._inputs.repack(limit=limit, seed=self._tick)
-        result = await self._decide(REPACK, given)
-        outcome = await self._changes.switch(actions_of(result.actions, cache.slots), {}, "", lambda: self._lock)
-        self._packed = revision if not result.actions else None
-        _log.info("repack.done", cycle=self._tick, moves=outcome.reused)
-
-    async def _decide(self, decision: Decision[I, O], given: I) -> O:
-        """What the decision answers; a computer that cannot be used ends the tick."""
-        try:
-            return await self._context.decider.decide(decision, given)
-        except OutliveError as error:
-            raise Aborted(Step.DECIDE, error) from error
 
 
 def next_pause_s(summary: Summary, config: FailoverConfig) -> float:

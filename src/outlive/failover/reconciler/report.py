@@ -6,27 +6,22 @@ older than the one before it.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from outlive.base.batches import batches
-from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.analysis.costs import CostTable
 from outlive.failover.analysis.coverage import left_of, status_of
 from outlive.failover.analysis.tolerance import judge_broken, tolerated
 from outlive.failover.planner.actions import Fail
-from outlive.failover.protection import LevelSettings
-from outlive.failover.reconciler.cache import FleetCache
-from outlive.failover.reconciler.coverage import CoverageWriter
-from outlive.failover.report.reporter import Reporter
+from outlive.failover.reconciler.context import Context
 from outlive.resources import CoverageStatus, ObjectRef
 from outlive.resources.reasons import Reason, render
 from outlive.resources.reasons.coverage import CoverageReason
 from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.faults import ActiveFault, FaultRecorder
+from outlive.runtime.faults import ActiveFault
 
 TOGETHER = 200
 """VMs whose coverage is reported in one turn."""
@@ -43,21 +38,13 @@ _log = get_logger("failover.report")
 class CoverageReport:
     """Reports for the reconciler."""
 
-    def __init__(
-        self,
-        cache: FleetCache,
-        writer: CoverageWriter,
-        reporter: Reporter,
-        clock: Clock,
-        lock: asyncio.Lock,
-        faults: FaultRecorder | None = None,
-    ) -> None:
-        self._cache = cache
-        self._writer = writer
-        self._reporter = reporter
-        self._clock = clock
-        self._lock = lock
-        self._faults = faults
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._cache = context.cache
+        self._writer = context.coverage
+        self._reporter = context.reporter
+        self._clock = context.clock
+        self._lock = context.lock
         self._unplaced_since: dict[str, float] = {}
         self._fails: dict[str, Fail] = {}
         """VM → why it has not got what it misses, as last decided."""
@@ -65,13 +52,15 @@ class CoverageReport:
         """VMs for which a rule did not hold at the last report, as where another member of their slots moved and the
         brake holds: they are reported again, also once it holds again."""
 
-    def note_fail(self, vm: str, fail: Fail | None) -> None:
-        """Remember why, for the VM's coverage; an event and a log line only when the reason is another than before."""
-        before = self._fails.pop(vm, None)
-        if fail is not None:
+    def note_fails(self, vms: Iterable[str], fails: Mapping[str, Fail]) -> None:
+        """Remember why, for the coverage of these VMs; an event and a log line only for another reason than before."""
+        for vm in sorted(vms):
+            before, fail = self._fails.pop(vm, None), fails.get(vm)
+            if fail is None:
+                continue
             self._fails[vm] = fail
             if before is None or before.reason != fail.reason:
-                _log.info("vm.without_slot", vm=fail.vm, reason=fail.reason, detail=fail.detail, remedy=fail.remedy)
+                _log.info("vm.without_slot", vm=vm, reason=fail.reason, detail=fail.detail, remedy=fail.remedy)
                 self._reporter.vm_without_slot(fail)
 
     def status(self, vm_id: str) -> CoverageStatus | None:
@@ -140,7 +129,7 @@ class CoverageReport:
         left = [name for name in last.slots if name in cache.slots and vm in cache.slots[name].members]
         return left_of(last, left) if len(left) < len(last.slots) else None
 
-    async def everybody(self, *, braked: bool, levels: Mapping[str, LevelSettings], unit: str) -> None:
+    async def everybody(self, *, braked: bool) -> None:
         """Report all VMs and what they add up to; nobody is forgotten that a host reports, or while the brake holds."""
         cache = self._cache
         for vm in [vm for vm in self._fails if vm not in cache.vms]:
@@ -171,9 +160,9 @@ class CoverageReport:
                     protected += sum(status.required > 0 for status in statuses.values())
                     await self._writer.publish(statuses)
             self._reporter.uncovered(reasons)
-            self._reporter.tolerated(tolerated(unit, survived))
+            self._reporter.tolerated(tolerated(self._context.settings.topology_choice.unit, survived))
             self._reporter.counted(known=known, protected=protected, covered=len(covered))
-            await self._levels(levels, covered)
+            await self._levels(covered)
             await self._forget(braked=braked)
             await self._record_faults()
         except OutliveError as error:
@@ -183,7 +172,7 @@ class CoverageReport:
         """A fault for each VM that needs slots and whose location has not been known for a while."""
         cache, now = self._cache, self._clock.monotonic()
         self._unplaced_since = {vm: self._unplaced_since.get(vm, now) for vm in cache.unplaced}
-        if self._faults is None:
+        if self._context.faults is None:
             return
         lasting = [vm for vm, since in self._unplaced_since.items() if now - since >= FAULT_AFTER_S]
         active: list[ActiveFault] = []
@@ -192,10 +181,11 @@ class CoverageReport:
             fields = {"why": said.text, "remedy": said.remedy}
             subject = ObjectRef(kind="VirtualMachine", name=vm)
             active.append(ActiveFault(code=FaultCode.VM_LOCATION_UNKNOWN, subject=subject, fields=fields))
-        await self._faults.record(active)
+        await self._context.faults.record(active)
 
-    async def _levels(self, levels: Mapping[str, LevelSettings], covered: list[str]) -> None:
+    async def _levels(self, covered: list[str]) -> None:
         """What each protection level covers and costs, where there are any."""
+        levels = self._context.protection.levels
         if not levels:
             return
         cache, served = self._cache, frozenset(covered)
