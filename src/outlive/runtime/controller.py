@@ -70,6 +70,10 @@ KEYS_LIMIT: Final = 1_000_000
 """Keys that a queue holds at most, waiting, delayed or with a worker, unless asked otherwise."""
 
 
+LEAST_S: Final = 0.001
+"""The shortest delay of a key: of a shorter one a clock may not move, and what is due then would never be."""
+
+
 class QueueClosed(Exception):
     """The queue was shut down: no more keys."""
 
@@ -132,7 +136,7 @@ class WorkQueue:
             return
         if self._closed:
             return
-        when = self._clock.monotonic() + seconds
+        when = self._clock.monotonic() + max(seconds, LEAST_S)
         if key in self._due and self._due[key] <= when:
             return
         self._check_room(key)

@@ -53,6 +53,18 @@ def test_a_key_added_while_a_worker_has_it_comes_back_when_that_is_done():
     run(main())
 
 
+def test_a_delay_too_short_for_the_clock_to_move_is_made_longer():
+    async def main():
+        queue = _queue()
+        await asyncio.sleep(128.0)
+        began_s = _now()
+        queue.add_after("k", 1e-16)
+        assert await queue.get() == "k"
+        assert _now() > began_s
+
+    run(main())
+
+
 def test_the_earliest_of_several_delays_counts():
     async def main():
         queue = _queue()

@@ -2,20 +2,19 @@
 
 The order of the questions is what counts: what may yet run, what was received, migrations, runs that nobody holds, and
 only then ``vm.event``. Level-triggered: what was missed is seen at the next pass. Whether a start is allowed is not
-decided here, but by the protocol steps that the jobs take. A worker exists only while there is something to do or to
-wait for; jobs of one virtual machine never overlap, and a job that waits is woken by every change.
+decided here, but by the protocol steps that the jobs take. Jobs of one virtual machine never overlap, and a job that
+waits is woken by every change.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.base.random import Random
@@ -45,6 +44,7 @@ from outlive.resources import HOST_LABEL, ObjectRef, VirtualMachine
 from outlive.resources.reasons import VmReason, reason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
+from outlive.runtime.controller import QueueClosed, WorkQueue
 from outlive.runtime.tasks import OrderedTaskGroup
 
 CRASH_RESET_S: Final = 600.0
@@ -360,13 +360,12 @@ RETRY_BASE_S: Final = 0.5
 RETRY_CAP_S: Final = 30.0
 """The longest."""
 CALM_S: Final = 2.0
-"""How much of a wait after an error nothing shortens."""
+"""How much of a wait after an error nothing shortens: a look that failed may have changed the virtual machine before,
+and would be woken by that."""
 FOLLOW_S: Final = 1.0
 """How often a virtual machine is read that is here and labelled for another host: nobody reports its changes."""
-LEAST_S: Final = 0.001
-"""The shortest wait between two looks."""
 LOOKS: Final = 50
-"""Looks of one worker without a rest; more of them mean that two rules contradict each other."""
+"""Looks one upon the other without a rest; more of them mean that two rules contradict each other."""
 
 
 class VmReconciler:
@@ -374,35 +373,22 @@ class VmReconciler:
 
     def __init__(self, node: VmContext, *, random: Random) -> None:
         self._node = node
-        self._random = random
-        self._group: OrderedTaskGroup | None = None
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._again: dict[str, None] = {}
-        self._early: dict[str, None] = {}
-        """Asked for while nobody works yet."""
-        self._closed = False
-        self._closing = asyncio.Event()
+        self._queue = WorkQueue(node.clock, random, base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S)
 
     @property
     def busy(self) -> int:
         """Virtual machines that are being worked on."""
-        return len(self._running)
+        return self._queue.working
 
     def enqueue(self, vm: str) -> None:
-        """Have a look at this virtual machine soon."""
-        if vm in self._running:
-            self._again[vm] = None
+        """Have a look at this virtual machine soon; a job that waits is woken."""
+        self._queue.add(vm)
+        if vm in self._node.memories:
             self._node.memory(vm).changed.set()
-        elif self._group is not None and not self._closed:
-            self._running[vm] = self._group.create_task(self._work(vm), name=f"vm {vm}")
-        elif not self._closed:
-            self._early[vm] = None
 
     def enqueue_all(self) -> None:
         """Have a look at all that this host has to do with."""
-        known = {vm.name for vm in self._node.informer.items()}
-        early, self._early = self._early, {}
-        for vm in sorted({*known, *self._node.domains.names(), *self._running, *early}):
+        for vm in sorted({*(one.name for one in self._node.informer.items()), *self._node.domains.names()}):
             self.enqueue(vm)
 
     def changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
@@ -416,82 +402,49 @@ class VmReconciler:
         stop = self._node.informer.subscribe(self.changed, replay=False)
         try:
             async with OrderedTaskGroup() as group:
-                self._group = group
                 self.enqueue_all()
-                group.create_task(self._until_closed(), name="vms open")
+                with contextlib.suppress(QueueClosed):
+                    while True:
+                        vm = await self._queue.get()
+                        group.create_task(self._work(vm), name=f"vm {vm}")
         finally:
-            self._group = None
             stop()
 
     def close(self) -> None:
-        """Take nothing new, and let jobs end that do not wait for anything."""
-        self._closed = True
-        self._closing.set()
-        for vm in self._running:
-            self._node.memory(vm).changed.set()
-
-    async def _until_closed(self) -> None:
-        await self._closing.wait()
-
-    # One virtual machine
+        """Take nothing new, and let jobs end."""
+        self._queue.shut_down()
 
     async def _work(self, vm: str) -> None:
-        memory = self._node.memory(vm)
+        node, memory = self._node, self._node.memory(vm)
+        memory.changed.clear()
         try:
-            await self._looks(vm, memory)
+            with request_context(greq=new_global_request_id(node.ids, "vm"), req=""):
+                wait_s = await reconcile(node, vm, memory)
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("vm.look_failed", vm=vm, host=node.host, error=str(error))
+            await self._back_off(vm)
         except Exception:  # noqa: BLE001 - logged; one virtual machine's trouble must not end the daemon
-            _log.exception("vm.worker_crashed", vm=vm, host=self._node.host)
-            await self._node.clock.sleep(RETRY_CAP_S)
-            self._again[vm] = None
-        del self._running[vm]
-        if vm in self._again:
-            del self._again[vm]
-            self.enqueue(vm)
-        elif vm not in self._node.domains.names() and self._node.informer.get(vm) is None and not memory.late_create:
-            self._node.memories.pop(vm, None)
+            _log.exception("vm.worker_crashed", vm=vm, host=node.host)
+            await self._back_off(vm)
+        else:
+            self._queue.forget(vm)
+            self._look_again(vm, memory, wait_s)
+        finally:
+            self._queue.done(vm)
 
-    async def _looks(self, vm: str, memory: VmMemory) -> None:
-        """Look until there is nothing to wait for."""
-        failures = looks = 0
-        while not self._closed:
-            self._again.pop(vm, None)
-            memory.changed.clear()
-            try:
-                with request_context(greq=new_global_request_id(self._node.ids, "vm"), req=""):
-                    wait_s = await reconcile(self._node, vm, memory)
-                failures = 0
-            except (OutliveError, TimeoutError) as error:
-                failures += 1
-                _log.warning("vm.look_failed", vm=vm, host=self._node.host, error=str(error))
-                longest_s = min(RETRY_CAP_S, RETRY_BASE_S * 2.0 ** min(failures - 1, 10))
-                wait_s = longest_s * self._random.uniform(0.5, 1.0)
-                await self._calm(min(wait_s, CALM_S))
-            looks += 1
-            if vm in self._again or wait_s == 0.0:
-                if looks < LOOKS:
-                    continue
-                _log.error("vm.too_many_looks", vm=vm, host=self._node.host, looks=looks)
-                wait_s = RETRY_CAP_S
-            if vm in self._node.domains.by_vm and self._node.informer.get(vm) is None:
-                wait_s = FOLLOW_S if wait_s is None else min(wait_s, FOLLOW_S)
-            if wait_s is None:
-                return
-            looks = 0
-            await changed_within(memory, wait_s)
+    async def _back_off(self, vm: str) -> None:
+        await self._node.clock.sleep(min(self._queue.retry(vm), CALM_S))
 
-    async def _calm(self, seconds: float) -> None:
-        """Wait whatever changes meanwhile: a look that failed may itself have changed the virtual machine before."""
-        try:
-            with deadline(seconds):
-                await self._closing.wait()
-        except TimeoutError:
-            return
-
-
-async def changed_within(memory: VmMemory, seconds: float) -> None:
-    """Until something changes, or so long; never so short that no clock moves: what is due then would never be."""
-    try:
-        with deadline(max(seconds, LEAST_S)):
-            await memory.changed.wait()
-    except TimeoutError:
-        return
+    def _look_again(self, vm: str, memory: VmMemory, wait_s: float | None) -> None:
+        node = self._node
+        memory.looks = memory.looks + 1 if wait_s == 0.0 else 0
+        if memory.looks >= LOOKS:
+            _log.error("vm.too_many_looks", vm=vm, host=node.host, looks=memory.looks)
+            memory.looks, wait_s = 0, RETRY_CAP_S
+        elsewhere = node.informer.get(vm) is None
+        if elsewhere and vm in node.domains.by_vm:
+            wait_s = _sooner(wait_s, FOLLOW_S)
+        if wait_s is not None:
+            self._queue.add_after(vm, wait_s)
+        elif elsewhere and vm not in node.domains.names() and not memory.late_create:
+            node.memories.pop(vm, None)

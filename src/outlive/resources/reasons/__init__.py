@@ -21,28 +21,6 @@ from outlive.resources.reasons.model import Message, Reason, Table, Template, Va
 from outlive.resources.reasons.recovery import HoldReason, PlanReason, SlotReason, StepReason, StoryReason
 from outlive.resources.reasons.vm import MigrationReason, OrderReason, VmReason
 
-__all__ = [
-    "TABLE",
-    "AllocationFault",
-    "CoverageReason",
-    "HoldReason",
-    "Message",
-    "MigrationReason",
-    "OrderReason",
-    "PlanReason",
-    "Reason",
-    "SlotReason",
-    "StepReason",
-    "StoryReason",
-    "Table",
-    "Template",
-    "Value",
-    "VmReason",
-    "names",
-    "reason",
-    "render",
-]
-
 TABLE: Final[Table] = MappingProxyType({**coverage.TABLE, **recovery.TABLE, **vm.TABLE, **inventory.TABLE})
 """Every code of every family."""
 
