@@ -21,13 +21,7 @@ from outlive.node.relocation import Departure, FlushStep, Relocations
 from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.start_order import in_order
-from outlive.node.vm.states import (
-    VmState,
-    active_move,
-    assigned_to,
-    in_phase,
-    state_of,
-)
+from outlive.node.vm.states import VmState, active_move, in_phase, state_of
 from outlive.resources import Coverage, ObjectRef, VirtualMachine
 from outlive.resources.hosts import DomainState
 from outlive.resources.maintenance import cluster_maintenance, host_maintenance
@@ -206,7 +200,7 @@ class Evacuation:
 
     async def _one(self, name: str) -> Departure:
         vm = await self._relocations.settled(name)
-        if vm is None or name not in self._node.domains.by_vm or assigned_to(vm) != self._node.host:
+        if vm is None or name not in self._node.domains.by_vm or vm.host != self._node.host:
             return Departure.STAYS
         return Departure.STAYS if stays(await self._leaver(vm)) else await self._relocations.leave(vm, evacuate=True)
 
@@ -343,7 +337,7 @@ class DrainController:
     def _left(self) -> list[str]:
         """Virtual machines that are here, and those that come: by a move, or because recovery sent them."""
         host, here = self._node.host, self._node.domains.names()
-        coming = (vm.name for vm in self._node.informer.items() if assigned_to(vm) == host and _on_its_way(vm))
+        coming = (vm.name for vm in self._node.informer.items() if vm.host == host and _on_its_way(vm))
         return sorted({*here, *coming})
 
     async def _empty(self) -> bool:
@@ -365,13 +359,13 @@ class DrainController:
         after = {
             vm.name: vm.spec.start_after
             async for vm in list_all(self._node.store, VirtualMachine)
-            if vm.status.home == host or assigned_to(vm) == host
+            if vm.status.home == host or vm.host == host
         }
         for name in in_order(tuple(after), after):
             if await self._cancelled(draining=False):
                 return False
             vm = await self._node.read(name)
-            if vm is None or (vm.status.home == assigned_to(vm) == host and state_of(vm) == VmState.START):
+            if vm is None or (vm.status.home == vm.host == host and state_of(vm) == VmState.START):
                 continue
             vm = await self._relocations.settled(name)
             if await self._cancelled(draining=False):
@@ -396,12 +390,12 @@ class DrainController:
         Also those that came to it since, or ended after it had taken the others back.
         """
         host, known = self._node.host, self._node.informer.items()
-        mine = [vm for vm in known if assigned_to(vm) == host and vm.status.reason == VmReason.STOPPED_BY_DRAIN]
+        mine = [vm for vm in known if vm.host == host and vm.status.reason == VmReason.STOPPED_BY_DRAIN]
         return [vm.name for vm in mine if state_of(vm) == VmState.STOP]
 
     async def _start_again(self, name: str) -> None:
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if assigned_to(now) != self._node.host or state_of(now) != VmState.STOP:
+            if now.host != self._node.host or state_of(now) != VmState.STOP:
                 return None
             return _replace(in_phase(now.status, VmState.START), home=self._node.host)
 
@@ -410,7 +404,7 @@ class DrainController:
 
 def _on_its_way(vm: VirtualMachine) -> bool:
     """To where it is assigned: a move has yet to end, or its recovery."""
-    move, recovery, where = active_move(vm), vm.status.recovery, assigned_to(vm)
+    move, recovery, where = active_move(vm), vm.status.recovery, vm.host
     return (move is not None and move.target == where) or (
         recovery is not None and recovery.phase is RecoveryPhase.ASSIGNED and recovery.host == where
     )

@@ -31,14 +31,7 @@ from outlive.node.vm.selection import (
     needs,
     relocated,
 )
-from outlive.node.vm.states import (
-    MIGRATING,
-    VmState,
-    active_move,
-    assigned_to,
-    in_phase,
-    state_of,
-)
+from outlive.node.vm.states import MIGRATING, VmState, active_move, in_phase, state_of
 from outlive.resources import VirtualMachine
 from outlive.resources.reasons import VmReason, reason
 from outlive.resources.vms import VirtualMachineStatus
@@ -215,7 +208,7 @@ class Relocations:
         item = FlushedVm(
             uuid=vm.name,
             state=state_of(vm),
-            node=assigned_to(vm) or None,
+            node=vm.host or None,
             last_node=away_from(vm),
             autostart=vm.spec.autostart or vm.status.reason == VmReason.STOPPED_BY_DRAIN,
             **needs(vm),
@@ -247,28 +240,28 @@ class Relocations:
         elif not await self.shut_down(vm):
             return Departure.STAYS
         after = await self.gone(vm.name)
-        return Departure.FAILED if after is not None and assigned_to(after) == self._node.host else Departure.LEFT
+        return Departure.FAILED if after is not None and after.host == self._node.host else Departure.LEFT
 
     async def send(self, vm: VirtualMachine, target: str, home: str, *, live_only: bool = False) -> bool:
         """Begin its move; whether it is on its way. ``live_only``: it stays where it cannot move live."""
-        source, move_id = assigned_to(vm), self._node.ids.uuid()
+        source, move_id = vm.host, self._node.ids.uuid()
         self._late[vm.name] = (target, vm)
         moves = VmState.MIGRATE_LIVE if live_only else VmState.MIGRATE
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if assigned_to(now) != source or active_move(now) is not None or state_of(now) != state_of(vm):
+            if now.host != source or active_move(now) is not None or state_of(now) != state_of(vm):
                 return None
             phase = moves if state_of(now) == VmState.START else now.status.phase
             return relocated(now, target=target, home=home, phase=phase, move_id=move_id)
 
         after = await self._node.assign(vm.name, target, change)
-        return after is not None and assigned_to(after) == target
+        return after is not None and after.host == target
 
     async def shut_down(self, vm: VirtualMachine) -> bool:
         """Ask it to end until this host is ready again; whether that is under way."""
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if assigned_to(now) != self._node.host or state_of(now) != VmState.START:
+            if now.host != self._node.host or state_of(now) != VmState.START:
                 return None
             return in_phase(now.status, VmState.SHUTDOWN, reason(VmReason.STOPPED_BY_DRAIN))
 

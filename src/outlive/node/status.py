@@ -21,7 +21,7 @@ from outlive.node.fencing.policy import DAEMON_CONDITION, STOPPING
 from outlive.node.health_monitor import HealthMonitor
 from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import VmContext
-from outlive.node.vm.states import assigned_to, state_of
+from outlive.node.vm.states import state_of
 from outlive.resources import (
     Amounts,
     Condition,
@@ -283,7 +283,7 @@ class HostReporter:
 
     def _asked_s(self, vm: VirtualMachine | None) -> float | None:
         """The objective of a virtual machine that is to run here."""
-        if vm is None or assigned_to(vm) != self._node.host or vm.spec.power_state != "running":
+        if vm is None or vm.host != self._node.host or vm.spec.power_state != "running":
             return None
         return vm.spec.recovery_time_objective_s
 
@@ -350,9 +350,7 @@ class HostReporter:
     def _account(self) -> dict[str, Any]:
         """Memory in bytes, CPU in milli-cores."""
         domains = self._node.domains.by_vm
-        names = sorted(
-            {*domains, *(vm.name for vm in self._node.informer.items() if assigned_to(vm) == self._node.host)}
-        )
+        names = sorted({*domains, *(vm.name for vm in self._node.informer.items() if vm.host == self._node.host)})
         given = AccountInput(
             node=self._node.host,
             memory_total=self._node.machine.capacity().memory_bytes / MEBIBYTE,
@@ -375,7 +373,7 @@ class HostReporter:
         cpu = domain.cpu_milli if domain is not None and domain.cpu_milli else need.cpu_milli
         return AccountedVm(
             uuid=name,
-            node=assigned_to(vm) or None if vm is not None else None,
+            node=vm.host or None if vm is not None else None,
             active_here=active,
             paused=active and domain is not None and domain.state is not DomainState.RUNNING,
             live_memory=memory / MEBIBYTE,

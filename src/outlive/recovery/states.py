@@ -256,7 +256,7 @@ def _origin(vm: VirtualMachine) -> str:
     owners = [holder.hypervisor for holder in vm.status.holders if holder.role == ""]
     if owners:
         return owners[0]
-    return vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
+    return vm.host
 
 
 def with_step(record: Recovery, at: datetime, what: Reason) -> Recovery:

@@ -21,15 +21,8 @@ from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.policy import Profile, profile_of
 from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
-from outlive.node.vm.states import active_move, assigned_to, fence_of, order_here, reach_of, wanted
-from outlive.recovery.model import (
-    AffectedVm,
-    HolderState,
-    HostHealth,
-    HostState,
-    RecoveryView,
-    SlotState,
-)
+from outlive.node.vm.states import active_move, fence_of, order_here, reach_of, wanted
+from outlive.recovery.model import AffectedVm, HolderState, HostHealth, HostState, RecoveryView, SlotState
 from outlive.recovery.states import is_recovered, refusal_of, unfinished
 from outlive.resources import (
     Amounts,
@@ -513,7 +506,7 @@ def _refusal(vm: VirtualMachine) -> str:
 def _blocked(vm: VirtualMachine) -> str:
     """What the host that the VM is assigned to says is in every host's way."""
     said = vm.status.rejection
-    here = said is not None and (said.hypervisor, said.fence) == (assigned_to(vm), fence_of(vm))
+    here = said is not None and (said.hypervisor, said.fence) == (vm.host, fence_of(vm))
     return said.message if said is not None and said.stays and here else ""
 
 

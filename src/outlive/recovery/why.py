@@ -19,7 +19,7 @@ from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.fencing.policy import fence_order
 from outlive.node.fencing.states import CondemnView
 from outlive.node.membership.steps import RecordOutcome
-from outlive.node.vm.states import assigned_to, order_here
+from outlive.node.vm.states import order_here
 from outlive.recovery.states import summary_of, waits_for
 from outlive.resources import (
     DecisionRecord,
@@ -88,7 +88,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     recovery = vm.status.recovery
     mine = [one for one in records if one.subject == vm.name]
     if recovery is None:
-        where, waits = assigned_to(vm) or "no host", waits_for(vm)
+        where, waits = vm.host or "no host", waits_for(vm)
         then = f"waits there for {', '.join(waits)}" if waits else "was never recovered from a dead one"
         summary = f"{vm.name} is assigned to {where}, and {then}"
         return Why(

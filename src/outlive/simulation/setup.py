@@ -145,7 +145,7 @@ def already_running(world: World) -> None:
     domains: list[tuple[str, SimDomain]] = []
     held: list[VirtualMachine] = []
     for vm in world.store.all_of(VirtualMachine):
-        host = vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
+        host = vm.host
         if host not in uids or not wanted(vm):
             continue
         run_id = ids.uuid()

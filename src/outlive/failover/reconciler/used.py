@@ -110,7 +110,7 @@ class UsedSlots:
 
 def _arrived(vm: VirtualMachine, host: Hypervisor) -> bool:
     """Whether the host lists it, and it is there: a list may be of a time when the VM was there once before."""
-    where = vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
+    where = vm.host
     if where != host.name or all(one.id != vm.name for one in host.status.instances):
         return False
     return host.spec.management != "node" or any(

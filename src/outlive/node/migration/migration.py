@@ -38,14 +38,7 @@ from outlive.node.migration.record import (
 from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.start import Fresh, add_entry, create
-from outlive.node.vm.states import (
-    HALTED,
-    VmState,
-    active_move,
-    assigned_to,
-    in_phase,
-    mine,
-)
+from outlive.node.vm.states import HALTED, VmState, active_move, in_phase, mine
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
 from outlive.resources import Membership, VirtualMachine
 from outlive.resources.reasons import MigrationReason, reason
@@ -136,13 +129,13 @@ async def step(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> float |
         return await side.abort(MigrationReason.SELF_TARGET)
     here = _here(side.domain)
     if node.host == move.source:
-        if here is Here.RUNNING and move.phase is not P.STOPPED and assigned_to(vm) != move.target:
+        if here is Here.RUNNING and move.phase is not P.STOPPED and vm.host != move.target:
             return await side.abort(MigrationReason.TARGET_CHANGED)
         return await SOURCE[move.phase][here](side)
     entry = node.entry(vm)
     if here is Here.RUNNING and entry is not None and entry.role == "incoming":
         return 0.0  # it arrived in this moment, and is adopted
-    if assigned_to(vm) != node.host:
+    if vm.host != node.host:
         return await side.drop()
     return await TARGET[move.phase](side)
 
@@ -374,7 +367,7 @@ async def _begin_cold(side: Side) -> float | None:
         return await side.drop()
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-        if active_move(now) != side.move or assigned_to(now) != side.node.host:
+        if active_move(now) != side.move or now.host != side.node.host:
             return None
         status = now.status if now.status.phase in HALTED else in_phase(now.status, VmState.START)
         return _replace(status, migration=None)

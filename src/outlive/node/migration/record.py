@@ -25,14 +25,7 @@ from outlive.node.membership.states import MemberView, fenced
 from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.start import Fresh
-from outlive.node.vm.states import (
-    HALTED,
-    MIGRATING,
-    VmState,
-    active_move,
-    assigned_to,
-    reach_of,
-)
+from outlive.node.vm.states import HALTED, MIGRATING, VmState, active_move, reach_of
 from outlive.node.vm.stop import destroy, release
 from outlive.resources import Assigned, Holder, VirtualMachine
 from outlive.resources.reasons import MigrationReason, Reason, reason, render
@@ -250,13 +243,13 @@ async def keep(node: VmContext, vm: VirtualMachine) -> float | None:
         return LOOK_S
 
     def ownership(now: VirtualMachine) -> tuple[str, Migration | None] | None:
-        settled = assigned_to(now) == node.host and active_move(now) is None
+        settled = now.host == node.host and active_move(now) is None
         if settled or now.status.holders != vm.status.holders:
             return None
         return now.status.home or node.host, None
 
     await own(node, vm, ownership)
-    _log.warning("vm.kept_after_restore", vm=vm.name, host=node.host, assigned=assigned_to(vm))
+    _log.warning("vm.kept_after_restore", vm=vm.name, host=node.host, assigned=vm.host)
     return 0.0
 
 
@@ -265,7 +258,7 @@ async def come_back(node: VmContext, vm: VirtualMachine, why: Reason) -> float |
 
     def ownership(now: VirtualMachine) -> tuple[str, Migration | None] | None:
         move = now.status.migration
-        if move is None or (move.phase is MigrationPhase.ABORTED and assigned_to(now) == node.host):
+        if move is None or (move.phase is MigrationPhase.ABORTED and now.host == node.host):
             return None
         return move.prior_home or now.status.home, aborted(move, why)
 

@@ -31,7 +31,6 @@ from outlive.node.vm.states import (
     VmEventInput,
     VmState,
     active_move,
-    assigned_to,
     ended,
     in_phase,
     mine,
@@ -106,7 +105,7 @@ async def reconcile(node: VmContext, name: str, memory: VmMemory) -> float | Non
         node.read_in.pop(name, None)
         return None
     node.read_in[name] = incarnation
-    if is_asked(vm) and assigned_to(vm) == node.host:
+    if is_asked(vm) and vm.host == node.host:
         await answer(node, vm)
         return 0.0
     return await _step(Seen(node, vm, domain, memory))
@@ -140,8 +139,8 @@ def _settled(node: VmContext, vm: VirtualMachine) -> bool:
     me, domain = node.lease.me, node.domains.by_vm.get(vm.name)
     if is_asked(vm) or active_move(vm) is not None:
         return False
-    here = assigned_to(vm) == me.host
-    if assigned_to(vm) not in ("", vm.metadata.labels.get(HOST_LABEL, "")):
+    here = vm.host == me.host
+    if vm.host not in ("", vm.metadata.labels.get(HOST_LABEL, "")):
         return False
     if domain is None:
         idle = not here or state_of(vm) in (VmState.STOP, VmState.DISABLE, VmState.FAIL) or rejected_by(vm, me.host)
@@ -156,7 +155,7 @@ async def _labelled(seen: Seen) -> float | None:
     """Set the label right where whoever changed it did not finish; until when to wait for that, else ``None``."""
     node, vm, memory = seen.node, seen.vm, seen.memory
     label = vm.metadata.labels.get(HOST_LABEL, "")
-    if assigned_to(vm) in ("", label) or node.host not in (assigned_to(vm), label):
+    if vm.host in ("", label) or node.host not in (vm.host, label):
         memory.mislabelled_s = None
         return None
     now_s = node.clock.monotonic()
@@ -166,8 +165,8 @@ async def _labelled(seen: Seen) -> float | None:
     if left_s > 0:
         return left_s
     memory.mislabelled_s = None
-    _log.warning("vm.relabelled", vm=vm.name, label=label, assigned=assigned_to(vm))
-    await node.relabel(vm.name, assigned_to(vm))
+    _log.warning("vm.relabelled", vm=vm.name, label=label, assigned=vm.host)
+    await node.relabel(vm.name, vm.host)
     return None
 
 
@@ -213,9 +212,7 @@ async def _act(seen: Seen) -> float | None:
     if domain is not None and domain.state is DomainState.OFF:
         await destroy(node, vm.name, run_id=domain.run_id)
         return 0.0
-    given = VmEventInput(
-        this_node=node.host, state=state_of(vm), node=assigned_to(vm) or None, running=domain is not None
-    )
+    given = VmEventInput(this_node=node.host, state=state_of(vm), node=vm.host or None, running=domain is not None)
     action = node.decisions.use(VM_EVENT, given, subject=vm.name).action
     return await STEPS.get(action, _forget)(seen)
 
@@ -247,7 +244,7 @@ async def _to_start(seen: Seen) -> float | None:
     """It is to run where it is assigned; a move of which no record is left is over."""
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-        return in_phase(now.status, VmState.START) if assigned_to(now) == seen.node.host else None
+        return in_phase(now.status, VmState.START) if now.host == seen.node.host else None
 
     await seen.node.change(seen.name, change)
     return 0.0
@@ -309,7 +306,7 @@ async def _terminate(seen: Seen) -> float | None:
         return 1.0
     if seen.ran_before_a_restore:
         return await keep(node, vm)
-    _log.info("vm.terminated", vm=vm.name, host=node.host, assigned=assigned_to(vm))
+    _log.info("vm.terminated", vm=vm.name, host=node.host, assigned=vm.host)
     if not await destroy(node, vm.name):
         return 1.0
     released = await release(node, vm.name)

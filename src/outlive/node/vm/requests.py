@@ -27,13 +27,7 @@ from outlive.node.vm.selection import (
     needs,
     relocated,
 )
-from outlive.node.vm.states import (
-    VmState,
-    active_move,
-    assigned_to,
-    in_phase,
-    state_of,
-)
+from outlive.node.vm.states import VmState, active_move, in_phase, state_of
 from outlive.resources import VirtualMachine
 from outlive.resources.reasons import VmReason, reason
 from outlive.resources.vms import Answer, Request, VirtualMachineStatus
@@ -235,7 +229,7 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
     move_id = node.ids.uuid()
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-        if now.spec.request != request or not is_asked(now) or assigned_to(now) != node.host:
+        if now.spec.request != request or not is_asked(now) or now.host != node.host:
             return None
         result = _decide(node, now, request, nodes)
         if result.writes != first.writes:
@@ -259,7 +253,7 @@ def _decide(node: VmContext, vm: VirtualMachine, request: Request, nodes: tuple[
         args=VmRequestArgs(target=request.target or None, force=request.force, force_live=request.force_live),
         vm=RequestedVm(
             state=state_of(vm),
-            node=assigned_to(vm),
+            node=vm.host,
             last_node=away_from(vm),
             method=vm.spec.migration_method or "none",
             migration_active=active_move(vm) is not None,
@@ -279,7 +273,7 @@ def _written(vm: VirtualMachine, writes: VmWrites, move_id: str) -> VirtualMachi
         home = writes.last_node if writes.last_node is not UNSET else away_from(vm)
         return relocated(vm, target=writes.node, home=home, phase=phase, move_id=move_id)
     if writes.last_node is not UNSET:
-        status = _replace(status, home=writes.last_node or assigned_to(vm))
+        status = _replace(status, home=writes.last_node or vm.host)
     if writes.via is not UNSET:
         return in_phase(status, writes.via, reason(VmReason.TO_BE_DISABLED))
     if writes.state is not UNSET:

@@ -19,11 +19,7 @@ import msgspec
 from outlive.base.natural import natural_key
 from outlive.node.membership.states import member_view
 from outlive.node.vm.context import VmContext
-from outlive.node.vm.states import (
-    VmState,
-    assigned_to,
-    state_of,
-)
+from outlive.node.vm.states import VmState, state_of
 from outlive.placement.reservations import blocked_hosts, has_landed, unused
 from outlive.resources import (
     Amounts,
@@ -298,7 +294,7 @@ def needs(vm: VirtualMachine) -> Needs:
 
 def away_from(vm: VirtualMachine) -> str:
     """Its home, while it is somewhere else; empty at home."""
-    return "" if vm.status.home == assigned_to(vm) else vm.status.home
+    return "" if vm.status.home == vm.host else vm.status.home
 
 
 def relocated(vm: VirtualMachine, *, target: str, home: str, phase: str, move_id: str) -> VirtualMachineStatus:
@@ -312,7 +308,7 @@ def relocated(vm: VirtualMachine, *, target: str, home: str, phase: str, move_id
         return _replace(status, migration=None)
     move = Migration(
         id=move_id,
-        source=assigned_to(vm),
+        source=vm.host,
         target=target,
         mode="cold" if vm.spec.migration_method == "shutdown" else "live",
         prior_home=vm.status.home,

@@ -31,16 +31,7 @@ from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.locks import obstacle
 from outlive.node.vm.start_order import StartTurn, turn_of, turn_over
-from outlive.node.vm.states import (
-    VmState,
-    assigned_to,
-    brought,
-    fence_of,
-    in_phase,
-    reach_of,
-    state_of,
-    wanted,
-)
+from outlive.node.vm.states import VmState, brought, fence_of, in_phase, reach_of, state_of, wanted
 from outlive.node.vm.stop import release
 from outlive.resources import VirtualMachine
 from outlive.resources.reasons import Reason, VmReason, reason, render
@@ -269,7 +260,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
         view = HoldView(
             vm=name,
             me=node.lease.me,
-            assigned=assigned_to(now),
+            assigned=now.host,
             wanted=wanted(now),
             holders=now.status.holders,
             members=fresh.members,
@@ -282,7 +273,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
         return node.decisions.use(_HOLD, view, subject=name)
 
     def may(now: VirtualMachine) -> bool:
-        return assigned_to(now) == node.host and now.spec.start_after == turn.after
+        return now.host == node.host and now.spec.start_after == turn.after
 
     entry = await add_entry(node, name, may, hold, turn.order)
     if entry is None:
@@ -370,7 +361,7 @@ async def report_running(node: VmContext, name: str, memory: VmMemory) -> float 
         entry, status = node.entry(now), now.status
         holders = tuple(_replace(one, seen=seen) if one == entry else one for one in status.holders)
         status = _replace(status, holders=holders)
-        if running and assigned_to(now) == node.host and state_of(now) == VmState.START:
+        if running and now.host == node.host and state_of(now) == VmState.START:
             mine = status.rejection is not None and status.rejection.hypervisor == node.host
             status = _replace(in_phase(status, VmState.START), rejection=None if mine else status.rejection)
         return status

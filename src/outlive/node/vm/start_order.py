@@ -22,15 +22,7 @@ from outlive.base.logging import get_logger
 from outlive.base.wording import listing
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import OrderMemory, VmContext, VmMemory
-from outlive.node.vm.states import (
-    VmState,
-    active_move,
-    assigned_to,
-    fence_of,
-    order_here,
-    state_of,
-    wanted,
-)
+from outlive.node.vm.states import VmState, active_move, fence_of, order_here, state_of, wanted
 from outlive.resources import Holder, Hypervisor, Membership, VirtualMachine
 from outlive.resources.reasons import OrderReason, Value, VmReason, reason, render
 from outlive.resources.vms import START_AFTER_LIMIT, MigrationPhase, RecoveryPhase, StartOrder, VirtualMachineStatus
@@ -289,7 +281,7 @@ async def _report(node: VmContext, vm: VirtualMachine, order: StartOrder) -> Non
     """Write down for whom it waits."""
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-        if assigned_to(now) != order.hypervisor or fence_of(now) != order.fence:
+        if now.host != order.hypervisor or fence_of(now) != order.fence:
             return None
         return _replace(now.status, start_order=order)
 
@@ -359,7 +351,7 @@ async def _host_lives(node: VmContext, vm: str, holder: Holder, memory: OrderMem
 
 async def _runs_elsewhere(node: VmContext, vm: VirtualMachine) -> bool:
     """On a host without our daemon it has no holder: that host's own word counts."""
-    host = await read(node.store, Hypervisor, assigned_to(vm))
+    host = await read(node.store, Hypervisor, vm.host)
     if host is None or host.spec.management == "node" or host.status.lost:
         return False
     return state_of(vm) == VmState.START and any(one.id == vm.name and one.active for one in host.status.instances)
@@ -379,7 +371,7 @@ def _why_not(vm: VirtualMachine) -> str:
 
 def _why_coming(vm: VirtualMachine) -> str:
     """What a reader wants to know of one that does not run: what its recovery says, what its host says, where it is."""
-    status, order, host = vm.status, order_here(vm), assigned_to(vm)
+    status, order, host = vm.status, order_here(vm), vm.host
     if _comes_back(vm):
         return _said(OrderReason.DRAINED, host=host)
     if status.recovery is not None and status.recovery.phase is RecoveryPhase.HELD:

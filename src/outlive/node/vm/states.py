@@ -116,11 +116,6 @@ def wanted(vm: VirtualMachine) -> bool:
     return vm.spec.power_state == "running" and state_of(vm) in ON_THE_WAY
 
 
-def assigned_to(vm: VirtualMachine) -> str:
-    """The host that it is assigned to; empty: none."""
-    return vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
-
-
 def fence_of(vm: VirtualMachine) -> str:
     """The fence that brought it where it is assigned."""
     return vm.status.assigned.fence if vm.status.assigned is not None else ""
@@ -128,8 +123,8 @@ def fence_of(vm: VirtualMachine) -> str:
 
 def order_here(vm: VirtualMachine) -> StartOrder | None:
     """What the host that it is assigned to says of those that it starts after."""
-    said = vm.status.start_order
-    return said if said is not None and (said.hypervisor, said.fence) == (assigned_to(vm), fence_of(vm)) else None
+    order = vm.status.start_order
+    return order if order is not None and (order.hypervisor, order.fence) == (vm.host, fence_of(vm)) else None
 
 
 def active_move(vm: VirtualMachine) -> Migration | None:

@@ -18,17 +18,7 @@ from outlive.node.membership.holders import RELEASE, ReleaseView
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.locks import lock_owner
-from outlive.node.vm.states import (
-    VM_EVENT,
-    Job,
-    VmAction,
-    VmEventInput,
-    VmState,
-    assigned_to,
-    in_phase,
-    of_host,
-    state_of,
-)
+from outlive.node.vm.states import VM_EVENT, Job, VmAction, VmEventInput, VmState, in_phase, of_host, state_of
 from outlive.resources import VirtualMachine
 from outlive.resources.reasons import Reason
 from outlive.resources.vms import Rejection, VirtualMachineStatus
@@ -82,11 +72,11 @@ async def release(
                 refused = outcome.refused.why
                 return None
             status = _replace(status, holders=outcome.holders)
-        if phase is not None and assigned_to(now) in (node.host, ""):
+        if phase is not None and now.host in (node.host, ""):
             status = in_phase(status, phase, why)
-        elif why is not None and assigned_to(now) == node.host and state_of(now) == VmState.START:
+        elif why is not None and now.host == node.host and state_of(now) == VmState.START:
             status = in_phase(status, status.phase, why)
-        if rejection is not None and assigned_to(now) == node.host:
+        if rejection is not None and now.host == node.host:
             status = _replace(status, rejection=rejection)
         if never_ran and status.migration is not None:
             status = _replace(status, migration=_replace(status.migration, declined=never_ran))
@@ -162,7 +152,5 @@ async def shut_down(node: VmContext, vm: str, memory: VmMemory) -> Shutdown:
 
 
 def _called_off(node: VmContext, vm: VirtualMachine) -> bool:
-    given = VmEventInput(
-        this_node=node.host, state=state_of(vm), node=assigned_to(vm) or None, running=True, busy=Job.SHUTDOWN
-    )
+    given = VmEventInput(this_node=node.host, state=state_of(vm), node=vm.host or None, running=True, busy=Job.SHUTDOWN)
     return node.decisions.use(VM_EVENT, given, subject=vm.name).action is VmAction.ABORT_SHUTDOWN

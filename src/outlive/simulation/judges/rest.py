@@ -41,7 +41,7 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     fault = any(one.subject.name == vm.name and not one.ended and one.remedy for one in truth.store.all_of(Fault))
     if fault or (vm.status.phase == "fail" and vm.status.reason):
         return ""
-    where = vm.status.assigned.hypervisor if vm.status.assigned is not None else "nowhere"
+    where = vm.host or "nowhere"
     if _waits_in_order(vm, where):
         return ""
     state = f"recovery {recovery.phase}: {recovery.reason or 'no reason'}" if recovery is not None else "no recovery"
@@ -53,7 +53,7 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
 
 def _stays_down(truth: Truth, vm: VirtualMachine) -> str:
     """What only a drain has stopped starts again once its host is ready."""
-    where = vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
+    where = vm.host
     host = truth.store.look(Hypervisor, where) if where else None
     if host is None or vm.spec.power_state != "running" or vm.status.phase != "stop":
         return ""
@@ -147,7 +147,7 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
 
 def _died_with_it(truth: Truth, vm: VirtualMachine) -> bool:
     """Whether its host is off and has not said, or not again, that it has it: it may have landed there just before."""
-    where = vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
+    where = vm.host
     host = truth.store.look(Hypervisor, where) if where else None
     listed = host is not None and any(one.id == vm.name for one in host.status.instances)
     return where in truth.hypervisors and not truth.hypervisors[where].powered and not listed

@@ -12,7 +12,6 @@ import asyncio
 from typing import Final
 
 from outlive.node.ports import DomainState
-from outlive.node.vm.states import assigned_to
 from outlive.resources import Hypervisor, Reservation, VirtualMachine
 from outlive.simulation.judges.truth import Truth
 from outlive.simulation.stores import Author
@@ -196,7 +195,7 @@ def leaves_alive_and_for_better(
     if move is None or (old is not None and old.id == move.id) or after.status.answered != before.status.answered:
         return ""  # no new move, or one that a user asks for
     source = truth.store.look(Hypervisor, move.source)
-    if source is None or source.spec.drain or assigned_to(before) != author.host:
+    if source is None or source.spec.drain or before.host != author.host:
         return ""
     degrading = source.status.degrading
     if degrading is None or after.status.phase != "migrate-live":
