@@ -7,12 +7,13 @@ the target finds the VM, the assignment. What a step refuses is left to the next
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final, assert_never
 
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import NotFound
+from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.logging import get_logger
 from outlive.node.membership.pause import PauseGate
 from outlive.node.vm.states import MIGRATING, VmState, ended, in_phase, reach_of, wanted
@@ -21,13 +22,24 @@ from outlive.recovery.model import Action, ActionKind, Reclaim, Release
 from outlive.recovery.plan import claim_is_over
 from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.states import ASSIGN, CLAIM, DROP, AssignView, ClaimView, is_recovered
-from outlive.recovery.view import RecoveryInformers, RecoveryObserver
-from outlive.resources import HOST_LABEL, Consumer, R, Reservation, VirtualMachine
+from outlive.recovery.view import RecoveryInformers, RecoveryObserver, lost_by
+from outlive.resources import (
+    HOST_LABEL,
+    Cluster,
+    Consumer,
+    Hypervisor,
+    Membership,
+    ObjectMeta,
+    R,
+    Reservation,
+    VirtualMachine,
+)
+from outlive.resources.cluster import CLUSTER, Pause
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.steps import Refusal
-from outlive.store import Store, read, swap
+from outlive.store import Store, answered, compare_and_swap, read, swap
 from outlive.store.access import Half
 
 SHUT_DOWN: Final = MIGRATING | {VmState.START, VmState.RESTART, VmState.SHUTDOWN}
@@ -66,6 +78,8 @@ class RecoveryActions:
         self._pause = pause
         self._vms = informers.vms
         self._reservations = informers.reservations
+        self._hypervisors = informers.hypervisors
+        self._clusters = informers.clusters
         self._decisions = decisions
         self._clock = clock
 
@@ -84,8 +98,6 @@ class RecoveryActions:
 
     async def carry_out(self, action: Action) -> None:
         """One action; ``WAIT`` and ``SEARCH`` write nothing, except that a label that leads astray is put right."""
-        if self.is_done(action):
-            return
         match action.kind:
             case ActionKind.SLOT | ActionKind.PLACE:
                 await self._send(action)
@@ -194,6 +206,8 @@ class RecoveryActions:
 
     async def _hold(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)
+        if records.is_held_so(vm.status.recovery, action):
+            return
         record = records.held(vm, action, as_datetime(self._clock.now()))
         await self._swap_status(vm, _replace(vm.status, recovery=record))
         self._report.held(vm, action)
@@ -233,6 +247,40 @@ class RecoveryActions:
         metadata = _replace(vm.metadata, labels={**vm.metadata.labels, HOST_LABEL: host})
         return await self._swap(_replace(vm, metadata=metadata), self._vms, "spec")
 
+    # Facts about hosts and store: no assignment waits for them
+
+    async def mark(self, name: str) -> None:
+        """Let ``Hypervisor.status.lost`` say what the Membership says now."""
+        async with answered(f"host {name}"):
+            member = await self._store.get(Membership, name, fresh=True)
+            host = await self._store.get(Hypervisor, name, fresh=True)
+        wanted = lost_by(member.record)
+        if wanted is None or bool(wanted) == bool(host.status.lost):
+            return
+        async with answered(f"host {name}"):
+            written = await self._store.replace_status(_replace(host, status=_replace(host.status, lost=wanted)))
+        self._hypervisors.note(written, replaced=host.metadata.resource_version)
+        _log.info("recovery.host_lost" if wanted else "recovery.host_back", host=name, fence=wanted)
+
+    async def name_store(self) -> None:
+        """Write the store's own incarnation into ``Cluster.status``, and look whether the pause is over."""
+        says, at = self._observer.incarnation(), as_datetime(self._clock.now())
+        if self._clusters.get(CLUSTER) is None:
+            with contextlib.suppress(AlreadyExists):
+                await self._store.create(Cluster(metadata=ObjectMeta(name=CLUSTER)))
+
+        def change(cluster: Cluster | None) -> Cluster | None:
+            if cluster is None or cluster.status.knows(says):
+                return None
+            status = cluster.status
+            _log.info("recovery.store_incarnation", incarnation=says)
+            if status.store_incarnation == "" and not self._observer.cluster_is_lost(cluster):  # the first one
+                return _replace(cluster, status=_replace(status, store_incarnation=says))
+            return _replace(cluster, status=status.became(says, Pause(since=at)))
+
+        await compare_and_swap(self._store, Cluster, CLUSTER, change, clock=self._clock)
+        await self._pause.paused()
+
     # Reading and writing
 
     async def _fresh(self, kind: type[R], name: str) -> R:
@@ -258,6 +306,5 @@ def _astray(vm: VirtualMachine) -> bool:
 
 def _home(vm: VirtualMachine, target: str) -> str:
     """Where the VM belongs: it keeps its home; without one that is the host that it was lost on."""
-    status = vm.status
-    before = status.home or (status.assigned.hypervisor if status.assigned is not None else "")
+    before = vm.status.home or vm.host
     return "" if before == target else before

@@ -10,27 +10,31 @@ handed in, so that the same assembly runs on real drivers, in simulation and in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
-from outlive.base.logging import get_logger, new_global_request_id, request_context
-from outlive.failover.calls import Caller
+from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
+from outlive.failover.calls import Call, Caller
+from outlive.failover.offers import free_amounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import Events
+from outlive.failover.rules import fits, may_run_on
+from outlive.failover.vms import view_of_resource
 from outlive.node.membership.pause import PauseGate
 from outlive.placement.fleet import Fleet
+from outlive.placement.request import SILENT
 from outlive.recovery.act import RecoveryActions, StepRefused
-from outlive.recovery.faults import FaultPort, RecoveryFaults
-from outlive.recovery.hosts import LostHosts, StorePause, incarnation_of
+from outlive.recovery.faults import RecoveryFaults
 from outlive.recovery.in_flight import InFlightRoom
-from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
-from outlive.recovery.places import Places, in_vain
+from outlive.recovery.model import Action, ActionKind, AffectedVm, Free, RecoveryPlan, RecoveryView
 from outlive.recovery.plan import RECOVERY_PLAN, asked, plan_recovery
 from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.view import RecoveryInformers, RecoveryObserver
@@ -39,6 +43,7 @@ from outlive.resources.codec import encode_canonical
 from outlive.resources.hosts import refuses
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
+from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -56,6 +61,10 @@ IDLE_S: Final = 10.0
 """How often to look otherwise."""
 ACTS_AT_ONCE: Final = 16
 """VMs that are acted on at the same time."""
+SEARCHES: Final = 100
+"""VMs that one look asks placement about; the others follow in the next."""
+OFFERS_S: Final = 20.0
+"""How long placement may take for all VMs of one look: recoveries into slots wait for it, and so does failover."""
 REQUEST_PREFIX: Final = "recovery"
 _STILL: Final = frozenset({ActionKind.WAIT, ActionKind.HOLD, ActionKind.SEARCH})
 """Actions that say the same again at every look."""
@@ -86,7 +95,7 @@ class RecoveryController:
         decisions: DecisionLog,
         clock: Clock,
         ids: Ids,
-        faults: FaultPort,
+        faults: FaultRecorder,
         turn: asyncio.Lock | None = None,
     ) -> None:
         """``turn``: held by whoever gives room of ``fleet`` away in this process."""
@@ -98,14 +107,17 @@ class RecoveryController:
             informers,
             clock,
             priority=demands.priority,
-            incarnation=lambda: incarnation_of(store),
+            incarnation=lambda: str(getattr(store, "incarnation", "")),
         )
         self._actions = RecoveryActions(
             store, informers, self._observer, self._report, pause, decisions=decisions, clock=clock
         )
-        self._places = Places(placement, fleet, ids, caller)
-        self._lost = LostHosts(store, informers)
-        self._pause = StorePause(store, informers, pause, clock)
+        self._placement = placement
+        self._fleet = fleet
+        self._caller = caller
+        self._asked: dict[str, int] = {}
+        """VM → number of the last question about it, of those for which a place was searched at the last look."""
+        self._questions = 0
         self._room = InFlightRoom(fleet, informers)
         self._decisions = decisions
         self._clock = clock
@@ -174,10 +186,10 @@ class RecoveryController:
             return True
         view = self._observer.observe()
         work: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            (f"host {name}", partial(self._lost.put_right, name)) for name in self._lost.wrong()
+            (f"host {name}", partial(self._actions.mark, name)) for name in self._observer.mismarked()
         ]
-        if self._pause.wrong():
-            work.append(("pause", self._pause.put_right))
+        if self._observer.paused():
+            work.append(("pause", self._actions.name_store))
         plan = self._decided(view, "slots") if view.vms or view.gone else RecoveryPlan()
         searching = [action.vm for action in plan.actions if action.kind is ActionKind.SEARCH]
         if not searching:
@@ -199,19 +211,60 @@ class RecoveryController:
         async with self._turn:
             known = {vm.id: vm for vm in view.vms}
             states = [known[name] for name in searching]
-            vain = in_vain(states, self._places.free(), lambda name: self._observer.host(name).schedulable)
-            asking = self._places.next([vm.id for vm in states if vm.id not in vain])
+            vain = in_vain(states, self._free(), lambda name: self._observer.host(name).schedulable)
+            asking = self._next([vm.id for vm in states if vm.id not in vain])
             vms = [vm for name in asking if (vm := self._informers.vms.get(name)) is not None]
-            offers = {**await self._places.offers(vms), **dict.fromkeys(vain, ())}
+            offers = {**await self._offers(vms), **dict.fromkeys(vain, ())}
             named = sorted(
                 {name for hosts in offers.values() for name in hosts} | {one for vm in states for one in vm.avoid}
             )
-            left = self._places.free()
+            left = self._free()
             free = {name: left[name] for name in named if name in left}
             plan = self._decided(asked(view, offers, free, map(self._observer.host, named)), "places")
             self._report.planned(view, plan)
             theirs = vain.union(asking)
             return await self._do(self._work(action for action in plan.actions if action.vm in theirs))
+
+    def _next(self, vms: Sequence[str]) -> list[str]:
+        """Of all VMs that have no place, in the order of restart, those that are asked about at this look."""
+        here = set(vms)
+        self._asked = {vm: number for vm, number in self._asked.items() if vm in here}
+        return whose_turn(vms, self._asked, SEARCHES)
+
+    def _free(self) -> dict[str, Free]:
+        """Host → what it has left after VMs, all reservations, and VMs that are on their way."""
+        return {
+            host: Free(cpu_milli=cpu, memory_bytes=memory)
+            for host, (cpu, memory) in free_amounts(self._fleet).table().items()
+        }
+
+    async def _offers(self, vms: Sequence[VirtualMachine]) -> dict[str, tuple[str, ...]]:
+        """VM → hosts that may take it, best first; a VM that could not be asked about is left out."""
+        found: dict[str, tuple[str, ...]] = {}
+        until_s = asyncio.get_running_loop().time() + OFFERS_S
+        for vm in vms:
+            self._questions += 1
+            self._asked[vm.name] = self._questions
+            try:
+                async with asyncio.timeout_at(until_s):
+                    found[vm.name] = (await self._placement.offer(self._call(vm))).hosts
+            except TimeoutError:
+                _log.warning("recovery.not_placed", vm=vm.name, error=f"placement took longer than {OFFERS_S:g} s")
+                break
+            except OutliveError as error:
+                _log.warning("recovery.not_placed", vm=vm.name, error=str(error))
+        return found
+
+    def _call(self, vm: VirtualMachine) -> Call:
+        """As for an evacuation by hand."""
+        call = self._caller.validate(view_of_resource(vm), "", greq=global_request_id())
+        request = msgspec.structs.replace(
+            call.request,
+            hosts=None,
+            options=msgspec.structs.replace(SILENT, read_only=True),
+            request_id=self._ids.uuid(),
+        )
+        return Call(kind=call.kind, request=request)
 
     def _work(self, actions: Iterable[Action]) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         return [
@@ -293,3 +346,28 @@ def _facts(record: MemberRecord) -> tuple[object, ...]:
 
 def _proofs(record: MemberRecord) -> tuple[int, int]:
     return record.dead_through, record.cut.through
+
+
+def in_vain(vms: Iterable[AffectedVm], free: Mapping[str, Free], schedulable: Callable[[str], bool]) -> frozenset[str]:
+    """VMs for which no schedulable host that may run them has room; placement need not be asked. Equal VMs are judged
+    once."""
+    found: set[str] = set()
+    judged: dict[tuple[object, ...], bool] = {}
+    for vm in vms:
+        kind = (vm.cpu_milli, vm.memory_bytes, vm.host_limit, vm.avoid)
+        if kind not in judged:
+            judged[kind] = not any(
+                fits(vm, room) and may_run_on(vm, host) and host not in vm.avoid and schedulable(host)
+                for host, room in free.items()
+            )
+        if judged[kind]:
+            found.add(vm.id)
+    return frozenset(found)
+
+
+def whose_turn(vms: Iterable[str], asked: Mapping[str, int], most: int) -> list[str]:
+    """At most ``most`` of these, whose asking is longest ago or never was; among equals in the order given.
+
+    ``asked``: VM → number of the question. So whoever placement refuses again and again keeps nobody else from it.
+    """
+    return sorted(vms, key=lambda vm: asked.get(vm, 0))[:most]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from outlive.base.deadline import deadline
 from outlive.base.quantity import format_bytes
@@ -19,7 +19,7 @@ from outlive.resources.cluster import CLUSTER, Pause
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.recovery import MAY_RUN, REPORTED_OF_HOST
 from outlive.resources.vms import RecoveryPhase
-from outlive.runtime.faults import ActiveFault
+from outlive.runtime.faults import ActiveFault, FaultRecorder
 
 EVERY_S: Final = 10.0
 """How often all VMs and hosts are inspected for this, besides whenever a VM is held or no longer held."""
@@ -33,18 +33,6 @@ FEWEST_HOSTS: Final = 2
 """With fewer there is nothing that could fail over."""
 MIB: Final = 1 << 20
 REHEARSED: Final = "ok"
-
-
-class FaultPort(Protocol):
-    """Whoever records faults (``outlive.runtime.faults``)."""
-
-    def forget(self) -> None:
-        """Somebody else may have recorded since."""
-        ...
-
-    async def record(self, active: Iterable[ActiveFault]) -> None:
-        """Exactly these are active."""
-        ...
 
 
 def active_faults(
@@ -115,7 +103,7 @@ def _shown(amount: int) -> str:
 class RecoveryFaults:
     """Records them; ``wake`` where one has begun or ended."""
 
-    def __init__(self, informers: RecoveryInformers, recorder: FaultPort) -> None:
+    def __init__(self, informers: RecoveryInformers, recorder: FaultRecorder) -> None:
         self._informers = informers
         self._recorder = recorder
         self._wake = asyncio.Event()

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from outlive.base.clock import Clock
 from outlive.failover.model import VmView
-from outlive.failover.slots import is_slot, slot_view
+from outlive.failover.slots import is_slot
 from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.policy import Profile, profile_of
 from outlive.node.membership.pause import is_lost
@@ -31,10 +31,11 @@ from outlive.resources import (
     FencingSpec,
     Holder,
     Hypervisor,
+    MemberRecord,
     Membership,
-    R,
     Reservation,
     VirtualMachine,
+    condition,
 )
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.hosts import is_only_emptied, refuses
@@ -153,32 +154,6 @@ class Since:
         self._since = {name: since for name, since in self._since.items() if name in names}
 
 
-T = TypeVar("T")
-
-
-class Derived(Generic[R, T]):
-    """What follows from each object, worked out once for each of its versions."""
-
-    def __init__(self, work_out: Callable[[R], T]) -> None:
-        self._work_out = work_out
-        self._known: dict[str, tuple[R, T]] = {}
-
-    def of(self, obj: R) -> T:
-        """What follows from it."""
-        known = self._known.get(obj.name)
-        if known is None or known[0] is not obj:
-            self._known[obj.name] = known = (obj, self._work_out(obj))
-        return known[1]
-
-    def forget(self, name: str) -> None:
-        """It is gone."""
-        self._known.pop(name, None)
-
-    def keep(self, names: Collection[str]) -> None:
-        """Forget all others."""
-        self._known = {name: known for name, known in self._known.items() if name in names}
-
-
 START_LIMIT_S: Final = 60.0
 """How long a host may take to hold a VM that was assigned to it."""
 WAITS_MOST_S: Final = 3600.0
@@ -202,14 +177,11 @@ class RecoveryObserver:
     ) -> None:
         """``incarnation``: what the store says of itself, empty where it says nothing."""
         self._informers = informers
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self._clock = clock
         self._priority = priority
         self._waiting = Since(clock)
         self._held = Since(clock)
-        self._members: Derived[Membership, MemberView] = Derived(member_view)
-        self._views: Derived[VirtualMachine, VmView] = Derived(view_of_resource)
-        self._slots: Derived[Reservation, SlotState] = Derived(_slot_state)
         self._states: dict[str, tuple[tuple[object, ...], AffectedVm]] = {}
         """By VM: all that its state was worked out from, and the state."""
         self._renewed = Since(clock)
@@ -221,7 +193,6 @@ class RecoveryObserver:
             self._renewed.see(new.name, (new.metadata.uid, new.metadata.resource_version))
         elif old is not None:
             self._renewed.forget(old.name)
-            self._members.forget(old.name)
 
     # One look
 
@@ -237,8 +208,6 @@ class RecoveryObserver:
         states = tuple(self.state(vm) for vm in vms.values())
         self._waiting.keep(vms)
         self._held.keep(vms)
-        self._views.keep(vms)
-        self._slots.keep(slots)
         self._states = {name: self._states[name] for name in vms}
         names = {slot.status.host for slot in shown} | {vm.assigned for vm in states}
         names |= {holder.host for vm in states for holder in vm.holders}
@@ -247,7 +216,7 @@ class RecoveryObserver:
         return RecoveryView(
             vms=states,
             gone=tuple(gone),
-            slots=tuple(map(self._slots.of, shown)),
+            slots=tuple(map(_slot_state, shown)),
             hosts=tuple(self.host(name, unattended) for name in sorted(names) if name),
             paused=self.paused(),
             waits_for=pause.waits_for if pause is not None else (),
@@ -320,7 +289,7 @@ class RecoveryObserver:
     def member(self, host: str) -> MemberView | None:
         """The host's Membership."""
         found = self._informers.memberships.get(host)
-        return self._members.of(found) if found is not None else None
+        return member_view(found) if found is not None else None
 
     def members(self, holders: Iterable[Holder]) -> tuple[MemberView, ...]:
         """The Memberships that these entries were written under."""
@@ -383,15 +352,29 @@ class RecoveryObserver:
         fencing = host.spec.fencing if host is not None else FencingSpec()
         return profile_of(policy, fencing, armed=armed)
 
+    def mismarked(self) -> list[str]:
+        """Hosts whose ``status.lost`` says something else than their Membership, by name."""
+        return [
+            one.name
+            for one in self._informers.memberships.items()
+            if (host := self._informers.hypervisors.get(one.name)) is not None
+            and (wanted := lost_by(one.record)) is not None
+            and bool(wanted) != bool(host.status.lost)
+        ]
+
+    def cluster_is_lost(self, cluster: Cluster | None) -> bool:
+        """Whether what ``Cluster/default`` said is gone."""
+        return is_lost(cluster, (one.record for one in self._informers.memberships.items()))
+
     def paused(self) -> bool:
         """Whether the cluster is paused, by the cache; whoever writes reads it again.
 
         What the store says of itself counts before what is written down, so that nothing happens in between.
         """
         cluster = self._informers.clusters.get(CLUSTER)
-        if is_lost(cluster, (one.record for one in self._informers.memberships.items())):
+        if self.cluster_is_lost(cluster):
             return True
-        return cluster is not None and (cluster.paused or not cluster.status.knows(self._incarnation()))
+        return cluster is not None and (cluster.paused or not cluster.status.knows(self.incarnation()))
 
     def state(self, vm: VirtualMachine) -> AffectedVm:
         """A VM as the plan sees it; from look to look nothing changes of most but for how long they have waited."""
@@ -399,24 +382,17 @@ class RecoveryObserver:
         members = self.members(status.holders)
         waited_s = self._waiting.see(vm.name, (status.assigned, status.holders, status.rejection))
         late = waited_s >= START_LIMIT_S + _wait_limit_s(vm)
-        priority = self._priority(self._views.of(vm))
-        asked = (vm, members, self._fence(vm), priority, late, self.forgiven(vm))
+        asked = (vm, members, self._fence(vm), late, self.forgiven(vm))
         known = self._states.get(vm.name)
         if known is None or known[0] != asked:
             self._states[vm.name] = known = (asked, self._state(*asked))
         return _replace(known[1], waited_s=waited_s)
 
     def _state(
-        self,
-        vm: VirtualMachine,
-        members: tuple[MemberView, ...],
-        fence: str,
-        priority: int,
-        late: bool,
-        forgiven: bool,
+        self, vm: VirtualMachine, members: tuple[MemberView, ...], fence: str, late: bool, forgiven: bool
     ) -> AffectedVm:
         """All of a VM's state but how long it has waited; ``late``: whether that is longer than it should."""
-        status, reach, view = vm.status, reach_of(vm), self._views.of(vm)
+        status, reach, view = vm.status, reach_of(vm), view_of_resource(vm)
         where, record, move = status.assigned, status.recovery, active_move(vm)
         begun = record if unfinished(vm) else None
         refusal = _refusal(vm) if begun is not None else ""
@@ -430,7 +406,7 @@ class RecoveryObserver:
         return AffectedVm(
             id=vm.name,
             fence=fence,
-            priority=priority,
+            priority=self._priority(view),
             cpu_milli=view.cpu_milli,
             memory_bytes=view.memory_bytes,
             wanted=wanted(vm),
@@ -484,6 +460,17 @@ class RecoveryObserver:
         return assigned.record.fence.id or f"{host}.{assigned.record.epoch}" if assigned is not None else host
 
 
+def lost_by(record: MemberRecord) -> str | None:
+    """The fence by which a host is lost, empty where it is not, ``None`` where that is not clear."""
+    if record.state == "Held" and record.dead_through < record.epoch:
+        return ""
+    if record.state == "Released":  # stopped on purpose: what was promised on it waits for it
+        return None
+    if record.dead_through >= record.epoch:
+        return record.fence.id or f"{record.proof.kind if record.proof else 'proof'}.{record.epoch}"
+    return None
+
+
 def _held_for(record: Recovery, *reasons: HoldReason) -> bool:
     return record.phase is RecoveryPhase.HELD and record.reason in reasons
 
@@ -518,15 +505,16 @@ def _refuses(host: Hypervisor | None) -> str:
 
 def _slot_state(slot: Reservation) -> SlotState:
     """The slot with its members, also those of a slot that has a consumer."""
-    view = slot_view(_replace(slot, status=_replace(slot.status, consumer=None)))
+    failover, ready = slot.status.failover_reservation, condition(slot.status.conditions, "Ready")
+    members = failover.allocations if failover is not None else {}
     return SlotState(
-        name=view.name,
-        uid=view.uid,
-        host=view.host,
-        members=tuple(sorted(view.members)),
-        recorded=view.members,
-        cpu_milli=view.cpu_milli,
-        memory_bytes=view.memory_bytes,
-        ready=view.ready is not False,
+        name=slot.name,
+        uid=slot.metadata.uid,
+        host=slot.status.host,
+        members=tuple(sorted(members)),
+        recorded=members,
+        cpu_milli=slot.spec.resources.cpu_milli,
+        memory_bytes=slot.spec.resources.memory_bytes,
+        ready=ready is None or ready.status == "True",
         consumer=slot.status.consumer,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from outlive.recovery.controller import in_vain, whose_turn
 from outlive.recovery.model import AffectedVm, Free
-from outlive.recovery.places import in_vain, whose_turn
 
 GIB = 2**30
 ROOMS = {"small": Free(cpu_milli=1000, memory_bytes=GIB), "large": Free(cpu_milli=8000, memory_bytes=16 * GIB)}

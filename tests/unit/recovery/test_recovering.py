@@ -11,7 +11,7 @@ import pytest
 from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 
-from outlive.recovery.places import SEARCHES
+from outlive.recovery.controller import SEARCHES
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta
 from outlive.resources.cluster import Pause
 from outlive.runtime.tasks import OrderedTaskGroup
