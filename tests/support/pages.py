@@ -15,7 +15,7 @@ import typer
 from outlive.cli.main import COMMANDS, app
 from outlive.cli.settings import all_sections
 from outlive.resources import KINDS, Resource
-from outlive.resources.schema import Schema, kind_schema, singular
+from outlive.resources.schema import Schema, kind_schema
 from outlive.runtime.config import reference_page
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "reference"
@@ -81,7 +81,7 @@ def _kind_section(kind: type[Resource]) -> str:
     info = kind.info
     schema = kind_schema(kind)
     form = "spec and status" if kind.has_status() else "spec only" if info.halves else "one document"
-    names = ", ".join(f"`{name}`" for name in (info.plural, singular(kind), *info.short_names))
+    names = ", ".join(f"`{name}`" for name in (info.plural, kind.singular(), *info.short_names))
     lines = [
         f"## {kind.kind()}",
         "",

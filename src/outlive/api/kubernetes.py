@@ -20,7 +20,6 @@ from outlive.base.errors import BadInput, Forbidden
 from outlive.resources import API_VERSION, GROUP, VERSION, Event, ObjectMeta, Resource
 from outlive.resources.codec import to_builtins
 from outlive.resources.columns import cells
-from outlive.resources.schema import singular
 from outlive.store import Store, list_all
 
 SERVED_MAJOR, SERVED_MINOR = "1", "32"
@@ -95,7 +94,7 @@ def resources(plurals: Mapping[str, type[Resource]]) -> dict[str, Any]:
         served.append(
             {
                 "name": plural,
-                "singularName": singular(kind),
+                "singularName": kind.singular(),
                 **own,
                 "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
                 "shortNames": list(info.short_names),

@@ -40,7 +40,7 @@ def kind_named(text: str) -> type[Resource]:
     names: dict[str, type[Resource]] = {}
     for kind in KINDS.values():
         info = kind.info
-        for name in (kind.__name__.lower(), info.singular, info.plural, *info.short_names):
+        for name in (kind.singular(), info.plural, *info.short_names):
             if name:
                 names[name] = kind
     names.update({alias: names[plural] for alias, plural in ALIASES.items()})

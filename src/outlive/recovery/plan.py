@@ -301,7 +301,7 @@ class _Planner:
     def _releases(self, actions: dict[str, Action]) -> tuple[Release, ...]:
         """Slots whose consumer can never come in, or is somewhere else.
 
-        A claim is taken back only where the VM's own document already leads elsewhere: whoever would still act on the
+        A claim is withdrawn only where the VM's own document already leads elsewhere: whoever would still act on the
         claim then loses his compare-and-swap on the VM.
         """
         found: list[Release] = []

@@ -256,7 +256,7 @@ class RecoveryObserver:
         return known is not None and known.spec.management == "node"
 
     def _unattended(self) -> frozenset[str]:
-        """Hosts that are silent for long while no coordinator lives: nobody would condemn them, or say a word."""
+        """Hosts that are silent for long while no coordinator lives: nobody would condemn or report them."""
         hosts = self._informers.hypervisors.items()
         if not hosts or any(one.spec.mode == "coordinator" and self.lives(one.name) for one in hosts):
             return frozenset()

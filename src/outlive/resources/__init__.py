@@ -5,6 +5,7 @@ from outlive.resources.cluster import (
     Cluster,
     ClusterSpec,
     ClusterStatus,
+    DecisionRecord,
     DegradingPolicy,
     Election,
     ElectionRecord,
@@ -12,7 +13,6 @@ from outlive.resources.cluster import (
     FencingPolicy,
     Timing,
 )
-from outlive.resources.flavors import Flavor, FlavorGroup, FlavorGroupSpec, FlavorSpec, GroupFlavor
 from outlive.resources.hosts import (
     Aggregate,
     Capabilities,
@@ -83,11 +83,15 @@ from outlive.resources.reservations import (
     ReservationStatus,
     SpecAllocation,
 )
-from outlive.resources.trail import DecisionRecord
 from outlive.resources.vms import (
     Assigned,
     Coverage,
     CoverageStatus,
+    Flavor,
+    FlavorGroup,
+    FlavorGroupSpec,
+    FlavorSpec,
+    GroupFlavor,
     Holder,
     Migration,
     Recovery,

@@ -1,4 +1,4 @@
-"""The cluster itself, elections and events."""
+"""The cluster itself, elections, events and records of decisions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FencingPolicy(Part, frozen=True, kw_only=True):
     """Failure domains that may be fenced within ``fences_window_s`` without a release."""
     fences_window_s: float = 600.0
     release: str = ""
-    """A word that an operator changes to let fencing go on after a storm or the limit."""
+    """An operator changes it to let fencing go on after a storm or the limit."""
     proofs: int = 1
     """Kinds of proof that must agree before a host counts as dead."""
     power_on_after: bool = False
@@ -77,7 +77,7 @@ class DegradingPolicy(Part, frozen=True, kw_only=True):
 
 
 class ClusterSpec(Part, frozen=True, kw_only=True):
-    """Wishes that hold for the whole cluster."""
+    """What operators want of the whole cluster."""
 
     description: str = ""
     maintenance: bool = False
@@ -215,3 +215,36 @@ class Event(Resource, frozen=True, kw_only=True, tag="Event"):
     count: int = 1
     first_seen: datetime
     last_seen: datetime
+
+
+class DecisionRecord(Resource, frozen=True, kw_only=True, tag="DecisionRecord"):
+    """One use of a decision of the safety protocol that was acted on. One document; kept for a week, at most 20,000.
+
+    ``outlive why`` is made from it, and ``outlive decide`` repeats it (docs/operating/why.md).
+    """
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="decisionrecords",
+        short_names=("odec",),
+        halves=False,
+        writers=Writers(fields={"": ("trail",)}, labels="refused"),
+        columns=(
+            ("At", ".at", 0),
+            ("Decision", ".decision", 0),
+            ("Subject", ".subject", 0),
+            ("By", ".by", 0),
+        ),
+    )
+
+    decision: str
+    """Its name, as ``outlive decide --list`` shows it."""
+    subject: str = ""
+    """The host or VM that it is about."""
+    by: str
+    """The process that decided."""
+    at: datetime
+    request_id: str = ""
+    input: str = ""
+    """As JSON; empty where it was larger than a record may be, and then only the digest says what it was."""
+    output: str = ""
+    input_digest: str = ""

@@ -44,7 +44,7 @@ def parse_path(path: str) -> tuple[Segment, ...]:
 
 
 def value_at(obj: Any, path: str) -> Any:
-    """What stands at the path of a resource, or ``None``."""
+    """The value at the path of a resource, or ``None``."""
     value = obj
     for segment in parse_path(path):
         if value is None:

@@ -9,7 +9,7 @@ from outlive.resources.amounts import Amounts
 from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers, condition
 
 WORKING_CONDITIONS: Final = (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False"))
-"""Conditions of hosts on which VMs can be brought up; an absent one never stands in the way."""
+"""Conditions of hosts on which VMs can be brought up; an absent one rules nothing out."""
 
 
 def bad_condition(host: Hypervisor) -> str:
@@ -57,7 +57,7 @@ class FencingSpec(Part, frozen=True, kw_only=True):
     secret: str = ""
     """Name of the secret with the controller's credentials."""
     system_uuid: str = ""
-    """What the power controller must say its system is, before its word counts."""
+    """What the power controller must say its system is, before it is believed."""
     armed: bool = False
     """Whether the guard is to be armed."""
     profile: Literal["", "fast", "steady"] = ""
@@ -72,7 +72,7 @@ class FencingSpec(Part, frozen=True, kw_only=True):
     operator_proof: str = ""
     """``<fence>|<name>|<reason>``: somebody asserts that the host is off (docs/operating/fencing.md)."""
     trust_again: str = ""
-    """A word that an operator changes to have distrusted kinds of proof trusted again."""
+    """An operator changes it to have distrusted kinds of proof trusted again."""
     requested: str = ""
     """``<epoch>@<uid>|<name>|<reason>``: somebody asks for this host to be fenced, silent or not; the epoch is of the
     Membership of that uid."""
@@ -122,7 +122,7 @@ class DomainCapabilities(Part, frozen=True, kw_only=True):
     """What the host's hypervisor can do, for live migration."""
 
     hypervisor_type: str = ""
-    """libvirt's word: ``kvm`` or ``ch``."""
+    """As libvirt names it: ``kvm`` or ``ch``."""
     supported_cpu_modes: tuple[str, ...] = ()
     supported_features: tuple[str, ...] = ()
     supported_devices: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ class Degrading(Part, frozen=True, kw_only=True):
     leaving: Literal["waits", "leaves", "stays"] = "waits"
     """Whether its VMs leave."""
     why: str = ""
-    """Why they do not, in a stable word such as ``common_cause``; empty while they leave."""
+    """Why they do not, a code such as ``common_cause``; empty while they leave."""
 
 
 class HypervisorStatus(Part, frozen=True, kw_only=True):

@@ -127,7 +127,7 @@ class FormerMembership(Part, frozen=True, kw_only=True):
     """A Membership of this host that was deleted, or that a backup lacks, and what is known to be over of it."""
 
     uid: str
-    """As it stands in ``holders[].memberUid`` of virtual machines."""
+    """As in ``holders[].memberUid`` of virtual machines."""
     dead_through: int
     """The highest epoch of it that is proven dead; it only grows, and only together with a proof."""
     proof: Proof
@@ -155,8 +155,8 @@ class MemberRecord(Part, frozen=True, kw_only=True):
     distrusted: tuple[ProofKind, ...] = ()
     """Kinds of proof that turned out wrong for this host and count no more until an operator says so."""
     trust_word: str = ""
-    """``spec.fencing.trustAgain`` of the host when a kind was distrusted, or when it was heeded: another word than this
-    one has all kinds trusted again."""
+    """``spec.fencing.trustAgain`` of the host when a kind was distrusted, or trusted again: another
+    value has all kinds trusted again."""
     incarnation: str = ""
     """The store's incarnation under which the host last joined with all its VMs, left, or was proven dead."""
     former: tuple[FormerMembership, ...] = ()
@@ -231,7 +231,7 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
     )
 
     code: str
-    """A stable word, such as ``fence-unconfirmed``."""
+    """A code, such as ``fence-unconfirmed``."""
     subject: ObjectRef
     message: str
     remedy: str = ""

@@ -86,7 +86,6 @@ class KindInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How a kind is named and stored."""
 
     plural: str
-    singular: str = ""
     short_names: tuple[str, ...] = ()
     halves: bool = True
     """Spec and status are written apart; a kind without halves is one document."""
@@ -107,6 +106,11 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     def kind(cls) -> str:
         """The kind's name."""
         return cls.__name__
+
+    @classmethod
+    def singular(cls) -> str:
+        """The kind's name in lower case, as commands and manifests have it."""
+        return cls.__name__.lower()
 
     @classmethod
     def has_status(cls) -> bool:

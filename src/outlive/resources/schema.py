@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 import sys
 from functools import lru_cache
 from itertools import pairwise
@@ -19,11 +18,11 @@ import msgspec
 from msgspec import inspect as types
 
 from outlive.resources import GROUP, KINDS, VERSION, Amounts, ObjectMeta, Resource
+from outlive.resources.columns import parse_path
 
 Schema = dict[str, Any]
 
 QUANTITY_PATTERN = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE])?$"
-_STEP = re.compile(r"\.((?:[^.\[\\]|\\.)+)|(\[[^\]]*\])")
 
 
 def crds() -> list[Schema]:
@@ -47,7 +46,7 @@ def crd(kind: type[Resource]) -> Schema:
         "kind": kind.kind(),
         "listKind": f"{kind.kind()}List",
         "plural": info.plural,
-        "singular": singular(kind),
+        "singular": kind.singular(),
     }
     if info.short_names:
         names["shortNames"] = list(info.short_names)
@@ -62,11 +61,6 @@ def crd(kind: type[Resource]) -> Schema:
             "versions": [version],
         },
     }
-
-
-def singular(kind: type[Resource]) -> str:
-    """The kind's singular, in lower case."""
-    return kind.info.singular or kind.kind().lower()
 
 
 def kind_schema(kind: type[Resource]) -> Schema:
@@ -97,14 +91,14 @@ def printer_columns(kind: type[Resource]) -> list[Schema]:
 def column_type(schema: Schema, path: str) -> str:
     """What a column's path leads to: ``string``, ``integer``, ``number``, ``boolean`` or ``date``.
 
-    Of a ``date`` kubectl shows the age, which wished times (they may lie ahead) do not have: they stay text.
+    Of a ``date`` kubectl shows the age, which times of a spec (they may lie ahead) do not have: they stay text.
     ``KeyError`` names a step that leads nowhere, so that no column stays empty for a slip of the pen.
     """
     at: Schema = schema
-    for name, index in _STEP.findall(path):
-        if index:
+    for step in parse_path(path):
+        if isinstance(step, tuple):
             at = at["items"]
-        elif at.get("properties", {}).get(step := re.sub(r"\\(.)", r"\1", name)) is not None:
+        elif step in at.get("properties", {}):
             at = at["properties"][step]
         elif "additionalProperties" in at:
             at = at["additionalProperties"]
@@ -221,7 +215,7 @@ def summary(struct: type) -> str:
 
 @lru_cache(maxsize=256)
 def field_docs(struct: type) -> dict[str, str]:
-    """What stands below each field, by the field's name in Python; bases included."""
+    """The docstring below each field, by the field's name in Python; bases included."""
     docs: dict[str, str] = {}
     for base in reversed(struct.__mro__):
         if base.__module__.startswith("outlive."):

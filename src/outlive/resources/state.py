@@ -106,7 +106,7 @@ def _readable(wire: _Head) -> bool:
 
 
 def _decode_part_by_part(raw: bytes, place: str) -> State:
-    """The same more slowly: every problem is told with the object that has it."""
+    """The same more slowly: every problem is reported with the object that has it."""
     try:
         wire = msgspec.json.decode(raw, type=_Wire)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""VMs: ``VirtualMachine`` and ``Coverage`` (whether a VM has the slots that it needs)."""
+"""VMs, whether each has the slots that it needs (``Coverage``), and their sizes (``Flavor`` and ``FlavorGroup``)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Holder(Part, frozen=True, kw_only=True):
 
 
 class MigrationPhase(enum.StrEnum):
-    """How far a migration is (transitions: ``outlive.node.migration.states``)."""
+    """How far a migration is (transitions: ``outlive.node.migration.record``)."""
 
     REQUESTED = "requested"
     TARGET_READY = "target-ready"
@@ -222,7 +222,7 @@ class VirtualMachineStatus(Part, frozen=True, kw_only=True):
     """The word of the source: ``ACTIVE``, ``SHUTOFF``, ``ERROR``, … for Nova; ``start``, ``stop``, ``shutdown``,
     ``restart``, ``migrate``, ``disable``, ``fail`` on hosts with our daemon."""
     reason: str = ""
-    """Why it is not running: a code (``resources.reasons.VmReason``), or the word of another source."""
+    """Why it is not running: a code (``resources.reasons.VmReason``), or what another source says."""
     message: str = ""
     """What ``reason`` says."""
     answered: Answer | None = None
@@ -299,7 +299,7 @@ class CoverageStatus(Part, frozen=True, kw_only=True):
     """Names of the slots that count, in name order."""
     covered: bool
     reason: str = ""
-    """Why it is not covered: a stable word, then values in ``message``."""
+    """Why it is not covered: a code, then values in ``message``."""
     message: str = ""
     remedy: str = ""
     host: str = ""
@@ -326,3 +326,69 @@ class Coverage(Resource, frozen=True, kw_only=True, tag="Coverage"):
     )
 
     status: CoverageStatus
+
+
+class FlavorSpec(Part, frozen=True, kw_only=True):
+    """A VM size. The flavor's own name is a field, because a Nova flavor name need not be a DNS name."""
+
+    flavor_name: str
+    resources: Amounts = Amounts()
+    disk_gib: int = 0
+    ephemeral_gib: int = 0
+    extra_specs: dict[str, str] = {}
+
+
+class Flavor(Resource, frozen=True, kw_only=True, tag="Flavor"):
+    """A VM size."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="flavors",
+        writers=Writers(fields={"spec": ("users", "import", "mirror")}),
+        columns=(
+            ("Flavor", ".spec.flavorName", 0),
+            ("CPU", ".spec.resources.cpu", 0),
+            ("Memory", ".spec.resources.memory", 0),
+        ),
+    )
+
+    spec: FlavorSpec
+
+
+class GroupFlavor(Part, frozen=True, kw_only=True):
+    """A flavor as its group records it; ``memory_mb`` is MiB despite the inherited name."""
+
+    name: str
+    vcpus: int
+    memory_mb: int = 0
+    disk_gb: int = 0
+    ephemeral_gb: int = 0
+    extra_specs: dict[str, str] = {}
+
+
+class FlavorGroupSpec(Part, frozen=True, kw_only=True):
+    """A set of sizes that share hardware, traits and a RAM/CPU ratio rule; flavors largest first."""
+
+    group_name: str
+    flavors: tuple[GroupFlavor, ...] = ()
+    largest_flavor: GroupFlavor
+    smallest_flavor: GroupFlavor
+    ram_core_ratio: int | None = None
+    ram_core_ratio_min: int | None = None
+    ram_core_ratio_max: int | None = None
+
+
+class FlavorGroup(Resource, frozen=True, kw_only=True, tag="FlavorGroup"):
+    """A flavor group, derived from the flavors."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="flavorgroups",
+        writers=Writers(fields={"spec": ("placement", "mirror")}),
+        columns=(
+            ("Group", ".spec.groupName", 0),
+            ("Largest", ".spec.largestFlavor.name", 0),
+            ("Smallest", ".spec.smallestFlavor.name", 0),
+            ("Ratio", ".spec.ramCoreRatio", 0),
+        ),
+    )
+
+    spec: FlavorGroupSpec

@@ -149,7 +149,7 @@ async def abort(
 async def drop(node: VmContext, name: str, domain: Domain | None) -> float | None:
     """Nothing of it stays here; what waits for a guest goes only if it certainly never ran, and that is said.
 
-    What runs goes only by the word of a store that has not gone back behind this host's membership.
+    What runs goes only where the store has not gone back behind this host's membership.
     """
     never_ran = ""
     if domain is not None and domain.state is DomainState.RUNNING and not await node.confirmed():

@@ -102,7 +102,7 @@ _log = get_logger("node.vm")
 
 
 async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
-    """What stands in the way on its disks; ``None``: nothing does any more. Stale locks are removed."""
+    """Which lock on its disks forbids its start; ``None``: none does any more. Stale locks are removed."""
     if not vm.spec.disks:
         return None
     try:

@@ -283,7 +283,7 @@ async def _shut_down(seen: Seen) -> float | None:
 
 
 async def _down(seen: Seen) -> float | None:
-    """It is down as it was asked for: say so, and take the entry back; one that restarts is to run again."""
+    """It is down as it was asked for: say so, and remove the entry; one that restarts is to run again."""
     node, state = seen.node, state_of(seen.vm)
     seen.memory.running_since_s = None
     if state == VmState.RESTART:
@@ -300,7 +300,7 @@ async def _destroy(seen: Seen) -> float | None:
 
 
 async def _terminate(seen: Seen) -> float | None:
-    """It belongs to another host now: not a word about its phase."""
+    """It belongs to another host now: its phase is left alone."""
     node, vm = seen.node, seen.vm
     if not await node.confirmed():
         return 1.0
@@ -315,7 +315,7 @@ async def _terminate(seen: Seen) -> float | None:
 
 
 async def _forget(seen: Seen) -> float | None:
-    """Nothing of it is, or should be, here: take back what entries are left."""
+    """Nothing of it is, or should be, here: remove what entries are left."""
     node, vm = seen.node, seen.vm
     if vm.name in node.domains.by_vm or not of_host(vm, node.lease.me):
         return None

@@ -155,9 +155,9 @@ SELECT_NODE: Final = Decision(
 
 def chosen_selector(own: str | None, default: str | None) -> Selector:
     """The virtual machine's selector if there is such a one, else the default if there is, else ``mem``."""
-    for word in (own, default):
-        if word in set(Selector):
-            return Selector(word)
+    for name in (own, default):
+        if name in set(Selector):
+            return Selector(name)
     return Selector.MEM
 
 

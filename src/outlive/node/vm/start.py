@@ -223,7 +223,7 @@ async def _end_create(node: VmContext, run_id: str) -> None:
 
 
 async def end_former_creates(guard: GuardPort, domains: LocalDomains, own: Collection[str]) -> int:
-    """Tell the guard the end of every create but ``own`` ones that a look shows to be over; how many.
+    """Notify the guard of the end of every create but ``own`` ones that a look shows to be over; how many.
 
     The guard is asked first, then the hypervisor: what is begun in between is not among what is ended. ``Unavailable``
     where one of them does not answer; then it is for the next time.

@@ -350,7 +350,7 @@ async def _host_lives(node: VmContext, vm: str, holder: Holder, memory: OrderMem
 
 
 async def _runs_elsewhere(node: VmContext, vm: VirtualMachine) -> bool:
-    """On a host without our daemon it has no holder: that host's own word counts."""
+    """On a host without our daemon it has no holder: what that host reports counts."""
     host = await read(node.store, Hypervisor, vm.host)
     if host is None or host.spec.management == "node" or host.status.lost:
         return False

@@ -87,7 +87,7 @@ def _word(phase: str) -> str:
 
 
 def state_of(vm: VirtualMachine) -> str:
-    """What is wanted, or being done, as ``vm.event`` names it; the word of another source where it has no meaning."""
+    """What is wanted, or being done, as ``vm.event`` names it; that of another source where it has no meaning."""
     phase = _word(vm.status.phase)
     if vm.spec.power_state == "stopped" and phase in ON_THE_WAY and active_move(vm) is None:
         return VmState.SHUTDOWN

@@ -40,7 +40,7 @@ async def release(
     but: str = "",
     never_ran: str = "",
 ) -> bool:
-    """Take back this host's entries (but those of run ``but``); with ``phase``, in the same write, set it.
+    """Remove this host's entries (but those of run ``but``); with ``phase``, in the same write, set it.
 
     ``why``: of the phase; without one: it is to run here, does not yet, and is tried again.
     ``never_ran``: a run for which a guest was sent here, and that certainly never ran. Looks for the domain

@@ -105,7 +105,7 @@ TABLE: Final[Table] = {
     ),
     CoverageReason.NO_CAPACITY: Template(_hosts, "free {size} on one more host, or add a host"),
     CoverageReason.REFUSED: Template(
-        _hosts, "`outlive failover explain {vm}` tells which step refuses which host, and what would help"
+        _hosts, "`outlive failover explain {vm}` says which step refuses which host, and what would help"
     ),
     CoverageReason.RULES: Template(
         _hosts, "add a host: {total} are too few to keep this VM, its slots and their members apart"

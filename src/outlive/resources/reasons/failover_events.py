@@ -37,7 +37,7 @@ class FailoverEvent(enum.StrEnum):
 
 
 class EventTemplate(NamedTuple):
-    """How a code is told."""
+    """How a code reads as an event."""
 
     reason: str
     """The event's reason."""

@@ -77,7 +77,9 @@ def _unconfirmed(fields: Mapping[str, Value]) -> str:
 
 FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.HOST_DEAD: FaultEntry(
-        50, "{subject} is dead ({proof})", "see what happened to {subject}; outlive why {subject} tells the story"
+        50,
+        "{subject} is dead ({proof})",
+        "see what happened to {subject}: outlive why {subject}",
     ),
     FaultCode.FENCE_UNCONFIRMED: FaultEntry(
         50,

@@ -25,7 +25,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """A code with its values; which values a code has stands in its template."""
+    """A code with its values; its template shows which values it has."""
 
     code: str
     fields: Mapping[str, Value] = {}

@@ -15,7 +15,7 @@ from outlive.resources.reasons.model import Template, Value, fill
 
 
 class Obstacle(enum.StrEnum):
-    """What stands against a host or a slot, in the order in which it is looked for."""
+    """What rules a host or a slot out, in the order in which it is looked for."""
 
     MEMBER = "already-member"
     NOT_READY = "slot-not-ready"
@@ -111,7 +111,7 @@ MANY: Final[Mapping[Obstacle, Template]] = {
 
 
 def of_one(obstacle: Obstacle, **fields: Value) -> str:
-    """What stands against one host or slot."""
+    """What rules one host or slot out."""
     return fill(ONE[obstacle].text, fields)
 
 
