@@ -185,42 +185,21 @@ DROP: Final = ProtocolStep(
 )
 
 
-class DoneView(Part, frozen=True, kw_only=True):
-    """A VM that was assigned, as its own document shows it."""
+def is_recovered(vm: VirtualMachine, members: Iterable[MemberView]) -> bool:
+    """Whether it is seen running on its target, in the target's present epoch, and held by nobody else.
 
-    vm: str
-    assigned: Assigned | None = None
-    holders: tuple[Holder, ...] = ()
-    members: tuple[MemberView, ...] = ()
-
-
-class DoneResult(Part, frozen=True, kw_only=True):
-    """Whether it is recovered."""
-
-    recovered: bool
-
-
-def done(view: DoneView) -> DoneResult:
-    """Recovered means: seen running on the target, in the target's present epoch, and held by nobody else."""
-    if view.assigned is None or len(view.holders) != 1:
-        return DoneResult(recovered=False)
-    (holder,) = view.holders
-    member = of_holder(holder, view.members)
-    here = holder.hypervisor == view.assigned.hypervisor and holder.role == "" and holder.seen == "running"
-    present = member is not None and member.record.epoch == holder.epoch and member.record.state == "Held"
-    return DoneResult(recovered=here and present)
-
-
-def is_recovered(vm: VirtualMachine, members: tuple[MemberView, ...]) -> bool:
-    """The same of a document; ``members``: the Memberships of its holders."""
-    status = vm.status
-    view = DoneView(vm=vm.name, assigned=status.assigned, holders=status.holders, members=members)
-    return done(view).recovered
+    ``members``: the Memberships of its holders.
+    """
+    if len(vm.status.holders) != 1:
+        return False
+    (holder,) = vm.status.holders
+    member = of_holder(holder, members)
+    here = holder.hypervisor == vm.host and holder.role == "" and holder.seen == "running"
+    return here and member is not None and (member.record.epoch, member.record.state) == (holder.epoch, "Held")
 
 
 STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (CLAIM, ASSIGN, DROP)
-DONE: Final = Decision("recovery.done", done, DoneView, DoneResult, "Whether a VM is recovered")
-PROTOCOL_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (*(step.decision for step in STEPS), DONE)
+PROTOCOL_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = tuple(step.decision for step in STEPS)
 REJECTIONS_KEPT: Final = 16
 """Refusals that a record remembers; older ones are forgotten, and their hosts may be asked again."""
 NO_REASON: Final = {"reason": "", "message": "", "remedy": ""}

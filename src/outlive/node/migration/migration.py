@@ -36,7 +36,7 @@ from outlive.node.migration.record import (
     take_back,
 )
 from outlive.node.ports import Domain, DomainState
-from outlive.node.vm.context import VmContext, VmMemory
+from outlive.node.vm.context import Seen, VmContext
 from outlive.node.vm.start import Fresh, add_entry, create
 from outlive.node.vm.states import HALTED, VmState, active_move, in_phase, mine
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
@@ -60,21 +60,10 @@ _log = get_logger("node.move")
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Side(Seen):
     """One side of a move, and what it sees."""
 
-    node: VmContext
-    vm: VirtualMachine
-    """Read just now."""
     move: Migration
-    memory: VmMemory
-    domain: Domain | None
-    """As a look after that showed it."""
-
-    @property
-    def name(self) -> str:
-        """Of the virtual machine."""
-        return self.vm.name
 
     def late(self, limit_s: float | None = None) -> bool:
         """Whether the move has been in its present phase for so long; ``None``: for the limit of a step."""
@@ -90,16 +79,16 @@ class Side:
         self, code: MigrationReason, phases: frozenset[MigrationPhase] = BEFORE_HANDOVER, **fields: str
     ) -> float | None:
         """Everything as before, if neither side has gone too far."""
-        return await abort(self.node, self.name, self.move, reason(code, **fields), phases)
+        return await abort(self.node, self.vm.name, self.move, reason(code, **fields), phases)
 
     async def to(self, phase: MigrationPhase, wait_s: float, **changes: object) -> float | None:
         """The next phase; when to look again."""
-        await advance(self.node, self.name, self.move, phase, **changes)
+        await advance(self.node, self.vm.name, self.move, phase, **changes)
         return wait_s
 
     async def drop(self) -> float | None:
         """Nothing of it stays here."""
-        return await drop(self.node, self.name, self.domain)
+        return await drop(self.node, self.vm.name, self.domain)
 
 
 Step = Callable[[Side], Awaitable["float | None"]]
@@ -115,16 +104,16 @@ class Here(enum.Enum):
     RUNNING = enum.auto()
 
 
-async def step(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> float | None:
+async def step(seen: Seen) -> float | None:
     """One step of a move under way, on this side."""
-    move = active_move(vm)
+    node, vm, memory, move = seen.node, seen.vm, seen.memory, active_move(seen.vm)
     assert move is not None
-    seen = (move.id, move.phase, move.attempts)
-    if memory.phase != seen:
-        memory.phase, memory.phase_since_s = seen, node.clock.monotonic()
+    now = (move.id, move.phase, move.attempts)
+    if memory.phase != now:
+        memory.phase, memory.phase_since_s = now, node.clock.monotonic()
     if move.source != move.target:
         await node.domains.look()
-    side = Side(node, vm, move, memory, node.domains.by_vm.get(vm.name))
+    side = Side(node, vm, node.domains.by_vm.get(vm.name), memory, move)
     if move.source == move.target:
         return await side.abort(MigrationReason.SELF_TARGET)
     here = _here(side.domain)
@@ -253,11 +242,11 @@ async def _lost(side: Side) -> float | None:
 
 async def _clear(side: Side) -> None:
     if side.domain is not None:
-        await destroy(side.node, side.name, run_id=side.domain.run_id)
+        await destroy(side.node, side.vm.name, run_id=side.domain.run_id)
 
 
 async def _stop(side: Side) -> float | None:
-    match await shut_down(side.node, side.name, side.memory):
+    match await shut_down(side.node, side.vm.name, side.memory):
         case Shutdown.CALLED_OFF:
             return await side.abort(MigrationReason.CANCELLED)
         case Shutdown.FAILED:
@@ -268,7 +257,7 @@ async def _stop(side: Side) -> float | None:
 
 async def _stopped(side: Side) -> float | None:
     """The guest is down: release it, and say so to the target."""
-    if not await destroy(side.node, side.name) or not await release(side.node, side.name):
+    if not await destroy(side.node, side.vm.name) or not await release(side.node, side.vm.name):
         return LOOK_S
     side.node.reported()
     side.memory.running_since_s = None
@@ -277,7 +266,7 @@ async def _stopped(side: Side) -> float | None:
 
 async def _await_start(side: Side) -> float | None:
     """The target is to start it; if the target is lost before it held it, this host takes it back."""
-    if not await release(side.node, side.name):
+    if not await release(side.node, side.vm.name):
         return LOOK_S
     lost = side.late(SILENT_S) and not await _target_holds(side)
     if lost and not await not_fenced(side.node, side.vm):
@@ -293,7 +282,7 @@ async def _make_ready(side: Side) -> float | None:
     if side.domain is not None:
         listens = side.domain.state is DomainState.INCOMING and move.mode == "live"
         return await side.to(P.TARGET_READY, LOOK_S) if listens else await side.drop()
-    if mine(side.vm, node.lease.me) and not await release(node, side.name):
+    if mine(side.vm, node.lease.me) and not await release(node, side.vm.name):
         return LOOK_S
     if move.mode == "cold":
         return await side.to(P.TARGET_READY, LOOK_S)
@@ -301,15 +290,15 @@ async def _make_ready(side: Side) -> float | None:
         return side.wait_in_line()
     if side.late():
         return await side.abort(MigrationReason.PEER_TIMEOUT)
-    node.incoming[side.name] = None
+    node.incoming[side.vm.name] = None
     try:
         return await _enter(side)
     finally:
-        node.incoming.pop(side.name, None)
+        node.incoming.pop(side.vm.name, None)
 
 
 async def _enter(side: Side) -> float | None:
-    node, name = side.node, side.name
+    node, name = side.node, side.vm.name
 
     def enter(now: VirtualMachine, fresh: Fresh) -> HoldersOutcome:
         return node.decisions.use(_ENTER, move_view(node, now, fresh), subject=name)
@@ -335,7 +324,7 @@ async def _await_guest(side: Side) -> float | None:
     if side.move.mode == "cold" and phase is P.TARGET_READY:
         return await side.abort(MigrationReason.PEER_TIMEOUT) if side.late() else LOOK_S
     if side.domain is None:
-        await release(node, side.name)
+        await release(node, side.vm.name)
         foreign = others(node, side.vm)
         if foreign and not await not_fenced(node, side.vm):
             return LOOK_S  # recovery lets it start here, in the room that is kept for it
@@ -372,7 +361,7 @@ async def _begin_cold(side: Side) -> float | None:
         status = now.status if now.status.phase in HALTED else in_phase(now.status, VmState.START)
         return _replace(status, migration=None)
 
-    await side.node.change(side.name, change)
+    await side.node.change(side.vm.name, change)
     return 0.0
 
 

@@ -20,7 +20,7 @@ from outlive.node.fencing.policy import DesiredState
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import MemberView, member_view
-from outlive.node.ports import DiskLock, DomainState, GuardPort, MachinePort, StoragePort
+from outlive.node.ports import DiskLock, Domain, DomainState, GuardPort, MachinePort, StoragePort
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.states import followed, mine
 from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
@@ -268,3 +268,13 @@ class VmContext:
         hosts = sorted({one.hypervisor for one in vm.status.holders} - {self.host})
         found = [await read(self.store, Membership, host) for host in hosts]
         return own + tuple(member_view(one) for one in found if one is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A virtual machine as its document was read just now, and what a look after that has shown of it here."""
+
+    node: VmContext
+    vm: VirtualMachine
+    domain: Domain | None
+    memory: VmMemory

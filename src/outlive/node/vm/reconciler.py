@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -21,8 +20,8 @@ from outlive.base.random import Random
 from outlive.node.membership.registration import report_unknown
 from outlive.node.migration import migration
 from outlive.node.migration.record import adopt, keep, tidy
-from outlive.node.ports import Domain, DomainState
-from outlive.node.vm.context import VmContext, VmMemory
+from outlive.node.ports import DomainState
+from outlive.node.vm.context import Seen, VmContext, VmMemory
 from outlive.node.vm.requests import answer, is_asked
 from outlive.node.vm.start import BACK_OFF_S, SOON_S, create_is_over, report_running, start
 from outlive.node.vm.states import (
@@ -58,28 +57,6 @@ _replace = msgspec.structs.replace
 _log = get_logger("node.vm")
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A virtual machine as its document was read, and as a look has shown it here."""
-
-    node: VmContext
-    vm: VirtualMachine
-    domain: Domain | None
-    memory: VmMemory
-
-    @property
-    def name(self) -> str:
-        """Of the virtual machine."""
-        return self.vm.name
-
-    @property
-    def ran_before_a_restore(self) -> bool:
-        """Whether it runs here, and the store had gone back when this host entered."""
-        entered = self.node.lease.entered
-        runs = self.domain is not None and self.domain.state is DomainState.RUNNING
-        return entered is not None and entered.restored and runs
-
-
 async def reconcile(node: VmContext, name: str, memory: VmMemory) -> float | None:
     """One look and at most one job; in how many seconds to look again, ``None``: when something changes."""
     if not node.lease.held or not node.domains.looked:
@@ -113,25 +90,32 @@ async def reconcile(node: VmContext, name: str, memory: VmMemory) -> float | Non
 
 async def _step(seen: Seen) -> float | None:
     """What was received, a move under way, runs that nobody holds; and only then what ``vm.event`` says."""
-    node, vm, domain, memory = seen.node, seen.vm, seen.domain, seen.memory
+    node, vm, domain = seen.node, seen.vm, seen.domain
     entry = node.entry(vm)
     if entry is not None and entry.role == "incoming" and node.runs(vm):
         return await adopt(node, vm)
     move = active_move(vm)
     if move is not None and node.host in (move.source, move.target):
-        if node.host == move.target and seen.ran_before_a_restore:
+        if node.host == move.target and _ran_before_a_restore(seen):
             if not node.cleaned:
                 return 1.0
             if entry is not None:
                 return await keep(node, vm)  # that move is over: it runs here
         label_s = await _labelled(seen)  # the target hears of it by its label
-        return _sooner(await migration.step(node, vm, memory), label_s)
+        return _sooner(await migration.step(seen), label_s)
     if domain is not None and entry is None:
         return await _stray(seen)
     if domain is not None and domain.state in (DomainState.INCOMING, DomainState.HANDED_OVER):
         return await migration.left_over(node, vm, domain)
     label_s = await _labelled(seen)
     return _sooner(await _act(seen), label_s)
+
+
+def _ran_before_a_restore(seen: Seen) -> bool:
+    """Whether it runs here, and the store had gone back when this host entered."""
+    entered, domain = seen.node.lease.entered, seen.domain
+    runs = domain is not None and domain.state is DomainState.RUNNING
+    return entered is not None and entered.restored and runs
 
 
 def _settled(node: VmContext, vm: VirtualMachine) -> bool:
@@ -200,8 +184,8 @@ async def _stray(seen: Seen) -> float | None:
     if not node.cleaned or not await node.confirmed():
         return 1.0
     run_id = seen.domain.run_id if seen.domain is not None else ""
-    _log.warning("vm.stray_destroyed", vm=seen.name, host=node.host, run_id=run_id)
-    return 0.0 if await destroy(node, seen.name, run_id=run_id) else 1.0
+    _log.warning("vm.stray_destroyed", vm=seen.vm.name, host=node.host, run_id=run_id)
+    return 0.0 if await destroy(node, seen.vm.name, run_id=run_id) else 1.0
 
 
 # What is wanted, and what is here
@@ -246,7 +230,7 @@ async def _to_start(seen: Seen) -> float | None:
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         return in_phase(now.status, VmState.START) if now.host == seen.node.host else None
 
-    await seen.node.change(seen.name, change)
+    await seen.node.change(seen.vm.name, change)
     return 0.0
 
 
@@ -260,20 +244,20 @@ async def _crashed(seen: Seen) -> float | None:
     wait_s = BACK_OFF_S[min(memory.crashes, len(BACK_OFF_S)) - 1]
     memory.not_before_s = now_s + wait_s
     why = reason(VmReason.CRASHED, crashes=memory.crashes, wait_s=f"{wait_s:g}")
-    _log.warning("vm.crashed", vm=seen.name, host=node.host, crashes=memory.crashes, wait_s=wait_s)
+    _log.warning("vm.crashed", vm=seen.vm.name, host=node.host, crashes=memory.crashes, wait_s=wait_s)
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         ours = mine(now, node.lease.me)
         holders = tuple(_replace(one, seen="") if one in ours else one for one in now.status.holders)
         return _replace(in_phase(now.status, now.status.phase, why), holders=holders)
 
-    await node.change(seen.name, change)
+    await node.change(seen.vm.name, change)
     node.reported()
     return wait_s
 
 
 async def _shut_down(seen: Seen) -> float | None:
-    match await shut_down(seen.node, seen.name, seen.memory):
+    match await shut_down(seen.node, seen.vm.name, seen.memory):
         case Shutdown.DONE:
             return await _down(seen)
         case Shutdown.CALLED_OFF:
@@ -287,16 +271,16 @@ async def _down(seen: Seen) -> float | None:
     node, state = seen.node, state_of(seen.vm)
     seen.memory.running_since_s = None
     if state == VmState.RESTART:
-        await release(node, seen.name, phase=VmState.START)
+        await release(node, seen.vm.name, phase=VmState.START)
         return 0.0
     phase, why = (None, None) if state == VmState.DISABLE else ended(seen.vm)
-    released = await release(node, seen.name, phase=phase, why=why)
+    released = await release(node, seen.vm.name, phase=phase, why=why)
     node.reported()
     return None if released else 1.0
 
 
 async def _destroy(seen: Seen) -> float | None:
-    return await _down(seen) if await destroy(seen.node, seen.name) else 1.0
+    return await _down(seen) if await destroy(seen.node, seen.vm.name) else 1.0
 
 
 async def _terminate(seen: Seen) -> float | None:
@@ -304,7 +288,7 @@ async def _terminate(seen: Seen) -> float | None:
     node, vm = seen.node, seen.vm
     if not await node.confirmed():
         return 1.0
-    if seen.ran_before_a_restore:
+    if _ran_before_a_restore(seen):
         return await keep(node, vm)
     _log.info("vm.terminated", vm=vm.name, host=node.host, assigned=vm.host)
     if not await destroy(node, vm.name):
