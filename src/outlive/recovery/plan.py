@@ -90,7 +90,8 @@ class _Planner:
         """See ``plan_recovery``."""
         actions: dict[str, Action] = {}
         homeless: list[AffectedVm] = []
-        for vm in ordered(self._view.vms):
+        vms = ordered(self._view.vms)
+        for vm in vms:
             action = self._settled(vm)
             if action is None:
                 homeless.append(vm)
@@ -100,7 +101,7 @@ class _Planner:
         for vm in homeless:
             if vm.id not in actions:
                 actions[vm.id] = self._elsewhere(vm)
-        chosen = tuple(actions[vm.id] for vm in ordered(self._view.vms))
+        chosen = tuple(actions[vm.id] for vm in vms)
         return RecoveryPlan(actions=chosen, releases=self._releases(actions), reclaims=self._reclaims(actions))
 
     # VMs for which no place has to be found

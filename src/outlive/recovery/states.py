@@ -232,42 +232,34 @@ def record_of(vm: VirtualMachine, action: Action) -> Recovery:
 
 def _origin(vm: VirtualMachine) -> str:
     """The host that it was lost on: its own holder's, else where it was assigned."""
-    owners = [holder.hypervisor for holder in vm.status.holders if holder.role == ""]
-    if owners:
-        return owners[0]
-    return vm.host
+    return next((holder.hypervisor for holder in vm.status.holders if holder.role == ""), vm.host)
 
 
-def with_step(record: Recovery, at: datetime, what: Reason) -> Recovery:
-    """The record with one more step; of too many the ones in the middle go."""
-    steps = (*record.steps, RecoveryStep(at=at, what=what.code, message=render(what).text))
-    if len(steps) > RECOVERY_STEPS:
-        first = RECOVERY_STEPS // 2
-        steps = (*steps[:first], *steps[first + 1 :])
-    return _replace(record, steps=steps)
+def _next(record: Recovery, phase: RecoveryPhase, at: datetime, *steps: Reason, **changes: Any) -> Recovery:
+    """The record in this phase, with these steps more; of too many steps the ones in the middle go."""
+    done = (*record.steps, *(RecoveryStep(at=at, what=one.code, message=render(one).text) for one in steps))
+    left_out = max(0, len(done) - RECOVERY_STEPS)
+    first = RECOVERY_STEPS // 2
+    follow(PHASES, record.phase, phase, what=f"the recovery by fence {record.fence}")
+    return _replace(record, phase=phase, steps=(*done[:first], *done[first + left_out :]), **changes)
 
 
-def _with_fenced(record: Recovery, at: datetime, proofs: Iterable[Proof]) -> Recovery:
-    for proof in proofs:
-        record = with_step(record, at, reason(StepReason.FENCED, kind=proof.kind))
-    return record
-
-
-def _to(record: Recovery, phase: RecoveryPhase) -> RecoveryPhase:
-    return follow(PHASES, record.phase, phase, what=f"the recovery by fence {record.fence}")
+def _fenced(proofs: Iterable[Proof]) -> list[Reason]:
+    return [reason(StepReason.FENCED, kind=proof.kind) for proof in proofs]
 
 
 def held(vm: VirtualMachine, action: Action, at: datetime) -> Recovery:
     """The VM waits, for this reason."""
-    record, said = record_of(vm, action), action.message
-    record = _replace(
-        record,
-        phase=_to(record, RecoveryPhase.HELD),
+    why = action.message
+    return _next(
+        record_of(vm, action),
+        RecoveryPhase.HELD,
+        at,
+        reason(StepReason.HELD, why=why.text),
         reason=action.reason.code,
-        message=said.text,
-        remedy=said.remedy,
+        message=why.text,
+        remedy=why.remedy,
     )
-    return with_step(record, at, reason(StepReason.HELD, why=said.text))
 
 
 def is_held_so(record: Recovery | None, action: Action) -> bool:
@@ -280,31 +272,32 @@ def is_held_so(record: Recovery | None, action: Action) -> bool:
 def assigned(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: datetime, *, forgiven: bool) -> Recovery:
     """The VM was sent to another host; ``forgiven``: who refused it before may be asked again."""
     proofs = tuple(proofs)
-    record = record_of(vm, action)
-    refusal = refusal_of(vm, record)
+    record, code = record_of(vm, action), action.reason.code
+    refusal, moved_there = refusal_of(vm, record), code == PlanReason.MOVED_THERE
+    steps = _fenced(proofs)
     if refusal is not None:
         why = refusal.message or "it gave no reason"
-        record = with_step(record, at, reason(StepReason.REJECTED, host=refusal.hypervisor, why=why))
-    rejected = () if forgiven else (*record.rejected, *((refusal,) if refusal is not None else ()))
-    record = _with_fenced(record, at, proofs)
+        steps.insert(0, reason(StepReason.REJECTED, host=refusal.hypervisor, why=why))
     if action.slot:
-        record = with_step(record, at, reason(StepReason.CLAIMED, slot=action.slot))
-    moved_there = action.reason.code == PlanReason.MOVED_THERE
+        steps.append(reason(StepReason.CLAIMED, slot=action.slot))
     if moved_there:
-        record = with_step(record, at, reason(StepReason.MOVED_ON, why=action.message.text))
-    record = with_step(record, at, reason(StepReason.ASSIGNED, host=action.host))
-    return _replace(
+        steps.append(reason(StepReason.MOVED_ON, why=action.message.text))
+    rejected = () if forgiven else (*record.rejected, *((refusal,) if refusal is not None else ()))
+    return _next(
         record,
+        RecoveryPhase.ASSIGNED,
+        at,
+        *steps,
+        reason(StepReason.ASSIGNED, host=action.host),
         fence=action.fence,
-        phase=_to(record, RecoveryPhase.ASSIGNED),
         slot=action.slot,
         host=action.host,
-        promised=action.reason.code in (PlanReason.PROMISED, PlanReason.CONTESTED),
-        contested=action.reason.code == PlanReason.CONTESTED,
+        promised=code in (PlanReason.PROMISED, PlanReason.CONTESTED),
+        contested=code == PlanReason.CONTESTED,
         moved_there=moved_there,
-        **NO_REASON,
         proofs=proofs or record.proofs,
         rejected=rejected[-REJECTIONS_KEPT:],
+        **NO_REASON,
     )
 
 
@@ -325,10 +318,11 @@ def recovered(vm: VirtualMachine, action: Action, at: datetime) -> Recovery:
     """The VM was seen running."""
     record = record_of(vm, action)
     sent = record.host == action.host
-    record = with_step(record, at, reason(StepReason.SEEN_RUNNING, host=action.host))
-    return _replace(
+    return _next(
         record,
-        phase=_to(record, RecoveryPhase.RECOVERED),
+        RecoveryPhase.RECOVERED,
+        at,
+        reason(StepReason.SEEN_RUNNING, host=action.host),
         host=action.host,
         slot=record.slot if sent else "",
         promised=record.promised and sent,
@@ -342,10 +336,8 @@ def dropped(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: dat
     """Nobody wants it to run, and nothing of it is left."""
     proofs = tuple(proofs)
     record = record_of(vm, action)
-    record = _with_fenced(record, at, proofs)
-    record = with_step(record, at, reason(StepReason.DROPPED, why=action.message.text))
-    phase = _to(record, RecoveryPhase.DROPPED)
-    return _replace(record, phase=phase, **NO_REASON, proofs=proofs or record.proofs)
+    steps = (*_fenced(proofs), reason(StepReason.DROPPED, why=action.message.text))
+    return _next(record, RecoveryPhase.DROPPED, at, *steps, proofs=proofs or record.proofs, **NO_REASON)
 
 
 def waits_for(vm: VirtualMachine) -> tuple[str, ...]:
