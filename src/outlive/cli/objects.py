@@ -184,7 +184,7 @@ def read_resources(files: Iterable[Path]) -> list[Wanted]:
     from outlive.api.admission import admitted
     from outlive.resources.codec import decode_document
     from outlive.resources.documents import Problems, parse_documents
-    from outlive.resources.validity import check_object
+    from outlive.resources.meta import check_object
 
     problems = Problems()
     found: list[Wanted] = []

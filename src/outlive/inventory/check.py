@@ -34,7 +34,7 @@ from outlive.resources import (
     check_name,
 )
 from outlive.resources.documents import Problems
-from outlive.resources.validity import check_labels
+from outlive.resources.meta import check_labels
 
 CREATOR = "import"
 """Value of the creator label on what an import created; ``--prune`` deletes nothing else."""

@@ -19,7 +19,7 @@ from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, Not
 from outlive.base.ids import Ids
 from outlive.resources import HOST_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
 from outlive.resources.codec import check_size, decode, encode
-from outlive.resources.validity import check_object, check_version
+from outlive.resources.meta import check_object, check_version
 from outlive.store.tables import Batch, Write
 
 _replace = msgspec.structs.replace

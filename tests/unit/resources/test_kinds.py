@@ -29,7 +29,7 @@ from outlive.resources import (
     with_condition,
 )
 from outlive.resources.codec import check_size, convert, decode, decode_document, encode, encode_canonical, to_builtins
-from outlive.resources.validity import check_annotations, check_labels, check_object
+from outlive.resources.meta import check_annotations, check_labels, check_object
 
 ALL = [*FULL, *SMALL]
 
