@@ -24,7 +24,6 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import convert
-from outlive.resources.maintenance import cluster_maintenance, host_maintenance
 from outlive.resources.reasons.failover_events import FULL_PROTECTION
 from outlive.runtime.faults import health
 from outlive.store import list_all
@@ -89,8 +88,8 @@ async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[s
         "coverage": coverage,
         "fullProtection": _full_protection(recorded, reported),
         "health": health(faults),
-        "maintenance": any(cluster_maintenance(one.spec, now) for one in clusters),
-        "hostsInMaintenance": [one.name for one in hosts if host_maintenance(one.spec.fencing, now)],
+        "maintenance": any(one.spec.in_maintenance(now) for one in clusters),
+        "hostsInMaintenance": [one.name for one in hosts if one.spec.fencing.in_maintenance(now)],
         "hostsDegrading": [one.name for one in hosts if one.status.degrading is not None and not one.status.lost],
         "memberships": _memberships(members),
         "recovering": sum(vm.status.recovery is not None and vm.status.recovery.unfinished for vm in vms),

@@ -24,7 +24,6 @@ from outlive.node.vm.start_order import in_order
 from outlive.node.vm.states import VmState, active_move, in_phase, state_of
 from outlive.resources import Coverage, ObjectRef, VirtualMachine
 from outlive.resources.hosts import DomainState
-from outlive.resources.maintenance import cluster_maintenance, host_maintenance
 from outlive.resources.reasons import VmReason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import RecoveryPhase, VirtualMachineStatus
@@ -153,7 +152,7 @@ class Evacuation:
             scores=self._health.figures()[0],
             leaves=self._leaves,
             draining=spec.drain or self._reporter.domain_state not in ("", "ready"),
-            maintenance=cluster_maintenance(node.desired.cluster_spec, now) or host_maintenance(spec.fencing, now),
+            maintenance=node.desired.cluster_spec.in_maintenance(now) or spec.fencing.in_maintenance(now),
             failures=self._failures,
             peers=peers,
         )

@@ -23,7 +23,6 @@ from outlive.node.membership.join import is_nobodys
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Cluster, ClusterSpec, FencingSpec, Hypervisor, Membership, ObjectMeta, VirtualMachine
 from outlive.resources.cluster import CLUSTER
-from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
 from outlive.resources.vms import Request
 from outlive.store import Selector, Store, list_all
@@ -224,13 +223,13 @@ async def maintenance_status(store: Store, clock: Clock) -> str:
     """What is in maintenance, until when, and what it hid."""
     now, lines = clock.now(), list[str]()
     spec = await cluster_spec(store)
-    if cluster_maintenance(spec, now):
+    if spec.in_maintenance(now):
         lines.append(f"all hosts: in maintenance {until(spec.maintenance_until)}")
     async for host in list_all(store, Hypervisor):
         fencing = host.spec.fencing
-        if host_maintenance(fencing, now):
+        if fencing.in_maintenance(now):
             lines.append(f"{host.name}: in maintenance {until(fencing.maintenance_until)}")
-        if power_maintenance(fencing, now):
+        if fencing.power_in_maintenance(now):
             lines.append(f"{host.name}: its power controller in maintenance {until(fencing.power_maintenance_until)}")
     return "\n".join([*(lines or ["nothing is in maintenance"]), await hidden(store, clock)])
 
@@ -264,14 +263,14 @@ async def goes_on(store: Store, clock: Clock, hosts: tuple[str, ...] = ()) -> st
     now, said = clock.now(), list[str]()
     if hosts:
         concerned, spec = [await store.get(Hypervisor, name) for name in hosts], await cluster_spec(store)
-        if cluster_maintenance(spec, now):
+        if spec.in_maintenance(now):
             said.append(f"that of all hosts is on {until(spec.maintenance_until)}")
     else:
         concerned = [one async for one in list_all(store, Hypervisor)]
-        if alone := sorted(one.name for one in concerned if host_maintenance(one.spec.fencing, now)):
+        if alone := sorted(one.name for one in concerned if one.spec.fencing.in_maintenance(now)):
             named = listing(alone, most=NAMED)
             said.append(f"{named} {'is' if len(alone) == 1 else 'are'} still in maintenance by name")
-    if powers := sorted(one.name for one in concerned if power_maintenance(one.spec.fencing, now)):
+    if powers := sorted(one.name for one in concerned if one.spec.fencing.power_in_maintenance(now)):
         said.append(f"the power controllers of {listing(powers, most=NAMED)} still get no command, see --power")
     return f"; but {listing(said)}" if said else ""
 

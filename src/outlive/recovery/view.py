@@ -39,7 +39,6 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.hosts import is_only_emptied, refuses
-from outlive.resources.maintenance import cluster_maintenance, host_maintenance
 from outlive.resources.reasons import HoldReason
 from outlive.resources.vms import Recovery, RecoveryPhase
 from outlive.runtime.informer import Informer
@@ -337,9 +336,9 @@ class RecoveryObserver:
         """
         cluster = self._informers.clusters.get(CLUSTER)
         now = self._clock.now()
-        if cluster is not None and cluster_maintenance(cluster.spec, now):
+        if cluster is not None and cluster.spec.in_maintenance(now):
             return False
-        if host is None or host.spec.drain or host.spec.maintenance or host_maintenance(host.spec.fencing, now):
+        if host is None or host.spec.drain or host.spec.maintenance or host.spec.fencing.in_maintenance(now):
             return False
         return self._renewed.seconds(name) > float(self._profile(host, armed=armed).suspicion_s)
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers
+from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers, lasts
 
 FORMER_LIMIT: Final = 16
 """So many incarnations that the store had before are kept."""
@@ -91,6 +91,10 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     confirmed_incarnation: str = ""
     """The store's incarnation in which an operator confirms that hosts which have not registered are lost: the pause is
     over."""
+
+    def in_maintenance(self, now: float) -> bool:
+        """Whether the whole cluster is in maintenance: no host is condemned, and no fault is raised."""
+        return lasts(self.maintenance, self.maintenance_until, now)
 
 
 CLUSTER: Final = "default"

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import ClassVar, Final, Literal
 
 from outlive.resources.amounts import Amounts
-from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers, condition
+from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers, condition, lasts
 
 WORKING_CONDITIONS: Final = (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False"))
 """Conditions of hosts on which VMs can be brought up; an absent one rules nothing out."""
@@ -76,6 +76,14 @@ class FencingSpec(Part, frozen=True, kw_only=True):
     requested: str = ""
     """``<epoch>@<uid>|<name>|<reason>``: somebody asks for this host to be fenced, silent or not; the epoch is of the
     Membership of that uid."""
+
+    def in_maintenance(self, now: float) -> bool:
+        """Whether this host is in maintenance by its own setting: it is not condemned, and no fault of it is raised."""
+        return lasts(self.maintenance, self.maintenance_until, now)
+
+    def power_in_maintenance(self, now: float) -> bool:
+        """Whether somebody works on its power controller, which gets no command and proves nothing."""
+        return lasts(self.power_maintenance, self.power_maintenance_until, now)
 
 
 class HypervisorSpec(Part, frozen=True, kw_only=True):

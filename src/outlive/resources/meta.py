@@ -15,6 +15,7 @@ from typing import ClassVar, Literal, TypeVar
 import msgspec
 
 from outlive.base import limits
+from outlive.base.clock import as_instant
 from outlive.base.errors import Invalid
 
 GROUP = "outlive.dev"
@@ -42,6 +43,15 @@ PREFIX_LENGTH_LIMIT = 253
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """A piece of a resource: camelCase on the wire, defaults left out, unknown fields refused."""
+
+
+def lasts(wanted: bool, until: datetime | None, now: float) -> bool:
+    """Whether something that may end by itself lasts at ``now``, seconds since 1970.
+
+    Nothing else in fencing is compared with the wall clock: a clock that jumps makes maintenance longer or shorter, and
+    nothing unsafe (docs/operating/fencing.md#maintenance).
+    """
+    return wanted and (until is None or now < as_instant(until))
 
 
 class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -24,7 +24,6 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.resources import HOST_LABEL, Cluster, Fault, Hypervisor, ObjectMeta, ObjectRef
 from outlive.resources.cluster import CLUSTER
-from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.resources.reasons.faults import FULL_HEALTH, POWER_CODES, FaultCode, fault_message
 from outlive.resources.reasons.model import Message, Value
 from outlive.store import Selector, Store, compare_and_swap, list_all, read
@@ -240,7 +239,7 @@ class FaultRecorder:
         """Whether nobody wants to hear of this now."""
         now = self._clock.now()
         cluster = await read(self._store, Cluster, CLUSTER)
-        if cluster is not None and cluster_maintenance(cluster.spec, now):
+        if cluster is not None and cluster.spec.in_maintenance(now):
             return True
         if one.subject.kind not in HOST_KINDS:
             return False
@@ -248,4 +247,4 @@ class FaultRecorder:
         if host is None:
             return False
         fencing = host.spec.fencing
-        return host_maintenance(fencing, now) or (one.code in POWER_CODES and power_maintenance(fencing, now))
+        return fencing.in_maintenance(now) or (one.code in POWER_CODES and fencing.power_in_maintenance(now))

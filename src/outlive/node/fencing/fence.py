@@ -45,7 +45,6 @@ from outlive.node.fencing.suspicion import FENCE_EVALUATE, EvaluateResult
 from outlive.node.fencing.watcher import HAIR_S, Seen
 from outlive.node.membership.steps import RecordOutcome
 from outlive.resources import FencePhase, MemberRecord, Membership, ProofKind, Unproven
-from outlive.resources.maintenance import power_maintenance
 from outlive.runtime.steps import ProtocolStep
 from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -231,7 +230,7 @@ class Fence:
                 await self.nothing_by("power", "it is off, and another kind of proof is demanded")
             pause = BACKOFF_S[min(tries, len(BACKOFF_S) - 1)]
             tries += 1
-            await self.pause(LOOK_S if power_maintenance(settings.fencing, self._clock.now()) else pause)
+            await self.pause(LOOK_S if settings.fencing.power_in_maintenance(self._clock.now()) else pause)
 
     async def _attempt(self, settings: HostSettings) -> str:
         """One attempt with the power controller; why it proved nothing, where it did not.
@@ -252,7 +251,7 @@ class Fence:
             return "a power proof of it was contradicted before"
         if host is None:
             return "nothing is known of its power controller"
-        if power_maintenance(settings.fencing, self._clock.now()):
+        if settings.fencing.power_in_maintenance(self._clock.now()):
             return "somebody works on its power controller (spec.fencing.powerMaintenance)"
         async with context.power_slots:
             refusal = await context.power.refusal(host)
@@ -261,7 +260,7 @@ class Fence:
             if refusal or unrehearsed:
                 return refusal or unrehearsed
             now = await context.settings(self.host)
-            if now.maintenance(self._clock.now()) or power_maintenance(now.fencing, self._clock.now()):
+            if now.maintenance(self._clock.now()) or now.fencing.power_in_maintenance(self._clock.now()):
                 return "maintenance began before it was switched off"
             attempt = await context.power.switch_off(host)
         if not attempt.fenced:

@@ -20,7 +20,6 @@ from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S
 from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.hosts import HypervisorSpec
-from outlive.resources.maintenance import maintenance
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount, Count, Number, Positive
 from outlive.store import Store, answered
@@ -233,7 +232,9 @@ class HostSettings:
 
     def maintenance(self, now: float) -> str:
         """Which maintenance keeps the host from being condemned; empty: none."""
-        return maintenance(self.cluster_spec, self.fencing, now)
+        if self.cluster_spec.in_maintenance(now):
+            return "maintenance of the cluster"
+        return "maintenance of this host" if self.fencing.in_maintenance(now) else ""
 
 
 class DesiredState(HostSettings):

@@ -21,7 +21,6 @@ from outlive.node.fencing.states import (
     is_off,
 )
 from outlive.resources import MemberRecord, VirtualMachine
-from outlive.resources.maintenance import power_maintenance
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import LIST_S, answered, list_all
 
@@ -61,7 +60,7 @@ class PowerOn:
         if not settings.cluster_spec.fencing.power_on_after or settings.hypervisor is None:
             return False
         now = context.clock.now()
-        if power_maintenance(settings.fencing, now) or settings.maintenance(now):
+        if settings.fencing.power_in_maintenance(now) or settings.maintenance(now):
             return False
         if done.result == TAKEN or done.tries >= len(POWER_ON_WAITS_S):
             return False
@@ -95,7 +94,12 @@ class PowerOn:
         context, seen = self._context, self._context.watcher.get(host)
         settings = await context.settings(host)
         hypervisor, now = settings.hypervisor, context.clock.now()
-        if seen is None or hypervisor is None or settings.maintenance(now) or power_maintenance(settings.fencing, now):
+        if (
+            seen is None
+            or hypervisor is None
+            or settings.maintenance(now)
+            or settings.fencing.power_in_maintenance(now)
+        ):
             return
         fence, tries = seen.record.fence.id, seen.record.fence.power_on.tries + 1
         holds = tuple((await self._held([host]))[host])

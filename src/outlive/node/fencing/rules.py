@@ -28,7 +28,6 @@ from outlive.node.fencing.suspicion import (
 from outlive.node.fencing.watcher import Seen
 from outlive.resources import ClusterSpec, Hypervisor, MemberRecord
 from outlive.resources.cluster import CLUSTER
-from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, condition
 
 if TYPE_CHECKING:
@@ -251,7 +250,7 @@ class Rules:
                 uptime=sight,
             ),
             nodes=tuple(self._peers(now, resting)),
-            maintenance=resting and cluster_maintenance(spec, self._context.clock.now()),
+            maintenance=resting and spec.in_maintenance(self._context.clock.now()),
         )
 
     def _peers(self, now: float, resting: bool) -> Iterable[Peer]:
@@ -259,7 +258,7 @@ class Rules:
         for host, seen in self._context.watcher:
             record = seen.record
             hypervisor = self._context.hypervisors.get(host)
-            rests = resting and hypervisor is not None and host_maintenance(hypervisor.spec.fencing, wall)
+            rests = resting and hypervisor is not None and hypervisor.spec.fencing.in_maintenance(wall)
             yield Peer(
                 name=host,
                 daemon_state="maintenance" if rests else self._state(host, record),
@@ -329,7 +328,7 @@ class Rules:
         if (
             not fencing.driver
             or "power" in seen.record.distrusted
-            or power_maintenance(fencing, self._context.clock.now())
+            or fencing.power_in_maintenance(self._context.clock.now())
         ):
             return None
         good_at = self.power_good_at.get(hypervisor.name)
