@@ -17,7 +17,7 @@ from outlive.recovery.view import RecoveryInformers
 from outlive.resources import Cluster, Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.cluster import CLUSTER, Pause
 from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.reasons.recovery import MAY_RUN, REPORTED_OF_HOST
+from outlive.resources.reasons.recovery import REPORTED_OF_HOST
 from outlive.resources.vms import RecoveryPhase
 from outlive.runtime.faults import ActiveFault, FaultRecorder
 
@@ -25,10 +25,6 @@ EVERY_S: Final = 10.0
 """How often all VMs and hosts are inspected for this, besides whenever a VM is held or no longer held."""
 NAMED: Final = 5
 """Hosts that a report names."""
-WHY: Final = {
-    "restored": "the store was restored from a backup",
-    "went-back": "the store went back behind what it had acknowledged, and nobody said that it was restored",
-}
 FEWEST_HOSTS: Final = 2
 """With fewer there is nothing that could fail over."""
 MIB: Final = 1 << 20
@@ -48,7 +44,7 @@ def _of_pause(cluster: Cluster | None) -> Iterator[ActiveFault]:
     if cluster is not None and cluster.paused:
         pause = cluster.status.pause or Pause()
         hosts = listing(pause.waits_for, most=NAMED) if pause.waits_for else "the hosts to be counted"
-        fields = {"why": WHY[pause.reason], "hosts": hosts, "incarnation": cluster.status.store_incarnation}
+        fields = {"reason": pause.reason, "hosts": hosts, "incarnation": cluster.status.store_incarnation}
         yield ActiveFault(FaultCode.STORE_RESTORED, cluster.ref, fields)
 
 
@@ -59,9 +55,8 @@ def _of_vms(vms: Iterable[VirtualMachine]) -> Iterator[ActiveFault]:
             why = status.message or "its host did not report why"
             yield ActiveFault(FaultCode.VM_FAILED, about, {"why": why})
         if record is not None and record.phase is RecoveryPhase.HELD and record.reason not in REPORTED_OF_HOST:
-            what = "is not restarted elsewhere" if record.reason in MAY_RUN else "is not running"
-            why = f"VM {vm.name} {what}: {record.message}"
-            yield ActiveFault(FaultCode.VM_HELD, about, {"why": why, "remedy": record.remedy})
+            fields = {"reason": record.reason, "why": record.message, "remedy": record.remedy}
+            yield ActiveFault(FaultCode.VM_HELD, about, fields)
 
 
 def _of_power(living: Iterable[Hypervisor]) -> Iterator[ActiveFault]:

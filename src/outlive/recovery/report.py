@@ -13,7 +13,7 @@ from outlive.base.clock import Clock
 from outlive.base.logging import get_logger
 from outlive.failover.report.reporter import Events
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
-from outlive.recovery.states import summary_of
+from outlive.recovery.states import summary_of, was_sent
 from outlive.resources import Proof, VirtualMachine
 from outlive.resources.reasons import StepReason, render
 from outlive.runtime.metrics import Metrics
@@ -107,7 +107,7 @@ class RecoveryReporter:
         record = vm.status.recovery
         if record is None:
             return
-        into = "slot" if record.slot else "placed" if record.steps and _was_sent(vm) else "own-host"
+        into = "slot" if record.slot else "placed" if was_sent(record) else "own-host"
         now = self._clock.monotonic()
         took_s = now - self._concerned_at.pop(vm.name, now)
         from_proof_s = now - self._fenced_at.pop(vm.name, now)
@@ -133,8 +133,3 @@ class RecoveryReporter:
             step.what == StepReason.HELD for step in (before.status.recovery.steps if before.status.recovery else ())
         ):
             self._wake_faults()
-
-
-def _was_sent(vm: VirtualMachine) -> bool:
-    record, where = vm.status.recovery, vm.status.assigned
-    return record is not None and where is not None and where.fence == record.fence

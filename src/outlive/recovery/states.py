@@ -367,8 +367,13 @@ def summary_of(vm: VirtualMachine) -> Reason:
             return reason(StoryReason.WAITS_FOR_PROOF, **lost)
 
 
+def was_sent(recovery: Recovery) -> bool:
+    """Whether it was assigned to another host; else it runs again where it was lost."""
+    return any(step.what == StepReason.ASSIGNED for step in recovery.steps)
+
+
 def _how_recovered(recovery: Recovery) -> StoryReason:
-    if not any(step.what == StepReason.ASSIGNED for step in recovery.steps):
+    if not was_sent(recovery):
         return StoryReason.BACK_ON_ITS_HOST
     if recovery.moved_there:
         return StoryReason.WHERE_IT_WAS_MOVED

@@ -186,7 +186,7 @@ def test_start_whose_gate_shuts_after_the_hold_gives_the_hold_back_and_creates_n
 def test_target_of_a_move_whose_gate_shuts_after_it_entered_gives_its_entry_back_and_listens_to_nobody() -> None:
     async def story(world: World) -> None:
         guard = _shut(world, "kvm-2", 1)
-        await world.do("request", {"vm": "vm-1", "verb": "move", "host": "kvm-2", "mode": "live"})
+        await world.do("request", {"vm": "vm-1", "verb": "move", "target": "kvm-2"})
         while not guard.refused:
             await world.clock.sleep(0.01)
         assert guard.refused[0] in {one.run_id for one in vm_of(world).status.holders}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from outlive.resources.reasons.model import Message, Value, fill
+from outlive.resources.reasons.recovery import MAY_RUN
 
 FULL_HEALTH: Final = 100
 """Health without a fault."""
@@ -73,6 +74,22 @@ def _unconfirmed(fields: Mapping[str, Value]) -> str:
     if fields.get("cut"):
         return "{subject} is condemned, cut off, and not proven dead; VMs that it can still reach wait: {why}"
     return "{subject} is condemned and cannot be proven dead, so its VMs wait: {why}"
+
+
+def _held(fields: Mapping[str, Value]) -> str:
+    what = "is not restarted elsewhere" if fields["reason"] in MAY_RUN else "is not running"
+    return f"VM {fields['subject']} {what}: {fields['why']}"
+
+
+_RESTORED: Final[Mapping[Value, str]] = {
+    "restored": "the store was restored from a backup",
+    "went-back": "the store went back behind what it had acknowledged, and nobody said that it was restored",
+}
+
+
+def _restored(fields: Mapping[str, Value]) -> str:
+    waits = "the cluster is paused until every host has registered what it runs, and waits for"
+    return f"{_RESTORED[fields['reason']]}: {waits} {fields['hosts']}"
 
 
 FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
@@ -158,13 +175,13 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "see to the hypervisor service of {subject}; virtual machines that run go on",
     ),
     FaultCode.VM_LOCATION_UNKNOWN: FaultEntry(10, "VM {subject} is covered by nothing: {why}", "{remedy}"),
-    FaultCode.VM_HELD: FaultEntry(5, "{why}", "{remedy}"),
+    FaultCode.VM_HELD: FaultEntry(5, _held, "{remedy}"),
     FaultCode.VM_FAILED: FaultEntry(
         10, "VM {subject} has failed: {why}", "remove the cause, then: outlive request {subject} start"
     ),
     FaultCode.STORE_RESTORED: FaultEntry(
         30,
-        "{why}: the cluster is paused until every host has registered what it runs, and waits for {hosts}",
+        _restored,
         "start the daemons of the hosts that it waits for; or, once you know that one of them runs nothing: outlive "
         "fence HOST --confirm-off; or, for all of them, set confirmedIncarnation of Cluster/default to {incarnation}",
     ),
