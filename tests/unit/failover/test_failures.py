@@ -226,5 +226,5 @@ def test_nonsense_and_too_much_are_refused_with_what_to_do() -> None:
         survive(FailuresInput(vms=vms, required=dict(required), hosts=hosts, cases=(("h9999",),)))
     with pytest.raises(LimitExceeded, match="too many to look at"):
         survive(FailuresInput(vms=vms, required=dict(required), hosts=hosts, failures=4, enumerate=True))
-    with pytest.raises(LimitExceeded, match="too many to tell"):
+    with pytest.raises(LimitExceeded, match="too many to list"):
         list(each_case(FailuresInput(vms=vms, required=dict(required), hosts=hosts, failures=2)))

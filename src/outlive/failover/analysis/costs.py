@@ -41,7 +41,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LevelCost(Cost, frozen=True, kw_only=True, rename="camel"):
-    """One level; the empty name stands for VMs without one."""
+    """One level; the empty name is that of VMs without one."""
 
     level: str
     priority: int

@@ -18,7 +18,7 @@ from outlive.failover.model import HostView
 from outlive.failover.topology import HOST_UNIT, TopologyChoice
 
 KNOWN_SHOWN = 10
-"""Names that are told where somebody asked for one that there is not."""
+"""Names that are listed where somebody asked for one that there is not."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,15 +25,15 @@ from outlive.failover.slotsets import bits, union
 PAIRS_LIMIT = 2_000_000_000
 """Pairs of a case and an affected VM that an enumeration on request may look at."""
 PAIRS_UNASKED = 50_000_000
-"""The same where it was not asked for: beyond it every lost VM is told with the fewest failures that lose it."""
+"""The same where it was not asked for: beyond it every lost VM is listed with the fewest failures that lose it."""
 LOST_LISTED = 10_000
 """Lost pairs of VM and case that are listed; the count is always of all."""
 CASES_LIMIT = 1_000_000
-"""Cases that are told one by one."""
+"""Cases that are listed one by one."""
 WORST_SHOWN = 10
-"""Cases that are told because they lose most."""
+"""Cases that are shown because they lose most."""
 COUNTED = 1 << 21
-"""Lost pairs of VM and case of which the worst cases are counted; beyond it no worst case is told."""
+"""Lost pairs of VM and case of which the worst cases are counted; beyond it no worst case is shown."""
 
 
 class Method(enum.StrEnum):
@@ -200,7 +200,7 @@ def _spoiling(spoilers: Sequence[int], others: int, number: int) -> Iterator[tup
 
 
 def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResult]]:
-    """The cases one by one, with where everybody lands; ``LimitExceeded`` where there are too many to tell."""
+    """The cases one by one, with where everybody lands; ``LimitExceeded`` where there are too many to list."""
     answers = Cases(given)
     if given.cases:
         yield from ((case, answers.result(case)) for case in given.cases)
@@ -210,7 +210,7 @@ def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResul
     count = comb(len(names), failures)
     if count > CASES_LIMIT:
         raise LimitExceeded(
-            f"{count:,} cases are too many to tell one by one, at most {CASES_LIMIT:,}",
+            f"{count:,} cases are too many to list one by one, at most {CASES_LIMIT:,}",
             place="failures",
             remedy="let fewer units fail, or leave --cases out: totals are computed for all of them",
         )
@@ -254,12 +254,12 @@ def _unprotected(given: FailuresInput, failing: set[str] | None = None) -> int:
 
 def _listed(answers: Cases, pairs: Iterable[tuple[int, tuple[str, ...]]]) -> tuple[Lost, ...]:
     """Pairs of a lost VM's number and a case, in full."""
-    told: dict[tuple[str, ...], dict[str, Lost]] = {}
+    losses: dict[tuple[str, ...], dict[str, Lost]] = {}
     found = []
     for at, case in pairs:
-        if case not in told:
-            told[case] = {one.vm: one for one in answers.result(case).lost}
-        found.append(told[case][answers.matrix.vms[at].id])
+        if case not in losses:
+            losses[case] = {one.vm: one for one in answers.result(case).lost}
+        found.append(losses[case][answers.matrix.vms[at].id])
     return _sorted(found)
 
 

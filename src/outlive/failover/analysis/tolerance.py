@@ -25,7 +25,7 @@ from outlive.failover.slotsets import bits, union
 from outlive.failover.topology import Topology
 
 WEAKEST_SHOWN = 10
-"""VMs that are told with a set of failures which they do not survive, unless more are asked for."""
+"""VMs that are listed with a set of failures which they do not survive, unless more are asked for."""
 
 
 class ToleranceInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -37,7 +37,7 @@ class ToleranceInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     units: dict[str, str] = {}
     """Host → its unit of failure; a host that is missing here is a unit of its own."""
     weakest: int = WEAKEST_SHOWN
-    """How many of the weakest VMs are told with what they do not survive."""
+    """How many of the weakest VMs are listed with what they do not survive."""
 
 
 class Weak(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -17,7 +17,6 @@ import msgspec
 from outlive.failover.analysis.coverage import allocation_fault
 from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certificate, SlotLine, VmLine
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.observation import Observation
 from outlive.failover.sizing import amounts
@@ -184,32 +183,33 @@ def without_room(
         there = running.setdefault(vm.host, [0, 0])
         there[0] += vm.cpu_milli
         there[1] += vm.memory_bytes
-    known = {host.name: figures for host in hosts if (figures := _free(host, running.get(host.name, [0, 0])))}
-    fleet, instances = Fleet(), {host.name: {one.id for one in host.status.instances} for host in hosts}
-    fleet.set_free(FreeAmounts.of(known))
+    left = {host.name: _free(host, running.get(host.name, [0, 0])) for host in hosts}
+    instances = {host.name: {one.id for one in host.status.instances} for host in hosts}
     reasons: dict[str, str] = {}
     for reservation in reservations:
         if not blocks_somebody(reservation):
             continue
-        left = unused(reservation)
+        held = unused(reservation)
         for name in blocked_hosts(reservation):
+            free = left.get(name)
             if name not in instances:
                 reasons[name] = "is not known"
-            elif not has_landed(reservation, instances[name]):
-                fleet.take(name, {CPU: max(0, left.cpu_milli), MEMORY: max(0, left.memory_bytes)})
+            elif free is not None and not has_landed(reservation, instances[name]):
+                left[name] = (free[0] - max(0, held.cpu_milli), free[1] - max(0, held.memory_bytes))
     for host in hosts:
-        lacking = [max(0, -free) for free in fleet.free_on(host.name).values()] if host.name in known else []
+        free = left[host.name]
         if host.status.lost:
             reasons[host.name] = f"is lost by fence {host.status.lost}"
-        elif not lacking:
+        elif free is None:
             reasons[host.name] = "does not tell its capacity"
-        elif any(lacking):
-            reasons[host.name] = f"lacks {amounts(*lacking)} for its VMs and all that is reserved there"
+        elif min(free) < 0:
+            lacks = amounts(max(0, -free[0]), max(0, -free[1]))
+            reasons[host.name] = f"lacks {lacks} for its VMs and all that is reserved there"
     return reasons
 
 
 def _free(host: Hypervisor, running: Sequence[int]) -> tuple[int, int] | None:
-    """What the host has beside its VMs, before reservations; ``None`` where it does not tell its capacity."""
+    """What the host has beside its VMs, before reservations; ``None`` where its capacity is not known."""
     capacity, allocation = host.effective_capacity(), host.status.allocation
     if capacity is None or CPU not in capacity or MEMORY not in capacity:
         return None

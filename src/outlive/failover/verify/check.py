@@ -1,4 +1,4 @@
-"""The verdict on a certificate: everything is looked at in a fixed order, and the first violation is told in full."""
+"""The verdict on a certificate: everything is checked in a fixed order, and the first violation is reported in full."""
 
 from __future__ import annotations
 

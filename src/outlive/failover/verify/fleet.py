@@ -183,14 +183,14 @@ class StateFleet:
             if status.lost or capacity is None or CPU not in capacity or MEMORY not in capacity:
                 left[name] = None
                 continue
-            told = status.allocation
-            used = running[name] if told is None else (told.cpu_milli, told.memory_bytes)
+            reported = status.allocation
+            used = running[name] if reported is None else (reported.cpu_milli, reported.memory_bytes)
             held = blocked.get(name, (0, 0))
             left[name] = (capacity[CPU] - used[0] - held[0], capacity[MEMORY] - used[1] - held[1])
         return left
 
     def _running(self) -> dict[str, list[int]]:
-        """Host that tells no allocation → what its VMs need."""
+        """Host that reports no allocation → what its VMs need."""
         running = {name: [0, 0] for name, host in self.hosts.items() if host.status.allocation is None}
         if running:
             for vm, place in self.places.items():

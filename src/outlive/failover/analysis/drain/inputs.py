@@ -130,7 +130,7 @@ def _hosts(engine: Engine, request: PlacementRequest) -> tuple[str, ...]:
     try:
         return engine.rank(request).hosts
     except OutliveError:
-        return ()  # told as "no host", with the reason of ``why_not``
+        return ()  # reported as "no host", with the reason of ``why_not``
 
 
 def _kind(vm: VmView) -> str:

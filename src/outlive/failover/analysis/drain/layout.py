@@ -1,4 +1,4 @@
-"""The fleet as steps leave it: who is where, and what may be done next; every step can be taken back.
+"""The fleet as steps leave it: who is where, and what may be done next; every step can be undone.
 
 Rules, separation and room are asked of the ``Fleet``. Nothing here decides what is worth doing: that is ``order``.
 """
@@ -163,7 +163,7 @@ class Layout:
         limit = self.vms[vm].host_limit
         return known.intersection(limit) if limit else known
 
-    # Doing it, and taking it back.
+    # Doing it, and undoing it.
 
     @property
     def mark(self) -> int:
@@ -171,7 +171,7 @@ class Layout:
         return self.fleet.mark
 
     def undo(self, mark: int) -> None:
-        """Take back every step since the mark."""
+        """Undo every step since the mark."""
         self.fleet.undo(mark)
 
     def join(self, vm: str, slot: str) -> None:

@@ -1,6 +1,6 @@
 """All VMs without their slots at once, grouped by what would help: "two more hosts cover 143 of 150".
 
-First everybody is served as a plan would, so that what a cycle gives is told apart from what it cannot give; then the
+First everybody is served as a plan would, so that what a cycle gives is separated from what it cannot give; then the
 VMs that are left are grouped by what they ask of a host, and for each group the least number of such hosts is looked
 for with the planner, by doubling and halving (docs/reference/failover-analysis.md#explaining-a-fleet).
 """

@@ -66,7 +66,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """As in ``Reason``; slots that the rules close are counted together, as ``rule``."""
     count: int
     text: str
-    """As it stands in a sentence after the number."""
+    """As it reads in a sentence after the number."""
     example: str = ""
     """The first of them, by name."""
 
@@ -332,7 +332,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     text: str
     """The answer in one sentence."""
     summary: tuple[str, ...] = ()
-    """Hosts and slots counted by what stands against them, a sentence each."""
+    """Hosts and slots counted by what rules them out, a sentence each."""
     remedy: Remedy | None = None
     otherwise: Remedy | None = None
     """New hosts, where something cheaper was found."""

@@ -1,4 +1,4 @@
-"""The first thing that stands against each host and each slot, for one VM, and all of them counted.
+"""The first obstacle to a VM's slot on each host and in each slot, and all of them counted.
 
 The order is that of docs/reference/failover-analysis.md#explanations. What the rules and separation say is asked of the
 conflict index: which slots they close to the VM at once, and which rule would be broken by trying it.
@@ -67,7 +67,7 @@ class Ground:
 
 
 class Finding(NamedTuple):
-    """What stands against several hosts or slots alike."""
+    """The obstacle of several hosts or slots alike."""
 
     why: Obstacle
     rule: int = 0
@@ -84,7 +84,7 @@ _ORDER = {why: place for place, why in enumerate(Obstacle)}
 
 
 class Kinds:
-    """Hosts or slots by the first thing that stands against them, as bit sets of their numbers."""
+    """Hosts or slots by their first obstacle, as bit sets of their numbers."""
 
     def __init__(self, names: Sequence[str], all_of_them: int) -> None:
         self._names = names
@@ -92,18 +92,18 @@ class Kinds:
         self._of: dict[Finding, int] = {}
 
     def put(self, finding: Finding, these: int) -> None:
-        """This stands against these, and nothing that was put before does."""
+        """This is the obstacle of those of them that have none yet."""
         found = self._left & these
         if found:
             self._of[finding] = self._of.get(finding, 0) | found
             self._left &= ~found
 
     def put_rest(self, finding: Finding) -> None:
-        """This stands against all others."""
+        """This is the obstacle of all others."""
         self.put(finding, self._left)
 
     def kind(self, number: int) -> Finding:
-        """What stands against one."""
+        """The obstacle of one."""
         return next(finding for finding, found in self._of.items() if found >> number & 1)
 
     def counted(self) -> Iterator[tuple[Finding, int, str]]:
@@ -112,16 +112,16 @@ class Kinds:
             yield finding, found.bit_count(), self._names[next(bits(found))]
 
     def named(self, why: Obstacle) -> Iterator[str]:
-        """The names of those against which this stands."""
+        """The names of those that have this obstacle."""
         found = 0
         for finding, these in self._of.items():
             found |= these if finding.why is why else 0
         return (self._names[number] for number in bits(found))
 
     def closest(self, count: int | None) -> list[int]:
-        """All numbers; or so many, those first against which the last thing in the order stands.
+        """All numbers; or so many, those first whose obstacle is the last in the order.
 
-        Of everything that stands against some there are examples, as evenly as there are numbers for it: else one
+        Of every obstacle there are examples, as evenly as there are numbers for it: else one
         refusal that many share would hide the others.
         """
         if count is None:
@@ -154,14 +154,14 @@ class Against:
 
     @cached_property
     def whole(self) -> Obstacle:
-        """What stands against the VM itself, wherever the slot would be; ``NOTHING`` as a rule."""
+        """The obstacle that the VM itself is, wherever the slot would be; ``NOTHING`` as a rule."""
         if min(self.vm.cpu_milli, self.vm.memory_bytes, self.size.cpu_milli, self.size.memory_bytes) <= 0:
             return Obstacle.ZERO_SIZE
         return Obstacle.NOTHING if self._index.holds_for(self.vm.id) else Obstacle.OWN_CLASH
 
     @cached_property
     def hosts(self) -> Kinds:
-        """What stands against a new slot on each host, by kind."""
+        """The obstacles to a new slot, host by host."""
         index, answer = self._index, self.answer
         kinds = Kinds(index.host_names, _set(self.ground.hosts))
         blocked = index.blocked_units(self._number)
@@ -185,7 +185,7 @@ class Against:
 
     @cached_property
     def slots(self) -> Kinds:
-        """What stands against joining each slot, by kind."""
+        """The obstacles to joining, slot by slot."""
         index, answer, vm = self._index, self.answer, self.vm
         kinds = Kinds(index.slot_names, index.alive)
         kinds.put(Finding(Obstacle.MEMBER), _set(index.slot_numbers(self._number)))
@@ -354,11 +354,11 @@ class Against:
         return self.answer.reuse_room.get(host)
 
     def host_tallies(self) -> tuple[Tally, ...]:
-        """The hosts by what stands against them."""
+        """The hosts by obstacle."""
         return self._tallies(self.hosts, "")
 
     def slot_tallies(self) -> tuple[Tally, ...]:
-        """The slots by what stands against them."""
+        """The slots by obstacle."""
         return self._tallies(self.slots, "are on hosts that ")
 
     def _tallies(self, kinds: Kinds, of_hosts: str) -> tuple[Tally, ...]:

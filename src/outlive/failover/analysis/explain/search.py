@@ -215,7 +215,7 @@ class Search:
         return None
 
     def _only(self, host: str, *, capacity: bool) -> bool:
-        """Whether no more than one step of placement stands against a new slot on the host."""
+        """Whether no more than one step of placement refuses a new slot on the host."""
         against = self._answer.against_new.get(host, ())
         if len(against) > 1:
             return False

@@ -69,7 +69,7 @@ class Explainer:
     def explain(self, vm: str, *, shown: int | None = None) -> Explanation:
         """The answer; ``NotFound`` for a VM that is not in the state.
 
-        All hosts and slots are told by name; or only ``shown`` of each, those that come closest first.
+        All hosts and slots are named; or only ``shown`` of each, those that come closest first.
         """
         view = self.ground.views.get(vm)
         if view is None:
@@ -111,7 +111,7 @@ class Explainer:
         )
 
     def against(self, vm: VmView) -> Against | None:
-        """What stands against a VM's slots; ``None`` where placement's answer is not known."""
+        """The obstacles to a VM's slots; ``None`` where placement's answer is not known."""
         size = enough_for(vm, self.state.sizes.get(vm.id) or resolve_size(vm))
         answer = self.answers.of(vm, size)
         return None if answer is None else Against(self.state, self.ground, vm, size, answer)

@@ -41,9 +41,9 @@ from outlive.placement.request import Intent
 from outlive.resources import ZONE_LABEL, Hypervisor
 
 HOSTS_ADDED = 256
-"""Hosts that are added at most to find out how many are short; beyond it the number is not told."""
+"""Hosts that are added at most to find out how many are short; beyond it the number is not known."""
 ACTIONS_PLANNED = 10_000
-"""Actions of all the plans together that find out how many hosts are short; beyond it the number is not told."""
+"""Actions of all the plans together that find out how many hosts are short; beyond it the number is not known."""
 MOST_VMS = 4_096
 """The largest number of VMs that ``most`` looks for."""
 NEW_HOST = "what-if-host-{:03d}"

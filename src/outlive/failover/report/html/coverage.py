@@ -30,7 +30,7 @@ UNCOVERED_SHOWN = 200
 
 
 DOMAINS_JUDGED = 3
-"""Failure domains for which tolerance is told besides that of hosts."""
+"""Failure domains for which tolerance is shown besides that of hosts."""
 
 
 def coverage_picture(gathered: Snapshot, result: CoverageResult, *, source: str, when: datetime) -> bytes:
