@@ -39,6 +39,18 @@ LIST_OBJECTS: Final = 10 * limits.PAGE_OBJECTS
 """Objects on one page at most, whatever the client asks for."""
 
 
+SERVER_FILE: Final = "server.json"
+TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
+
+
+class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
+    """``server.json``: where the command line finds the server of a state directory."""
+
+    url: str
+    pid: int
+    version: str = ""
+
+
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """The HTTP server. Keys are camelCase in the file and on the command line."""
 

@@ -6,7 +6,6 @@ The edge adds to the tree of ``outlive.base.errors``::
     └── Unauthenticated     401  no token, or none that is known
     BadInput
     ├── MethodNotAllowed    405
-    ├── NotAcceptable       406
     └── UnsupportedMedia    415
     Conflict
     └── Expired             410  the place in a watch is too old: list again
@@ -47,12 +46,6 @@ class MethodNotAllowed(errors.BadInput):
     def __init__(self, method: str, allow: tuple[str, ...]) -> None:
         super().__init__(f"method {method[:16]} is not allowed here", remedy=f"use {', '.join(allow)}")
         self.allow = allow
-
-
-class NotAcceptable(errors.BadInput):
-    """None of the forms that the client accepts can be had."""
-
-    code = "not-acceptable"
 
 
 class UnsupportedMedia(errors.BadInput):
@@ -101,7 +94,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 STATUSES: Final[tuple[tuple[type[errors.OutliveError], Status], ...]] = (
     (Unauthenticated, Status(http=401, reason="Unauthorized")),
     (MethodNotAllowed, Status(http=405, reason="MethodNotAllowed")),
-    (NotAcceptable, Status(http=406, reason="NotAcceptable")),
     (UnsupportedMedia, Status(http=415, reason="UnsupportedMediaType")),
     (Expired, Status(http=410, reason="Expired")),
     (TooLarge, Status(http=413, reason="RequestEntityTooLarge")),

@@ -33,8 +33,11 @@ from outlive.api.config import (
     HEAD_SECONDS,
     HEADERS_BYTES,
     KEEP_ALIVE_SECONDS,
+    SERVER_FILE,
     SHUTDOWN_SECONDS,
+    TOKEN_FILE,
     ApiSettings,
+    ServerFile,
 )
 from outlive.base.errors import BadInput, Forbidden, InUse, OutliveError
 from outlive.base.logging import get_logger
@@ -46,8 +49,6 @@ HANDSHAKES_SHARE: Final = 4
 """One connection of so many may be one whose TLS handshake is not finished."""
 HANDSHAKE_SECONDS: Final = 0.5
 """How long a handshake may take when others wait for its place."""
-SERVER_FILE: Final = "server.json"
-TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 KUBECONFIG_FILE: Final = "kubeconfig"
 _HEAD_TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
@@ -55,14 +56,6 @@ _HEAD_TOO_LARGE = (
 )
 
 _log = get_logger("api.serve")
-
-
-class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
-    """``server.json``: where the command line finds the server of a state directory."""
-
-    url: str
-    pid: int
-    version: str
 
 
 class Serving:

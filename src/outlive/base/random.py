@@ -23,6 +23,13 @@ class Random(random.Random):
         """A generator of its own for ``name``, fixed by this one's seed and the name alone."""
         return Random(stable_hash(str(self.start), name))
 
+    def backoff(self, failures: int, base_s: float, cap_s: float) -> float:
+        """Seconds to wait after so many failures in a row: doubling from ``base_s`` to ``cap_s``.
+
+        Between half of it and all of it is drawn, so that those who failed together do not come back together.
+        """
+        return min(cap_s, base_s * 2.0 ** min(failures - 1, 60)) * self.uniform(0.5, 1.0)
+
 
 def system_random() -> Random:
     """A generator whose seed the operating system chose; log ``start`` to be able to repeat a run."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from outlive.api.config import SERVER_FILE, TOKEN_FILE, ServerFile
 from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, NotFound, Refused, Usage
 from outlive.base.ids import SystemIds
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from outlive.store import Store
     from outlive.store.memory import MemoryStore
 
-SERVER_FILE = "server.json"
-TOKEN_FILE = "token"  # noqa: S105 - the name of a file
 TOKEN_BYTES = 4096
 """The largest token file."""
 
@@ -155,13 +154,6 @@ def check_store_there(directory: Path) -> None:
             place=str(directory),
             remedy=f"put {DATABASE_FILE} back from a backup, or delete {TOKEN_FILE} to begin with an empty store",
         )
-
-
-class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
-    """``server.json``: where the server of a state directory is."""
-
-    url: str
-    pid: int
 
 
 def running_server(directory: Path) -> str:

@@ -173,11 +173,11 @@ async def verify(
                 file.write(msgspec.json.encode(landing) + b"\n")
 
         verdict = check(facts, stated, options, report=report if file is not None else None)
-    output.show(verdict, lambda: _told(verdict))
+    output.show(verdict, lambda: _verdict_lines(verdict))
     return None if verdict.accepted else ExitCode.NO
 
 
-def _told(verdict: Verdict) -> list[Any]:
+def _verdict_lines(verdict: Verdict) -> list[Any]:
     units = "hosts" if verdict.unit == "host" else f"failure domains {verdict.unit}"
     if verdict.accepted:
         claim = f"{verdict.needing} of {verdict.vms} VMs survive every failure of as many {units} as they need slots"

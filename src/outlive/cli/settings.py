@@ -88,15 +88,15 @@ async def remember_slots(access: Access, store: Store, file: Path | None, k: int
     from outlive.failover.config import DEFAULT_REQUIREMENTS
 
     wanted, sections = {"*": k}, load(file)
-    in_force = await settings_for(store, file)
-    if in_force.failover.requirements == wanted and not in_force.protection.levels:
+    effective = await settings_for(store, file)
+    if effective.failover.requirements == wanted and not effective.protection.levels:
         return
     before = await _remembered_slots(store)
     said = _requirements(sections)
-    if said is None and in_force.failover.requirements not in (DEFAULT_REQUIREMENTS, {"*": before}):
-        said = in_force.failover.requirements
+    if said is None and effective.failover.requirements not in (DEFAULT_REQUIREMENTS, {"*": before}):
+        said = effective.failover.requirements
     served = access.server or running_server(access.directory)
-    if served or in_force.protection.levels or said not in (None, wanted):
+    if served or effective.protection.levels or said not in (None, wanted):
         what = "the running server does" if served else "the settings do"
         raise Refused(
             f"{what} not ask for {k} slots of every VM, so that what this plan changes would be undone",
@@ -104,8 +104,8 @@ async def remember_slots(access: Access, store: Store, file: Path | None, k: int
             remedy=f"set failover.flavorFailoverRequirements (or protection) in outlive.yaml to {{'*': {k}}}, "
             "restart outlive up where it runs, and plan without -k",
         )
-    kept = {SLOTS_ANNOTATION: str(k), SETTINGS_ANNOTATION: kept_settings(_with_slots(sections, k))}
-    await _annotate(store, access.clock, kept)
+    annotations = {SLOTS_ANNOTATION: str(k), SETTINGS_ANNOTATION: stored_settings(_with_slots(sections, k))}
+    await _annotate(store, access.clock, annotations)
 
 
 async def _remembered_slots(store: Store) -> int | None:
@@ -128,7 +128,7 @@ def _with_slots(sections: Mapping[str, Any], k: int) -> dict[str, Any]:
     return {**sections, "failover": failover}
 
 
-def kept_settings(sections: Mapping[str, Any]) -> str:
+def stored_settings(sections: Mapping[str, Any]) -> str:
     """What a server keeps with the cluster of its settings, as JSON; nothing that may hold a secret."""
     from outlive.failover.config import SECRET_KEYS
 
@@ -165,9 +165,9 @@ def _keys(section: str) -> frozenset[str]:
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind)) if kind is not None else frozenset()
 
 
-async def keep_settings(store: Store, clock: Clock, sections: Mapping[str, Any]) -> None:
+async def store_settings(store: Store, clock: Clock, sections: Mapping[str, Any]) -> None:
     """Keep a server's settings of failover with ``Cluster/default``, which is made if it is missing."""
-    await _annotate(store, clock, {SETTINGS_ANNOTATION: kept_settings(sections)})
+    await _annotate(store, clock, {SETTINGS_ANNOTATION: stored_settings(sections)})
 
 
 async def _annotate(store: Store, clock: Clock, annotations: Mapping[str, str]) -> None:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outlive.api.config import TOKEN_FILE, parse_listen
 from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, ExitCode, Unavailable
 from outlive.base.ids import SystemIds
 from outlive.base.random import system_random
-from outlive.cli.access import TOKEN_FILE, check_store_there, default_state_dir
+from outlive.cli.access import check_store_there, default_state_dir
 from outlive.cli.output import write
-from outlive.cli.settings import config_file, keep_settings, load, with_remembered_slots
+from outlive.cli.settings import config_file, load, store_settings, with_remembered_slots
 from outlive.cli.snapshot import synced_tables
 from outlive.cli.status import reported_coverage
 from outlive.drivers.files import read_input
@@ -56,7 +57,6 @@ async def up(
     example: Annotated[bool, typer.Option("--example", help="Begin with the example inventory, if empty.")] = False,
 ) -> ExitCode | None:
     """Run everything on this machine: store, controllers, HTTP API. Prints coverage and address when ready."""
-    from outlive.api.config import parse_listen
     from outlive.base.logging import configure_logging
     from outlive.roles.settings import role_settings
 
@@ -109,7 +109,7 @@ async def _prepare(store: SqliteStore, sections: Mapping[str, Any], *, example: 
     """The cluster's own object with the effective settings, and the example where it was asked for."""
     from outlive.resources import Hypervisor
 
-    await keep_settings(store, SystemClock(), sections)
+    await store_settings(store, SystemClock(), sections)
     if not example:
         return
     if (await store.list(Hypervisor, limit=1)).items:
@@ -131,7 +131,6 @@ async def _serve(
     from outlive import __version__
     from outlive.api.app import ApiDeps, create_app
     from outlive.api.auth import Identity, Role, Tokens, ensure_token, read_tokens
-    from outlive.api.config import parse_listen
     from outlive.api.server import serving
     from outlive.roles.up import UpRole
     from outlive.runtime.tasks import OrderedTaskGroup

@@ -133,7 +133,7 @@ _REPACK: Final = Decision("failover.repack", repack_in_time, RepackInput, Repack
 
 
 async def search_plan(given: PlanInput, at: Callable[[int, int], None]) -> PlanResult:
-    """Plan in a child process. ``at`` is told how many seconds of how many have passed."""
+    """Plan in a child process. ``at`` is called with how many seconds of how many have passed."""
     return await _search(_PLAN, given, given.effort_s, at)
 
 

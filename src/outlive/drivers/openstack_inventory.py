@@ -292,7 +292,7 @@ class _Groups:
     """Server groups with their members and policies (server group list --long); none where there is no such file."""
 
     def __init__(self, folder: Path, problems: Problems) -> None:
-        self._told = (folder / "server_groups.json").exists()
+        self._known = (folder / "server_groups.json").exists()
         self._policies: dict[str, str] = {}
         self._of: dict[str, str] = {}
         for item in _items(folder, "server_groups", (), problems):
@@ -308,7 +308,7 @@ class _Groups:
 
     def grouped(self, vm: VmRecord) -> VmRecord:
         """The VM with its group and the group's policy; as it is where no file says anything of groups."""
-        if not self._told:
+        if not self._known:
             return vm
         group = vm.server_group or self._of.get(vm.id, "")
         return msgspec.structs.replace(vm, server_group=group, server_group_policy=self._policies.get(group, ""))

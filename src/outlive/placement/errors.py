@@ -6,10 +6,11 @@
     ├── StepFailed                a filter or weigher cannot say anything about this request
     └── BadInput
         └── RunRefused            the call as a whole cannot be answered; ``code`` says why
-            ├── UnknownPipeline      no such pipeline, or it cannot be used
-            ├── GatheringRefused     the pipeline takes all hosts, and the request is not for them
-            ├── InferenceFailed      no pipeline was named and none follows from the flavor
-            └── BadRequest           the body is not a placement request
+            ├── InvalidOptions      the options contradict each other
+            ├── UnknownPipeline     no such pipeline
+            ├── PipelineNotReady    one of its filters could not be set up
+            ├── GatheringRefused    the pipeline takes all hosts, and the request is not for them
+            └── BadRequest          the body is not a placement request
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class InvalidOptions(RunRefused):
 
 
 class UnknownPipeline(RunRefused):
-    """There is no such pipeline, or it cannot be used."""
+    """There is no such pipeline."""
 
     code = "pipeline-unknown"
 

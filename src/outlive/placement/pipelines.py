@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -163,21 +163,20 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BoundFilter:
-    """A filter of a pipeline, and what its failure means there."""
-
-    step: Filter
-    on_error: OnError
+S = TypeVar("S", bound=Step)
 
 
 @dataclass(frozen=True, slots=True)
-class BoundWeigher:
-    """A weigher of a pipeline, its multiplier, and what its failure means there."""
+class Bound(Generic[S]):
+    """A step of a pipeline, what its failure means there, and for a weigher its multiplier."""
 
-    step: Weigher
-    multiplier: float
+    step: S
     on_error: OnError
+    multiplier: float = 1.0
+
+
+BoundFilter = Bound[Filter]
+BoundWeigher = Bound[Weigher]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,32 +223,9 @@ def admit(pipeline: Pipeline) -> Admission:
 def build(pipeline: Pipeline) -> BuildResult:
     """Set up every step: unknown ones are left out, a failing weigher is dropped, a failing filter is fatal."""
     spec = pipeline.spec
-    filters: list[BoundFilter] = []
-    weighers: list[BoundWeigher] = []
-    unknown, dropped, failed = [step.name for step in spec.detectors], [], []
-    for step in spec.filters:
-        kind = FILTERS.get(step.name)
-        if kind is None:
-            unknown.append(step.name)
-            continue
-        try:
-            bound = kind(parameters(step, kind))
-        except BadInput as error:
-            failed.append(str(error))
-            continue
-        filters.append(BoundFilter(bound, _on_error(step, kind.on_error)))
-    for step in spec.weighers:
-        weigher = WEIGHERS.get(step.name)
-        if weigher is None:
-            unknown.append(step.name)
-            continue
-        try:
-            made = weigher(parameters(step, weigher))
-            _check_multiplier(step)
-        except BadInput as error:
-            dropped.append(str(error))
-            continue
-        weighers.append(BoundWeigher(made, step.multiplier, _on_error(step, weigher.on_error)))
+    unknown = [step.name for step in spec.detectors]
+    filters, failed = _bound(spec.filters, FILTERS, unknown)
+    weighers, dropped = _bound(spec.weighers, WEIGHERS, unknown)
     built = BuiltPipeline(
         pipeline.name,
         tuple(filters),
@@ -258,6 +234,27 @@ def build(pipeline: Pipeline) -> BuildResult:
         _tenant_filters(filters),
     )
     return BuildResult(None if failed else built, tuple(unknown), tuple(dropped), tuple(failed))
+
+
+def _bound(
+    listed: Iterable[pipelines.Step], kinds: Mapping[str, type[S]], unknown: list[str]
+) -> tuple[list[Bound[S]], list[str]]:
+    """The steps that could be set up, and the errors of the others; names that nobody knows go to ``unknown``."""
+    bound: list[Bound[S]] = []
+    errors: list[str] = []
+    for step in listed:
+        kind = kinds.get(step.name)
+        if kind is None:
+            unknown.append(step.name)
+            continue
+        try:
+            made = kind(parameters(step, kind))
+            _check_multiplier(step)
+        except BadInput as error:
+            errors.append(str(error))
+            continue
+        bound.append(Bound(made, kind.on_error if step.on_error is None else step.on_error, step.multiplier))
+    return bound, errors
 
 
 def _check_multiplier(step: pipelines.Step) -> None:
@@ -273,11 +270,7 @@ def _tenant_filters(listed: list[BoundFilter]) -> tuple[BoundFilter, ...]:
     names = {bound.step.name for bound in listed}
     if names.isdisjoint(kind.name for kind in TENANT_FILTERS):
         return ()
-    return tuple(BoundFilter(kind(), kind.on_error) for kind in TENANT_FILTERS if kind.name not in names)
-
-
-def _on_error(step: pipelines.Step, default: OnError) -> OnError:
-    return default if step.on_error is None else step.on_error
+    return tuple(Bound(kind(), kind.on_error) for kind in TENANT_FILTERS if kind.name not in names)
 
 
 def with_outcome(conditions: tuple[Condition, ...], result: BuildResult) -> tuple[Condition, ...]:
@@ -311,11 +304,11 @@ def with_outcome(conditions: tuple[Condition, ...], result: BuildResult) -> tupl
 
 
 class PipelineTable(Mapping[str, BuiltPipeline]):
-    """The pipelines in use. Every change makes a new map, so nobody sees half a change."""
+    """The pipelines in use."""
 
-    def __init__(self, built: Mapping[str, BuiltPipeline] | None = None) -> None:
-        self._built: Mapping[str, BuiltPipeline] = MappingProxyType(dict(built or {}))
-        self._broken: frozenset[str] = frozenset()
+    def __init__(self) -> None:
+        self._built: dict[str, BuiltPipeline] = {}
+        self._broken: set[str] = set()
 
     @classmethod
     def shipped(cls) -> PipelineTable:
@@ -329,19 +322,17 @@ class PipelineTable(Mapping[str, BuiltPipeline]):
         """Build a pipeline and swap it in; one that cannot be used, or is not for us, is taken out."""
         result = build(pipeline)
         ours = pipeline.spec.scheduling_domain == DOMAIN and pipeline.spec.type == "filter-weigher"
-        if result.pipeline is None or not ours:
-            self.remove(pipeline.name)
-            if ours:
-                self._broken |= {pipeline.name}
-            return result
-        self._built = MappingProxyType({**self._built, pipeline.name: result.pipeline})
-        self._broken -= {pipeline.name}
+        self.remove(pipeline.name)
+        if ours and result.pipeline is not None:
+            self._built[pipeline.name] = result.pipeline
+        elif ours:
+            self._broken.add(pipeline.name)
         return result
 
     def remove(self, name: str) -> None:
         """The pipeline is gone."""
-        self._built = MappingProxyType({key: value for key, value in self._built.items() if key != name})
-        self._broken -= {name}
+        self._built.pop(name, None)
+        self._broken.discard(name)
 
     def broken(self, name: str) -> bool:
         """Whether a pipeline of that name exists and cannot be used."""

@@ -151,7 +151,7 @@ class Filter(Step):
 class FactsFilter(Filter):
     """A filter whose answer rests on what it asks for and on slow facts of the host, and on nothing else."""
 
-    keeps_unknown: ClassVar[bool] = False
+    admits_unknown: ClassVar[bool] = False
     """Whether hosts without a record may stay."""
 
     @abstractmethod
@@ -170,14 +170,14 @@ class FactsFilter(Filter):
         """The hosts that are not refused; each class of hosts is judged once for what is asked."""
         asked = self._asked(run)
         known = run.fleet.accepted((self.name, asked), lambda facts: self.refusal(asked, facts) is None)
-        return run.pad(known, keep_unknown=self.keeps_unknown)
+        return run.pad(known, keep_unknown=self.admits_unknown)
 
     def check(self, run: Run, host: str) -> Reason | None:
         """The refusal of one host."""
         facts = run.facts(host)
         if facts is not None:
             return self.refusal(self._asked(run), facts)
-        return None if self.keeps_unknown else self.unknown(host)
+        return None if self.admits_unknown else self.unknown(host)
 
     def _asked(self, run: Run) -> Any:
         if self not in run.memo:

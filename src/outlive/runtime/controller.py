@@ -130,7 +130,7 @@ class WorkQueue:
         self._wake_one()
 
     def add_after(self, key: str, seconds: float) -> None:
-        """Have a look in ``seconds``; of several such wishes for a key the earliest counts."""
+        """Have a look in ``seconds``; of several such requests for a key the earliest counts."""
         if seconds <= 0:
             self.add(key)
             return
@@ -145,14 +145,10 @@ class WorkQueue:
         self._wake_one()
 
     def retry(self, key: str) -> float:
-        """Have another look after a back-off that doubles with each retry of the key; returns its seconds.
-
-        Between half of it and all of it is drawn, so that keys that failed together do not come back together.
-        """
+        """Have another look after a back-off that doubles with each retry of the key; returns its seconds."""
         count = self._failures.get(key, 0) + 1
         self._failures[key] = count
-        longest = min(self._cap_s, self._base_s * 2.0 ** min(count - 1, 60))
-        seconds = longest * self._random.uniform(0.5, 1.0)
+        seconds = self._random.backoff(count, self._base_s, self._cap_s)
         self.add_after(key, seconds)
         return seconds
 
@@ -264,7 +260,6 @@ _log = get_logger("controller")
 class Options:
     """How a controller is run."""
 
-    workers: int = 1
     keys: tuple[str, ...] = ()
     """Keys that are looked at when the controller starts, whatever the watches say."""
     deadline_s: float = DEADLINE_S
@@ -280,6 +275,7 @@ class ControllerRun:
         self,
         controller: Controller,
         watches: Sequence[Watch],
+        workers: int,
         options: Options,
         *,
         clock: Clock,
@@ -290,6 +286,7 @@ class ControllerRun:
         self.name = controller.name
         self.watches = tuple(watches)
         self._controller = controller
+        self._workers = workers
         self._options = options
         self._clock = clock
         self._random = random.fork(f"queue {self.name}")
@@ -350,7 +347,7 @@ class ControllerRun:
             async with OrderedTaskGroup() as group:
                 workers = [
                     group.create_task(self._work(queue), name=f"{self.name} worker {number}")
-                    for number in range(self._options.workers)
+                    for number in range(self._workers)
                 ]
                 fill = group.create_task(self._fill(queue), name=f"{self.name} fill")
                 await asyncio.wait(workers)

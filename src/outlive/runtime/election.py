@@ -7,7 +7,7 @@ same rate a leader stops believing before another may take over.
 
 The object ``Election/<role>`` is one document. The holder writes it anew every ``renew_s``; a candidate that has
 not seen it *change* for ``silence_s`` of its own monotonic clock takes over by compare-and-swap. No wall clock is
-compared. A lost answer is settled by a fresh read that looks for the nonce of the lost write
+compared. A lost answer is settled by a fresh read that looks for the nonce of this process
 (docs/reference/runtime.md#election).
 """
 
@@ -36,14 +36,11 @@ BELIEF: Final = 0.75
 ROUNDS_LEAST: Final = 4
 """``silence_s`` is at least so many ``renew_s``, so that one slow write loses nothing."""
 
-NONCES_KEPT: Final = 16
-"""Own writes whose outcome may still be open; each round adds at most one."""
-
 _log = get_logger("election")
 
 
 class Elector:
-    """One candidate for one role. ``identity`` is for people; two candidates of one identity are told apart."""
+    """One candidate for one role. ``identity`` is for people; two candidates of one identity are distinct."""
 
     def __init__(
         self,
@@ -70,8 +67,8 @@ class Elector:
         self._silence_s = silence_s
         self._held: Election | None = None
         """The object as this leader last saw it; ``None`` for a candidate."""
-        self._mine: list[str] = []
-        """Nonces of this process's writes that may be the last one; emptied when another's is seen."""
+        self._nonce = ids.uuid()
+        """In every record that this process writes as the holder."""
         self._doubt = False
         """The answer to the last write was lost: read before writing again."""
         self._renewed_at = 0.0
@@ -151,10 +148,9 @@ class Elector:
         record = current.record
         self._highest = max(self._highest, record.term)
         self._doubt = False
-        if record.nonce in self._mine:
+        if record.nonce == self._nonce:
             await self._write(current, record.term)
             return
-        self._mine.clear()
         self._step_down(f"{record.holder or 'nobody'} holds it")
         if not record.holder or self._silent(current):
             await self._write(current, record.term + 1)
@@ -167,37 +163,28 @@ class Elector:
         return now - self._seen_at >= self._silence_s
 
     async def _create(self) -> None:
-        nonce = self._draw_nonce()
-        record = ElectionRecord(holder=self.identity, term=self._highest + 1, nonce=nonce)
+        record = ElectionRecord(holder=self.identity, term=self._highest + 1, nonce=self._nonce)
         began_at = self._clock.monotonic()
         with contextlib.suppress(AlreadyExists):
             self._lead(await self._store.create(Election(metadata=ObjectMeta(name=self.role), record=record)), began_at)
 
     async def _write(self, current: Election, term: int) -> None:
         """Compare-and-swap on what was read. After a conflict or a lost answer the next round reads first."""
-        nonce = self._draw_nonce()
-        record = ElectionRecord(holder=self.identity, term=term, renewals=current.record.renewals + 1, nonce=nonce)
+        renewals = current.record.renewals + 1
+        record = ElectionRecord(holder=self.identity, term=term, renewals=renewals, nonce=self._nonce)
         began_at = self._clock.monotonic()
         self._doubt = True
         try:
             written = await self._store.replace(msgspec.structs.replace(current, record=record))
         except Unavailable:
             self._doubt = self._held is None
-            self._mine.remove(nonce)
             raise
         except Conflict:
             _log.info("election.conflict", role=self.role, identity=self.identity, term=term)
             return
         self._lead(written, began_at)
 
-    def _draw_nonce(self) -> str:
-        nonce = self._ids.uuid()
-        self._mine.append(nonce)
-        del self._mine[:-NONCES_KEPT]
-        return nonce
-
     def _lead(self, written: Election, began_at: float) -> None:
-        self._mine = [written.record.nonce]
         self._doubt = False
         self._renewed_at = began_at
         first = self._held is None

@@ -115,7 +115,7 @@ def event_name(regarding: ObjectRef, type: EventType, reason: str, note: str, ac
 def _counted(kept: Event | None, waiting: Waiting[Event], nonce: str) -> Event | None:
     """The kept event with these repeats added, or begun anew when its first is more than an hour ago.
 
-    ``None`` once that is written, which the nonce tells.
+    ``None`` once that is written, which the nonce shows.
     """
     event = waiting.item
     meta = event.metadata if kept is None else kept.metadata

@@ -1,4 +1,4 @@
-"""A cache of one kind that follows the store, with indexes, and tells others what changed.
+"""A cache of one kind that follows the store, with indexes, and reports what changed.
 
 What it guarantees: after ``synced`` the cache holds what the store held at some moment after ``run`` began, and
 whatever happens (lost connections, ``Reset``, errors) it comes to hold the store's last state; subscribers see
@@ -154,7 +154,7 @@ class PassedVersions:
 
 
 Callback = Callable[[R | None, R | None], None]
-"""Told (state before, state after) once the cache has changed; ``None`` for absent. It must not block."""
+"""Called with (state before, state after) once the cache has changed; ``None`` for absent. It must not block."""
 
 BACKOFF_BASE_S: Final = 0.2
 """The first wait after a lost stream."""
@@ -258,7 +258,7 @@ class Informer(Generic[R]):
         return sorted(self._indexes[index])
 
     def subscribe(self, callback: Callback[R], *, replay: bool = True) -> Callable[[], None]:
-        """Tell ``callback`` of what is there now (``replay``), then of each change; returns what ends that."""
+        """Call ``callback`` for what is there now (``replay``), then of each change; returns what ends that."""
         number = self._next_callback
         self._next_callback += 1
         for obj in self.items() if replay else ():
@@ -276,7 +276,7 @@ class Informer(Generic[R]):
         """Show an acknowledged write at once. ``obj`` is what the store gave back.
 
         ``replaced`` is the version that the write was made against, or ``""`` for a creation: with it newer
-        arrivals are told from older ones where that can be proven. Without it they wait (module ``notes``).
+        arrivals are told from older ones where that can be proven. Without it they wait (``PendingWrite``).
         """
         key = obj.metadata.name
         uid, version = obj.metadata.uid, obj.metadata.resource_version
@@ -354,8 +354,7 @@ class Informer(Generic[R]):
                 self.figures.errors += 1
                 _log.warning("informer.stream_lost", kind=self.name, error=str(error), code=error.code)
             failures = 1 if self.figures.syncs > syncs else failures + 1
-            longest = min(BACKOFF_CAP_S, BACKOFF_BASE_S * 2.0 ** min(failures - 1, 60))
-            await self._clock.sleep(longest * self._random.uniform(0.5, 1.0))
+            await self._clock.sleep(self._random.backoff(failures, BACKOFF_BASE_S, BACKOFF_CAP_S))
 
     @asynccontextmanager
     async def _stream(self) -> AsyncIterator[AsyncIterator[Change[R]]]:
@@ -474,7 +473,7 @@ class Informer(Generic[R]):
         return self._selector is None or self._selector.matches(obj.metadata.labels)
 
     def _show(self, key: str, obj: R | None, *, reported: bool = False) -> None:
-        """Put a state into the cache and its indexes, and tell the subscribers if it is another one."""
+        """Put a state into the cache and its indexes, and notify the subscribers if it is another one."""
         old = self._objects.get(key)
         if obj is None:
             if old is None:

@@ -20,7 +20,7 @@ from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.runtime.controller import DEADLINE_S, RETRY_BASE_S, RETRY_CAP_S, Controller, ControllerRun, Options, Watch
+from outlive.runtime.controller import Controller, ControllerRun, Options, Watch
 from outlive.runtime.election import Elector
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
@@ -66,16 +66,11 @@ class Manager:
         random: Random,
         metrics: Metrics,
         ids: Ids,
-        *,
-        sync_limit_s: float = SYNC_LIMIT_S,
-        grace_s: float = GRACE_S,
     ) -> None:
         self._clock = clock
         self._random = random
         self._metrics = metrics
         self._ids = ids
-        self._sync_limit_s = sync_limit_s
-        self._grace_s = grace_s
         self._informers: list[Informer[Any]] = []
         self._electors: list[Elector] = []
         self._controllers: list[tuple[ControllerRun, Elector | None]] = []
@@ -95,7 +90,7 @@ class Manager:
             self._informers.append(informer)
 
     def add_elector(self, elector: Elector) -> None:
-        """Stand for this role. Added twice it runs once."""
+        """Be a candidate for this role. Added twice it runs once."""
         if elector not in self._electors:
             self._electors.append(elector)
 
@@ -106,25 +101,21 @@ class Manager:
         workers: int = 1,
         *,
         elector: Elector | None = None,
-        keys: Sequence[str] = (),
-        deadline_s: float = DEADLINE_S,
-        retry_base_s: float = RETRY_BASE_S,
-        retry_cap_s: float = RETRY_CAP_S,
+        options: Options = Options(),
     ) -> ControllerRun:
         """Run this controller, while ``elector`` leads if one is given; returns the handle that takes keys.
 
-        ``keys`` are looked at on every start, for controllers that go by the clock. The watches' informers are
-        added as well. ``deadline_s`` cuts one reconcile off.
+        The watches' informers are added as well.
         """
-        options = Options(
-            workers=workers,
-            keys=tuple(keys),
-            deadline_s=deadline_s,
-            retry_base_s=retry_base_s,
-            retry_cap_s=retry_cap_s,
-        )
         run = ControllerRun(
-            controller, watches, options, clock=self._clock, random=self._random, ids=self._ids, metrics=self._metrics
+            controller,
+            watches,
+            workers,
+            options,
+            clock=self._clock,
+            random=self._random,
+            ids=self._ids,
+            metrics=self._metrics,
         )
         for watch in watches:
             self.add_informer(watch.informer)
@@ -163,7 +154,7 @@ class Manager:
         if self._stopping.is_set():
             return ("stopping",)
         waited_s = self._clock.monotonic() - self._started_at
-        late = f" for {waited_s:.0f} s" if waited_s >= self._sync_limit_s else ""
+        late = f" for {waited_s:.0f} s" if waited_s >= SYNC_LIMIT_S else ""
         reasons = [f"informer {each.name} has not synced{late}" for each in self._informers if not each.synced]
         if not reasons and not self._controllers_started:
             reasons.append("controllers are starting")
@@ -174,7 +165,7 @@ class Manager:
         return tuple(reasons)
 
     def stop(self) -> None:
-        """Let running reconciles end, for ``grace_s`` at most, and then end ``run``."""
+        """Let running reconciles end, for ``GRACE_S`` at most, and then end ``run``."""
         self._stopping.set()
 
     # Running
@@ -192,7 +183,7 @@ class Manager:
                 working = self._start_working(group)
                 self._controllers_started = True
             await stop
-            _log.info("manager.stopping", grace_s=self._grace_s)
+            _log.info("manager.stopping", grace_s=GRACE_S)
             await self._drain(working)
             for task in [sync, *(task for _, task in working), *running]:
                 task.cancel()
@@ -202,34 +193,34 @@ class Manager:
         plan += [(f"informer {each.name}", each.run, True) for each in self._informers]
         plan += [(f"elector {each.role}", each.run, True) for each in self._electors]
         plan += [(f"task {each.name}", each.run, False) for each in self._tasks if not each.after_sync]
-        return [group.create_task(self._keep(name, run, endless), name=name) for name, run, endless in plan]
+        return [group.create_task(self._supervised(name, run, endless), name=name) for name, run, endless in plan]
 
     def _start_working(self, group: OrderedTaskGroup) -> list[tuple[ControllerRun | None, asyncio.Task[None]]]:
         working: list[tuple[ControllerRun | None, asyncio.Task[None]]] = []
         for controller, elector in self._controllers:
             name = f"controller {controller.name}"
             run = _gated(elector, controller.run)
-            working.append((controller, group.create_task(self._keep(name, run, False), name=name)))
+            working.append((controller, group.create_task(self._supervised(name, run, False), name=name)))
         for task in self._tasks:
             if task.after_sync:
                 name = f"task {task.name}"
                 run = _gated(task.elector, task.run)
-                working.append((None, group.create_task(self._keep(name, run, False), name=name)))
+                working.append((None, group.create_task(self._supervised(name, run, False), name=name)))
         return working
 
     async def _wait_synced(self) -> None:
         for informer in self._informers:
             assert self._started_at is not None
-            left_s = max(0.0, self._started_at + self._sync_limit_s - self._clock.monotonic())
+            left_s = max(0.0, self._started_at + SYNC_LIMIT_S - self._clock.monotonic())
             try:
                 async with asyncio.timeout(left_s):
                     await informer.wait_synced()
             except TimeoutError:
-                _log.error("manager.not_synced", informer=informer.name, limit_s=self._sync_limit_s)
+                _log.error("manager.not_synced", informer=informer.name, limit_s=SYNC_LIMIT_S)
                 await informer.wait_synced()
 
     async def _drain(self, working: Sequence[tuple[ControllerRun | None, asyncio.Task[None]]]) -> None:
-        """Running controllers take no more keys and get ``grace_s``; whatever else there is is cancelled."""
+        """Running controllers take no more keys and get ``GRACE_S``; whatever else there is is cancelled."""
         waiting: list[asyncio.Task[None]] = []
         for controller, task in working:
             if controller is not None and controller.active:
@@ -238,11 +229,11 @@ class Manager:
             else:
                 task.cancel()
         if waiting:
-            _, late = await asyncio.wait(waiting, timeout=self._grace_s)
+            _, late = await asyncio.wait(waiting, timeout=GRACE_S)
             if late:
                 _log.warning("manager.cut_off", tasks=sorted(task.get_name() for task in late))
 
-    async def _keep(self, name: str, run: Callable[[], Awaitable[None]], endless: bool) -> None:
+    async def _supervised(self, name: str, run: Callable[[], Awaitable[None]], endless: bool) -> None:
         """Run it, and after a failure again, each time after a longer wait up to ``RESTART_CAP_S``."""
         while not self._stopping.is_set() or endless:
             started_at = self._clock.monotonic()
@@ -261,8 +252,7 @@ class Manager:
             trouble = _Trouble(1 if healthy or before is None else before.failures + 1, now, why)
             self._troubles[name] = trouble
             self._restarts.labels(name).inc()
-            longest = min(RESTART_CAP_S, RESTART_BASE_S * 2.0 ** min(trouble.failures - 1, 60))
-            await self._clock.sleep(longest * self._random.uniform(0.5, 1.0))
+            await self._clock.sleep(self._random.backoff(trouble.failures, RESTART_BASE_S, RESTART_CAP_S))
 
     def _collect(self) -> list[Metric]:
         depth = GaugeMetricFamily("controller_queue_depth", "Keys that wait for a worker", labels=["controller"])

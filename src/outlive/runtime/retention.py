@@ -127,7 +127,7 @@ class Sweeper(Generic[R]):
         self._kind = kind
         self._seen = seen
         self._keep_s = keep_s
-        self._keep = keep
+        self._most = keep
         self._clock = clock
 
     async def run(self) -> None:
@@ -147,7 +147,7 @@ class Sweeper(Generic[R]):
             kept.append((as_instant(self._seen(each)), each.name, each.ref, each.metadata.resource_version))
         kept.sort(key=_by_age)
         oldest = self._clock.now() - self._keep_s
-        surplus = len(kept) - self._keep
+        surplus = len(kept) - self._most
         due = [each for number, each in enumerate(kept) if each[0] < oldest or number < surplus][:SWEEP_STEP]
         for _, _, ref, version in due:
             try:

@@ -45,10 +45,10 @@ class Trail(BackgroundWriter[Use]):
         self._numbers = itertools.count()
 
     def follow(self, log: DecisionLog) -> None:
-        """Record what this log is told from now on."""
-        log.listen(self._heard)
+        """Record the uses of this log from now on."""
+        log.listen(self._record)
 
-    def _heard(self, use: Use) -> None:
+    def _record(self, use: Use) -> None:
         if use.empty or use.name in NOT_RECORDED or not use.name.startswith(RECORDED):
             return
         self.put(next(self._numbers), lambda _now: use)
@@ -68,8 +68,8 @@ class Trail(BackgroundWriter[Use]):
             by=self._by,
             at=self._moment(use.at),
             request_id=use.request,
-            input=_kept(use.input),
-            output=_kept(use.output),
+            input=_limited(use.input),
+            output=_limited(use.output),
             input_digest=use.input_digest,
         )
         return lambda: self._store.create(record)
@@ -80,5 +80,5 @@ def trail_sweeper(store: Store, clock: Clock) -> Sweeper[DecisionRecord]:
     return Sweeper(store, DecisionRecord, seen=lambda record: record.at, keep_s=KEPT_S, keep=KEPT, clock=clock)
 
 
-def _kept(raw: bytes) -> str:
+def _limited(raw: bytes) -> str:
     return raw.decode() if len(raw) <= RECORD_BYTES else ""

@@ -1,7 +1,7 @@
-"""All that is wrong with a value of which the decoder tells only the first mistake.
+"""All that is wrong with a value of which the decoder reports only the first mistake.
 
 The value is taken apart along its type: fields of structs, members of lists and maps. What does not let itself be taken
-apart is told as the decoder tells it. Nothing here says that a value is right: that is the decoder's word.
+apart is reported as the decoder reports it. Nothing here says that a value is right: that is the decoder's word.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def struct_in(kind: Any) -> type[msgspec.Struct] | None:
 
 
 MISTAKES_LIMIT: Final = 20
-"""Mistakes of one value that are told."""
+"""Mistakes of one value that are reported."""
 DEPTH_LIMIT: Final = 16
 """How deep a value is taken apart."""
 

@@ -236,7 +236,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 context.run(handle._callback, *handle._args)
             except (SystemExit, KeyboardInterrupt):
                 raise
-            except BaseException as error:  # noqa: BLE001 - as every loop does: told to the loop's handler
+            except BaseException as error:  # noqa: BLE001 - as every loop does: reported to the loop's handler
                 self.call_exception_handler(
                     {"message": f"Exception in callback {handle!r}", "exception": error, "handle": handle}
                 )

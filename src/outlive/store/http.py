@@ -23,13 +23,14 @@ from yarl import URL
 
 from outlive.base import limits
 from outlive.base.clock import Clock
-from outlive.base.errors import Conflict, Invalid, NotFound, Unavailable, Unknown
+from outlive.base.errors import Conflict, Invalid, Unavailable, Unknown
 from outlive.base.logging import get_logger, global_request_id
 from outlive.base.random import Random
 from outlive.resources import API_VERSION, KINDS, ObjectRef, R, Resource
 from outlive.resources.codec import encode
 from outlive.store.contract import Change, Page, Reset, Synced
 from outlive.store.http_answers import ListPage, change_of, decoded, lines_of, lost, object_of, read_answer, refusal
+from outlive.store.rules import check_has_status, check_replaceable, not_found
 from outlive.store.selectors import Selector
 
 CONNECT_SECONDS: Final = 10.0
@@ -129,20 +130,13 @@ class HttpStore:
 
     async def replace_status(self, obj: R) -> R:
         """Compare-and-swap of the status half."""
-        if not (obj.info.halves and "status" in obj.__struct_fields__):
-            raise Invalid(f"{obj.kind()} has no status of its own", remedy="use replace: it is one document")
+        check_has_status(type(obj))
         return await self._swap(obj, "/status")
 
     async def _swap(self, obj: R, half: str) -> R:
-        meta = obj.metadata
-        if not meta.uid or not meta.resource_version:
-            raise Invalid(
-                f"{obj.kind()}/{meta.name} is replaced without {'uid' if not meta.uid else 'resourceVersion'}",
-                place="metadata",
-                remedy="read the object first and send back its uid and resourceVersion",
-            )
+        check_replaceable(obj)
         kind = type(obj)
-        path = self._path(kind, self._named(kind, meta.name)) + half
+        path = self._path(kind, self._named(kind, obj.metadata.name)) + half
         return object_of(kind, await self._call("PUT", path, body=_encoded(obj)), writing=True)
 
     async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "", orphan: bool = False) -> None:
@@ -200,12 +194,13 @@ class HttpStore:
 
     async def _follow(self, kind: type[R], path: str, parameters: Mapping[str, str]) -> AsyncIterator[Change[R]]:
         """One connection after the other, with ``Reset`` in between."""
-        pause = PAUSE_LEAST_SECONDS
+        failures = 0
         while True:
+            failures += 1
             try:
                 async for change in self._watch(kind, path, parameters):
                     if isinstance(change, Synced):
-                        pause = PAUSE_LEAST_SECONDS
+                        failures = 1
                     yield change
                 why = "the server ended the watch"
             except (Unavailable, Unknown) as error:
@@ -213,10 +208,9 @@ class HttpStore:
                     raise
                 why = str(error)
             yield Reset()
-            wait = pause * self._random.uniform(0.5, 1.0)
+            wait = self._random.backoff(failures, PAUSE_LEAST_SECONDS, PAUSE_MOST_SECONDS)
             _log.info("store.http.reset", kind=kind.kind(), why=why, retry_s=round(wait, 3))
             await self._clock.sleep(wait)
-            pause = min(pause * 2, PAUSE_MOST_SECONDS)
 
     async def _watch(self, kind: type[R], path: str, parameters: Mapping[str, str]) -> AsyncIterator[Change[R]]:
         """The changes of one connection."""
@@ -276,7 +270,7 @@ class HttpStore:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
             # aiohttp sends PUT and DELETE again when a kept connection turns out to be closed, and has no setting
-            # against it. The first may have been applied, and the second would then be told Conflict or NotFound.
+            # against it. The first may have been applied, and the second would then be answered Conflict or NotFound.
             self._session._retry_connection = False
         return self._session
 
@@ -297,7 +291,7 @@ class HttpStore:
 
     def _named(self, kind: type[Resource], name: str) -> str:
         if not name or name in (".", "..") or "/" in name:
-            raise NotFound(f"{kind.kind()}/{name} is not there", remedy=f"see outlive get {kind.info.plural}")
+            raise not_found(kind, name)
         return name
 
     def _path_of(self, ref: ObjectRef) -> str:

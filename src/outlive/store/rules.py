@@ -88,9 +88,7 @@ def replace(batch: Batch, obj: R) -> Write:
 
 def replace_status(batch: Batch, obj: R) -> Write:
     """Compare-and-swap of the status half."""
-    kind = type(obj)
-    if not kind.has_status():
-        raise Invalid(f"{kind.kind()} has no status of its own", remedy="use replace: it is one document")
+    check_has_status(type(obj))
     current, key = _swapped(batch, obj)
     return _accept(batch, key, current, _with_status(current, status_of(obj)))
 
@@ -163,12 +161,7 @@ def _swapped(batch: Batch, obj: R) -> tuple[R, str]:
     meta = obj.metadata
     batch.tables.known(type(obj))
     check_version(obj)
-    if not meta.uid or not meta.resource_version:
-        raise Invalid(
-            f"{_called(obj)} is replaced without {'uid' if not meta.uid else 'resourceVersion'}",
-            place="metadata",
-            remedy="read the object first and send back its uid and resourceVersion",
-        )
+    check_replaceable(obj)
     key = meta.name
     current = _found(batch, type(obj), key)
     if current.metadata.uid != meta.uid:
@@ -176,6 +169,23 @@ def _swapped(batch: Batch, obj: R) -> tuple[R, str]:
     if current.metadata.resource_version != meta.resource_version:
         raise _conflict(current, f"has version {current.metadata.resource_version}, not {meta.resource_version}")
     return current, key
+
+
+def check_replaceable(obj: Resource) -> None:
+    """``Invalid`` for an object that does not say which version of which object it replaces."""
+    meta = obj.metadata
+    if not meta.uid or not meta.resource_version:
+        raise Invalid(
+            f"{_called(obj)} is replaced without {'uid' if not meta.uid else 'resourceVersion'}",
+            place="metadata",
+            remedy="read the object first and send back its uid and resourceVersion",
+        )
+
+
+def check_has_status(kind: type[Resource]) -> None:
+    """``Invalid`` for a kind that is one document."""
+    if not kind.has_status():
+        raise Invalid(f"{kind.kind()} has no status of its own", remedy="use replace: it is one document")
 
 
 def _referred(batch: Batch, ref: ObjectRef, uid: str) -> tuple[Resource, str]:

@@ -134,7 +134,7 @@ def test_two_candidates_of_one_identity_are_not_both_leaders():
     async def main():
         store = _store()
         one, two = _elector(store, "same"), _elector(store, "same", clock=HostClock())
-        two._ids = SeededIds(Random(99))
+        two._nonce = SeededIds(Random(99)).uuid()
         async with OrderedTaskGroup() as group:
             tasks = [group.create_task(each.run()) for each in (one, two)]
             for _ in range(100):

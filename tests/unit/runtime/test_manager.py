@@ -85,7 +85,7 @@ def test_controllers_start_once_all_informers_have_synced_and_look_at_everything
         for name in ("h1", "h2"):
             await world.store.create(_host(name))
         controller = Recorder()
-        world.manager.add_controller(controller, watches=[Watch(world.informer)], keys=["start"])
+        world.manager.add_controller(controller, watches=[Watch(world.informer)], options=Options(keys=("start",)))
         world.network.network.cut()
 
         async def story():
@@ -118,7 +118,7 @@ def test_a_requeue_comes_back_when_it_said():
     async def main():
         world = World()
         controller = Recorder(answer=lambda key: Requeue(30))
-        world.manager.add_controller(controller, keys=["cycle"])
+        world.manager.add_controller(controller, options=Options(keys=("cycle",)))
 
         async def story():
             await asyncio.sleep(100)
@@ -145,7 +145,9 @@ def test_failures_are_counted_by_kind_and_tried_again_with_back_off():
             return errors[key] if left[key] else None
 
         controller = Recorder(answer=answer)
-        world.manager.add_controller(controller, keys=list(errors), workers=2, retry_base_s=1.0, retry_cap_s=3.0)
+        world.manager.add_controller(
+            controller, workers=2, options=Options(keys=tuple(errors), retry_base_s=1.0, retry_cap_s=3.0)
+        )
 
         async def story():
             await asyncio.sleep(60)
@@ -168,7 +170,7 @@ def test_a_reconcile_that_hangs_is_cut_off_at_its_deadline():
     async def main():
         world = World()
         controller = Recorder(takes=1000)
-        world.manager.add_controller(controller, keys=["k"], deadline_s=10)
+        world.manager.add_controller(controller, options=Options(keys=("k",), deadline_s=10))
 
         async def story():
             await asyncio.sleep(12)
@@ -239,7 +241,7 @@ def test_a_stop_lets_running_reconciles_end_and_takes_no_new_keys():
     async def main():
         world = World()
         controller = Recorder(takes=10)
-        handle = world.manager.add_controller(controller, keys=["a", "b"])
+        handle = world.manager.add_controller(controller, options=Options(keys=("a", "b")))
         ended: list[str] = []
 
         async def background() -> None:
@@ -267,7 +269,7 @@ def test_a_stop_does_not_wait_for_ever():
     async def main():
         world = World()
         controller = Recorder(takes=1000)
-        world.manager.add_controller(controller, keys=["a"], deadline_s=2000)
+        world.manager.add_controller(controller, options=Options(keys=("a",), deadline_s=2000))
         async with OrderedTaskGroup() as group:
             task = group.create_task(world.manager.run())
             await asyncio.sleep(5)

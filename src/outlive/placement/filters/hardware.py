@@ -60,7 +60,7 @@ class ImageProperties(FactsFilter):
 
     name = "filter_image_properties"
     counts_events = True
-    keeps_unknown = True
+    admits_unknown = True
 
     def asked(self, run: Run) -> str | None:
         """What the image is made for, unless that is KVM or not known, or the call is for nobody's VM."""

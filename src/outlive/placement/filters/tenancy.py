@@ -115,7 +115,7 @@ class AllowedProjects(FactsFilter):
 
     name = "filter_allowed_projects"
     on_error: ClassVar[OnError] = "reject"
-    keeps_unknown = True
+    admits_unknown = True
 
     def asked(self, run: Run) -> str | None:
         """The project, unless the call is for nobody's, or names none."""
@@ -134,7 +134,7 @@ class AggregateTenants(FactsFilter):
 
     name = "filter_aggregate_metadata"
     on_error: ClassVar[OnError] = "reject"
-    keeps_unknown = True
+    admits_unknown = True
 
     def asked(self, run: Run) -> str | None:
         """The project, which may be none, unless the call is for nobody's."""

@@ -73,7 +73,7 @@ def _write_pid(descriptor: int) -> None:
 SCHEMA_VERSION = 1
 """Of the tables and of the shape of what is in them. A newer one is refused, an older one migrated."""
 APPLICATION_ID = 0x4F75746C
-"""``Outl``: tells our files from other SQLite files."""
+"""``Outl``: distinguishes our files from other SQLite files."""
 PAGE_BYTES = 4096
 CACHE_KIB = 16_384
 """Pages that SQLite keeps beside the objects, which are all in memory anyway."""
