@@ -14,7 +14,7 @@ hold are kept as a set, and a slot with such a member admits nobody. ``trial`` a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, KeysView, Mapping, Sequence
+from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -24,7 +24,7 @@ from outlive.base.errors import BadInput
 from outlive.failover.breaches import Breach, Meeting
 from outlive.failover.journal import Journal
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.separation import SeparationIndex
+from outlive.failover.separation import SeparationIndex, groups_of
 from outlive.failover.slotsets import ByCount, bits, union
 from outlive.failover.topology import HOSTS_ALONE, Topology
 from outlive.failover.units import FaultIndex
@@ -91,7 +91,7 @@ class ConflictIndex(FaultIndex, Journal):
     def build(
         cls,
         slots: Iterable[SlotView],
-        vms: Iterable[VmView] = (),
+        vms: Collection[VmView] = (),
         required: Mapping[str, int] | None = None,
         topology: Topology = HOSTS_ALONE,
         *,
@@ -99,12 +99,14 @@ class ConflictIndex(FaultIndex, Journal):
     ) -> Self:
         """The state of these slots and VMs. ``BadInput`` where two slots have one name.
 
-        ``required``: VM → slots that it needs. ``locations``: VM → host for members that are not among ``vms``; it wins
-        over what slots have recorded.
+        ``required``: VM → slots that it needs; with it the server groups of ``vms`` bind. ``locations``: VM → host for
+        members that are not among ``vms``; it wins over what slots have recorded.
         """
         index, needs = cls(topology), required or {}
         for vm in vms:
             index.add_vm(vm, needs.get(vm.id, 0))
+        if required is not None:
+            index.separation.take(groups_of(vms, required))
         index.load(slots, locations)
         index.judge()
         return index
@@ -250,7 +252,6 @@ class ConflictIndex(FaultIndex, Journal):
         gone = ~self._bit[number]
         self._uncount(number, self._unit_of[host])
         self._placed_on[host] &= gone
-        self.separation.remove_slot(self._bit[number], self.host_names[host])
         self._alive &= gone
         self._open &= gone
         self._by_members.remove(self._bit[number], 0)
@@ -324,7 +325,7 @@ class ConflictIndex(FaultIndex, Journal):
             self._units.pop(host, None)
         number = self._host_number.get(host)
         placed = 0 if number is None else self._placed_on[number]
-        changed = self.separation.relabel(host, domains, placed)
+        changed = self.separation.relabel(host, domains)
         if number is None or self.unit_names[self._unit_of[number]] == (unit or host):
             return changed
         before, now = self._unit_of[number], self._unit(unit or host)
@@ -668,7 +669,6 @@ class ConflictIndex(FaultIndex, Journal):
         self._open = self._open | bit if ready else self._open & ~bit
         self._alive |= bit
         self._by_members.add(bit, 0)
-        self.separation.add_slot(bit, slot.host)
         self._count(number, self._unit_of[host])
         for wanted in self._fitting:
             if _fits(wanted, size):

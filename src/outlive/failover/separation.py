@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.failover.model import VmView
-from outlive.failover.slotsets import union
 
 if TYPE_CHECKING:
     from outlive.failover.conflicts import ConflictIndex
@@ -100,8 +99,6 @@ class SeparationIndex:
         self._binds_groups = index.topology.server_groups
         self._value = {domain: dict(values) for domain, values in index.topology.apart.items()}
         """Domain → host → value."""
-        self._slots_in: dict[str, dict[str, int]] = {domain: {} for domain in self._value}
-        """Domain → value → the slots there, as a bit set."""
         self._groups: dict[tuple[str, str], _Group] = {}
         self._key_of: dict[str, tuple[str, str]] = {}
         self._version = 0
@@ -158,7 +155,7 @@ class SeparationIndex:
         if not self._key_of and not self._value:
             return slots
         if self._value and slots:
-            slots &= ~self._near(self._own_hosts(vm))
+            slots &= ~self._index.placed_on(np.flatnonzero(self._in_own_domains(vm)).tolist())
         group = self._find(vm)
         if group is None or not slots:
             return slots
@@ -169,20 +166,18 @@ class SeparationIndex:
 
     def closed(self, vm: str) -> NDArray[np.bool_] | None:
         """By host number, whether separation keeps a slot of the VM off the host; ``None`` where it asks nothing."""
-        group, index = self._find(vm), self._index
+        group = self._find(vm)
         if group is None and not self._value:
             return None
-        used = self._used(group) if group is not None and group.policy == AFFINITY else None
-        peers = self._peers(vm, group) if group is not None and group.policy != AFFINITY else set[int]()
-        own = index.hosts(self._own_hosts(vm)) if self._value else []
-        found = np.full(len(index.host_names), used is not None, dtype=bool)
-        if used is not None:
-            found[list(used)] = False
-        found[list(peers)] = True
-        for domain in self._value:
-            codes = self.codes_of(domain)
-            for code in {int(codes[host]) for host in own} - {-1}:
-                found |= codes == code
+        found = self._in_own_domains(vm)
+        if group is None:
+            return found
+        if group.policy != AFFINITY:
+            found[list(self._peers(vm, group))] = True
+        elif (used := self._used(group)) is not None:
+            unused = np.ones(len(found), dtype=bool)
+            unused[list(used)] = False
+            found |= unused
         return found
 
     def allows(self, vm: str, host: str) -> bool:
@@ -228,31 +223,14 @@ class SeparationIndex:
             _less(group.uses, self._index.slot_host(slot))
             _less(group.slots, slot)
 
-    def add_slot(self, bit: int, host: str) -> None:
-        """These slots, a bit set, are on the host."""
-        for domain, values in self._value.items():
-            value = values.get(host)
-            if value is not None:
-                known = self._slots_in[domain]
-                known[value] = known.get(value, 0) | bit
-
-    def remove_slot(self, bit: int, host: str) -> None:
-        """These slots are on the host no more."""
-        for domain, values in self._value.items():
-            value = values.get(host)
-            if value is not None:
-                self._slots_in[domain][value] &= ~bit
-
-    def relabel(self, host: str, values: Mapping[str, str], slots: int) -> bool:
-        """The host is in these domains now; ``slots`` are on it. Whether that is new."""
+    def relabel(self, host: str, values: Mapping[str, str]) -> bool:
+        """The host is in these domains now; whether that is new."""
         if all(known.get(host) == values.get(domain) for domain, known in self._value.items()):
             return False
-        self.remove_slot(slots, host)
         for domain, known in self._value.items():
             known.pop(host, None)
             if domain in values:
                 known[host] = values[domain]
-        self.add_slot(slots, host)
         self._version += 1
         return True
 
@@ -298,15 +276,16 @@ class SeparationIndex:
         index = self._index
         return [index.location(vm), *(index.host_names[index.slot_host(slot)] for slot in index.slots_by_name(vm))]
 
-    def _near(self, hosts: Iterable[str]) -> int:
-        """The slots that are in a domain with any of these hosts."""
-        names = list(hosts)
-        return union(
-            self._slots_in[domain].get(value, 0)
-            for domain, values in self._value.items()
-            for value in {values.get(host) for host in names}
-            if value is not None
-        )
+    def _in_own_domains(self, vm: str) -> NDArray[np.bool_]:
+        """By host number, whether the host is in a domain with the VM's own host or with one of its slots."""
+        index = self._index
+        own = index.hosts(self._own_hosts(vm))
+        found = np.zeros(len(index.host_names), dtype=bool)
+        for domain in self._value:
+            codes = self.codes_of(domain)
+            for code in {int(codes[host]) for host in own} - {-1}:
+                found |= codes == code
+        return found
 
     def codes_of(self, domain: str) -> Ints:
         """By host number, a number for the host's value; -1: it has none."""

@@ -162,8 +162,7 @@ class Greedy:
             return self._clash(vm, missing)
         size = need.size
         room = self.fleet.room(offer.hosts, size.cpu_milli, size.memory_bytes)
-        allowed = np.ones(len(room), dtype=bool)
-        self._exclude(vm.id, offer, allowed)
+        allowed = ~self._barred(vm.id, offer.hosts)
         possible = room & allowed
         if self._one_new_per_host:
             possible &= ~self._new_here(offer.hosts)
@@ -178,22 +177,6 @@ class Greedy:
     def _new_here(self, hosts: Ints) -> NDArray[np.bool_]:
         """For each of these hosts whether it received a new slot in this cycle."""
         return _marked(len(self.fleet.host_names), self._new_on)[hosts]
-
-    def _exclude(self, vm: str, offer: NewHosts, possible: NDArray[np.bool_]) -> None:
-        """Strike out the offered hosts where the VM may not run, or where the rules or separation forbid a new slot."""
-        fleet = self.fleet
-        number = fleet.vm(vm)
-        blocked = fleet.blocked_units(number)
-        limit = fleet.host_limit(number)
-        if limit:
-            possible &= _marked(len(fleet.host_names), limit)[offer.hosts]
-        if fleet.has_units:
-            possible &= ~_marked(len(fleet.unit_names), blocked)[fleet.units_at(offer.hosts)]
-        else:
-            possible[offer.places(blocked)] = False
-        closed = self.separation.closed(vm)
-        if closed is not None:
-            possible &= ~closed[offer.hosts]
 
     def _new_hosts(self, offer_class: str) -> NewHosts | None:
         offer = self._new.get(offer_class)
@@ -227,7 +210,7 @@ class Greedy:
     ) -> Reason:
         """Why no host can take a new slot: each offered host by the first thing that keeps it from holding the slot."""
         everywhere = self._everywhere()
-        own = offer.places([self.fleet.host(vm.host)])
+        own = int(vm.host in offer.names)
         others = [name for place in np.nonzero(~allowed)[0].tolist() if (name := offer.names[place]) != vm.host]
         full = int(np.count_nonzero(allowed & ~room))
         already_new = 0
@@ -242,7 +225,7 @@ class Greedy:
         elif short:
             code = CoverageReason.NO_CAPACITY
         else:
-            code = CoverageReason.REFUSED if offered < total - (0 if len(own) else 1) else CoverageReason.RULES
+            code = CoverageReason.REFUSED if offered < total - (1 - own) else CoverageReason.RULES
         return Reason(
             code,
             {
@@ -251,7 +234,7 @@ class Greedy:
                 "total": total,
                 "offered": offered,
                 "refused": tuple(f"{step}: {count}" for step, count in sorted(offer.rejected.items())),
-                "own": len(own),
+                "own": own,
                 "by_rules": len(others),
                 "example": self._example(vm.id, min(others)) if others else "",
                 "already_new": already_new,

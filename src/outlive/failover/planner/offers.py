@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -88,20 +86,12 @@ class NewHosts:
         self.error = offer.error
         self.hosts: Ints = np.array(index.hosts(offer.hosts), dtype=np.int64)
         self._hashes = hashes
-        self._position = np.full(len(index.host_names), -1, dtype=np.int64)
-        self._position[self.hosts] = np.arange(len(self.hosts))
         first = np.ones(len(self.hosts), dtype=bool)
         if offer.scores:
             scores = np.array(offer.scores)
             first[1:] = scores[1:] != scores[:-1]
         self._starts = np.append(np.nonzero(first)[0], len(self.hosts))
         self._group = np.cumsum(first) - 1
-
-    def places(self, hosts: Iterable[int]) -> Ints:
-        """Places in this offer of those hosts that are in it."""
-        numbers = np.fromiter(hosts, dtype=np.int64)
-        places = self._position[numbers[numbers < len(self._position)]]
-        return places[places >= 0]
 
     def best(self, vm: str, possible: NDArray[np.bool_]) -> int | None:
         """The place of the first possible host; among equal scores the one whose tie key for this VM is least."""

@@ -31,7 +31,7 @@ from outlive.failover.planner.actions import (
 from outlive.failover.planner.assign import result_of
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.planner.packing import layers, pack
-from outlive.failover.planner.selection import Missing, SelectInput, presence, select, serve_all, shortfalls
+from outlive.failover.planner.selection import Missing, SelectInput, presence, select, serve_all
 from outlive.failover.rules import serves
 from outlive.failover.separation import ServerGroup, groups_of
 
@@ -121,7 +121,7 @@ def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> 
 
     def cost(one: PlanResult) -> Any:
         return (
-            shortfalls(claims, one.actions),
+            shortfalls_of(given, one.slots),
             one.failed,
             sum(slot.memory_bytes for slot in one.slots),
             len(one.slots),
@@ -231,8 +231,7 @@ class _Execution:
         self._slots = dict(self._before)
         self._members = {name: dict(slot.members) for name, slot in self._slots.items()}
         self._reuse, self._new = offered(given.reuse), offered(given.new)
-        self.fleet = Fleet.build(self._slots.values(), given.vms, topology=given.topology)
-        self.fleet.separation.take(_groups(given))
+        self.fleet = Fleet.build(self._slots.values(), given.vms, given.required, given.topology)
         self.fleet.set_free(FreeAmounts.of(given.free))
         self._serial = 0
 

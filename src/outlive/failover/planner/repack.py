@@ -16,7 +16,6 @@ from outlive.base.random import Random
 from outlive.failover.fleet import Fleet
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Offer, offered
-from outlive.failover.separation import groups_of
 from outlive.failover.topology import Topology
 
 LUCK: Final = 0.5
@@ -109,13 +108,10 @@ class _Repacking:
     def __init__(self, given: RepackInput) -> None:
         self.moves: list[Move] = []
         self.tries = int(given.effort_s * MEMBERS_A_SECOND)
-        self._left = given.limit
-        """Memberships that may still change."""
+        self._limit = given.limit
         self._vms = {vm.id: vm for vm in given.vms if vm.id in given.classes}
         self._slots = {slot.name: slot for slot in sorted(given.slots, key=lambda slot: slot.name)}
         self.fleet = fleet = Fleet.build(self._slots.values(), given.vms, given.required, given.topology)
-        if given.topology.server_groups:
-            fleet.separation.take(groups_of(given.vms, given.required))
         on = {key: fleet.slots_on(set(fleet.hosts(tuple(hosts)))) for key, hosts in offered(given.reuse).items()}
         self._offered = {vm: on.get(given.classes[vm], 0) for vm in self._vms}
         """VM → the slots on hosts where placement offers it a place, as a bit set."""
@@ -125,6 +121,11 @@ class _Repacking:
         """Unit of failure → the VMs that run there and may move."""
         for vm, view in self._vms.items():
             self._beside.setdefault(fleet.unit_of(fleet.host(view.host)), []).append(vm)
+
+    @property
+    def _changes(self) -> int:
+        """Memberships that change by the moves so far."""
+        return sum(2 if move.joins else 1 for move in self.moves)
 
     def candidates(self, random: Random) -> list[str]:
         """The slots that may be emptied: least upset for what is saved first, with some luck."""
@@ -138,22 +139,20 @@ class _Repacking:
 
     def empty(self, slot: str) -> bool:
         """Move everybody out of the slot, each as soon as it may; or change nothing."""
-        fleet, made, left = self.fleet, len(self.moves), self._left
-        before = self._emptied
+        fleet, before = self.fleet, self._emptied
         self._emptied |= fleet.slot_bit(fleet.slot(slot))
         mark = fleet.savepoint()
         waiting = fleet.members(slot)
         while waiting:
             stuck = [vm for vm in waiting if not (self._leave(vm, slot) or self._displace(vm, slot))]
-            if len(stuck) == len(waiting) or self._left < 0:
+            if len(stuck) == len(waiting) or self._changes > self._limit:
                 break
             waiting = stuck
-        if not waiting and self._left >= 0:
+        if not waiting and self._changes <= self._limit:
             fleet.release(mark)
             return True
         fleet.rollback(mark)
-        del self.moves[made:]
-        self._emptied, self._left = before, left
+        self._emptied = before
         return False
 
     def _leave(self, vm: str, slot: str) -> bool:
@@ -168,8 +167,8 @@ class _Repacking:
             joins = fleet.slot_names[number]
             fleet.join(vm, joins)
         fleet.leave(vm, slot)
-        self._left -= 2 if joins else 1
         self.moves.append(Move(vm=vm, vm_host=self._vms[vm].host, leaves=slot, joins=joins))
+        fleet.on_undo(self.moves.pop)
         return True
 
     def _has_spare(self, vm: str, slot: str) -> bool:
@@ -207,11 +206,9 @@ class _Repacking:
                 tried += 1
                 if tried > DISPLACED:
                     return False
-                mark, made, left = fleet.savepoint(), len(self.moves), self._left
+                mark = fleet.savepoint()
                 if self._leave(other, taken) and self._leave(vm, slot):
                     fleet.release(mark)
                     return True
                 fleet.rollback(mark)
-                del self.moves[made:]
-                self._left = left
         return False

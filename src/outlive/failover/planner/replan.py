@@ -30,7 +30,6 @@ from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Join, Leave, Open, offered, opening
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan, shortfalls_of
 from outlive.failover.rules import may_run_on
-from outlive.failover.separation import groups_of
 from outlive.resources import MEMORY
 
 PASSES: Final = 50
@@ -127,8 +126,6 @@ class _Switching:
         self._actions: list[Action] = []
         self._target = ConflictIndex.build(self._new.values(), given.vms, given.required, given.topology)
         """Where everybody is once all have switched."""
-        if given.topology.server_groups:
-            self._target.separation.take(groups_of(given.vms, given.required))
 
     def result(self, missing: int) -> PlanResult | None:
         """Everything that can be switched is, and the rest is topped up; ``None`` where that is no plan."""

@@ -158,11 +158,11 @@ def serve_all(claims: Sequence[Claim], begin: Callable[[], Greedy]) -> tuple[Gre
         if number is None:
             break
         ways[number] = Way.AT_ONCE
-        best = (*shortfall(groups[number], actions), Way.AT_ONCE)
+        best = (*_shortfall(groups[number], actions), Way.AT_ONCE)
         for way in other_ways[number]:
             says_why = way is Way.ROUNDS  # kept wherever no other way is better
             other, others = _attempt(groups, begin(), {**ways, number: way}, worded=says_why)
-            found = (*shortfall(groups[number], others), way)
+            found = (*_shortfall(groups[number], others), way)
             if found < best:
                 best, greedy, actions, ways[number], worded = found, other, others, way, says_why
     if not worded and any(map(_for_room, actions)):
@@ -196,7 +196,7 @@ def _for_room(action: Action) -> TypeGuard[Fail]:
     return isinstance(action, Fail) and action.reason not in _NOT_FOR_ROOM
 
 
-def shortfall(claims: Sequence[Claim], actions: Sequence[Action]) -> tuple[int, int]:
+def _shortfall(claims: Sequence[Claim], actions: Sequence[Action]) -> tuple[int, int]:
     """VMs that end without any slot, and slots that are missing, of these VMs after these actions."""
     got = dict.fromkeys((claim.vm.id for claim in claims), 0)
     for action in actions:
@@ -204,14 +204,6 @@ def shortfall(claims: Sequence[Claim], actions: Sequence[Action]) -> tuple[int, 
             got[action.vm] += 1
     bare = sum(claim.present + got[claim.vm.id] == 0 for claim in claims)
     return bare, sum(claim.need.needed - got[claim.vm.id] for claim in claims)
-
-
-def shortfalls(claims: Sequence[Claim], actions: Sequence[Action]) -> tuple[tuple[int, int], ...]:
-    """The same by priority, the highest first: the smaller of two is the better outcome."""
-    by_priority: dict[int, list[Claim]] = {}
-    for claim in claims:
-        by_priority.setdefault(claim.priority, []).append(claim)
-    return tuple(shortfall(by_priority[priority], actions) for priority in sorted(by_priority, reverse=True))
 
 
 def _first_failing(

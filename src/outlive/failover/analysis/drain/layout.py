@@ -15,7 +15,7 @@ from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Join, Leave, Offer, new_slot, opening
 from outlive.failover.rules import serves
-from outlive.failover.separation import ANTI_AFFINITY, groups_of
+from outlive.failover.separation import ANTI_AFFINITY
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 from outlive.resources import MEMORY
 
@@ -35,8 +35,6 @@ class Layout:
         """As they were given or opened; who is in them now is known to ``fleet``."""
         ordered = sorted(given.slots, key=lambda slot: slot.name)
         self.fleet = Fleet.build(ordered, given.vms, given.required, given.topology)
-        if given.topology.server_groups:
-            self.fleet.separation.take(groups_of(given.vms, given.required))
         self.fleet.set_free(FreeAmounts.of_resources(given.free))
         self.fleet.savepoint()
         self._given = given
