@@ -1,4 +1,4 @@
-"""One VM's event on the state that upkeep keeps: what changed is taken over, decided about, and its writes taken over.
+"""One VM's event on the cache of the reconciler: what changed is taken over, decided about, and its writes taken over.
 
 The very code that ``outlive up`` runs, decision log and log lines included, without the store and without asking
 placement; the offers of placement are new ones for each event.
@@ -54,7 +54,7 @@ SIZES = (1, 2, 4, 8)
 
 
 class Follower:
-    """The kept state of a fleet, with whoever tells it of changes and carries its answers out."""
+    """The cache of a fleet, with whoever reports changes to it and carries its answers out."""
 
     def __init__(self, cloud: Cloud, result: PlanResult) -> None:
         self.cloud = cloud

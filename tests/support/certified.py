@@ -16,7 +16,6 @@ from outlive.cli.access import all_objects
 from outlive.failover.certificate.certify import CertifyResult, certify, certify_input
 from outlive.failover.certificate.document import Certificate, encode_certificate
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
-from outlive.failover.observation import StoreVMs
 from outlive.failover.planner.plan import plan
 from outlive.failover.reconciler.plan_writes import write_plan
 from outlive.failover.reconciler.writes import SlotWriter
@@ -96,7 +95,7 @@ def planned(objects: Sequence[Resource], using: RoleSettings | None = None, *, s
 
 async def _planned(objects: Sequence[Resource], using: RoleSettings, seed: int) -> list[Resource]:
     store = _store(objects, seed)
-    gathered = await gather(store, StoreVMs(store, SystemClock()), using)
+    gathered = await gather(store, using)
     result = plan(await plan_input(gathered))
     writer = SlotWriter(store, clock=SystemClock(), ids=SeededIds(Random(seed)), creator="test")
     await write_plan(writer, result.actions, gathered.observation.objects)
@@ -112,7 +111,7 @@ def certified(
 
 async def _certified(objects: Sequence[Resource], using: RoleSettings, partial: bool) -> CertifyResult:
     store = _store(objects, 1)
-    gathered = await gather(store, StoreVMs(store, SystemClock()), using)
+    gathered = await gather(store, using)
     return certify(certify_input(gathered, objects, partial=partial))
 
 

@@ -139,7 +139,7 @@ class ScriptedStore:
 
 
 @dataclass(slots=True)
-class Told:
+class Emitted:
     """One event."""
 
     kind: str
@@ -151,18 +151,18 @@ class Told:
 
 
 class EventList:
-    """Keeps events in a list."""
+    """Events in a list."""
 
     def __init__(self) -> None:
-        self.all: list[Told] = []
+        self.all: list[Emitted] = []
 
     def emit(self, regarding: ObjectRef, reason: str, note: str, *, type: str = "Normal", action: str = "") -> None:
-        self.all.append(Told(regarding.kind, regarding.name, reason, note, type, action))
+        self.all.append(Emitted(regarding.kind, regarding.name, reason, note, type, action))
 
     def reasons(self) -> list[str]:
         return [event.reason for event in self.all]
 
-    def of(self, reason: str) -> list[Told]:
+    def of(self, reason: str) -> list[Emitted]:
         return [event for event in self.all if event.reason == reason]
 
 

@@ -13,7 +13,6 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.config import FailoverUpkeepSettings
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.observation import StoreVMs
 from outlive.failover.planner.actions import Open
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.rules import fits, is_vm_eligible_for_reservation
@@ -66,7 +65,7 @@ class SmallCloud:
             clock = LoopClock()
             store = MemoryStore(clock, SeededIds(Random(1)))
             store.load([*given.hypervisors, *given.vms, *given.reservations])
-            return await gather(store, StoreVMs(store, clock), self.settings, k=self.k)
+            return await gather(store, self.settings, k=self.k)
 
         return self.runner.run(look())
 

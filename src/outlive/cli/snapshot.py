@@ -29,7 +29,6 @@ Slots = Annotated[
 
 async def look(access: Access, store: Store, config: Path | None, k: int | None) -> Snapshot:
     """Everything that answers are made from, by the effective settings of this store."""
-    from outlive.failover.observation import StoreVMs
     from outlive.failover.snapshot import gather
     from outlive.recovery.in_flight import in_flight
 
@@ -37,9 +36,10 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
     settings = await settings_for(store, file)
     with progress("reading the cluster"):
         if settings.upkeep.vm_source == "resources":
-            return await gather(store, StoreVMs(store, access.clock), settings, k=k, in_flight=in_flight)
+            return await gather(store, settings, k=k, in_flight=in_flight)
         async with synced_tables(settings) as source:
-            return await gather(store, source, settings, k=k, in_flight=in_flight)
+            listing = await source.list_vms()
+        return await gather(store, settings, listing=listing, k=k, in_flight=in_flight)
 
 
 @asynccontextmanager

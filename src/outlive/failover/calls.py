@@ -1,4 +1,4 @@
-"""What failover asks of placement: where slots may be reused, where a new one fits, whether one still stands.
+"""What failover asks of placement: where slots may be reused, where a new one fits, whether one is still valid.
 
 Two profiles (docs/reference/failover-operation.md#placement-calls): ``general`` names the pipelines that VMs themselves
 use and says by options how they are to behave; ``dedicated`` names three pipelines of failover's own and sends no

@@ -1,7 +1,7 @@
 """The settings of failover: two sections, ``failover`` and ``failoverUpkeep``.
 
 ``FailoverConfig`` is the section that operators of the reference already know: the same keys, the same rules for
-filling what is absent (docs/reference/failover-operation.md#configuration-keys). What only Outlive has stands apart in
+filling what is absent (docs/reference/failover-operation.md#configuration-keys). What only Outlive has is apart in
 ``FailoverUpkeepSettings``, so that a configuration of the reference loads here as it is, and an unknown key in it is
 an error there and here. Durations stay text until they are read through the ``…_s`` properties, which are seconds.
 """
@@ -105,7 +105,7 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         """The same with absent values filled.
 
         Empty text, a zero duration, null and 0 for ``maxVMsToProcess`` count as absent; the nullable numbers keep an
-        explicit 0. A short pause of zero is kept, and an absent one-per-host limit means true.
+        explicit 0. A short pause of zero stays, and an absent one-per-host limit means true.
         """
         requirements = self.flavor_failover_requirements
         one_each = self.limit_one_new_reservation_per_hypervisor

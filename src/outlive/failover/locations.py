@@ -81,7 +81,7 @@ def is_due(vm: VmView) -> bool:
 
 
 class Locations:
-    """Which host reports which VMs, kept current host by host, and where a VM therefore is."""
+    """Which host reports which VMs, host by host, and where a VM therefore is."""
 
     def __init__(self, *, trust_hosts: bool) -> None:
         self._trust_hosts = trust_hosts

@@ -68,7 +68,6 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     held: tuple[str, ...] = ()
     """The hosts that may run it, where its own document says so and names its host among them: what any other host
     reports of it is of the past."""
-    age_s: float = 0.0
 
 
 class SlotView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

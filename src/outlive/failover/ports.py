@@ -43,7 +43,7 @@ class PlacementPort(Protocol):
         ...
 
     def likeness(self, call: Call) -> Hashable | None:
-        """A key: calls with the same one have the same answer at the same moment. ``None``: that cannot be told."""
+        """A key: calls with the same one have the same answer at the same moment. ``None``: nobody knows."""
         ...
 
 

@@ -88,7 +88,7 @@ class OverbookedHosts:
     """Which slots have no room: on a host that holds more than it has, as many as are too much.
 
     A host may be sent VMs without regard to slots: by a user who creates or moves one there, or because it boots and
-    takes back what it had. VMs go before promises, so slots give way then.
+    starts what it had. VMs go before promises, so slots give way then.
     """
 
     def __init__(

@@ -13,27 +13,47 @@ import msgspec
 from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, coverage
 from outlive.failover.calls import Caller, pins_projects
 from outlive.failover.config import FailoverSettings
-from outlive.failover.model import SlotView, VmView
-from outlive.failover.observation import Observation, flavor_groups, observe
+from outlive.failover.locations import OnHypervisors, merge
+from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.offers import InProcessPlacement, Offers, claim_of, free_capacity, gather_offers
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.greedy import failure
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import RepackInput
 from outlive.failover.planner.selection import SelectInput, select
-from outlive.failover.ports import PlacementPort, VMSource
+from outlive.failover.ports import PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
-from outlive.failover.slots import too_much
+from outlive.failover.slots import SLOT_SELECTOR, as_it_stands, slot_view, too_much, unschedulable_hosts
 from outlive.failover.topology import Topology
+from outlive.failover.vms import VmList, host_view, list_resources, names_on
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import Options, PlacementRequest
-from outlive.resources import Hypervisor, Pipeline, Reservation, VirtualMachine
+from outlive.resources import FlavorGroup, Hypervisor, Pipeline, Reservation, VirtualMachine
 from outlive.resources.reasons import Reason, reason
 from outlive.store import Store, list_all
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """One look."""
+
+    hypervisors: tuple[Hypervisor, ...] = ()
+    hosts: tuple[HostView, ...] = ()
+    vms: tuple[VmView, ...] = ()
+    """Those whose location is known; of the others ``merged.unplaced`` says why it is not."""
+    slots: tuple[SlotView, ...] = ()
+    objects: dict[str, Reservation] = {}
+    """Slot name → the object that its view was made from, which is what a write replaces."""
+    listing: VmList = VmList()
+    merged: OnHypervisors = OnHypervisors()
+
+    @property
+    def closed(self) -> dict[str, str]:
+        """Host on which no slot can be used → why not; of unknown hosts those that slots are on."""
+        return unschedulable_hosts(self.hosts, self.slots)
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,14 +115,18 @@ InFlight = Callable[[VirtualMachine, Callable[[str], Hypervisor | None], Sequenc
 
 async def gather(
     store: Store,
-    source: VMSource,
     settings: FailoverSettings,
     *,
+    listing: VmList | None = None,
     k: int | None = None,
     in_flight: InFlight = lambda vm, host, slots: (),
 ) -> Snapshot:
-    """Read everything that a plan or a coverage is made from. ``k`` replaces the required slots of every VM."""
-    observation = await observe(store, source, trust_hosts=settings.failover.trust_hypervisor_location)
+    """Read everything that a plan or a coverage is made from.
+
+    Reading is all or nothing, but not of one moment. ``listing``: the VMs, where they are not our own objects. ``k``
+    replaces the required slots of every VM.
+    """
+    observation = await _observe(store, listing, trust_hosts=settings.failover.trust_hypervisor_location)
     demands = Demands(settings.failover.requirements, settings.protection, everybody=k)
     unplaced = tuple(
         msgspec.structs.replace(vm, host_limit=("",))
@@ -111,7 +135,7 @@ async def gather(
     )
     demanded = demands.among((*observation.vms, *unplaced))
     grouped = settings.failover.use_flavor_group_resources
-    groups = groups_by_flavor(await flavor_groups(store)) if grouped else None
+    groups = groups_by_flavor([one.spec async for one in list_all(store, FlavorGroup)]) if grouped else None
     sizes = {vm.id: enough_for(vm, resolve_size(vm, groups)) for vm in observation.vms}
     fleet = Fleet(settings.scheduler)
     for host in observation.hypervisors:
@@ -133,6 +157,27 @@ async def gather(
         engine=Engine(fleet, pipelines),
         settings=settings,
         topology=settings.topology_choice.of(observation.hosts),
+    )
+
+
+async def _observe(store: Store, listing: VmList | None, *, trust_hosts: bool) -> Observation:
+    hosts = tuple([host async for host in list_all(store, Hypervisor)])
+    slots = [slot async for slot in list_all(store, Reservation, selector=SLOT_SELECTOR)]
+    if listing is None:
+        listing = list_resources([vm async for vm in list_all(store, VirtualMachine)])
+    views = tuple(map(host_view, hosts))
+    names = {vm: name for host in hosts for vm, name in names_on(host).items()}
+    merged = merge(listing.vms, views, trust_hosts=trust_hosts, names=names)
+    written = tuple(map(slot_view, slots))
+    closed = unschedulable_hosts(views, written)
+    return Observation(
+        hypervisors=hosts,
+        hosts=views,
+        vms=merged.vms,
+        slots=tuple(as_it_stands(slot, closed) for slot in written),
+        objects={slot.name: slot for slot in slots},
+        listing=listing,
+        merged=merged,
     )
 
 

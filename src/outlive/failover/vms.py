@@ -155,15 +155,15 @@ def _instant(text: str) -> float:
         return 0.0
 
 
-def vm_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView | None:
+def vm_of_resource(vm: VirtualMachine) -> VmView | None:
     """Our own object as a view; ``None`` while it is assigned to no host."""
-    view = view_of_resource(vm, now=now)
+    view = view_of_resource(vm)
     return view if view.host else None
 
 
-def view_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView:
+def view_of_resource(vm: VirtualMachine) -> VmView:
     """Our own object as a view, with an empty host while it is assigned to none."""
-    spec, observed, host = vm.spec, vm.status.observed_at, _place(vm)
+    spec, host = vm.spec, _place(vm)
     created = vm.metadata.creation_timestamp
     return VmView(
         id=vm.name,
@@ -189,7 +189,6 @@ def view_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView:
         due=spec.power_state == "running" and vm.status.phase in DUE_PHASES,
         stopped=spec.power_state != "running",
         held=_held(vm, host),
-        age_s=max(0.0, now - observed.timestamp()) if observed and now else 0.0,
     )
 
 
@@ -207,9 +206,9 @@ def _held(vm: VirtualMachine, place: str) -> tuple[str, ...]:
     return tuple(sorted(hosts)) if place in hosts else ()
 
 
-def list_resources(vms: Iterable[VirtualMachine], *, now: float = 0.0) -> VmList:
+def list_resources(vms: Iterable[VirtualMachine]) -> VmList:
     """All our own VMs that are assigned to a host, by name."""
-    views = [vm_of_resource(vm, now=now) for vm in sorted(vms, key=lambda v: v.name)]
+    views = [vm_of_resource(vm) for vm in sorted(vms, key=lambda v: v.name)]
     found = tuple(view for view in views if view is not None)
     return VmList(vms=found, without_host=len(views) - len(found))
 
@@ -227,6 +226,11 @@ def host_view(host: Hypervisor) -> HostView:
         closed=bool(why),
         unschedulable=why,
     )
+
+
+def names_on(host: Hypervisor) -> dict[str, str]:
+    """Active VM → what its host calls it."""
+    return {one.id: one.name for one in host.status.instances if one.active and one.name}
 
 
 def failure_domains(host: Hypervisor) -> dict[str, str]:

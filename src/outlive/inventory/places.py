@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from outlive.failover.calls import Caller, forced_hosts, pipeline_for, placement_class
-from outlive.failover.model import VmView
 from outlive.failover.sizing import ResolvedSize
+from outlive.failover.vms import view_of_resource
 from outlive.inventory.check import Existing
 from outlive.inventory.plan import ImportPlan, after
 from outlive.placement.engine import Engine
@@ -82,7 +82,7 @@ def in_order(vms: Iterable[VirtualMachine]) -> list[VirtualMachine]:
 
 def creation_request(vm: VirtualMachine) -> PlacementRequest:
     """What Nova would ask on creating the VM."""
-    view = _view(vm)
+    view = view_of_resource(vm)
     specs = Caller().extra_specs(view)
     return PlacementRequest(
         resource_id=vm.name,
@@ -97,25 +97,13 @@ def creation_request(vm: VirtualMachine) -> PlacementRequest:
     )
 
 
-def _view(vm: VirtualMachine) -> VmView:
-    return VmView(
-        id=vm.name,
-        host="",
-        zone=vm.spec.zone,
-        project=vm.spec.project,
-        flavor=vm.spec.flavor,
-        host_limit=tuple(sorted(set(vm.spec.host_limit))),
-        extra_specs=vm.spec.extra_specs,
-    )
-
-
 def _land(engine: Engine, vm: VirtualMachine, hopeless: dict[str, str]) -> tuple[str, str]:
     """The best host, or the reason why there is none."""
     amounts = vm.spec.resources
     size = ResolvedSize(
         flavor_name=repr(amounts.wire()), group_name="", cpu_milli=amounts.cpu_milli, memory_bytes=amounts.memory_bytes
     )
-    key = placement_class(_view(vm), size, with_project=True)
+    key = placement_class(view_of_resource(vm), size, with_project=True)
     if key in hopeless:
         return "", hopeless[key]
     request = creation_request(vm)

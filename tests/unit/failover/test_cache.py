@@ -97,7 +97,7 @@ def whole(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Follower:
-    """Changes a small world, tells a kept state of every change, and can build another one from scratch."""
+    """Changes a small world, reports every change to a cache, and can build another one from scratch."""
 
     def __init__(self, *, trust: bool, choice: TopologyChoice = TopologyChoice()) -> None:
         self.trust = trust
@@ -105,7 +105,7 @@ class Follower:
         self.hosts: dict[str, Hypervisor] = {}
         self.vms: dict[str, VmView] = {}
         self.slots: dict[str, Reservation] = {}
-        self.kept = self.empty()
+        self.cache = self.empty()
 
     def empty(self) -> FleetCache:
         shown: Any = [Shown(self.hosts), Shown(self.slots), Shown({}), Shown({})]
@@ -131,25 +131,25 @@ class Follower:
                 active = random.sample(VMS, random.randrange(6))
                 rack = random.choice(["", "r1", "r2", "r3"]) if self.choice.domains else ""
                 self.hosts[name] = host(name, *active, rack=rack)
-                self.kept.put_host(name, self.hosts[name])
+                self.cache.put_host(name, self.hosts[name])
             case 2:
                 name = random.choice(HOSTS)
                 self.hosts.pop(name, None)
-                self.kept.put_host(name, None)
+                self.cache.put_host(name, None)
             case 3 | 4:
                 name = random.choice(VMS)
                 flavor, cpu = random.choice(["f0", "f1", "f2"]), random.choice([500, 1000, 2000])
                 group = random.choice(["", "g1", "g2"])
                 self.vms[name] = vm(name, random.choice(HOSTS), flavor=flavor, cpu=cpu, group=group)
-                self.kept.put_vm(name, self.vms[name])
+                self.cache.put_vm(name, self.vms[name])
             case 5:
                 name = random.choice(VMS)
                 self.vms.pop(name, None)
-                self.kept.put_vm(name, None)
+                self.cache.put_vm(name, None)
             case 6:
                 name = random.choice(SLOTS)
                 self.slots.pop(name, None)
-                self.kept.put_slot(name, None)
+                self.cache.put_slot(name, None)
             case _:
                 name = random.choice(SLOTS)
                 members = {one: self.recorded(one, random) for one in random.sample(VMS, random.randrange(4))}
@@ -160,33 +160,33 @@ class Follower:
                     ready=random.random() < 0.8,
                     cpu=random.choice([1000, 2000]),
                 )
-                self.kept.put_slot(name, self.slots[name])
+                self.cache.put_slot(name, self.slots[name])
 
     def settle(self) -> None:
         """Every slot loses the members that are nowhere."""
         for name, old in sorted(self.slots.items()):
             failover = old.status.failover_reservation
-            members = {vm: on for vm, on in failover.allocations.items() if vm in self.kept.vms} if failover else {}
+            members = {vm: on for vm, on in failover.allocations.items() if vm in self.cache.vms} if failover else {}
             ready = old.status.conditions[0].status == "True"
             self.slots[name] = slot(name, old.status.host, members, ready=ready, cpu=old.spec.resources.cpu_milli)
-            self.kept.put_slot(name, self.slots[name])
+            self.cache.put_slot(name, self.slots[name])
 
     def recorded(self, name: str, random: Random) -> str:
-        located = self.kept.vms.get(name)
+        located = self.cache.vms.get(name)
         return located.host if located is not None and random.random() < 0.8 else random.choice(HOSTS)
 
     def audit(self) -> list[str]:
-        return whole(self.kept.compare())
+        return whole(self.cache.compare())
 
 
 def check_equal(world: Follower) -> None:
-    kept, fresh = world.kept, world.rebuilt()
-    assert kept.vms == fresh.vms
-    assert kept.slots == fresh.slots
-    located = sorted(kept.vms)
-    assert {v: kept.index.misses(v) for v in located} == {v: fresh.index.misses(v) for v in located}
-    assert {v: kept.counting(kept.vms[v]) for v in located} == {v: fresh.counting(fresh.vms[v]) for v in located}
-    assert {v: kept.index.location(v) for v in located} == {v: fresh.index.location(v) for v in located}
+    cache, fresh = world.cache, world.rebuilt()
+    assert cache.vms == fresh.vms
+    assert cache.slots == fresh.slots
+    located = sorted(cache.vms)
+    assert {v: cache.index.misses(v) for v in located} == {v: fresh.index.misses(v) for v in located}
+    assert {v: cache.counting(cache.vms[v]) for v in located} == {v: fresh.counting(fresh.vms[v]) for v in located}
+    assert {v: cache.index.location(v) for v in located} == {v: fresh.index.location(v) for v in located}
     assert world.audit() == []
     check_rules(world)
 
@@ -194,22 +194,22 @@ def check_equal(world: Follower) -> None:
 def check_rules(world: Follower) -> None:
     """Counters and separation, once nobody is in a slot of whom only the slot knows: those have no one location."""
     world.settle()
-    kept, fresh = world.kept, world.rebuilt()
-    names = sorted(kept.index.names)
+    cache, fresh = world.cache, world.rebuilt()
+    names = sorted(cache.index.names)
     assert names == sorted(fresh.index.names)
-    for state in (kept, fresh):
+    for state in (cache, fresh):
         state.index.hosts(HOSTS)
     for name in names:
-        assert kept.index.blocked(name) == fresh.index.blocked(name)
-        assert kept.index.crowded(name) == fresh.index.crowded(name)
-        assert kept.index.eligible_slots(name) == fresh.index.eligible_slots(name)
-        assert kept.index.separation.group(name) == fresh.index.separation.group(name)
-        assert {h: kept.index.separation.allows(name, h) for h in HOSTS} == {
+        assert cache.index.blocked(name) == fresh.index.blocked(name)
+        assert cache.index.crowded(name) == fresh.index.crowded(name)
+        assert cache.index.eligible_slots(name) == fresh.index.eligible_slots(name)
+        assert cache.index.separation.group(name) == fresh.index.separation.group(name)
+        assert {h: cache.index.separation.allows(name, h) for h in HOSTS} == {
             h: fresh.index.separation.allows(name, h) for h in HOSTS
         }
-        assert joinable(kept, name) == joinable(fresh, name)
-    assert kept.index.faulty() == fresh.index.faulty()
-    assert kept.topology() == fresh.topology()
+        assert joinable(cache, name) == joinable(fresh, name)
+    assert cache.index.faulty() == fresh.index.faulty()
+    assert cache.topology() == fresh.topology()
     assert world.audit() == []
 
 
@@ -253,22 +253,22 @@ def small() -> Follower:
     world = Follower(trust=True)
     for name, active in (("h1", ["v1"]), ("h2", ["v2"]), ("h3", [])):
         world.hosts[name] = host(name, *active)
-        world.kept.put_host(name, world.hosts[name])
+        world.cache.put_host(name, world.hosts[name])
     for name, on in (("v1", "h1"), ("v2", "h2")):
         world.vms[name] = vm(name, on)
-        world.kept.put_vm(name, world.vms[name])
+        world.cache.put_vm(name, world.vms[name])
     world.slots["s1"] = slot("s1", "h3", {"v1": "h1", "v2": "h2"})
-    world.kept.put_slot("s1", world.slots["s1"])
-    world.kept.take_dirty()
+    world.cache.put_slot("s1", world.slots["s1"])
+    world.cache.take_dirty()
     return world
 
 
 def test_an_audit_names_what_is_wrong():
     world = small()
     assert world.audit() == []
-    world.kept.index.leave("v1", "s1")
+    world.cache.index.leave("v1", "s1")
     assert world.audit() == ["slot s1"]
-    whole(world.kept.rebuild())
+    whole(world.cache.rebuild())
     assert world.audit() == []
     world.slots["s2"] = slot("s2", "h3", {})
     assert world.audit() == ["slot s2"]
@@ -278,76 +278,76 @@ def test_an_audit_names_what_is_wrong():
     del world.hosts["h1"]
     assert world.audit() == ["host h1"]
     world.hosts["h1"] = host("h1", "v1")
-    world.kept.vms["v1"] = vm("v1", "h9")
+    world.cache.vms["v1"] = vm("v1", "h9")
     assert world.audit() == ["VM v1"]
 
 
 def test_an_audit_of_many_goes_round():
     world = Follower(trust=True)
     world.hosts["h1"] = host("h1")
-    world.kept.put_host("h1", world.hosts["h1"])
+    world.cache.put_host("h1", world.hosts["h1"])
     for number in range(3 * COMPARED):
         world.slots[f"s{number}"] = slot(f"s{number}", "h1", {f"w{number}": "h2"})
-        world.kept.put_slot(f"s{number}", world.slots[f"s{number}"])
-    world.kept.index.leave("w0", "s0")
+        world.cache.put_slot(f"s{number}", world.slots[f"s{number}"])
+    world.cache.index.leave("w0", "s0")
     assert [difference for _ in range(3) for difference in world.audit()] == ["slot s0"]
 
 
 def test_a_stopped_vm_is_misplaced_and_one_that_a_host_reports_is_not():
     world = small()
-    world.kept.put_host("h1", host("h1"))
-    assert world.kept.take_dirty() == ["v1"]
-    assert world.kept.misplaced("v1")
-    world.kept.put_host("h1", host("h1", "v1"))
-    assert not world.kept.misplaced("v1")
-    world.kept.put_vm("v1", None)
-    assert not world.kept.misplaced("v1"), "the source lost it, but a host still runs it"
-    world.kept.put_host("h1", None)
-    assert world.kept.misplaced("v1")
+    world.cache.put_host("h1", host("h1"))
+    assert world.cache.take_dirty() == ["v1"]
+    assert world.cache.misplaced("v1")
+    world.cache.put_host("h1", host("h1", "v1"))
+    assert not world.cache.misplaced("v1")
+    world.cache.put_vm("v1", None)
+    assert not world.cache.misplaced("v1"), "the source lost it, but a host still runs it"
+    world.cache.put_host("h1", None)
+    assert world.cache.misplaced("v1")
 
 
 def test_a_moved_vm_is_misplaced():
     world = small()
-    world.kept.put_host("h1", host("h1"))
-    world.kept.put_host("h4", host("h4", "v1"))
-    assert world.kept.misplaced("v1")
+    world.cache.put_host("h1", host("h1"))
+    world.cache.put_host("h4", host("h4", "v1"))
+    assert world.cache.misplaced("v1")
 
 
 def test_a_vm_that_a_host_reports_and_the_source_does_not_know_is_a_stranger():
     world = small()
-    world.kept.put_host("h3", host("h3", "x"))
-    assert world.kept.strangers == {"x"}
-    world.kept.put_vm("x", vm("x", "h3"))
-    assert world.kept.strangers == set()
-    assert world.kept.index.misses("x") == 2
+    world.cache.put_host("h3", host("h3", "x"))
+    assert world.cache.strangers == {"x"}
+    world.cache.put_vm("x", vm("x", "h3"))
+    assert world.cache.strangers == set()
+    assert world.cache.index.misses("x") == 2
 
 
 def test_a_listing_of_the_source_is_taken_over_and_calls_for_no_reaction():
     """The cycle that asked for it looks at everybody itself, within its own limits."""
     world = small()
-    whole(world.kept.put_listing(world.vms.values()))
+    whole(world.cache.put_listing(world.vms.values()))
     changed = msgspec.structs.replace(world.vms["v2"], flavor="f0")
-    whole(world.kept.put_listing([changed], but={"v1"}))
-    assert set(world.kept.vms) == {"v1", "v2"}
-    whole(world.kept.put_listing([changed]))
-    assert set(world.kept.vms) == {"v2"}
-    assert world.kept.index.misses("v2") == 0
-    assert world.kept.take_dirty() == []
+    whole(world.cache.put_listing([changed], but={"v1"}))
+    assert set(world.cache.vms) == {"v1", "v2"}
+    whole(world.cache.put_listing([changed]))
+    assert set(world.cache.vms) == {"v2"}
+    assert world.cache.index.misses("v2") == 0
+    assert world.cache.take_dirty() == []
 
 
 def test_a_slot_that_is_not_ready_or_too_small_counts_for_nobody():
     world = small()
-    assert world.kept.counting(world.kept.vms["v1"])[0] == ["s1"]
-    world.kept.put_slot("s1", slot("s1", "h3", {"v1": "h1", "v2": "h2"}, ready=False))
-    assert world.kept.counting(world.kept.vms["v1"])[0] == []
-    assert world.kept.index.misses("v1") == 2
-    world.kept.put_slot("s1", slot("s1", "h3", {"v1": "h1", "v2": "h2"}, cpu=500))
-    assert world.kept.index.misses("v1") == 2
+    assert world.cache.counting(world.cache.vms["v1"])[0] == ["s1"]
+    world.cache.put_slot("s1", slot("s1", "h3", {"v1": "h1", "v2": "h2"}, ready=False))
+    assert world.cache.counting(world.cache.vms["v1"])[0] == []
+    assert world.cache.index.misses("v1") == 2
+    world.cache.put_slot("s1", slot("s1", "h3", {"v1": "h1", "v2": "h2"}, cpu=500))
+    assert world.cache.index.misses("v1") == 2
 
 
 def test_reservations_of_other_types_are_overlooked():
     world = small()
     unlabelled = slot("s2", "h3", {"v1": "h1"})
     unlabelled = msgspec.structs.replace(unlabelled, metadata=ObjectMeta(name="s2"))
-    world.kept.put_slot("s2", unlabelled)
-    assert "s2" not in world.kept.slots
+    world.cache.put_slot("s2", unlabelled)
+    assert "s2" not in world.cache.slots

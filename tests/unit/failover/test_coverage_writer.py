@@ -20,11 +20,11 @@ NO = CoverageStatus(required=1, covered=False, reason="no-capacity", host="h1")
 class Restorable:
     """A store that is replaced by an older one."""
 
-    def __init__(self, kept: MemoryStore) -> None:
-        self.kept = kept
+    def __init__(self, now: MemoryStore) -> None:
+        self.now = now
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.kept, name)
+        return getattr(self.now, name)
 
 
 def test_who_leads_again_tells_what_another_leader_told_otherwise():
@@ -61,9 +61,9 @@ def test_what_a_restored_store_says_otherwise_is_told_again_at_once():
         past, present = MemoryStore(clock, SeededIds(Random(1))), MemoryStore(clock, SeededIds(Random(2)))
         await CoverageWriter(past, clock).publish({"v": YES, "gone": YES})
         store = Restorable(present)
-        writer = CoverageWriter(cast("Store", store), clock, store_is=lambda: store.kept.incarnation)
+        writer = CoverageWriter(cast("Store", store), clock, store_is=lambda: store.now.incarnation)
         await writer.publish({"v": NO})
-        store.kept = past
+        store.now = past
         assert await writer.publish({"v": NO}) == 0
         assert not (await past.get(Coverage, "v")).status.covered
         assert await writer.published() == ("gone", "v")

@@ -58,12 +58,12 @@ def test_large_decisions_are_computed_elsewhere_with_the_same_answer(monkeypatch
         return computer.names, set(covered.values()), {use.name for use in cloud.decisions.uses()}
 
     monkeypatch.setattr(decider, "INLINE_OBJECTS", -1)
-    names, covered, kept = run(story(1))
+    names, covered, used = run(story(1))
     assert names == ["failover.clean", "failover.select"], "few VMs are decided about on the living index"
-    assert (covered, kept) == ({True}, {*names, "failover.assign"})
-    names, covered, kept = run(story(PASS_VMS + 1))
+    assert (covered, used) == ({True}, {*names, "failover.assign"})
+    names, covered, used = run(story(PASS_VMS + 1))
     assert names == ["failover.clean", "failover.select", "failover.plan"]
-    assert (covered, kept) == ({True}, set(names))
+    assert (covered, used) == ({True}, set(names))
 
 
 def test_a_computer_that_fails_ends_the_cycle_and_is_counted(monkeypatch: pytest.MonkeyPatch):

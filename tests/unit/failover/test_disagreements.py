@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import structlog
 
-from outlive.failover.locations import merge
+from outlive.failover.locations import OnHypervisors, merge
 from outlive.failover.model import HostView
-from outlive.failover.observation import Observation
 from outlive.failover.report.reporter import NAMED_IN_A_CYCLE, disagreements, log_disagreements
 from outlive.failover.vms import FlavorRow, ServerRow, VmList, join_rows
 
 
-def seen(listing: VmList, *hosts: HostView, trust: bool = False, names: dict[str, str] | None = None) -> Observation:
-    return Observation(listing=listing, merged=merge(listing.vms, hosts, trust_hosts=trust, names=names))
+def seen(
+    listing: VmList, *hosts: HostView, trust: bool = False, names: dict[str, str] | None = None
+) -> tuple[VmList, OnHypervisors]:
+    return listing, merge(listing.vms, hosts, trust_hosts=trust, names=names)
 
 
-def logged(observation: Observation) -> list[dict[str, object]]:
+def logged(observation: tuple[VmList, OnHypervisors]) -> list[dict[str, object]]:
     with structlog.testing.capture_logs() as entries:
-        log_disagreements(observation)
+        log_disagreements(*observation)
     return [dict(entry) for entry in entries]
 
 
@@ -39,7 +40,7 @@ def test_many_strangers_are_named_up_to_a_limit_and_counted_in_full():
     entries = logged(observation)
     assert len(events(entries, "vm.not_in_source")) == NAMED_IN_A_CYCLE
     assert events(entries, "vms.disagree")[0]["not_in_source"] == 100
-    assert disagreements(observation)["not-in-source"] == 100
+    assert disagreements(*observation)["not-in-source"] == 100
 
 
 def test_a_vm_on_two_hosts_is_named_with_the_second():
@@ -53,7 +54,7 @@ def test_the_three_reasons_for_dropping_a_vm_are_counted():
     observation = seen(listing, HostView(name="h1", active=("v1", "v3")), HostView(name="h2"))
     (told,) = events(logged(observation), "vms.not_confirmed")
     assert (told["unknown_hypervisor"], told["another_hypervisor"], told["nowhere"]) == (1, 1, 1)
-    counted = disagreements(observation)
+    counted = disagreements(*observation)
     assert [counted[kind] for kind in ("on-unknown-hypervisor", "on-another-hypervisor", "listed-nowhere")] == [1, 1, 1]
 
 
@@ -75,4 +76,4 @@ def test_where_everything_agrees_nothing_is_logged():
     listing = join_rows([ServerRow(id="a", host="h1", flavor_name="f")], [FlavorRow(name="f", vcpus=1, ram_mib=1)])
     observation = seen(listing, HostView(name="h1", active=("a",)))
     assert logged(observation) == []
-    assert not any(disagreements(observation).values())
+    assert not any(disagreements(*observation).values())

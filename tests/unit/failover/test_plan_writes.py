@@ -15,7 +15,6 @@ from outlive.base.random import Random
 from outlive.failover.analysis.coverage import CoverageInput, assess_state
 from outlive.failover.certificate.certify import without_room
 from outlive.failover.check import CheckInput, check
-from outlive.failover.observation import StoreVMs
 from outlive.failover.planner.plan import plan
 from outlive.failover.planner.repack import repack
 from outlive.failover.reconciler.plan_writes import actions_of, write_plan
@@ -72,7 +71,7 @@ class Watched(MemoryStore):
 
 
 async def look(store: MemoryStore, using: RoleSettings) -> Snapshot:
-    return await gather(store, StoreVMs(store, SystemClock()), using, in_flight=in_flight)
+    return await gather(store, using, in_flight=in_flight)
 
 
 def judged(gathered: Snapshot, reservations: tuple[Reservation, ...]) -> dict[str, int]:

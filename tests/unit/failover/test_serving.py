@@ -174,7 +174,7 @@ class World:
             self.state.put_slot(name, self.slots.get(name))
 
     def replays(self) -> int:
-        """Every assignment that was kept gives the same answer again; how many there were."""
+        """Every assignment that was recorded gives the same answer again; how many there were."""
         uses = [use for use in self.log.uses("failover.assign") if use.changed or not use.empty]
         for use in uses:
             again = assign(decode_as(AssignInput, use.input or b""))
@@ -270,7 +270,7 @@ def test_vms_of_one_pass_share_the_slots_that_it_opens() -> None:
     assert world.replays() == 3
 
 
-def test_who_got_nothing_is_kept_once_a_class_with_everything_that_the_reason_rests_on() -> None:
+def test_who_got_nothing_is_recorded_once_a_class_with_everything_that_the_reason_rests_on() -> None:
     world = World()
     for number in range(3):
         world.place(f"v{number}", HOSTS[number])

@@ -65,10 +65,10 @@ def test_what_a_dead_host_reported_last_does_not_hide_a_vm_that_is_due_elsewhere
 def test_what_a_host_reports_that_may_not_run_a_vm_does_not_hide_where_it_is_due():
     there = [*HOSTS, host("h3", "m")]
     due = VmView(id="m", host="h1", source="resource", status="start", due=True)
-    for held, kept in (((), False), (("h1",), True), (("h1", "h3"), False)):
+    for held, counts in (((), False), (("h1",), True), (("h1", "h3"), False)):
         one = msgspec.structs.replace(due, held=held)
-        assert merge([one], there, trust_hosts=False).vms == ((one,) if kept else ())
-        assert (locate(one, "h3", on_own_host=False, trust_hosts=False) == one) is kept
+        assert merge([one], there, trust_hosts=False).vms == ((one,) if counts else ())
+        assert (locate(one, "h3", on_own_host=False, trust_hosts=False) == one) is counts
     down = msgspec.structs.replace(due, held=("h1",), due=False)
     assert locate(down, "h3", on_own_host=False, trust_hosts=False) is None
 

@@ -124,8 +124,8 @@ def test_pruning_takes_only_what_an_import_made() -> None:
     wanted = check_inventory(inventory(host("a1"), vm("v")), existing, ImportOptions(prune=True))
     assert wanted.gone.hosts == {"old"}
     assert wanted.gone.vms == {"gone"}
-    kept = check_inventory(inventory(host("a1"), vm("v")), existing, ImportOptions())
-    assert not kept.gone.hosts | kept.gone.vms
+    unpruned = check_inventory(inventory(host("a1"), vm("v")), existing, ImportOptions())
+    assert not unpruned.gone.hosts | unpruned.gone.vms
 
 
 def test_pruning_leaves_alone_what_the_source_does_not_list() -> None:

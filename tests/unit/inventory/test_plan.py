@@ -162,11 +162,11 @@ def test_two_flavors_of_one_dns_name_are_told_apart() -> None:
 
 def test_repeating_an_import_writes_nothing() -> None:
     async def scene() -> tuple[ImportPlan, ImportPlan]:
-        kept = store()
+        there = store()
         inventory = source([host("a", zone="z"), host("b")], [vm("v", "a"), vm("w", "b", phase="ACTIVE")])
-        first = planned(inventory, await read_existing(kept))
-        await apply_import(kept, first)
-        return first, planned(inventory, await read_existing(kept), now=LATER)
+        first = planned(inventory, await read_existing(there))
+        await apply_import(there, first)
+        return first, planned(inventory, await read_existing(there), now=LATER)
 
     first, second = run(scene())
     assert len(first.writes) == 5
@@ -176,10 +176,10 @@ def test_repeating_an_import_writes_nothing() -> None:
 
 def test_only_what_changed_is_written() -> None:
     async def scene() -> ImportPlan:
-        kept = store()
-        await apply_import(kept, planned(source([host("a"), host("b")], [vm("v", "a"), vm("w", "a")])))
+        there = store()
+        await apply_import(there, planned(source([host("a"), host("b")], [vm("v", "a"), vm("w", "a")])))
         return planned(
-            source([host("a"), host("b")], [vm("v", "a"), vm("w", "b")]), await read_existing(kept), now=LATER
+            source([host("a"), host("b")], [vm("v", "a"), vm("w", "b")]), await read_existing(there), now=LATER
         )
 
     plan = run(scene())
@@ -192,14 +192,14 @@ def test_only_what_changed_is_written() -> None:
 
 def test_what_operators_set_survives_an_import() -> None:
     async def scene() -> Hypervisor:
-        kept = store()
-        await apply_import(kept, planned(source([host("a")], [])))
-        old = await kept.get(Hypervisor, "a")
+        there = store()
+        await apply_import(there, planned(source([host("a")], [])))
+        old = await there.get(Hypervisor, "a")
         labelled = msgspec.structs.replace(old.metadata, labels={**old.metadata.labels, "team": "blue"})
         spec = HypervisorSpec(maintenance="manual", custom_traits=("CUSTOM_X",))
-        await kept.replace(msgspec.structs.replace(old, metadata=labelled, spec=spec))
-        await apply_import(kept, planned(source([host("a", zone="z2")], []), await read_existing(kept)))
-        return await kept.get(Hypervisor, "a")
+        await there.replace(msgspec.structs.replace(old, metadata=labelled, spec=spec))
+        await apply_import(there, planned(source([host("a", zone="z2")], []), await read_existing(there)))
+        return await there.get(Hypervisor, "a")
 
     after = run(scene())
     assert after.spec.maintenance == "manual"
@@ -209,9 +209,9 @@ def test_what_operators_set_survives_an_import() -> None:
 
 def test_a_vm_that_leaves_its_host_loses_the_label_after_the_assignment() -> None:
     async def scene() -> ImportPlan:
-        kept = store()
-        await apply_import(kept, planned(source([host("a")], [vm("v", "a")])))
-        return planned(source([host("a")], [vm("v", "")]), await read_existing(kept))
+        there = store()
+        await apply_import(there, planned(source([host("a")], [vm("v", "a")])))
+        return planned(source([host("a")], [vm("v", "")]), await read_existing(there))
 
     write = next(w for w in run(scene()).writes if isinstance(w.object, VirtualMachine))
     assert write.status_first
@@ -221,10 +221,10 @@ def test_a_vm_that_leaves_its_host_loses_the_label_after_the_assignment() -> Non
 
 def test_a_source_that_knows_no_hosts_moves_nobody() -> None:
     async def scene() -> VirtualMachine:
-        kept = store()
-        await apply_import(kept, planned(source([host("a")], [vm("v", "a")])))
-        await apply_import(kept, planned(source([], [vm("v", project="p2")]), await read_existing(kept)))
-        return await kept.get(VirtualMachine, "v")
+        there = store()
+        await apply_import(there, planned(source([host("a")], [vm("v", "a")])))
+        await apply_import(there, planned(source([], [vm("v", project="p2")]), await read_existing(there)))
+        return await there.get(VirtualMachine, "v")
 
     after = run(scene())
     assert after.spec.project == "p2"
@@ -233,9 +233,9 @@ def test_a_source_that_knows_no_hosts_moves_nobody() -> None:
 
 def test_pruning_deletes_vms_before_hosts_and_empties_the_hosts_that_stay() -> None:
     async def scene() -> ImportPlan:
-        kept = store()
-        await apply_import(kept, planned(source([host("a"), host("b")], [vm("v", "a"), vm("w", "b"), vm("x", "a")])))
-        return planned(source([host("a")], [vm("v", "a")]), await read_existing(kept), ImportOptions(prune=True))
+        there = store()
+        await apply_import(there, planned(source([host("a"), host("b")], [vm("v", "a"), vm("w", "b"), vm("x", "a")])))
+        return planned(source([host("a")], [vm("v", "a")]), await read_existing(there), ImportOptions(prune=True))
 
     plan = run(scene())
     assert [(write.verb, write.object.name) for write in plan.writes] == [
@@ -264,14 +264,14 @@ def test_an_import_that_broke_off_is_completed_by_repeating_it(writes: int) -> N
     inventory = source([host(f"h{n:02}") for n in range(12)], [vm(f"v{n:02}", f"h{n % 12:02}") for n in range(20)])
 
     async def scene() -> tuple[bool, ImportPlan]:
-        kept = store()
+        there = store()
         failed = False
         try:
-            await apply_import(FailingAfter(kept, writes), planned(inventory))
+            await apply_import(FailingAfter(there, writes), planned(inventory))
         except Unavailable as error:
             failed = "repeat" in error.remedy
-        await apply_import(kept, planned(inventory, await read_existing(kept)))
-        return failed, planned(inventory, await read_existing(kept))
+        await apply_import(there, planned(inventory, await read_existing(there)))
+        return failed, planned(inventory, await read_existing(there))
 
     failed, left = run(scene())
     assert failed

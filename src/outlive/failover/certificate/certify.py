@@ -18,10 +18,9 @@ from outlive.failover.analysis.coverage import allocation_fault
 from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certificate, SlotLine, VmLine
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.observation import Observation
 from outlive.failover.sizing import amounts
 from outlive.failover.slots import slot_view
-from outlive.failover.snapshot import Snapshot
+from outlive.failover.snapshot import Observation, Snapshot
 from outlive.failover.topology import HOST_UNIT, Topology
 from outlive.placement.reservations import blocked_hosts, blocks_somebody, has_landed, unused
 from outlive.resources import CPU, FAILOVER, MEMORY, Hypervisor, Reservation, Resource

@@ -52,7 +52,7 @@ class Assigner:
         return actions
 
     def _prepared(self, index: Fleet, *, limit_new: bool, closed: Collection[str]) -> Greedy:
-        """The greedy assignment; the usual one is kept, because it remembers much about hosts."""
+        """The greedy assignment; the usual one is used again, because it remembers much about hosts."""
         if limit_new or closed:
             greedy = Greedy(index, reuse={}, new={}, free={}, one_new_per_host=limit_new)
             greedy.close(closed)

@@ -1,4 +1,4 @@
-"""The fleet as the caches show it, kept current change by change: locations, slots, the conflict index, dirty VMs.
+"""The fleet as the caches show it, current after every change: locations, slots, the conflict index, dirty VMs.
 
 After ``follow`` it is what a rebuild from the informers would give, at every moment but while it is built anew; what
 changes then is taken over at the end. Each change marks the VMs that it concerns as dirty, apart from own writes, which
@@ -25,7 +25,7 @@ from outlive.failover.protection import Demands
 from outlive.failover.rules import serves
 from outlive.failover.slots import UNKNOWN_HOST, as_it_stands, is_slot, slot_view
 from outlive.failover.topology import Topology, TopologyChoice, unit_of
-from outlive.failover.vms import failure_domains, host_view, vm_of_resource
+from outlive.failover.vms import failure_domains, host_view, names_on, vm_of_resource
 from outlive.resources import FlavorGroup, Hypervisor, ObjectRef, R, Reservation, Resource, VirtualMachine
 from outlive.resources.hosts import unschedulable
 from outlive.resources.reasons.coverage import CoverageReason
@@ -181,7 +181,7 @@ class FleetCache:
             for host in some:
                 self._put_domains(host.name, host)
                 self._put_pins(host.name, host)
-                self.locations.put_host(host_view(host), _names(host))
+                self.locations.put_host(host_view(host), names_on(host))
             await pause(0)
         self.index = Fleet(self.topology())
         for ids in batches(views, VMS_AT_ONCE):
@@ -254,7 +254,9 @@ class FleetCache:
         self._put_pins(name, host)
         was_closed, was_there = self.locations.closed.get(name), name in self.locations.names
         listed = (
-            self.locations.remove_host(name) if host is None else self.locations.put_host(host_view(host), _names(host))
+            self.locations.remove_host(name)
+            if host is None
+            else self.locations.put_host(host_view(host), names_on(host))
         )
         for vm in sorted(listed):
             self._locate(vm)
@@ -583,10 +585,6 @@ def doubt(informer: Informer[R]) -> str:
         return f"{informer.name} have not been listed yet"
     silent = informer.stalled_s()
     return f"{informer.name} were last heard of {silent:.0f} s ago" if silent > STALE_S else ""
-
-
-def _names(host: Hypervisor) -> dict[str, str]:
-    return {one.id: one.name for one in host.status.instances if one.active and one.name}
 
 
 def _asks(vm: VmView) -> tuple[object, ...]:

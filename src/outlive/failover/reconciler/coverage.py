@@ -30,7 +30,7 @@ _log = get_logger("failover.coverage")
 
 
 class CoverageWriter:
-    """Keeps the objects as published.
+    """Writes the objects.
 
     It remembers what it wrote, and reads all of them before its first write, whenever it has to ``forget``, when
     the store may be another one than it was, and every ``REREAD_S``: somebody else may have led meanwhile, or deleted

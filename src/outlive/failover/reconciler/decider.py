@@ -2,7 +2,7 @@
 
 A decision is a pure function of plain data, so it gives the same answer in either place. What is small is computed on
 the spot; what would hold the event loop for more than about 50 ms goes through a ``Computer``
-(docs/reference/failover-operation.md#cycle). Each use is kept by the decision log, from which it can be replayed.
+(docs/reference/failover-operation.md#cycle). Each use is recorded in the decision log, from which it can be replayed.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Decider:
         return result
 
     def assigned(self, given: AssignInput, result: AssignResult, *, subject: str) -> None:
-        """Remember an assignment that was decided on the kept state; ``given`` is what it rests on."""
+        """Record an assignment that was decided on the living index; ``given`` is what it rests on."""
         self._log.keep(ASSIGN, encode_canonical(given), encode_canonical(result), empty=False, subject=subject)
 
 

@@ -80,7 +80,7 @@ class Inputs:
         share: float = 1.0,
         number: int = NO_BRAKE,
     ) -> CleanInput:
-        """What leaves these slots, which are all slots of their members at fault; without the brake unless told."""
+        """What leaves these slots, which are all slots of their members at fault; the brake only where it is given."""
         cache = self._cache
         members = sorted({vm for slot in slots for vm in slot.members})
         active: dict[str, list[str]] = {}

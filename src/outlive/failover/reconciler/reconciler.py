@@ -23,7 +23,6 @@ from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.config import FailoverConfig
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.observation import Observation
 from outlive.failover.planner.actions import Claim, Fail
 from outlive.failover.planner.cleanup import CleanResult, departure
 from outlive.failover.planner.selection import service_rank
@@ -222,7 +221,7 @@ class Reconciler:
     def _rank(self, vm_id: str) -> tuple[int, int, int, str]:
         """Sorts located VMs that miss slots in the order of service between ticks: the most exposed first, then by
         priority, memory and id. After a failure a VM without any slot is worth more than a second slot for somebody
-        else, whatever their priorities; a tick goes by priority first, because it also looks at who is to be refused.
+        else, whatever their priorities; a tick looks at priority first, because it also looks at who is to be refused.
         """
         vm = self._cache.vms[vm_id]
         present = self._cache.required(vm) - self._cache.index.misses(vm_id)
@@ -489,7 +488,7 @@ class Reconciler:
     async def _report_sources(self) -> None:
         cache, reporter = self._cache, self._context.reporter
         merged = await cache.disagreements()
-        reporter.observed(Observation(listing=self._listing, merged=merged))
+        reporter.observed(self._listing, merged)
         reporter.unknown_levels(cache.unknown_levels)
 
     def _is_bare(self, missing: int) -> bool:

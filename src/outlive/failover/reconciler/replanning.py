@@ -31,7 +31,7 @@ _log = get_logger("failover.replanning")
 
 
 class Ground(NamedTuple):
-    """What a plan rests on, as far as it tells whether another may succeed."""
+    """What a plan rests on, as far as another may succeed on other ground."""
 
     revision: int
     """Of the cache."""

@@ -264,7 +264,7 @@ class SlotValidation:
         return VALID
 
     def _why_overbooked(self, slot: Reservation) -> str:
-        """Why there is no room for the slot; empty where there is, or where nobody can tell."""
+        """Why there is no room for the slot; empty where there is, or where nobody knows."""
         return "" if self._doubt() else self._overbooked.why(slot.status.host, slot.name)
 
     def _overbooked_for(self, slot: Reservation) -> float | None:
@@ -304,7 +304,7 @@ class SlotValidation:
         return asked[key]
 
     async def _illegal(self, slot: Reservation, why: str) -> Requeue:
-        """The slot keeps its members and its space, and is not ready."""
+        """The slot is not ready; its members and its space stay."""
         ready = condition(slot.status.conditions, "Ready")
         if ready is None or ready.status != "False" or ready.reason != INVALID_REASON or ready.message != why:
             await self._writer.set_ready(slot, why)

@@ -17,11 +17,11 @@ import msgspec
 from outlive.base.logging import get_logger
 from outlive.failover.analysis.costs import CostResult
 from outlive.failover.analysis.tolerance import Tolerated
-from outlive.failover.locations import Disagreement
-from outlive.failover.observation import Observation
+from outlive.failover.locations import Disagreement, OnHypervisors
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.cleanup import Brake, Deletion
 from outlive.failover.report.forecast import FullProtection, Outlook
+from outlive.failover.vms import VmList
 from outlive.resources import CPU, MEMORY, ObjectRef
 from outlive.resources.reasons.failover_events import EVENTS, FULL_PROTECTION, FailoverEvent
 from outlive.resources.reasons.model import Value, fill
@@ -175,11 +175,11 @@ class Reporter:
         """A cycle could not go on; its other metrics stay as they were."""
         self._aborted.labels(step.value).inc()
 
-    def observed(self, seen: Observation) -> None:
+    def observed(self, listing: VmList, merged: OnHypervisors) -> None:
         """How far the VM source and the hosts agree."""
-        for kind, count in disagreements(seen).items():
+        for kind, count in disagreements(listing, merged).items():
             self._disagreements.labels(kind).set(count)
-        log_disagreements(seen)
+        log_disagreements(listing, merged)
 
     def uncovered(self, by_reason: dict[str, int]) -> None:
         """How many VMs miss slots, and why."""
@@ -318,9 +318,8 @@ NAMED_IN_A_CYCLE: Final = 20
 _log = get_logger("failover.vms")
 
 
-def disagreements(seen: Observation) -> dict[str, int]:
+def disagreements(listing: VmList, merged: OnHypervisors) -> dict[str, int]:
     """Kind → how many VMs, reports, flavors or rows."""
-    merged, listing = seen.merged, seen.listing
     return {
         "not-in-source": len(merged.not_in_source),
         "not-active": merged.nowhere_active,
@@ -336,9 +335,8 @@ def disagreements(seen: Observation) -> dict[str, int]:
     }
 
 
-def log_disagreements(seen: Observation) -> None:
+def log_disagreements(listing: VmList, merged: OnHypervisors) -> None:
     """What an operator has to look into as warnings; the rest as information, and flavors one by one for debugging."""
-    merged, listing = seen.merged, seen.listing
     _each("vm.not_in_source", merged.not_in_source)
     if merged.not_in_source or merged.nowhere_active:
         _log.warning("vms.disagree", not_in_source=len(merged.not_in_source), active_nowhere=merged.nowhere_active)

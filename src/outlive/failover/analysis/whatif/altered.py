@@ -51,7 +51,8 @@ class Altered(msgspec.Struct, frozen=True, kw_only=True):
         """What failover would see."""
         store = MemoryStore(SystemClock(), SystemIds())
         store.load((*self.hosts.values(), *self.reservations.values(), *self.besides))
-        return await gather(store, _Listed(self.vms), self.settings, k=self.k)
+        listing = VmList(vms=tuple(self.vms[name] for name in sorted(self.vms)))
+        return await gather(store, self.settings, listing=listing, k=self.k)
 
     def with_hosts(self, hosts: Iterable[Hypervisor]) -> Altered:
         """With further hosts, or others of the same names."""
@@ -105,21 +106,6 @@ class Altered(msgspec.Struct, frozen=True, kw_only=True):
     def with_settings(self, settings: FailoverSettings) -> Altered:
         """By other settings."""
         return msgspec.structs.replace(self, settings=settings)
-
-
-class _Listed:
-    """A VM source that lists what it was given."""
-
-    def __init__(self, vms: Mapping[str, VmView]) -> None:
-        self._vms = vms
-
-    async def list_vms(self) -> VmList:
-        """All of them, by name."""
-        return VmList(vms=tuple(self._vms[name] for name in sorted(self._vms)))
-
-    async def get_vm(self, vm_id: str) -> VmView | None:
-        """One of them."""
-        return self._vms.get(vm_id)
 
 
 async def as_it_is(store: Store, gathered: Snapshot, *, k: int | None = None) -> Altered:
