@@ -42,7 +42,7 @@ from outlive.resources import (
 from outlive.resources.cluster import ClusterSpec, ClusterStatus
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.hypervisors import SimDomain, domain_of
-from outlive.simulation.judges.rest import wanted
+from outlive.simulation.judges.rest import IMPORTED_PHASE, wanted
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec, hosts_of, vms_of
 
 if TYPE_CHECKING:
@@ -56,23 +56,24 @@ def resources_of(spec: WorldSpec, bmcs: Mapping[str, Bmc], *, incarnation: str) 
         spec=ClusterSpec(fencing=spec.policy, degrading=spec.degrading),
         status=ClusterStatus(store_incarnation=incarnation),
     )
-    vms = [vm_of(vm) for vm in vms_of(spec)]
+    vms = [vm_of(vm, daemons=spec.daemons) for vm in vms_of(spec)]
     there: dict[str, list[VirtualMachine]] = {}
     for vm in vms:
         if vm.status.assigned is not None and vm.spec.power_state == "running":
             there.setdefault(vm.status.assigned.hypervisor, []).append(vm)
     for host in hosts_of(spec):
-        yield hypervisor_of(host, bmcs[host.name].owner.system_uuid, there.get(host.name, ()))
+        uuid = bmcs[host.name].owner.system_uuid
+        yield hypervisor_of(host, uuid, there.get(host.name, ()), daemons=spec.daemons)
     yield from vms
 
 
-def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine]) -> Hypervisor:
-    """A host as it reported last, before everything was switched off: with its VMs on it."""
+def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine], *, daemons: bool) -> Hypervisor:
+    """A host as it reported last, before everything was switched off, or as it was imported: with its VMs on it."""
     labels = {ZONE_LABEL: host.zone}
     labels |= {DOMAIN_LABEL_PREFIX + name: value for name, value in host.domains.items()}
     if host.rack:
         labels[DOMAIN_LABEL_PREFIX + "rack"] = host.rack
-    controlled = host.bmc != "none"
+    controlled = host.bmc != "none" and daemons
     fencing = FencingSpec(
         driver="simulated" if controlled else "",
         address=f"{host.name}.bmc" if controlled else "",
@@ -83,7 +84,7 @@ def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine
     )
     return Hypervisor(
         metadata=ObjectMeta(name=host.name, labels=labels),
-        spec=HypervisorSpec(management="node", mode=host.mode, fencing=fencing),
+        spec=HypervisorSpec(management="node", mode=host.mode, fencing=fencing) if daemons else HypervisorSpec(),
         status=HypervisorStatus(
             capacity=Amounts.parse({"cpu": host.cpu, "memory": host.memory}),
             allocation=Amounts(
@@ -94,16 +95,16 @@ def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine
             num_instances=len(vms),
             domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
             conditions=(Condition(type="Ready", status="True", reason="DaemonRuns"),),
-            source="daemon",
-            domain_state="ready",
+            source="daemon" if daemons else "",
+            domain_state="ready" if daemons else "",
             rehearsed="ok" if controlled else "",
             rehearsed_seq=1 if controlled else 0,
         ),
     )
 
 
-def vm_of(vm: VmSpec) -> VirtualMachine:
-    """A VM that is assigned and does not run yet."""
+def vm_of(vm: VmSpec, *, daemons: bool = True) -> VirtualMachine:
+    """A VM that is assigned and does not run yet, or that runs where it was imported."""
     spec = VirtualMachineSpec(
         project=vm.project,
         flavor=vm.flavor,
@@ -122,7 +123,7 @@ def vm_of(vm: VmSpec) -> VirtualMachine:
         server_group_policy=vm.server_group_policy,
         start_after=vm.start_after,
     )
-    phase = "start" if vm.power_state == "running" else "stop"
+    phase = ("start" if daemons else IMPORTED_PHASE) if vm.power_state == "running" else "stop"
     return VirtualMachine(
         metadata=ObjectMeta(name=vm.name, labels={HOST_LABEL: vm.host}),
         spec=spec,

@@ -157,6 +157,8 @@ class WorldSpec(FromFile, frozen=True, kw_only=True):
     """What storage and network can shut a host out of."""
     latency_s: Seconds = 0.0
     """Of every call to the store, one way."""
+    daemons: bool = True
+    """Whether hosts run our daemon; where none do, hosts and VMs are as somebody imported them."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 1
     """Of a story, unless another one is asked for."""
     real: bool = False

@@ -17,6 +17,7 @@ import msgspec
 from outlive.resources import (
     FAILOVER,
     Coverage,
+    Event,
     Fault,
     Hypervisor,
     Membership,
@@ -134,7 +135,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
 FLEET: Final = "fleet"
 """The subject without a name: everything together."""
 FLEET_FACTS: Final = (
-    *("running", "hostsInUse", "covered", "uncovered", "recovered", "held", "slots", "consumed", "faults"),
+    *("running", "hostsInUse", "covered", "uncovered", "recovered", "held", "slots", "consumed", "faults", "events"),
 )
 
 
@@ -227,7 +228,7 @@ def facts_of(world: World, subject: str, name: str) -> dict[str, Any]:
 
 
 def fleet_facts(world: World) -> dict[str, Any]:
-    """How many VMs really run, have their slots, were recovered or wait; slots, and the codes of open faults."""
+    """How many VMs really run, have their slots, were recovered or wait; slots, faults that are open, events."""
     vms = world.store.all_of(VirtualMachine)
     coverages = [one.status for one in world.store.all_of(Coverage)]
     slots = [one for one in world.store.all_of(Reservation) if one.spec.type == FAILOVER]
@@ -244,6 +245,7 @@ def fleet_facts(world: World) -> dict[str, Any]:
         "slots": len(slots),
         "consumed": sum(one.status.consumer is not None for one in slots),
         "faults": tuple(sorted(codes)),
+        "events": tuple(sorted({one.reason for one in world.store.all_of(Event)})),
     }
 
 

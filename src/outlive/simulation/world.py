@@ -131,7 +131,7 @@ class World:
 
     async def start(self, *, running: bool = False) -> None:
         """Power everything on, as if it had booted just now; ``running``: as if it had done so long ago."""
-        for host in self.hosts.values():
+        for host in self.hosts.values() if self.spec.daemons else ():
             host.machine.plug(at_once=True)
         if running:
             already_running(self)

@@ -16,13 +16,15 @@ from outlive.resources.reasons import VmReason
 from outlive.simulation.judges.truth import Truth
 
 STOPPED_PHASES: Final = ("stop", "shutdown", "disable")
+IMPORTED_PHASE: Final = "ACTIVE"
+"""Of a VM that runs on a host without our daemon."""
 ORDER_SLACK_S: Final = 5.0
 """So much longer than it says may a VM wait for others."""
 
 
 def wanted(vm: VirtualMachine) -> bool:
-    """Whether somebody wants it to run."""
-    return vm.spec.power_state == "running" and vm.status.phase not in STOPPED_PHASES
+    """Whether somebody wants us to run it."""
+    return vm.spec.power_state == "running" and vm.status.phase not in (*STOPPED_PHASES, IMPORTED_PHASE)
 
 
 def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
