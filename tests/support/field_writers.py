@@ -8,8 +8,8 @@ is a check, not a permission: it reads before it writes, and between processes i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,9 +17,11 @@ from outlive.base.errors import Forbidden, NotFound
 from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.codec import to_builtins
 from outlive.simulation.judges.writes import everybody, owners_of
-from outlive.store.contract import Change, Page, Store
+from outlive.store.contract import Change, Store
+from outlive.store.forwarding import Forwarding
 from outlive.store.selectors import Selector
 
+T = TypeVar("T")
 _WRITABLE_METADATA = ("labels", "annotations", "finalizers")
 
 
@@ -47,7 +49,7 @@ class WriterViolation(Forbidden):
         self.violation = violation
 
 
-class WriterStore:
+class WriterStore(Forwarding):
     """A store as one writer may use it. Violations are raised, or reported where ``report`` is given."""
 
     def __init__(
@@ -73,16 +75,6 @@ class WriterStore:
         """That of the inner store; empty where it has none."""
         return str(getattr(self._inner, "incarnation", ""))
 
-    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
-        """Reading is free."""
-        return await self._inner.get(kind, name, fresh=fresh)
-
-    async def list(
-        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
-    ) -> Page[R]:
-        """Reading is free."""
-        return await self._inner.list(kind, selector=selector, limit=limit, token=token)
-
     def observe(self, kind: type[R], *, selector: Selector | None = None) -> AsyncIterator[Change[R]]:
         """Reading is free."""
         return self._inner.observe(kind, selector=selector)
@@ -91,14 +83,14 @@ class WriterStore:
         """Whoever creates an object writes every field that it gives; one that is ``false`` is as good as absent."""
         given = {name: value for name, value in _document(obj).items() if value is not False}
         self._check(obj.ref, type(obj), changed_paths({}, given))
-        return await self._inner.create(obj)
+        return await super().create(obj)
 
     async def replace(self, obj: R) -> R:
         """Writes what differs from the object of that version."""
         before = await self._current(obj)
         if before is not None:
             self._check(obj.ref, type(obj), changed_paths(_document(before), _document(obj)))
-        return await self._inner.replace(obj)
+        return await super().replace(obj)
 
     async def replace_status(self, obj: R) -> R:
         """Writes what differs in the status half."""
@@ -106,7 +98,7 @@ class WriterStore:
         if before is not None:
             old, new = ({"status": to_builtins(one)["status"]} for one in (before, obj))
             self._check(obj.ref, type(obj), changed_paths(old, new))
-        return await self._inner.replace_status(obj)
+        return await super().replace_status(obj)
 
     async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
         """Whoever owns any field of a kind may delete objects of it."""
@@ -115,7 +107,7 @@ class WriterStore:
             owners = everybody(kind)
             if self._writer not in owners:
                 self._violated(Violation(ref, self._writer, "(the object)", owners))
-        await self._inner.delete(ref, uid=uid, version=version)
+        await super().delete(ref, uid=uid, version=version)
 
     async def patch_metadata(
         self,
@@ -130,11 +122,17 @@ class WriterStore:
             paths = [f"metadata.labels.{key}" for key in labels or {}]
             paths += [f"metadata.annotations.{key}" for key in annotations or {}]
             self._check(ref, kind, paths)
-        return await self._inner.patch_metadata(ref, labels=labels, annotations=annotations)
+        return await super().patch_metadata(ref, labels=labels, annotations=annotations)
 
     async def close(self) -> None:
         """As the inner store."""
         await self._inner.close()
+
+    async def _read(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        return await call(self._inner)
+
+    async def _write(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        return await call(self._inner)
 
     async def _current(self, obj: R) -> R | None:
         """What is kept, if the swap can succeed at all; if not, the store says why."""

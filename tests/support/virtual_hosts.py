@@ -9,7 +9,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.simulation.disks import Disks
-from outlive.simulation.guards import GuardSlot, SimGuard
+from outlive.simulation.guards import SimGuard
 from outlive.simulation.history import History
 from outlive.simulation.hypervisors import SimHypervisor
 from outlive.simulation.judges.judge import Judge
@@ -93,7 +93,7 @@ class GuardedHost:
             up=self.hypervisor.boot,
             down=self._down,
         )
-        self.slot = GuardSlot()
+        self.guard: SimGuard | None = None
         self.daemon = Process("daemon")
         self.daemon.alive = True
         self.process = Process("guard")
@@ -101,9 +101,12 @@ class GuardedHost:
     def start(self) -> None:
         """Power and guard."""
         self.machine.plug(at_once=True)
-        guard = SimGuard(self.machine, self.hypervisor, self.process, self.bench.history)
-        self.slot.guard = guard
-        self.process.start(guard.run, lambda process: None)
+        self.guard = SimGuard(self.machine, self.hypervisor, self.process, self.bench.history)
+        self.process.start(self.guard.run, lambda process: None)
+
+    def answering_guard(self) -> SimGuard | None:
+        """The guard, if it lives and is not halted."""
+        return self.guard if self.process.alive and not self.process.part.halted else None
 
     def _down(self, how: str) -> None:
         self.resets.append(LoopClock().monotonic())

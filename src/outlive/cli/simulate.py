@@ -191,7 +191,7 @@ def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, 
 
     def shown() -> list[Any]:
         lines: list[Any] = [line, *(f"assumed: {note}" for note in notes), ""]
-        lines += [*lines_of(ended.told, everything=everything), "", *ended.summary.lines()]
+        lines += [*lines_of(ended.events, everything=everything), "", *ended.summary.lines()]
         # What was violated stands in the summary already.
         lines += [f"NOT AS EXPECTED  {one}" for one in ended.failed if not one.startswith("violated: ")]
         return lines + (["", *why_lines(ended.why, wide=output.wide)] if ended.why is not None else [])

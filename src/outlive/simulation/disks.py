@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
-from outlive.base.errors import NotFound, Unavailable
+from outlive.base.errors import Unavailable
 from outlive.node.ports import CutReport, DiskLock
 from outlive.simulation.hypervisors import SimDomain
 from outlive.simulation.process import Process
@@ -91,7 +91,7 @@ class Disks:
 
 
 class StorageClient:
-    """Storage as one process reaches it: ``StoragePort``."""
+    """Storage, and who isolates hosts from it, as one process reaches them: ``StoragePort`` and ``CutPort``."""
 
     def __init__(self, disks: Disks, process: Process, host: str, reached: Callable[[], bool]) -> None:
         self._disks = disks
@@ -113,19 +113,6 @@ class StorageClient:
         await self._sent()
         self._disks.release(lock)
 
-    async def _sent(self) -> None:
-        await _sent(self._process, self._reached, self._host)
-
-
-class CutClient:
-    """Who shuts hosts out, as one process reaches it: ``CutPort``."""
-
-    def __init__(self, disks: Disks, process: Process, host: str, reached: Callable[[], bool]) -> None:
-        self._disks = disks
-        self._process = process
-        self._host = host
-        self._reached = reached
-
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """Shut out."""
         await self._sent()
@@ -143,14 +130,8 @@ class CutClient:
         self._disks.lift(host, epoch)
 
     async def _sent(self) -> None:
-        if self._disks.ability == "none":
-            raise NotFound("nobody here can shut a host out", remedy="fence by power or watchdog")
-        await _sent(self._process, self._reached, self._host)
-
-
-async def _sent(process: Process, reached: Callable[[], bool], host: str) -> None:
-    process.check()
-    await asyncio.sleep(0.01)
-    process.check()
-    if not reached():
-        raise Unavailable(f"{host} does not reach the storage", remedy="see its storage network")
+        self._process.check()
+        await asyncio.sleep(0.01)
+        self._process.check()
+        if not self._reached():
+            raise Unavailable(f"{self._host} does not reach the storage", remedy="see its storage network")

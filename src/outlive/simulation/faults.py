@@ -1,15 +1,15 @@
 """Which faults a seed brings, and when: a schedule of verbs, drawn once and the same for ever.
 
 Each seed turns a random subset of the kinds on, at random rates; so some seeds have only one kind, often, and others
-have all. A kind says what happens from a moment on, and takes back itself what lasts; what is not taken back before the
-faults end is healed then. Lies that one kind of proof cannot survive are only told where the host's policy asks for
-two. What users and operators do is legal at any moment and breaks no promise: whoever says that a host is off has
-pulled its cord first, and looks before he says it.
+have all. A kind says what happens from a moment on, and ends itself what lasts; what has not ended when the faults are
+over is healed then. Lies that one kind of proof cannot survive come only where the host's policy asks for two. What
+users and operators do is legal at any moment and breaks no promise: whoever says that a host is off has pulled its cord
+first, and looks before he says it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from outlive.base.random import Random
@@ -73,9 +73,24 @@ class Draw:
             self.faults.append(Fault(at_s, verb, {name.rstrip("_"): value for name, value in arguments.items()}))
 
     def while_(self, at_s: float, for_s: float, verb: str, back: str, /, **arguments: Any) -> None:
-        """Write down, and that it is taken back."""
+        """Write down, and what ends it."""
         self.add(at_s, verb, **arguments)
         self.add(at_s + for_s, back, **arguments)
+
+    def briefly(self, at_s: float, verb: str, back: Mapping[str, Any], /, **arguments: Any) -> None:
+        """Write down, and that these arguments are ``back`` after a duration around the limits of silence."""
+        self.add(at_s, verb, **arguments)
+        self.add(at_s + self.short(), verb, **{**arguments, **back})
+
+    def slowly(self, at_s: float, verb: str, back: Mapping[str, Any], /, **arguments: Any) -> None:
+        """The same, for so long that something comes of it."""
+        self.add(at_s, verb, **arguments)
+        self.add(at_s + self.random.uniform(20.0, 90.0), verb, **{**arguments, **back})
+
+    def off_network(self, at_s: float, network: str, hosts: tuple[str, ...], direction: str) -> None:
+        """These hosts are off a network for a short time."""
+        self.add(at_s, "cut", network=network, hosts=hosts, direction=direction)
+        self.add(at_s + self.short(), "heal", network=network, hosts=hosts)
 
     def short(self) -> float:
         """A duration around the limits of silence."""
@@ -129,11 +144,8 @@ def _clock(draw: Draw, at_s: float) -> None:
 
 def _bmc(draw: Draw, at_s: float) -> None:
     host = draw.host()
-    modes = ["dead", "slow"]
-    if host.proofs >= 2:
-        modes += ["lying"]
-    draw.add(at_s, "bmc", hosts=(host.name,), mode=draw.random.choice(modes))
-    draw.add(at_s + draw.short(), "bmc", hosts=(host.name,), mode="ok")
+    modes = ["dead", "slow", *(["lying"] if host.proofs >= 2 else [])]
+    draw.briefly(at_s, "bmc", {"mode": "ok"}, hosts=(host.name,), mode=draw.random.choice(modes))
 
 
 def _wired(draw: Draw, at_s: float) -> None:
@@ -155,9 +167,7 @@ def _second_daemon(draw: Draw, at_s: float) -> None:
 def _cut(network: str) -> Kind:
     def cut(draw: Draw, at_s: float) -> None:
         direction = draw.random.choice(("both", "both", "in", "out"))
-        hosts = draw.one()
-        draw.add(at_s, "cut", network=network, hosts=hosts, direction=direction)
-        draw.add(at_s + draw.short(), "heal", network=network, hosts=hosts)
+        draw.off_network(at_s, network, draw.one(), direction)
 
     return cut
 
@@ -165,9 +175,7 @@ def _cut(network: str) -> Kind:
 def _cut_controller(draw: Draw, at_s: float) -> None:
     """A controller beside a daemon has its host's way to the store."""
     hosts = (draw.controller().partition("/")[0],)
-    direction = draw.random.choice(("both", "in", "out"))
-    draw.add(at_s, "cut", network="store", hosts=hosts, direction=direction)
-    draw.add(at_s + draw.short(), "heal", network="store", hosts=hosts)
+    draw.off_network(at_s, "store", hosts, draw.random.choice(("both", "in", "out")))
 
 
 def _split(draw: Draw, at_s: float) -> None:
@@ -175,15 +183,13 @@ def _split(draw: Draw, at_s: float) -> None:
     some = draw.random.randint(2, len(draw.hosts))
     hosts = tuple(host.name for host in draw.random.sample(draw.hosts, some))
     network = draw.random.choice(("store", "store", "storage", "bmc"))
-    draw.add(at_s, "cut", network=network, hosts=hosts, direction=draw.random.choice(("both", "both", "in", "out")))
-    draw.add(at_s + draw.short(), "heal", network=network, hosts=hosts)
+    draw.off_network(at_s, network, hosts, draw.random.choice(("both", "both", "in", "out")))
 
 
 def _store_faults(draw: Draw, at_s: float) -> None:
     random = draw.random
     rates = {name: random.choice((0.01, 0.05, 0.2)) for name in STORE_RATES if random.random() < 0.4}
-    draw.add(at_s, "store-faults", rates=rates)
-    draw.add(at_s + draw.short(), "store-faults", rates={})
+    draw.briefly(at_s, "store-faults", {"rates": {}}, rates=rates)
 
 
 def _backup(draw: Draw, at_s: float) -> None:
@@ -198,19 +204,6 @@ def _backup(draw: Draw, at_s: float) -> None:
     draw.add(back_s, "store-restore")
     if draw.random.random() < 0.3:
         draw.while_(back_s, draw.short(), "delete-host", "apply-host", host=draw.host().name)
-
-
-def _hanging_starts(draw: Draw, at_s: float) -> None:
-    """Longer than anybody waits for one."""
-    host = draw.host().name
-    draw.add(at_s, "slow-starts", hosts=(host,), for_=draw.random.uniform(40.0, 200.0))
-    draw.add(at_s + draw.short(), "slow-starts", hosts=(host,), for_=0.0)
-
-
-def _lost_answers(draw: Draw, at_s: float) -> None:
-    host = draw.host().name
-    draw.add(at_s, "lost-answers", hosts=(host,), rate=draw.random.choice((0.1, 0.5, 1.0)))
-    draw.add(at_s + draw.short(), "lost-answers", hosts=(host,), rate=0.0)
 
 
 def _migration_fails(draw: Draw, at_s: float) -> None:
@@ -230,32 +223,19 @@ def _lock_disks(draw: Draw, at_s: float) -> None:
         draw.add(at_s + 1.0, "guest-crash", vms=(vm.name,))
 
 
-def _slow_disk(draw: Draw, at_s: float) -> None:
-    hosts = draw.one()
-    draw.add(at_s, "slow-disk", hosts=hosts, stall=draw.random.choice((0.4, 0.7, 1.0)))
-    draw.add(at_s + _while_slow(draw), "slow-disk", hosts=hosts, stall=0.0)
-
-
-def _laggy_hypervisor(draw: Draw, at_s: float) -> None:
-    hosts = draw.one()
-    draw.add(at_s, "laggy-hypervisor", hosts=hosts, by=draw.random.choice((3.0, 6.0)))
-    draw.add(at_s + _while_slow(draw), "laggy-hypervisor", hosts=hosts, by=0.0)
-
-
 def _slow_store(draw: Draw, at_s: float) -> None:
     """For one host, or for everybody."""
     hosts = {"hosts": draw.one()} if draw.random.random() < 0.6 else {}
-    draw.add(at_s, "slow-store", by=draw.random.choice((0.3, 0.5)), **hosts)
-    draw.add(at_s + _while_slow(draw), "slow-store", by=0.0, **hosts)
-
-
-def _while_slow(draw: Draw) -> float:
-    return draw.random.uniform(20.0, 90.0)
+    draw.slowly(at_s, "slow-store", {"by": 0.0}, by=draw.random.choice((0.3, 0.5)), **hosts)
 
 
 GRAY: Final[dict[str, Kind]] = {
-    "slow-disk": _slow_disk,
-    "laggy-hypervisor": _laggy_hypervisor,
+    "slow-disk": lambda draw, at_s: draw.slowly(
+        at_s, "slow-disk", {"stall": 0.0}, hosts=draw.one(), stall=draw.random.choice((0.4, 0.7, 1.0))
+    ),
+    "laggy-hypervisor": lambda draw, at_s: draw.slowly(
+        at_s, "laggy-hypervisor", {"by": 0.0}, hosts=draw.one(), by=draw.random.choice((3.0, 6.0))
+    ),
     "slow-store": _slow_store,
     "set-degrading": lambda draw, at_s: draw.add(
         at_s, "set-degrading", policy={"action": draw.random.choice(("leave", "leave", "tell", "off"))}
@@ -299,8 +279,12 @@ ACCIDENTAL: Final[dict[str, Kind]] = {
     "slow-starts": lambda draw, at_s: draw.add(
         at_s, "slow-starts", hosts=draw.one(), for_=draw.random.uniform(0.0, 15.0)
     ),
-    "hanging-starts": _hanging_starts,
-    "lost-answers": _lost_answers,
+    "hanging-starts": lambda draw, at_s: draw.briefly(  # longer than anybody waits for one
+        at_s, "slow-starts", {"for_": 0.0}, hosts=draw.one(), for_=draw.random.uniform(40.0, 200.0)
+    ),
+    "lost-answers": lambda draw, at_s: draw.briefly(
+        at_s, "lost-answers", {"rate": 0.0}, hosts=draw.one(), rate=draw.random.choice((0.1, 0.5, 1.0))
+    ),
     "migration-fails": _migration_fails,
     "crash": lambda draw, at_s: draw.add(at_s, "guest-crash", vms=(draw.vm().name,)),
     "ignores-shutdown": lambda draw, at_s: draw.add(at_s, "guest-ignores-shutdown", vms=(draw.vm().name,)),
@@ -330,8 +314,7 @@ def _maintenance(draw: Draw, at_s: float) -> None:
     whose: dict[str, Any] = {"hosts": draw.one()} if draw.random.random() < 0.6 else {}
     if whose and draw.random.random() < 0.3:
         whose["power"] = True
-    draw.add(at_s, "maintenance", on=True, **whose)
-    draw.add(at_s + draw.short(), "maintenance", on=False, **whose)
+    draw.briefly(at_s, "maintenance", {"on": False}, on=True, **whose)
 
 
 def _going_down(draw: Draw, at_s: float) -> None:
@@ -366,7 +349,7 @@ def _confirm(draw: Draw, at_s: float) -> None:
 
 def _policy(draw: Draw, at_s: float) -> None:
     random = draw.random
-    wish = random.choice(
+    change = random.choice(
         (
             {"stormFraction": random.choice((0.3, 0.5, 1.0))},
             {"fencesLimit": random.choice((1, 2, 10))},
@@ -374,7 +357,7 @@ def _policy(draw: Draw, at_s: float) -> None:
             {"profile": random.choice(("", "fast", "steady"))},
         )
     )
-    draw.add(at_s, "set-policy", policy=wish)
+    draw.add(at_s, "set-policy", policy=change)
 
 
 def _delete_membership(draw: Draw, at_s: float) -> None:

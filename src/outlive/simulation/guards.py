@@ -7,6 +7,7 @@ watchdog of its host. It dies and is started again as every process; a new one k
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from outlive.base.errors import Unavailable
@@ -106,27 +107,13 @@ class SimGuard:
             self._wake()
 
 
-class GuardSlot:
-    """Where the guard of a host runs, or does not at the moment."""
-
-    def __init__(self) -> None:
-        self.guard: SimGuard | None = None
-
-    @property
-    def answers(self) -> SimGuard | None:
-        """The guard, if it lives and is not halted."""
-        guard = self.guard
-        if guard is None or not guard.process.alive or guard.process.part.halted:
-            return None
-        return guard
-
-
 class GuardClient(GuardConnection):
     """The guard as the daemon of its host reaches it."""
 
-    def __init__(self, slot: GuardSlot, machine: Machine, process: Process) -> None:
+    def __init__(self, guard: Callable[[], SimGuard | None], machine: Machine, process: Process) -> None:
+        """``guard``: the one that answers now."""
         super().__init__()
-        self._slot = slot
+        self._guard = guard
         self._machine = machine
         self._process = process
 
@@ -137,7 +124,7 @@ class GuardClient(GuardConnection):
     async def ask(self, event: Event | None) -> GuardReport | Refusal:
         """At once, or never."""
         await self._sent()
-        guard = self._slot.answers
+        guard = self._guard()
         if guard is None:
             what = name_of(event)
             raise Unavailable(f"the guard of {self._machine.name} did not answer {what}", remedy="is it running?")

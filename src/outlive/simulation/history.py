@@ -1,4 +1,4 @@
-"""What happened in a run, in order: what stories tell, what violations quote, and whose hash is the same for a seed.
+"""What happened in a run, in order: what stories print, what violations quote, and whose hash is the same for a seed.
 
 An event is one sentence (``outlive.simulation.narration``). Every write of the store enters the hash with its content,
 and becomes an event of its own only where it is a step of the protocol.
@@ -31,9 +31,9 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
     also: tuple[str, ...] = ()
     """Others of whom it is an event as well."""
     loud: bool = False
-    """Whether a story tells it also where not everything is asked for."""
+    """Whether a story prints it also where not everything is asked for."""
     key: str = ""
-    """Events of one key that happen at about the same time are told together; empty: this one stands alone."""
+    """Events of one key that happen at about the same time are printed together; empty: this one is printed alone."""
     many: str = ""
     """How it reads for several: ``{n}`` is their number, ``{where}`` the places of all."""
     where: str = ""
@@ -83,7 +83,7 @@ class History:
         return tuple({id(event): event for event in found}.values())
 
     def listen(self, listener: Callable[[HistoryEvent], None]) -> None:
-        """Tell each event from now on."""
+        """Call this with each event from now on."""
         self._listeners.append(listener)
 
     def trace_hash(self) -> str:

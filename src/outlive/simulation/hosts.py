@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from outlive.node.ports import DomainState
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.controllers import Bmc
-from outlive.simulation.guards import GuardSlot, SimGuard
+from outlive.simulation.guards import SimGuard
 from outlive.simulation.history import History
 from outlive.simulation.hypervisors import SimHypervisor
 from outlive.simulation.machines import Machine
@@ -158,7 +158,6 @@ class SimHost:
         machine.load = self._load
         self.hypervisor = hypervisor
         self.bmc = bmc
-        self.guard_slot = GuardSlot()
         self.paused = False
         self.guard = Service(f"{spec.name}/guard", self._guard, history, 1.0)
         self.daemon = Service(f"{spec.name}/daemon", lambda process: daemon(self, process), history, RESTART_S)
@@ -176,6 +175,11 @@ class SimHost:
     def services(self) -> tuple[Service, ...]:
         """All programs that run on it."""
         return tuple(one for one in (self.daemon, self.guard, self.beside, self.second) if one is not None)
+
+    def answering_guard(self) -> SimGuard | None:
+        """The guard, if it lives and is not halted."""
+        guard = self.guard.role if self.guard.active else None
+        return guard if isinstance(guard, SimGuard) else None
 
     @property
     def lives(self) -> bool:
@@ -228,6 +232,4 @@ class SimHost:
             self.second = None
 
     def _guard(self, process: Process) -> Role:
-        guard = SimGuard(self.machine, self.hypervisor, process, self._history)
-        self.guard_slot.guard = guard
-        return guard
+        return SimGuard(self.machine, self.hypervisor, process, self._history)

@@ -111,14 +111,6 @@ class HypervisorFaults:
     lost_answers: float = 0.0
     """Of calls that are carried out and answered ``Unknown``."""
 
-    def clear(self) -> None:
-        """Nothing goes wrong any more."""
-        self.start_fails.clear()
-        self.ignores_shutdown.clear()
-        self.unkillable.clear()
-        self.slow_starts_s = self.lag_s = self.lost_answers = 0.0
-        self.migration = ""
-
 
 class SimHypervisor:
     """See the module. ``changed(vm)`` is called after every change of a domain."""

@@ -1,7 +1,7 @@
 """The user's own cluster as a virtual one: what happens to *my* VMs when rack 3 loses power?
 
 An imported inventory becomes the cluster of a story: its hosts, VMs, failure domains and, where there are any, its
-slots. What an inventory does not say is assumed, and each assumption is told: that hosts imported from Nova have our
+slots. What an inventory does not say is assumed, and each assumption is printed: that hosts imported from Nova have our
 daemon, that power controllers work, which three hosts coordinate, and that a controller has a machine of its own.
 Nothing is assumed about room, zones, projects or traits: those are the imported ones.
 """

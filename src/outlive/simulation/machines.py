@@ -121,7 +121,7 @@ class Watchdog:
 
 
 class Machine:
-    """See the module. ``up`` is told when the kernel has booted, ``down(how)`` when everything on it has ended."""
+    """See the module. ``up`` is called when the kernel has booted, ``down(how)`` when everything on it has ended."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ class Segment(StrEnum):
 
 
 class Networks:
-    """See the module. ``changed(segment, host)`` is told after each cut and healing."""
+    """See the module. ``changed(segment, host)`` is called after each cut and healing."""
 
     def __init__(self, changed: Callable[[Segment, str], None]) -> None:
         self._cut: dict[tuple[Segment, str], Direction] = {}

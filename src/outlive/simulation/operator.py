@@ -1,4 +1,4 @@
-"""The end of all faults: everything that was broken on purpose works again, and whoever waits for a word gets it.
+"""The end of all faults: everything that was broken on purpose works again, and whoever waits for an operator gets one.
 
 Some of what a seed brings nobody but an operator can put right: machines that were replaced, memberships that were
 deleted, fences that are held back, a restored store that waits for hosts which cannot come. ``Operator`` does then what
@@ -13,24 +13,25 @@ from outlive.resources import Cluster, Fault, Hypervisor, MemberRecord, VirtualM
 from outlive.resources.reasons import HoldReason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.simulation.hosts import SimHost
+from outlive.simulation.hypervisors import HypervisorFaults
 from outlive.simulation.spec import BmcMode
+from outlive.simulation.stores import QUIET
 from outlive.simulation.world import World
-from outlive.store.faults import FaultRates
 
 HELD_BACK: Final = (FaultCode.STORM_HOLD, FaultCode.RATE_HOLD)
 """Faults that ask whether the silent hosts are really dead."""
 ACCEPT_AFTER_S: Final = 90.0
 """So long coordinators have to condemn the machine that was replaced; it may have been the last of them."""
-VOUCH_AFTER_S: Final = 60.0
+CONFIRM_AFTER_S: Final = 60.0
 """So long hosts have to register in a restored store before somebody confirms it."""
 
 
 async def heal(world: World) -> None:
     """Power, networks, controllers, hypervisors and policies as they were; clocks run on as they do."""
     world.history.add("fault", "cluster", "everything is healed")
-    world.set_rates(FaultRates())
-    world.set_store(down=False)
-    world.fast_store()
+    world.rates, world.store_down = QUIET, False
+    world.slow.clear()
+    world.reach_store()
     world.networks.heal_all()
     world.disks.unlock_strangers(world.hosts)
     for service in world.controllers.values():
@@ -49,15 +50,15 @@ async def heal(world: World) -> None:
         await world.do("maintenance", {"on": False, "hosts": (host.name,)})
         await world.do("maintenance", {"on": False, "hosts": (host.name,), "power": True})
         await world.do("ready", {"host": host.name})
-        wished = world.store.look(Hypervisor, host.name)
-        if wished is not None and wished.spec.fencing.requested:
+        found = world.store.look(Hypervisor, host.name)
+        if found is not None and found.spec.fencing.requested:
             await world.attempt("call-off-fence", {"host": host.name})
 
 
 def _heal_host(world: World, host: SimHost) -> None:
     mode: BmcMode = host.spec.bmc
     world.wire(host.name, mode)
-    host.hypervisor.faults.clear()
+    host.hypervisor.faults = HypervisorFaults()
     host.go_on()
     host.machine.watchdog.broken = False
     host.machine.disk_stall = 0.0
@@ -74,7 +75,7 @@ def _heal_host(world: World, host: SimHost) -> None:
 
 
 class Operator:
-    """Who is called after the faults, and looks after the cluster until it rests."""
+    """Who is called after the faults, and handles what is left to people until the cluster rests."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -96,8 +97,8 @@ class Operator:
                     "confirm-off", {"host": host.name, "lost": True, "looks": True, "reason": "I looked"}
                 )
         await self._reboot_isolated()
-        if world.truth.restored and self._patient(VOUCH_AFTER_S):
-            await self._confirm()
+        if world.truth.restored and self._patient(CONFIRM_AFTER_S):
+            await self._confirm_store()
 
     async def _reboot_isolated(self) -> None:
         """A host that was isolated says that it has to boot."""
@@ -142,14 +143,12 @@ class Operator:
             for vm in self._world.store.all_of(VirtualMachine)
         )
 
-    async def _confirm(self) -> None:
-        """Those that could register have had their time; where some may yet run something, nobody confirms."""
+    async def _confirm_store(self) -> None:
+        """Those that could register have had their time; where some may yet run something, nobody confirms it."""
         world = self._world
         unheard = [host for host in world.hosts.values() if world.truth.forgotten(host.name)]
         idle = not any(host.lives and (host.hypervisor.domains or host.hypervisor.creating) for host in unheard)
-        if unheard and idle and not self._confirmed():
-            await self._world.attempt("confirm-incarnation", {})
-
-    def _confirmed(self) -> bool:
-        cluster = self._world.store.look(Cluster, "default")
-        return cluster is not None and cluster.spec.confirmed_incarnation == self._world.store.incarnation
+        cluster = world.store.look(Cluster, "default")
+        confirmed = cluster is not None and cluster.spec.confirmed_incarnation == world.store.incarnation
+        if unheard and idle and not confirmed:
+            await world.attempt("confirm-incarnation", {})

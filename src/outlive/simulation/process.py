@@ -29,7 +29,7 @@ class Process:
         self._main: asyncio.Task[None] | None = None
 
     def start(self, main: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[Process], None]) -> None:
-        """Run ``main``; ``ended`` is told once it ends by itself, not when it is killed."""
+        """Run ``main``; ``ended`` is called once it ends by itself, not when it is killed."""
         assert self._main is None
         self.alive = True
         loop = asyncio.get_running_loop()

@@ -223,8 +223,8 @@ def facts_of(world: World, subject: str, name: str) -> dict[str, Any]:
         return fleet_facts(world)
     kind, facts = SUBJECTS[subject]
     found = world.store.look(kind, name)
-    told = {fact: look(found) for fact, look in facts.items()} if found is not None else {}
-    return told | {"exists": found is not None} | ({"runs": world.running(name)} if subject == "vm" else {})
+    known = {fact: look(found) for fact, look in facts.items()} if found is not None else {}
+    return known | {"exists": found is not None} | ({"runs": world.running(name)} if subject == "vm" else {})
 
 
 def fleet_facts(world: World) -> dict[str, Any]:

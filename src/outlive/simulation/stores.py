@@ -19,19 +19,21 @@ from outlive.base.clock import Clock
 from outlive.base.errors import NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.base.random import Random
-from outlive.resources import Cluster, MemberRecord, Membership, ObjectRef, R, Resource
+from outlive.resources import Cluster, MemberRecord, Membership, R, Resource
 from outlive.resources.cluster import Pause
 from outlive.resources.codec import decode, encode
 from outlive.simulation.process import Process, go
 from outlive.store import Store
 from outlive.store.contract import Page
 from outlive.store.faults import FaultObservation, FaultRates, FaultStore
+from outlive.store.forwarding import Forwarding
 from outlive.store.memory import MemoryStore
 from outlive.store.selectors import Selector
 from outlive.store.tables import Batch, Tables, Write
 
 T = TypeVar("T")
 QUIET = FaultRates()
+"""Nothing goes wrong on the way to the store."""
 HALF = 0.5
 CALL_LIMIT_S = 1.0
 """After so long without an answer a process gives a call up."""
@@ -221,7 +223,7 @@ class WorldStore(MemoryStore):
             self._tables.table(Cluster).put("default", encode(marked))
 
 
-class ProcessStore:
+class ProcessStore(Forwarding):
     """The store as one process reaches it, under one name: ``Store``."""
 
     embedded: bool = False
@@ -234,47 +236,15 @@ class ProcessStore:
         """The same way under other names."""
         return ProcessStore(self._way, self._author._replace(writers=writers))
 
-    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
-        """As the store, if it is reached."""
-        return await self._way.read(lambda store: store.get(kind, name, fresh=fresh))
-
-    async def list(
-        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
-    ) -> Page[R]:
-        """As the store, if it is reached."""
-        return await self._way.read(lambda store: store.list(kind, selector=selector, limit=limit, token=token))
-
     def observe(self, kind: type[R], *, selector: Selector | None = None) -> FaultObservation[R]:
         """A stream of its own."""
         return self._way.observe(kind, selector)
 
-    async def create(self, obj: R) -> R:
-        """As the store, if it is reached."""
-        return await self._way.write(lambda store: store.create(obj), self._author)
+    async def _read(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        return await self._way.read(call)
 
-    async def replace(self, obj: R) -> R:
-        """As the store, if it is reached."""
-        return await self._way.write(lambda store: store.replace(obj), self._author)
-
-    async def replace_status(self, obj: R) -> R:
-        """As the store, if it is reached."""
-        return await self._way.write(lambda store: store.replace_status(obj), self._author)
-
-    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
-        """As the store, if it is reached."""
-        await self._way.write(lambda store: store.delete(ref, uid=uid, version=version), self._author)
-
-    async def patch_metadata(
-        self,
-        ref: ObjectRef,
-        *,
-        labels: Mapping[str, str | None] | None = None,
-        annotations: Mapping[str, str | None] | None = None,
-    ) -> Resource:
-        """As the store, if it is reached."""
-        return await self._way.write(
-            lambda store: store.patch_metadata(ref, labels=labels, annotations=annotations), self._author
-        )
+    async def _write(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        return await self._way.write(call, self._author)
 
     async def close(self) -> None:
         """The store is everybody's."""
@@ -291,7 +261,6 @@ class Way:
         clock: Clock,
         random: Random,
         acknowledged: Callable[[object], None],
-        latency_s: float = 0.0,
     ) -> None:
         self._store = store
         self.faults = FaultStore(store, clock=clock, random=random)
@@ -300,7 +269,7 @@ class Way:
         self._process = process
         self._random = random.fork("timeouts")
         self._acknowledged = acknowledged
-        self.latency_s = latency_s
+        self.latency_s = 0.0
         """Of every call, one way."""
 
     def set(self, *, sends: bool, hears: bool) -> None:

@@ -1,7 +1,7 @@
-"""Plays a story: builds the world, does what the timeline says, looks, and tells what happened.
+"""Plays a story: builds the world, does what the timeline says, looks, and gathers what happened.
 
 The world runs the product; here is only what stands around it. Losses are taken from the simulated machines
-themselves, sentences from the history of the world. The same story and seed give the same telling.
+themselves, sentences from the history of the world. The same story and seed give the same events.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from outlive.simulation.world import MakeStore, World
 LOOK_S: Final = 0.05
 """How often an act that waits for something looks for it."""
 TICK_S: Final = 1.0
-"""How often somebody who waits is told how far it is."""
+"""How often somebody who waits is shown how far it is."""
 _ASKED_PHASES: Final = ("stop", "shutdown", "restart", "disable", "migrate", "migrate-live")
 """Phases in which an end was asked for."""
 FAST_S: Final = 30.0
@@ -51,7 +51,8 @@ class Ended(NamedTuple):
     summary: Summary
     failed: tuple[str, ...]
     """What was not as expected."""
-    told: tuple[HistoryEvent, ...]
+    events: tuple[HistoryEvent, ...]
+    """What the story prints."""
     trace_hash: str
     states: dict[str, Any]
     """What stands out at the end, as expectations say it."""
@@ -77,12 +78,12 @@ class Story:
         everything: bool = False,
         store: MakeStore = WorldStore,
     ) -> None:
-        """``why``: a VM or host whose chain is wanted at the end; ``everything``: asides are to be told as well."""
+        """``why``: a VM or host whose chain is wanted at the end; ``everything``: asides are to be printed as well."""
         self.scenario = scenario
         self._asked = why
         self.world = World(scenario.spec, seed=seed, replay=replay, store=store)
         self.failed: list[str] = []
-        self._told: list[HistoryEvent] = []
+        self._events: list[HistoryEvent] = []
         self._everything = everything
         self._seed = seed
         self._replay = replay
@@ -117,8 +118,8 @@ class Story:
         summary = self._summary()
         self.failed += self.scenario.expect.unmet(summary, tuple(self.world.history.events), self.tolerance_s)
         trace = self.world.history.trace_hash()
-        told = await why(self.world.store, self._asked) if self._asked else None
-        return Ended(summary, tuple(self.failed), tuple(self._told), trace, standing_out(self.world), told)
+        chain = await why(self.world.store, self._asked) if self._asked else None
+        return Ended(summary, tuple(self.failed), tuple(self._events), trace, standing_out(self.world), chain)
 
     async def _run(self) -> None:
         """Acts with a time and moments in the order of time; between them, acts that wait."""
@@ -209,7 +210,7 @@ class Story:
     def _happened(self, event: HistoryEvent) -> None:
         self._losses.happened(event)
         if event.loud or self._everything:
-            self._told.append(msgspec.structs.replace(event, at_s=event.at_s - self._begun_s))
+            self._events.append(msgspec.structs.replace(event, at_s=event.at_s - self._begun_s))
 
     def _summary(self) -> Summary:
         vms = self.world.store.all_of(VirtualMachine)

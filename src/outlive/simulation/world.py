@@ -7,7 +7,7 @@ verb of a timeline; what they are is in ``outlive.simulation.verbs``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +26,7 @@ from outlive.roles.up import ROLE as FAILOVER_ROLE
 from outlive.roles.up import Ports, UpRole
 from outlive.runtime.units import decode_unit
 from outlive.simulation.controllers import Bmc, PowerClient
-from outlive.simulation.disks import CutClient, Disks, StorageClient
+from outlive.simulation.disks import Disks, StorageClient
 from outlive.simulation.guards import GuardClient
 from outlive.simulation.history import History
 from outlive.simulation.hosts import Role, Service, SimHost
@@ -39,18 +39,15 @@ from outlive.simulation.networks import Networks, Segment
 from outlive.simulation.process import Process, go
 from outlive.simulation.setup import already_running, resources_of
 from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of
-from outlive.simulation.stores import Author, ProcessStore, Way, WorldStore
+from outlive.simulation.stores import QUIET, Author, ProcessStore, Way, WorldStore
 from outlive.simulation.verbs import VERBS
-from outlive.store.faults import FaultRates
 from outlive.store.tables import Write
 
 MakeStore = Callable[[Clock, Ids, Callable[[Write, Author], None]], WorldStore]
-"""Makes the store of a world, which tells of every write once it counts."""
+"""Makes the store of a world, which reports every write once it counts."""
 CONTROLLER_RESTART_S: Final = 2.0
 BESIDE: Final = "/controller"
 """How the controller is named that runs beside a host's daemon."""
-FLAWLESS: Final = FaultRates()
-"""A store where nothing goes wrong."""
 LOOK_S: Final = 0.5
 """How often ``settled`` and the judge of coverage look."""
 REPORTED_S: Final = 1.0
@@ -76,12 +73,12 @@ class World:
         self.networks = Networks(self._network_changed)
         self.hosts: dict[str, SimHost] = {}
         self.controllers: dict[str, Service] = {}
-        self.rates = FaultRates()
+        self.rates = QUIET
         self.store_down = False
         self._hypervisors: dict[str, SimHypervisor] = {}
         self._bmcs: dict[str, Bmc] = {}
         self._ways: dict[str, list[tuple[Process, Way]]] = {}
-        self._slow: dict[str, float] = {}
+        self.slow: dict[str, float] = {}
         """Hosts whose way to the store is slow, and by how many seconds more, one way; the empty name: everybody's."""
         self._watching: asyncio.Task[None] | None = None
         self.withdrawn: dict[str, Hypervisor] = {}
@@ -161,14 +158,14 @@ class World:
         await known.carry_out(self, arguments, hosts)
 
     async def attempt(self, verb: str, arguments: Mapping[str, Any]) -> None:
-        """The same; what comes to nothing is told."""
+        """The same; what comes to nothing is an event of the history."""
         try:
             await self.do(verb, arguments)
         except OutliveError as error:
             self.history.add("fault", verb, f"came to nothing: {error.message}")
 
     async def settled(self, limit_s: float = 120.0) -> bool:
-        """Wait until every VM that should run is seen running and coverage is told; whether that came about."""
+        """Wait until every VM that should run is seen running; whether that came about."""
         until = self.clock.monotonic() + limit_s
         while self.clock.monotonic() < until:
             await self.clock.sleep(LOOK_S)
@@ -203,7 +200,7 @@ class World:
         service = self.controller(election.record.holder.rpartition("-")[0])
         if service is None or service.process is None or not service.active:
             return None
-        if self.rates != FLAWLESS or self.store.failing:
+        if self.rates != QUIET or self.store.failing:
             return None
         ways = [way for ways in self._ways.values() for process, way in ways if process is service.process]
         able = all(way.sends and way.hears and way.latency_s <= self.spec.latency_s for way in ways)
@@ -227,46 +224,22 @@ class World:
             clock=clock,
             random=self.random.fork(f"way/{process.part.name}"),
             acknowledged=self.judge.acknowledged,
-            latency_s=self._latency_s(host),
         )
-        way.faults.network.rates = self.rates
         kept = [(one, other) for one, other in self._ways.get(host, []) if one.alive]
         self._ways[host] = [*kept, (process, way)]
-        self._open(host, way)
+        self._connect(host, way)
         return way
 
-    def set_store(self, *, down: bool) -> None:
-        """Nobody reaches the store, or everybody does again."""
-        self.store_down = down
-        for host, ways in self._ways.items():
-            for _, way in ways:
-                self._open(host, way)
+    def reach_store(self, host: str | None = None) -> None:
+        """Calls of this host, or of everybody, reach the store as outages, networks, delays and faults let them now."""
+        for name, ways in self._ways.items():
+            for _, way in ways if host in (None, name) else ():
+                self._connect(name, way)
 
-    def slow_store(self, hosts: Collection[str], seconds: float) -> None:
-        """Calls of these hosts to the store take so much longer, one way; without hosts everybody's do."""
-        for host in hosts or ("",):
-            self._slow[host] = seconds
-        for host, ways in self._ways.items():
-            for _, way in ways:
-                way.latency_s = self._latency_s(host)
-
-    def fast_store(self) -> None:
-        """Nobody's calls take longer any more."""
-        self._slow.clear()
-        self.slow_store((), 0.0)
-
-    def _latency_s(self, host: str) -> float:
-        return self.spec.latency_s + max(self._slow.get(host, 0.0), self._slow.get("", 0.0))
-
-    def set_rates(self, rates: FaultRates) -> None:
-        """What goes wrong between every process and the store."""
-        self.rates = rates
-        for ways in self._ways.values():
-            for _, way in ways:
-                way.faults.network.rates = rates
-
-    def _open(self, host: str, way: Way) -> None:
+    def _connect(self, host: str, way: Way) -> None:
         up = not self.store_down
+        way.latency_s = self.spec.latency_s + max(self.slow.get(host, 0.0), self.slow.get("", 0.0))
+        way.faults.network.rates = self.rates
         way.set(
             sends=up and self.networks.sends(Segment.STORE, host), hears=up and self.networks.hears(Segment.STORE, host)
         )
@@ -275,15 +248,14 @@ class World:
         """The node daemon of a host, with its ports."""
         machine, name = host.machine, host.name
         store = ProcessStore(self.way(process, name, machine.clock), Author(host.daemon.name, name, ()))
+        storage = StorageClient(self.disks, process, name, lambda: self._reaches(Segment.STORAGE, name))
         ports = NodePorts(
             hypervisor=HypervisorClient(host.hypervisor, process),
             machine=MachineClient(machine, process),
-            guard=GuardClient(host.guard_slot, machine, process),
-            storage=StorageClient(self.disks, process, name, lambda: self._reaches(Segment.STORAGE, name)),
+            guard=GuardClient(host.answering_guard, machine, process),
+            storage=storage,
             power=PowerClient(process, self._bmcs, lambda other: self.networks.reaches(Segment.BMC, name, other)),
-            cut=None
-            if self.spec.cuts == "none"
-            else CutClient(self.disks, process, name, lambda: self._reaches(Segment.STORAGE, name)),
+            cut=None if self.spec.cuts == "none" else storage,
         )
         random = self.random.fork(f"daemon/{process.part.name}")
         return node_role(store, self.spec.settings, ports, host=name, clock=machine.clock, random=random)
@@ -371,8 +343,7 @@ class World:
 
     def _network_changed(self, segment: Segment, host: str) -> None:
         if segment is Segment.STORE:
-            for _, way in self._ways.get(host, []):
-                self._open(host, way)
+            self.reach_store(host)
 
     def _peer(self, host: str, other: str) -> SimHypervisor | None:
         found = self._hypervisors.get(other)

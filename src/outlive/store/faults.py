@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -26,8 +26,9 @@ from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.resources import ObjectRef, R, Resource
-from outlive.store.contract import Change, Delete, Page, Reset, Store, Synced, Upsert
+from outlive.resources import R
+from outlive.store.contract import Change, Delete, Reset, Store, Synced, Upsert
+from outlive.store.forwarding import Forwarding
 from outlive.store.selectors import Selector
 
 
@@ -310,7 +311,7 @@ LATE_WRITES = 1_000
 """Writes that may be on their way after their caller was answered ``Unknown``; beyond it they are dropped."""
 
 
-class FaultStore:
+class FaultStore(Forwarding):
     """Any store, at the far end of a ``Network``."""
 
     def __init__(self, inner: Store, *, clock: Clock, random: Random, rates: FaultRates | None = None) -> None:
@@ -333,16 +334,6 @@ class FaultStore:
         """That of the inner store; empty where it has none."""
         return str(getattr(self._inner, "incarnation", ""))
 
-    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
-        """As the inner store, delayed or refused."""
-        return await self._read(lambda: self._inner.get(kind, name, fresh=fresh))
-
-    async def list(
-        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
-    ) -> Page[R]:
-        """As the inner store, delayed or refused."""
-        return await self._read(lambda: self._inner.list(kind, selector=selector, limit=limit, token=token))
-
     def observe(self, kind: type[R], *, selector: Selector | None = None) -> FaultObservation[R]:
         """The inner stream with faults, each observer with a random stream of its own."""
         self._observers += 1
@@ -353,32 +344,6 @@ class FaultStore:
             network=self.network,
         )
 
-    async def create(self, obj: R) -> R:
-        """As the inner store, with all that can happen to a write."""
-        return await self._write(lambda: self._inner.create(obj))
-
-    async def replace(self, obj: R) -> R:
-        """As the inner store, with all that can happen to a write."""
-        return await self._write(lambda: self._inner.replace(obj))
-
-    async def replace_status(self, obj: R) -> R:
-        """As the inner store, with all that can happen to a write."""
-        return await self._write(lambda: self._inner.replace_status(obj))
-
-    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
-        """As the inner store, with all that can happen to a write."""
-        await self._write(lambda: self._inner.delete(ref, uid=uid, version=version))
-
-    async def patch_metadata(
-        self,
-        ref: ObjectRef,
-        *,
-        labels: Mapping[str, str | None] | None = None,
-        annotations: Mapping[str, str | None] | None = None,
-    ) -> Resource:
-        """As the inner store, with all that can happen to a write."""
-        return await self._write(lambda: self._inner.patch_metadata(ref, labels=labels, annotations=annotations))
-
     async def close(self) -> None:
         """Writes that are still on their way are lost; then as the inner store."""
         for task in self._late:
@@ -387,15 +352,15 @@ class FaultStore:
             await asyncio.wait(self._late)
         await self._inner.close()
 
-    async def _read(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _read(self, call: Callable[[Store], Awaitable[T]]) -> T:
         await self._travel()
-        answer = await call()
+        answer = await call(self._inner)
         await self._delayed()
         if not self.network.reachable:
             raise Unavailable("the network to the store is cut")
         return answer
 
-    async def _write(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _write(self, call: Callable[[Store], Awaitable[T]]) -> T:
         await self._travel()
         rates, draw = self.network.rates, self._random.random()
         if draw < rates.lose_dropped:
@@ -404,7 +369,7 @@ class FaultStore:
         if draw < rates.lose_dropped + rates.lose_late:
             self._later(call)
             raise Unknown("the answer was lost")
-        answer = await call()
+        answer = await call(self._inner)
         await self._delayed()
         if draw < rates.lose_dropped + rates.lose_late + rates.lose_applied or not self.network.reachable:
             raise Unknown("the answer was lost")
@@ -425,16 +390,16 @@ class FaultStore:
     def _hits(self, rate: float) -> bool:
         return rate > 0 and self._random.random() < rate
 
-    def _later(self, call: Callable[[], Awaitable[object]]) -> None:
+    def _later(self, call: Callable[[Store], Awaitable[object]]) -> None:
         """Apply after the caller was answered ``Unknown``."""
         self._late = [task for task in self._late if not task.done()]
         if len(self._late) < LATE_WRITES:
             wait_s = self._random.uniform(0.0, self.network.rates.late_max_s)
             self._late.append(asyncio.create_task(self._arrive(call, wait_s), name="store.faults.late"))
 
-    async def _arrive(self, call: Callable[[], Awaitable[object]], wait_s: float) -> None:
+    async def _arrive(self, call: Callable[[Store], Awaitable[object]], wait_s: float) -> None:
         await self._clock.sleep(wait_s)
         try:
-            await call()
+            await call(self._inner)
         except OutliveError as error:
             _log.debug("store.late_write_refused", error=str(error))

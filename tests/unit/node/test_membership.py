@@ -234,7 +234,7 @@ def test_host_whose_membership_is_gone_starts_nothing_and_does_not_register_agai
 
 def test_guard_is_armed_before_the_membership_says_so_and_disarmed_after() -> None:
     async def story(world: World) -> None:
-        guard = world.hosts["kvm-1"].guard_slot.guard
+        guard = world.hosts["kvm-1"].answering_guard()
         assert guard is not None
         for verb, armed in (("arm", True), ("disarm", False)):
             await world.do(verb, {"hosts": ["kvm-1"]})

@@ -83,7 +83,7 @@ def test_host_that_was_proven_dead_waits_for_a_create_of_a_killed_daemon_before_
 
 def _counted(world: World, host: str = "kvm-1") -> list[str]:
     """Runs that the guard of the host counts as being created."""
-    guard = world.hosts[host].guard_slot.guard
+    guard = world.hosts[host].answering_guard()
     assert guard is not None
     return [create.run_id for create in guard.state.creates]
 
@@ -104,7 +104,7 @@ def test_create_of_a_killed_daemon_counts_at_the_guard_until_the_hypervisor_has_
 
 def test_create_that_a_killed_daemon_was_about_to_ask_for_is_ended_by_the_next_daemon() -> None:
     async def story(world: World) -> None:
-        guard = world.hosts["kvm-1"].guard_slot.guard
+        guard = world.hosts["kvm-1"].answering_guard()
         assert guard is not None
         assert guard.handle(CreateBegin("never-handed-on")) is None
         await at(world, 20)

@@ -16,7 +16,7 @@ T_S, W_S = 5.0, 10.0
 
 async def _armed(host: GuardedHost) -> GuardClient:
     host.start()
-    client = GuardClient(host.slot, host.machine, host.daemon)
+    client = GuardClient(host.answering_guard, host.machine, host.daemon)
     await client.beat(client.boot_time(), 1)
     await client.arm(T_S, W_S)
     await host.hypervisor.create(small_vm(), "r1", 1, False)
@@ -110,7 +110,7 @@ def test_arming_needs_a_fresh_renewal() -> None:
     async def story() -> None:
         host = GuardedHost()
         host.start()
-        client = GuardClient(host.slot, host.machine, host.daemon)
+        client = GuardClient(host.answering_guard, host.machine, host.daemon)
         with pytest.raises(Refused):
             await client.arm(T_S, W_S)
 

@@ -1,4 +1,4 @@
-"""Calls the invariants after every event, each only on what changed, and tells the history of protocol writes.
+"""Calls the invariants after every event, each only on what changed, and adds protocol writes to the history.
 
 What one event may break is looked at with that event: a domain that changed, a write that counted, an answer that was
 given. What only holds at rest is judged when the world asks for it.
@@ -62,7 +62,7 @@ class Judge:
         self._seed = seed
         self._starts = Starts(truth)
         self._pace: dict[tuple[str, str, str], tuple[float, int]] = {}
-        self._told: dict[tuple[str, str, str], None] = {}
+        self._reported: dict[tuple[str, str, str], None] = {}
         self._slow = Slow()
 
     def domain(self, host: str, vm: str, how: str) -> None:
@@ -112,7 +112,7 @@ class Judge:
                 self._found("proof", after.name, proof_is_true(truth, after.name, old, after.record))
 
     def acknowledged(self, answer: object) -> None:
-        """A writer was told that its write counts."""
+        """A writer was answered that its write counts."""
         self._found("S5", getattr(answer, "name", ""), acknowledged_is_kept(self.truth, answer))
 
     def rest(self, recent: Collection[str] = ()) -> None:
@@ -159,9 +159,9 @@ class Judge:
         self._found("held", vm, held_where_it_runs(self.truth, vm, self.truth.vm(vm)))
 
     def _found(self, invariant: str, subject: str, text: str) -> None:
-        if not text or (invariant, subject, text) in self._told or len(self.violations) >= VIOLATIONS_LIMIT:
+        if not text or (invariant, subject, text) in self._reported or len(self.violations) >= VIOLATIONS_LIMIT:
             return
-        self._told[(invariant, subject, text)] = None
+        self._reported[(invariant, subject, text)] = None
         hosts = [name for name in self.truth.hypervisors if name in text.replace(",", " ").split()]
         violation = Violation(
             invariant=invariant,

@@ -273,7 +273,7 @@ def _members(slot: Reservation) -> dict[str, str]:
 def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
     """Hosts on which VMs leave no room for the slots; a slot whose VM has landed is that VM.
 
-    A slot that says that it is not ready promises nothing: nobody may be told to be covered by it, which is S3, and it
+    A slot that says that it is not ready promises nothing: nobody may be reported covered by it, which is S3, and it
     goes once the brake on removals lets it. Hosts whose VMs alone are too many are excepted: users may ask for that. A
     slot with a consumer counts as that VM, which is bound for the host.
     """

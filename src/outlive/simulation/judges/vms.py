@@ -126,12 +126,12 @@ class Starts:
 
     def _out_of_order(self, vm: VirtualMachine, host: str) -> str:
         said = vm.status.start_order
-        told = said.without if said is not None and said.hypervisor == host and said.detail else ()
+        explained = said.without if said is not None and said.hypervisor == host and said.detail else ()
         since_s = max(self._assigned_s.get(vm.name, NEVER), self._ended.get(vm.name, (NEVER, ""))[0])
         early = [
             name
             for name in vm.spec.start_after
-            if name != vm.name and name not in told and not self._was_up(name, since_s)
+            if name != vm.name and name not in explained and not self._was_up(name, since_s)
         ]
         return f"is started on {host} before {', '.join(early)}, and does not say why" if early else ""
 

@@ -77,15 +77,15 @@ def _may_write(kind: type[Resource], path: str, names: tuple[str, ...]) -> bool:
 
 
 def acknowledged_is_kept(truth: Truth, answer: object) -> str:
-    """S5: the object that a writer was told of is what the store has, or something later, or was deleted since."""
+    """S5: the object that a writer got as an answer is what the store has, or something later, or was deleted since."""
     if not isinstance(answer, Resource):
         return ""
     kept = truth.store.look(type(answer), answer.name)
     if kept is None or kept.metadata.uid != answer.metadata.uid:
         return ""
     if int(kept.metadata.resource_version) < int(answer.metadata.resource_version):
-        told = answer.metadata.resource_version
-        return f"version {told} was acknowledged, and the store has {kept.metadata.resource_version}"
+        version = answer.metadata.resource_version
+        return f"version {version} was acknowledged, and the store has {kept.metadata.resource_version}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Everything that can happen to a virtual cluster, by the word that timelines use."""
+"""Everything that can happen to a virtual cluster, by the name that timelines use."""
 
 from outlive.simulation.verbs import hardware, operating, software  # noqa: F401 - they enter their verbs
 from outlive.simulation.verbs.table import VERBS

@@ -97,13 +97,15 @@ def _pause(world: World, service: Service, for_: Duration | None) -> None:
 
 @verb("store-outage", "nobody reaches the store{for}")
 def _store_outage(world: World, for_: Duration | None = None) -> None:
-    world.set_store(down=True)
+    world.store_down = True
+    world.reach_store()
     after(for_, lambda: _store_is_back(world))
 
 
 def _store_is_back(world: World) -> None:
     if world.store_down:
-        world.set_store(down=False)
+        world.store_down = False
+        world.reach_store()
         world.history.add("store", "store", "everybody reaches the store again", loud=True)
 
 
@@ -111,15 +113,17 @@ def _store_is_back(world: World) -> None:
 def _store_faults(world: World, rates: dict[str, Any]) -> None:
     """Calls and observers suffer at these rates."""
     try:
-        world.set_rates(msgspec.convert(rates, FaultRates))
+        world.rates = msgspec.convert(rates, FaultRates)
     except msgspec.ValidationError as error:
         raise BadInput(f"rates of faults: {error}", remedy="see docs/operating/simulating.md") from error
+    world.reach_store()
 
 
 @verb("slow-store", "calls to the store take longer: {details}")
 def _slow_store(world: World, by: Duration, hosts: Names | None = None) -> None:
     """One way, and for everybody where no hosts are named."""
-    world.slow_store([host.name for host in world.named(hosts or ())], by)
+    world.slow |= dict.fromkeys([host.name for host in world.named(hosts or ())] or [""], by)
+    world.reach_store()
 
 
 @verb("store-snapshot", "somebody makes a backup of the store")
