@@ -18,7 +18,7 @@ from bench.packing import OPENB_PARTS, import_openb
 from outlive.base.logging import silenced
 from outlive.resources import Hypervisor, Resource, VirtualMachine
 from outlive.runtime.virtual import run_virtual
-from outlive.simulation.inventory import Failing, Virtual, virtual_of
+from outlive.simulation.inventory import Virtual, virtual_of
 from outlive.simulation.scenario import inventory_scenario
 from outlive.simulation.spec import HostsSpec, VmsSpec, WorldSpec
 from outlive.simulation.story import Ended, Story
@@ -99,7 +99,7 @@ def promised() -> list[Figure]:
     figures: list[Figure] = []
     for k in (1, 2):
         failed = names[:: max(1, len(names) // k)][:k]
-        virtual = virtual_of(objects, [Failing(kind="host", value=name) for name in failed])
+        virtual = virtual_of(objects, [f"host={name}" for name in failed])
         ended, seconds = _played("example", virtual, EXAMPLE_AT_S, EXAMPLE_UNTIL_S, k)
         summary = ended.summary
         share = 100.0 * summary.in_promised_slot / summary.recovered if summary.recovered else 0.0
@@ -123,7 +123,7 @@ def openb() -> list[Figure]:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         objects = asyncio.run(_dumped(state))
     begun = time.perf_counter()
-    virtual = virtual_of(objects, [Failing(kind="rack", value="rack-003")])
+    virtual = virtual_of(objects, ["rack=rack-003"])
     ended, seconds = _played("openb", virtual, 10.0, 60.0, 0)
     hosts = sum(isinstance(one, Hypervisor) for one in objects)
     note = f"{seconds:.0f} CPU s; {len(virtual.failed)} of {hosts:,} hosts"

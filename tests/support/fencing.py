@@ -216,7 +216,7 @@ class Site:
         self.renew(name)
 
     async def policy(self, *, cluster: dict | None = None, **fencing) -> None:
-        """Set the cluster's wishes."""
+        """Change the cluster's policy."""
         spec = ClusterSpec(fencing=FencingPolicy(**fencing), **(cluster or {}))
         try:
             current = await self.store.get(Cluster, "default")
@@ -225,7 +225,7 @@ class Site:
             return
         await self.store.replace(msgspec.structs.replace(current, spec=spec))
 
-    async def wish(self, host: str, **fencing) -> None:
+    async def change_fencing(self, host: str, **fencing) -> None:
         """Change a host's own settings."""
         current = await self.store.get(Hypervisor, host)
         changed = msgspec.structs.replace(current.spec.fencing, **fencing)

@@ -106,19 +106,19 @@ class Case:
         }
         self.redigest()
 
-    def verdict(self, **wishes: Any) -> Verdict:
-        return check(self.facts(), msgspec.convert(self.certificate, CertifiedState), Options(**wishes))
+    def verdict(self, **options: Any) -> Verdict:
+        return check(self.facts(), msgspec.convert(self.certificate, CertifiedState), Options(**options))
 
     def facts(self) -> tuple[Facts, ...]:
         return state_facts(resources(self.state))
 
-    def codes(self, **wishes: Any) -> set[str]:
-        return set(self.verdict(**wishes).counts)
+    def codes(self, **options: Any) -> set[str]:
+        return set(self.verdict(**options).counts)
 
 
-def judged(objects: list[Resource], certificate: Doc, heard: list[Landing] | None = None, **wishes: Any) -> Verdict:
+def judged(objects: list[Resource], certificate: Doc, heard: list[Landing] | None = None, **options: Any) -> Verdict:
     claimed = msgspec.convert(certificate, CertifiedState)
-    return check(state_facts(objects), claimed, Options(**wishes), report=None if heard is None else heard.append)
+    return check(state_facts(objects), claimed, Options(**options), report=None if heard is None else heard.append)
 
 
 def members(slot: Doc) -> dict[str, str]:

@@ -111,10 +111,10 @@ def _folder(
 def _inventory(
     output: Output, inventory: str, fail: list[str], at: str, run_for: str, seed: int, why: str, *, everything: bool
 ) -> ExitCode | None:
-    from outlive.simulation.inventory import Failing, virtual_of
+    from outlive.simulation.inventory import virtual_of
     from outlive.simulation.scenario import inventory_scenario
 
-    virtual = virtual_of(_objects(inventory), [Failing.parse(text) for text in fail])
+    virtual = virtual_of(_objects(inventory), fail)
     seed = seed or 1
     at_s, until_s = _seconds("--at", at), _seconds("--for", run_for)
     if at_s >= until_s:

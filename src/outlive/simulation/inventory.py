@@ -46,22 +46,6 @@ NAMES_SHOWN: Final = 8
 _STOPPED: Final = frozenset(("SHUTOFF", "stop", "shutdown", "disable", "PAUSED", "SUSPENDED", "ERROR", "fail"))
 
 
-class Failing(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to fail: a host, a zone, or a failure domain."""
-
-    kind: str
-    value: str
-
-    @classmethod
-    def parse(cls, text: str) -> Failing:
-        """Of ``host=NAME``, ``zone=z1`` or ``rack=r3``; ``BadInput`` otherwise."""
-        kind, _, value = text.partition("=")
-        if not kind.strip() or not value.strip():
-            remedy = "write host=NAME, zone=z1 or rack=r3"
-            raise BadInput(f"{text!r} names nothing that fails", place="--fail", remedy=remedy)
-        return cls(kind=kind.strip(), value=value.strip())
-
-
 class Virtual(msgspec.Struct, frozen=True, kw_only=True):
     """An inventory, ready to be played."""
 
@@ -80,8 +64,11 @@ class Virtual(msgspec.Struct, frozen=True, kw_only=True):
         return (Act(verb="power-off", arguments={"hosts": self.failed}, at_s=at_s, place="--fail"),)
 
 
-def virtual_of(objects: Iterable[Resource], failing: Sequence[Failing]) -> Virtual:
-    """The virtual cluster of an inventory. ``BadInput`` if there are no hosts, or nothing of that name to fail."""
+def virtual_of(objects: Iterable[Resource], failing: Sequence[str]) -> Virtual:
+    """The virtual cluster of an inventory, of which these fail: ``host=NAME``, ``zone=z1`` or ``rack=r3``.
+
+    ``BadInput`` if there are no hosts, or nothing of that name to fail.
+    """
     kept = tuple(objects)
     hosts = [one for one in kept if isinstance(one, Hypervisor)]
     if not hosts:
@@ -123,20 +110,21 @@ def _units(host: Hypervisor) -> dict[str, str]:
     return {ZONE: host.metadata.labels.get(ZONE_LABEL, ""), **_domains(host)}
 
 
-def _failed(hosts: Sequence[Hypervisor], failing: Sequence[Failing]) -> tuple[str, ...]:
+def _failed(hosts: Sequence[Hypervisor], failing: Sequence[str]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for one in failing:
-        if one.kind == "host":
-            names = [host.name for host in hosts if host.name == one.value]
-            known = [host.name for host in hosts]
-        else:
-            names = [host.name for host in hosts if _units(host).get(one.kind) == one.value]
-            known = sorted({_units(host).get(one.kind, "") for host in hosts} - {""})
+        kind, value = (part.strip() for part in one.partition("=")[::2])
+        if not kind or not value:
+            remedy = "write host=NAME, zone=z1 or rack=r3"
+            raise BadInput(f"{one!r} names nothing that fails", place="--fail", remedy=remedy)
+        units = {host.name: host.name if kind == "host" else _units(host).get(kind, "") for host in hosts}
+        names = [name for name, unit in units.items() if unit == value]
         if not names:
+            known = list(units) if kind == "host" else sorted({*units.values()} - {""})
             few = ", ".join([*known[:NAMES_SHOWN], *(["…"] if len(known) > NAMES_SHOWN else [])])
-            label = ZONE_LABEL if one.kind == ZONE else DOMAIN_LABEL_PREFIX + one.kind
+            label = ZONE_LABEL if kind == ZONE else DOMAIN_LABEL_PREFIX + kind
             remedy = f"there are {few}" if known else f"no host has a label {label}"
-            raise BadInput(f"there is no {one.kind} {one.value!r}", place="--fail", remedy=remedy)
+            raise BadInput(f"there is no {kind} {value!r}", place="--fail", remedy=remedy)
         found |= dict.fromkeys(names)
     if len(found) == len(hosts):
         raise BadInput("every host is to fail", place="--fail", remedy="leave some of them")

@@ -293,7 +293,7 @@ def _host(before: Hypervisor | None, after: Hypervisor | None, author: Author) -
         report(f"is lost by fence {new.lost}" if new.lost else "counts as a host again", loud=not new.lost)
     if old.domain_state != new.domain_state:
         word = {"flush": "is being emptied", "flushed": "is empty", "unflush": "gets its VMs back"}
-        said = word.get(new.domain_state, "takes VMs again")
+        said = word.get(new.domain_state, "is schedulable again")
         report(said, loud=said in word.values() or old.domain_state != "")
     if old.rehearsed != new.rehearsed:
         report(f"has its power controller rehearsed: {new.rehearsed}", loud=False)

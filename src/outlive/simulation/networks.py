@@ -52,6 +52,6 @@ class Networks:
         """Whether what is sent to the host arrives."""
         return self._cut.get((segment, host), "out") == "out"
 
-    def reaches(self, segment: Segment, one: str, other: str) -> bool:
-        """Whether two hosts can talk: both ways, or it is no talk."""
-        return not any((segment, host) in self._cut for host in (one, other))
+    def reaches(self, segment: Segment, *hosts: str) -> bool:
+        """Whether these hosts can talk there: both ways, or it is no talk."""
+        return not any((segment, host) in self._cut for host in hosts)

@@ -2,7 +2,7 @@
 
 Some of what a seed brings nobody but an operator can put right: machines that were replaced, memberships that were
 deleted, fences that are held back, a restored store that waits for hosts which cannot come. ``Operator`` does then what
-docs/concepts/safety.md#what-you-may-be-woken-for tells, as often as it is needed, and says nothing that is not so.
+docs/concepts/safety.md#what-you-may-be-woken-for says, as often as it is needed, and says nothing that is not so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A scenario: a folder that tells a failure story, read and checked as a whole.
+"""A scenario: a folder with a failure story, read and checked as a whole.
 
 ``README`` has one line, the story; ``cluster.yaml`` the hosts, VMs and policies; ``timeline.yaml`` what happens;
 ``expect.yaml`` what it must come to. Every mistake of all four files is reported at once with file, entry, value and

@@ -354,26 +354,22 @@ class Losses:
 
     def still_missing(self) -> tuple[HeldVm, ...]:
         """VMs that should run and run nowhere, with what is said of them."""
-        found: list[HeldVm] = []
-        faults = [one for one in self._world.store.all_of(Fault) if not one.ended]
+        faults = {one.subject.name: one for one in reversed(self._world.store.all_of(Fault)) if not one.ended}
         recent = self.recent()
-        for vm in self._world.store.all_of(VirtualMachine):
-            if not wanted(vm) or self._world.running(vm.name):
-                continue
-            recovery = vm.status.recovery
-            if recovery is not None and recovery.reason:
-                found.append(
-                    HeldVm(vm=vm.name, reason=f"{recovery.reason}: {recovery.message}", remedy=recovery.remedy)
-                )
-                continue
-            fault = next((one for one in faults if one.subject.name == vm.name), None)
-            if fault is not None:
-                found.append(HeldVm(vm=vm.name, reason=fault.message, remedy=fault.remedy))
-                continue
-            if vm.name in recent:
-                found.append(
-                    HeldVm(vm=vm.name, reason="the end came too soon after its loss", remedy="simulate longer")
-                )
-                continue
-            found.append(HeldVm(vm=vm.name, reason=vm.status.message or "nothing says why it does not run"))
-        return tuple(found)
+        vms = self._world.store.all_of(VirtualMachine)
+        return tuple(
+            _held(vm, faults.get(vm.name), recent=vm.name in recent)
+            for vm in vms
+            if wanted(vm) and not self._world.running(vm.name)
+        )
+
+
+def _held(vm: VirtualMachine, fault: Fault | None, *, recent: bool) -> HeldVm:
+    recovery = vm.status.recovery
+    if recovery is not None and recovery.reason:
+        return HeldVm(vm=vm.name, reason=f"{recovery.reason}: {recovery.message}", remedy=recovery.remedy)
+    if fault is not None:
+        return HeldVm(vm=vm.name, reason=fault.message, remedy=fault.remedy)
+    if recent:
+        return HeldVm(vm=vm.name, reason="the end came too soon after its loss", remedy="simulate longer")
+    return HeldVm(vm=vm.name, reason=vm.status.message or "nothing says why it does not run")

@@ -7,7 +7,8 @@ healed, and every VM that should run has so long to run again, or to be held wit
 from __future__ import annotations
 
 import traceback
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from outlive.base.random import Random
 from outlive.resources import DegradingPolicy, FencingPolicy, VirtualMachine
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.faults import UNTIL_S, schedule
+from outlive.simulation.history import HistoryEvent
 from outlive.simulation.judges.rest import runs_or_says_why
 from outlive.simulation.judges.truth import Violation
 from outlive.simulation.operator import Operator, heal
@@ -200,11 +202,11 @@ def _in_order(random: Random, vms: tuple[VmSpec, ...]) -> tuple[VmSpec, ...]:
     return tuple(made)
 
 
-def run_seed(seed: int, *, tell: Any = None) -> Result:
-    """Run one seed; ``tell`` hears every event as it happens."""
+def run_seed(seed: int, *, on_event: Callable[[HistoryEvent], None] | None = None) -> Result:
+    """Run one seed; ``on_event`` is called with every event as it happens."""
     try:
         with rarely_collecting(), silenced(), gathered_defects() as defects:
-            result = run_virtual(_run(seed, tell), limit_s=LIMIT_S)
+            result = run_virtual(_run(seed, on_event), limit_s=LIMIT_S)
         return _with_defects(result, defects)
     except Exception as error:  # noqa: BLE001 - whatever breaks a run is its result, with the seed that repeats it
         return Result(seed=seed, error="".join(traceback.format_exception(error)[-TRACE_LINES:]))
@@ -226,11 +228,11 @@ def _with_defects(result: Result, defects: list[Defect]) -> Result:
     return msgspec.structs.replace(result, violations=(*result.violations, *found)) if found else result
 
 
-async def _run(seed: int, tell: Any) -> Result:
+async def _run(seed: int, on_event: Callable[[HistoryEvent], None] | None) -> Result:
     spec = world_of(seed)
     world = World(spec, seed=seed, replay=replay_of(seed))
-    if tell is not None:
-        world.history.listen(tell)
+    if on_event is not None:
+        world.history.listen(on_event)
     await world.build()
     await world.start()
     for fault in schedule(Random(seed).fork("faults"), spec):

@@ -248,7 +248,7 @@ class World:
         """The node daemon of a host, with its ports."""
         machine, name = host.machine, host.name
         store = ProcessStore(self.way(process, name, machine.clock), Author(host.daemon.name, name, ()))
-        storage = StorageClient(self.disks, process, name, lambda: self._reaches(Segment.STORAGE, name))
+        storage = StorageClient(self.disks, process, name, lambda: self.networks.reaches(Segment.STORAGE, name))
         ports = NodePorts(
             hypervisor=HypervisorClient(host.hypervisor, process),
             machine=MachineClient(machine, process),
@@ -258,16 +258,23 @@ class World:
             cut=None if self.spec.cuts == "none" else storage,
         )
         random = self.random.fork(f"daemon/{process.part.name}")
-        return node_role(store, self.spec.settings, ports, host=name, clock=machine.clock, random=random)
+        settings = msgspec.convert(self.spec.settings.get("node", {}), NodeSettings, dec_hook=decode_unit)
+        return NodeRole(
+            store.named(*DAEMON),
+            store.named(*FENCER),
+            settings,
+            ports,
+            host=name,
+            clock=machine.clock,
+            random=random,
+            ids=SeededIds(random.fork("ids")),
+        )
 
     def _make_controller(self, name: str, host: str, clock: HostClock, process: Process) -> Role:
         store = ProcessStore(self.way(process, host, clock), Author(name, "", ()))
         identity = f"{name}-{process.part.name.rpartition('#')[2]}"
         random = self.random.fork(f"controller/{process.part.name}")
         return ControllerRole(store, self.spec.settings, identity=identity, clock=clock, random=random)
-
-    def _reaches(self, segment: Segment, host: str) -> bool:
-        return self.networks.sends(segment, host) and self.networks.hears(segment, host)
 
     # Building
 
@@ -376,29 +383,6 @@ CONTROLLER = (
     "defaults",
 )
 """Names under which each program's connections may write."""
-
-
-def node_role(
-    store: ProcessStore,
-    settings: Mapping[str, Any],
-    ports: NodePorts,
-    *,
-    host: str,
-    clock: Clock,
-    random: Random,
-) -> NodeRole:
-    """The node daemon of one host."""
-    read = msgspec.convert(settings.get("node", {}), NodeSettings, dec_hook=decode_unit)
-    return NodeRole(
-        store.named(*DAEMON),
-        store.named(*FENCER),
-        read,
-        ports,
-        host=host,
-        clock=clock,
-        random=random,
-        ids=SeededIds(random.fork("ids")),
-    )
 
 
 class ControllerRole:

@@ -45,17 +45,17 @@ def test_one_look_is_always_left_and_lies_a_second_after_the_silence_limit() -> 
 
 
 def test_nothing_is_shortened_unless_guard_and_power_were_both_found_good_within_a_minute() -> None:
-    wish = STEADY | {"objective_s": 40}
-    assert looks(**wish, power_s=1)["reason"] == "guard_not_proven"
-    assert looks(**wish, guard_s=60.1, power_s=1)["reason"] == "guard_not_proven"
-    assert looks(**wish, guard_s=31)["reason"] == "power_not_proven"
-    found = looks(**wish, guard_s=31, power_s=75)
+    desired = STEADY | {"objective_s": 40}
+    assert looks(**desired, power_s=1)["reason"] == "guard_not_proven"
+    assert looks(**desired, guard_s=60.1, power_s=1)["reason"] == "guard_not_proven"
+    assert looks(**desired, guard_s=31)["reason"] == "power_not_proven"
+    found = looks(**desired, guard_s=31, power_s=75)
     assert (found["throws"], found["throw_s"], found["reason"]) == (6, 5, "power_not_proven")
     assert found["why"] == (
         "not checked less often: a VM on it is to run again within 40 s, "
         "but its power controller was last found good 75 s ago"
     )
-    assert looks(**wish, guard_s=60, power_s=60)["reason"] == "shortened"
+    assert looks(**desired, guard_s=60, power_s=60)["reason"] == "shortened"
 
 
 AGES = st.none() | st.floats(0, 120)

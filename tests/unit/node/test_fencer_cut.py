@@ -188,7 +188,7 @@ def test_cut_stays_as_long_as_a_dead_host_is_away():
             await _site(s, cuts)
             s.silence("d")
             fence = await s.until("d", lambda record: record.cut.scope != ()) and (await s.record("d")).fence.id
-            await s.wish("d", operator_proof=f"{fence}|ann|unplugged")
+            await s.change_fencing("d", operator_proof=f"{fence}|ann|unplugged")
             await s.until_dead("d", limit_s=10)
             await asyncio.sleep(60)
             assert "d" in cuts.out

@@ -70,13 +70,13 @@ def test_host_whose_guard_is_not_armed_gets_all_its_looks() -> None:
 
 
 def test_host_whose_power_controller_does_not_answer_or_is_worked_on_gets_all_its_looks() -> None:
-    async def story(**wishes: Any) -> None:
+    async def story(**changes: Any) -> None:
         async with site() as s:
             await hosts(s)
             s.watch("a")
             await asyncio.sleep(5)
-            if wishes:
-                await s.wish("x", **wishes)
+            if changes:
+                await s.change_fencing("x", **changes)
             else:
                 s.power.controllers["x"].mode = "dead"
             await asyncio.sleep(BEFORE_S)

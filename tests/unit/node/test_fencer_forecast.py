@@ -24,7 +24,7 @@ def test_who_would_have_been_condemned_in_maintenance_is_written_down_once_for_e
                 await s.host(name)
             s.watch("a")
             s.watch("b")
-            await s.wish("d", maintenance=True)
+            await s.change_fencing("d", maintenance=True)
             await asyncio.sleep(BEFORE_S)
             s.silence("d")
             await asyncio.sleep(30)
@@ -74,7 +74,7 @@ def test_power_controller_in_maintenance_gets_no_command_and_the_fence_goes_on_w
             for name in ("a", "b", "c", "d"):
                 await s.host(name)
             s.watch("a")
-            await s.wish("d", power_maintenance=True)
+            await s.change_fencing("d", power_maintenance=True)
             await asyncio.sleep(BEFORE_S)
             s.silence("d")
             await s.until("d", lambda record: record.fence.phase == "unconfirmed", limit_s=60)
@@ -82,7 +82,7 @@ def test_power_controller_in_maintenance_gets_no_command_and_the_fence_goes_on_w
             assert s.power.controllers["d"].offs == []
             assert "somebody works on its power controller" in (await s.record("d")).fence.unproven_why
             assert "power-unreachable.d" not in await s.faults()
-            await s.wish("d", power_maintenance=False)
+            await s.change_fencing("d", power_maintenance=False)
             await s.until_dead("d", limit_s=20)
 
     run(story())

@@ -311,7 +311,7 @@ def test_two_kinds_of_proof_are_demanded_and_one_is_not_enough():
             assert [one.kind for one in record.fence.findings] == ["power"]
             assert record.dead_through == 0
             assert "2 kinds of proof" in record.fence.unproven_why
-            await s.wish("d", operator_proof=f"{record.fence.id}|ann|seen dark")
+            await s.change_fencing("d", operator_proof=f"{record.fence.id}|ann|seen dark")
             await s.until_dead("d", limit_s=7)
             proof = (await s.record("d")).proof
             assert "ann: seen dark" in proof.evidence

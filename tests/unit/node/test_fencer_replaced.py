@@ -53,7 +53,7 @@ def test_order_to_fence_a_host_is_not_carried_out_on_the_machine_that_replaces_i
             await s.until_dead("d", limit_s=6)
             await _replaced(s, "d")
             await asyncio.sleep(10)
-            await s.wish("d", system_uuid="uuid-d", address="the controller of the new one")
+            await s.change_fencing("d", system_uuid="uuid-d", address="the controller of the new one")
             await asyncio.sleep(30)
             assert (await s.record("d")).state == "Held"
             assert len(s.power.controllers["d"].offs) == 1

@@ -252,7 +252,7 @@ def test_host_in_maintenance_is_left_alone_and_counts_in_no_storm():
             s.watch("h0")
             await asyncio.sleep(BEFORE_S)
             for name in ("h4", "h5", "h6"):
-                await s.wish(name, maintenance=True)
+                await s.change_fencing(name, maintenance=True)
             s.silence("h4", "h5", "h6", "h7")
             await s.until_dead("h7", limit_s=15)
             await asyncio.sleep(60)
@@ -395,7 +395,7 @@ def test_operator_fences_a_host_that_lives():
             await _racks(s, 8)
             s.watch("h0")
             await asyncio.sleep(BEFORE_S)
-            await s.wish("h7", requested="1|ann|its disk hangs")
+            await s.change_fencing("h7", requested="1|ann|its disk hangs")
             await s.until_dead("h7", limit_s=6)
             record = await s.record("h7")
             assert record.fence.reason == "ann: its disk hangs"
@@ -416,7 +416,7 @@ def test_coordinators_that_are_to_be_fenced_do_not_switch_each_other_off():
             s.watch("b")
             await asyncio.sleep(BEFORE_S)
             for name in ("a", "b", "c"):
-                await s.wish(name, requested="1|ann|all of this goes")
+                await s.change_fencing(name, requested="1|ann|all of this goes")
             await s.until_dead("b", limit_s=6)
             await s.until_dead("c", limit_s=6)
             await asyncio.sleep(10)
@@ -442,7 +442,7 @@ def test_condemned_coordinator_leaves_orders_to_others():
             s.watch("a")
             await asyncio.sleep(BEFORE_S)
             await s.write(await s.store.get(Membership, "a"), state="Revoked")
-            await s.wish("c", requested="1|ann|its disk hangs")
+            await s.change_fencing("c", requested="1|ann|its disk hangs")
             await asyncio.sleep(10)
             assert await _revoked(s, ["c"]) == []
             s.watch("b")
@@ -457,8 +457,8 @@ def test_request_for_another_epoch_is_not_heeded():
             await _racks(s, 8)
             s.watch("h0")
             await asyncio.sleep(BEFORE_S)
-            await s.wish("h7", requested="2|ann|its disk hangs")
-            await s.wish("h6", requested="1||nobody said so")
+            await s.change_fencing("h7", requested="2|ann|its disk hangs")
+            await s.change_fencing("h6", requested="1||nobody said so")
             await asyncio.sleep(30)
             assert await _revoked(s, ["h6", "h7"]) == []
 
@@ -477,7 +477,7 @@ def test_distrusted_kind_is_not_used_until_an_operator_says_so():
             await s.until("h7", lambda record: record.fence.phase == "unconfirmed")
             assert "contradicted" in (await s.record("h7")).fence.unproven_why
             assert s.power.controllers["h7"].offs == []
-            await s.wish("h7", trust_again="new controller")
+            await s.change_fencing("h7", trust_again="new controller")
             await s.until("h7", lambda record: record.distrusted == (), limit_s=7)
             await s.until_dead("h7", limit_s=40)
 
@@ -489,7 +489,7 @@ def test_word_of_trust_that_was_said_while_no_fencer_ran_is_heeded_by_the_next_o
         async with site() as s:
             await _racks(s, 8)
             await s.write(await s.store.get(Membership, "h7"), distrusted=("power",), trust_word="once")
-            await s.wish("h7", trust_again="new controller")
+            await s.change_fencing("h7", trust_again="new controller")
             s.watch("h0")
             await s.until("h7", lambda record: record.distrusted == (), limit_s=BEFORE_S)
             assert (await s.record("h7")).trust_word == "new controller"
@@ -501,7 +501,7 @@ def test_word_of_trust_that_stood_before_a_proof_turned_out_wrong_counts_no_more
     async def story():
         async with site() as s:
             await _racks(s, 8)
-            await s.wish("h7", trust_again="new controller")
+            await s.change_fencing("h7", trust_again="new controller")
             await s.write(await s.store.get(Membership, "h7"), distrusted=("power",), trust_word="new controller")
             s.watch("h0")
             await asyncio.sleep(60)

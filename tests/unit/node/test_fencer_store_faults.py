@@ -96,7 +96,7 @@ def test_request_to_fence_outlives_answers_that_are_lost():
             s.watch("a", store=store)
             await asyncio.sleep(20)
             store.network.rates = FaultRates(lose_dropped=1.0)
-            await s.wish("d", requested="1|ann|its disk hangs")
+            await s.change_fencing("d", requested="1|ann|its disk hangs")
             await asyncio.sleep(30)
             assert (await s.record("d")).state == "Held"
             store.network.rates = FaultRates()
@@ -114,7 +114,7 @@ def test_request_to_fence_waits_for_the_end_of_maintenance():
             s.watch("a")
             await asyncio.sleep(20)
             await s.policy(cluster={"maintenance": True})
-            await s.wish("d", requested="1|ann|its disk hangs")
+            await s.change_fencing("d", requested="1|ann|its disk hangs")
             await asyncio.sleep(30)
             assert (await s.record("d")).state == "Held"
             await s.policy()

@@ -475,7 +475,7 @@ def test_host_that_was_not_in_the_backup_is_not_missed_any_more_once_it_has_regi
 
 def test_host_that_was_not_in_the_backup_is_missed_though_its_daemon_was_away_when_that_was_put_back() -> None:
     async def story(world: World) -> None:
-        await at(world, 10)  # it writes down where it is registered when it looks at its wishes
+        await at(world, 10)  # it writes down where it is registered when it looks at its desired state
         await world.do("store-snapshot", {})
         await world.do("stop-daemon", {"hosts": ["kvm-2"], "leaveVms": True})
         await at(world, 15)
@@ -533,7 +533,7 @@ def test_nothing_starts_before_a_host_that_was_not_in_the_backup_has_registered_
 
 def test_host_that_was_not_in_the_backup_registers_anew_though_its_daemon_was_restarted_meanwhile() -> None:
     async def story(world: World) -> None:
-        await at(world, 10)  # it writes down where it is registered when it looks at its wishes
+        await at(world, 10)  # it writes down where it is registered when it looks at its desired state
         await _not_in_the_backup(world)
         await world.do("kill-daemon", {"hosts": ["kvm-2"]})
         await at(world, 60)

@@ -78,9 +78,9 @@ class Storm:
                 cloud.refuses[random.choice(HOSTS)] = "its disk is locked"
             case "dawdle":
                 cloud.dawdles.add(random.choice(HOSTS))
-            case "stop" | "start" as wish:
+            case "stop" | "start" as verb:
                 vm = await cloud.get(random.choice(sorted(cloud.running)))
-                state = "stopped" if wish == "stop" else "running"
+                state = "stopped" if verb == "stop" else "running"
                 await cloud.memory.replace(
                     msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, power_state=state))
                 )

@@ -101,10 +101,10 @@ def test_nothing_is_raised_in_maintenance_of_the_cluster_the_host_or_its_control
             await s.host("a")
             await s.host("b")
             faults = _recorder(s)
-            await s.wish("a", maintenance=True)
+            await s.change_fencing("a", maintenance=True)
             await faults.record([dead()])
             assert await s.faults() == {}
-            await s.wish("b", power_maintenance=True)
+            await s.change_fencing("b", power_maintenance=True)
             power = {"to": "off", "why": "no route"}
             unreachable = ActiveFault(FaultCode.POWER_UNREACHABLE, ObjectRef(kind="Hypervisor", name="b"), power)
             await faults.record([unreachable])

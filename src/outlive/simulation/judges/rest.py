@@ -170,7 +170,7 @@ def _lost_at(vm: VirtualMachine) -> str:
 
 
 def _at(truth: Truth, vm: VirtualMachine, assigned: str, listed: list[str]) -> str:
-    """Where it is: on its assigned host, unless another one lists it whose word is fresh, or that is a holder of it."""
+    """Where it is: on its assigned host, unless another one lists it that is up to date, or holds it."""
     if assigned in listed:
         return assigned
     holders = {one.hypervisor for one in vm.status.holders}

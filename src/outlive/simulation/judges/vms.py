@@ -1,9 +1,9 @@
 """What is promised of VMs, judged at the event that may break it: who runs one, where it starts, and in which order.
 
 A VM is started in order if those that it starts after were seen running, or it says why not; judged by what really ran,
-at the write by which a host takes the VM to start it. A host may go by what it saw some seconds ago, and by what it saw
-at any moment since the VM could start. Directed recovery sends a VM into a slot of its own, which nobody else is let
-into. VMs of hosts that degrade leave alive, and for hosts that do well.
+at the write by which a host takes the VM to start it. A host may follow what it saw some seconds ago, or at any moment
+since the VM could start. Directed recovery sends a VM into a slot of its own, which nobody else is let into. VMs of
+hosts that degrade leave alive, and for hosts that do well.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ async def _drain(world: World, host: SimHost) -> None:
     await change_spec(world, Hypervisor, host.name, lambda spec: _replace(spec, drain=True))
 
 
-@verb("ready", "{who} may take VMs again")
+@verb("ready", "{who} is to be schedulable again")
 async def _ready(world: World, host: SimHost) -> None:
     """Also where its daemon does not run."""
     await change_spec(world, Hypervisor, host.name, lambda spec: _replace(spec, drain=False))
