@@ -19,8 +19,7 @@ import msgspec
 
 from bench.failover_cloud import ZONE, Cloud
 from bench.figures import Figure
-from outlive.failover.certificate.certify import CertifyInput, certify, without_room
-from outlive.failover.certificate.document import encode_certificate
+from outlive.failover.certificate import CertifyInput, certify, encode_certificate, without_room
 from outlive.failover.model import SlotView, VmView
 from outlive.resources import (
     FAILOVER,

@@ -13,8 +13,7 @@ from outlive.base.clock import SystemClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.cli.access import all_objects
-from outlive.failover.certificate.certify import CertifyResult, certify, certify_input
-from outlive.failover.certificate.document import Certificate, encode_certificate
+from outlive.failover.certificate import Certificate, CertifyResult, certify, certify_input, encode_certificate
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.planner.plan import plan
 from outlive.failover.reconciler.plan_writes import write_plan

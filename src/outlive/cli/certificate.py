@@ -24,7 +24,7 @@ from outlive.cli.values import pattern_and_count
 from outlive.drivers.files import check_output, open_output, read_input, write_output
 
 if TYPE_CHECKING:
-    from outlive.failover.certificate.certify import CertifyResult
+    from outlive.failover.certificate import CertifyResult
     from outlive.failover.verify.cases import Landing
     from outlive.failover.verify.check import Verdict
 
@@ -45,7 +45,7 @@ async def certify(
     config: Config = None,
 ) -> ExitCode | None:
     """Certify that every VM survives as many host failures as it needs slots; exit code 1 if some VM does not."""
-    from outlive.failover.certificate.document import encode_certificate
+    from outlive.failover.certificate import encode_certificate
 
     check_output(out)
     result = await _made(access, k, config, partial=partial)
@@ -73,8 +73,8 @@ async def certify(
 
 async def _made(access: Access, k: int | None, config: Path | None, *, partial: bool) -> CertifyResult:
     from outlive.failover.analysis.questions import units_by
-    from outlive.failover.certificate.certify import certify as decide
-    from outlive.failover.certificate.certify import certify_input
+    from outlive.failover.certificate import certify as decide
+    from outlive.failover.certificate import certify_input
 
     async with access.open() as store:
         with progress("reading the cluster"):

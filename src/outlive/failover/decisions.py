@@ -17,7 +17,7 @@ from outlive.failover.analysis.explain.model import ExplainInput, Explanation
 from outlive.failover.analysis.explain.vm import explain
 from outlive.failover.analysis.survival import FailuresInput, FailuresResult, survive
 from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceResult, tolerance
-from outlive.failover.certificate.certify import CertifyInput, CertifyResult, certify
+from outlive.failover.certificate import CertifyInput, CertifyResult, certify
 from outlive.failover.check import CheckInput, CheckResult, check
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.protection import required

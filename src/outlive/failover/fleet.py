@@ -7,7 +7,7 @@ Without any host in the table of free amounts nothing is limited; a host that th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -182,6 +182,15 @@ class Fleet(ConflictIndex):
         self._note(lambda: self.take(host, needs, -times))
         for place, name in enumerate(self._given.resources):
             row[place] -= times * needs.get(name, 0)
+
+    def joinable(self, vm: VmView, hosts: Iterable[str]) -> Iterator[str]:
+        """Slots on these hosts that the VM may join and that would count for it, fullest first."""
+        found = self.admissible(self.vm(vm.id)) & self.fitting((vm.cpu_milli, vm.memory_bytes)) & self.open_slots
+        if found:
+            found = self.separation.among(vm.id, found & self.slots_on(set(self.hosts(list(hosts)))))
+        while (number := self.fullest(found)) is not None:
+            found &= ~self.slot_bit(number)
+            yield self.slot_names[number]
 
     # Changes that take and give room
 

@@ -8,8 +8,7 @@ import msgspec
 from tests.support.certified import certified, documents, fleet, planned, resources, settings
 
 from outlive.base.random import Random
-from outlive.failover.certificate.certify import CertifyInput, CertifyResult, Lack, certify
-from outlive.failover.certificate.document import Certificate, encode_certificate
+from outlive.failover.certificate import Certificate, CertifyInput, CertifyResult, Lack, certify, encode_certificate
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.topology import Topology
 

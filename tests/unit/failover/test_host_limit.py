@@ -18,8 +18,7 @@ from outlive.base.random import Random
 from outlive.failover.analysis.coverage import CoverageInput, allocation_fault, assess_state
 from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.calls import Caller, placement_class
-from outlive.failover.certificate.certify import Lack
-from outlive.failover.certificate.document import encode_certificate
+from outlive.failover.certificate import Lack, encode_certificate
 from outlive.failover.check import CheckInput, Fault, check
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView

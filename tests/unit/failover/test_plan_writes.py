@@ -13,7 +13,7 @@ from outlive.base.clock import SystemClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.analysis.coverage import CoverageInput, assess_state
-from outlive.failover.certificate.certify import without_room
+from outlive.failover.certificate import without_room
 from outlive.failover.check import CheckInput, check
 from outlive.failover.planner.plan import plan
 from outlive.failover.planner.repack import repack

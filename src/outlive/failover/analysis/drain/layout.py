@@ -125,14 +125,7 @@ class Layout:
 
     def joinable(self, vm: str) -> Iterator[str]:
         """Slots that the VM may join and that would count for it, fullest first; none on a drained host."""
-        fleet, view = self.fleet, self.vms[vm]
-        bits = fleet.admissible(fleet.vm(vm)) & fleet.fitting((view.cpu_milli, view.memory_bytes)) & fleet.open_slots
-        if bits:
-            bits &= fleet.slots_on({fleet.host(host) for host in self.hosts_of("reuse", vm)})
-            bits = fleet.separation.among(vm, bits)
-        while (number := fleet.fullest(bits)) is not None:
-            bits &= ~fleet.slot_bit(number)
-            yield fleet.slot_names[number]
+        return self.fleet.joinable(self.vms[vm], self.hosts_of("reuse", vm))
 
     def openable(self, vm: str) -> Iterator[str]:
         """Hosts that can hold a new slot of the VM now, best first; among equals the one with the most free memory."""

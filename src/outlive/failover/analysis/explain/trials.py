@@ -21,7 +21,6 @@ from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.planner.selection import service_rank
 from outlive.failover.sizing import ResolvedSize
-from outlive.failover.slotsets import bits
 
 _CLASS = ""
 Needs = Sequence[tuple[VmView, Need]]
@@ -76,10 +75,7 @@ class Model:
         index = self.index
         if not index.has_vm(vm.id) or reuse.error:
             return []
-        usable = index.admissible(index.vm(vm.id)) & index.open_slots & index.fitting((vm.cpu_milli, vm.memory_bytes))
-        usable = index.separation.among(vm.id, usable) & index.slots_on(set(index.hosts(reuse.hosts)))
-        found = [name for slot in bits(usable) if (name := index.slot_names[slot]) in self.slots]
-        return sorted(found, key=lambda name: (-len(self.slots[name].members), name))
+        return list(index.joinable(vm, reuse.hosts))
 
     @contextmanager
     def serving(self, needs: Needs, answers: Mapping[str, Answer]) -> Iterator[dict[str, Fail]]:

@@ -1,4 +1,6 @@
-"""What may be claimed of a state: pure, from the views that all decisions see.
+"""Certificates: what may be claimed of a state, in a form that somebody else can check.
+
+The checker is ``outlive.failover.verify``, which shares none of this.
 
 A slot counts for a VM when it lists the VM where it runs, is ready, at least as large, where the VM may run, and on a
 host that has room for all that is reserved there. A VM may be certified for as many failures as slots count for it,
@@ -11,11 +13,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from outlive.failover.analysis.coverage import allocation_fault
-from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certificate, SlotLine, VmLine
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.sizing import amounts
@@ -26,6 +28,45 @@ from outlive.placement.reservations import blocked_hosts, blocks_somebody, has_l
 from outlive.resources import CPU, FAILOVER, MEMORY, Hypervisor, Reservation, Resource
 from outlive.resources.reasons import AllocationFault, CoverageReason, render
 from outlive.resources.state import state_digest
+
+CERTIFICATE_VERSION: Final = 1
+
+
+class VmLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A VM of the fleet."""
+
+    id: str
+    host: str
+    need: int
+    """Failures, its own host's among them, that it is certified to survive; 0 where nothing is claimed."""
+    slots: tuple[str, ...]
+    """The slots that count for it, by name."""
+    required: int = 0
+    """Slots that it needs, where that is more than ``need``: only partial certificates have such VMs."""
+
+
+class SlotLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A slot that is not said to be unready."""
+
+    name: str
+    host: str
+    cpu_milli: int
+    memory_bytes: int
+    allocations: dict[str, str]
+    """VM → the host that it ran on when it was added."""
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Every VM survives every set of failed units, as many as it needs slots and at most ``k``."""
+
+    version: int
+    state_digest: str
+    k: int
+    hosts: tuple[str, ...]
+    vms: tuple[VmLine, ...]
+    slots: tuple[SlotLine, ...]
+    unit: str = HOST_UNIT
+    """What fails as one; absent for hosts."""
 
 
 class Lack(enum.StrEnum):
@@ -255,3 +296,17 @@ def _unplaced(gathered: Snapshot, vm: VmView) -> Uncertified:
         reason=Lack(why.code),
         message=render(why).text,
     )
+
+
+def encode_certificate(certificate: Certificate) -> bytes:
+    """The file: JSON, a line for each VM and each slot."""
+    encode = msgspec.json.encode
+    bare = encode(msgspec.structs.replace(certificate, vms=(), slots=()))
+    vms = b",\n".join(map(encode, certificate.vms))
+    slots = b",\n".join(
+        encode(msgspec.structs.replace(slot, allocations=dict(sorted(slot.allocations.items()))))
+        for slot in certificate.slots
+    )
+    head, _, rest = bare.partition(b'"vms":[]')
+    tail = rest.removeprefix(b',"slots":[]')
+    return b'%s\n"vms":[\n%s\n],\n"slots":[\n%s\n]%s\n' % (head, vms, slots, tail)
