@@ -24,6 +24,7 @@ from outlive.store.memory import MemoryStore
 
 TOKENS: dict[Role, str] = {role: f"{role}-token-of-the-tests" for role in Role}
 GROUP = "/apis/outlive.dev/v1alpha1"
+VMS = f"{GROUP}/virtualmachines"
 
 
 @dataclass
@@ -87,3 +88,12 @@ async def api(
         aiohttp.ClientSession() as session,
     ):
         yield Api(server, behind, metrics, session)
+
+
+def vm(name: str = "vm-1", **meta: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "outlive.dev/v1alpha1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": name, **meta},
+        "spec": {"project": "p", "resources": {"cpu": "2", "memory": "4Gi"}},
+    }

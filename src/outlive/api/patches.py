@@ -71,16 +71,6 @@ def json_patch(document: Any, operations: Any) -> Any:
         raise Invalid(f"the patch does not fit: {error}"[:300], remedy="read the object again") from None
 
 
-def metadata_only(patch: Any) -> bool:
-    """Whether a merge patch sets nothing but labels and annotations, on any version."""
-    if not isinstance(patch, dict) or not isinstance(patch.get("metadata"), dict):
-        return False
-    if not patch.keys() <= {"apiVersion", "kind", "metadata"}:
-        return False
-    metadata = patch["metadata"]
-    return bool(metadata) and metadata.keys() <= {"labels", "annotations", "uid"} and None not in metadata.values()
-
-
 def names_version(patch: Any) -> bool:
     """Whether a patch says which version it is for."""
     if isinstance(patch, dict):
@@ -168,15 +158,6 @@ def label_changes(current: Resource, wanted: Resource) -> dict[str, dict[str, st
             **{key: value for key, value in new.items() if old.get(key) != value},
         }
     return changes
-
-
-def string_map(value: Any, place: str) -> dict[str, str | None]:
-    """Labels or annotations of a patch: strings, or ``null`` to remove."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(isinstance(item, str | None) for item in value.values()):
-        raise Invalid("not a map of strings", place=place, remedy='write {"key": "value"}, or null to remove a key')
-    return value
 
 
 _Path = tuple[str, ...]

@@ -21,20 +21,17 @@ from outlive.api.admission import admitted, check_circle, check_deletion, warned
 from outlive.api.auth import Access, Identity, allow, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
-from outlive.api.kubernetes import row, table
+from outlive.api.kubernetes import table
 from outlive.api.middleware import REQUEST_ID, ROUTE
 from outlive.api.patches import (
     APPLY_PATCH,
-    JSON_PATCH,
     PATCH_REMEDY,
     PATCHES,
     applied,
     label_changes,
-    metadata_only,
     names_version,
     patched,
     same_but_labels,
-    string_map,
 )
 from outlive.api.requests import (
     JSON,
@@ -61,7 +58,7 @@ from outlive.base import limits
 from outlive.base.clock import Clock
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound
 from outlive.base.ids import Ids
-from outlive.resources import ObjectRef, Resource
+from outlive.resources import Resource
 from outlive.resources.codec import convert, decode, encode
 from outlive.resources.documents import parse_documents
 from outlive.store import Page, Selector, Store
@@ -223,16 +220,11 @@ class Resources:
         version = wanted_table(request)
         if not version:
             return lambda entry: entry.raw
-        include = include_object(request)
+        include_object(request)  # what is malformed is refused before the stream begins
 
         def one_row(entry: Entry) -> bytes:
             obj = decode(target.kind, entry.raw)
-            metadata: dict[str, Any] = {"resourceVersion": entry.version}
-            document = table(
-                target.kind, (), version=version, now=self._clock.now(), include=include, metadata=metadata
-            )
-            document["rows"] = [row(obj, self._clock.now(), include)]
-            return msgspec.json.encode(document)
+            return msgspec.json.encode(self._table(request, target, [obj], version, {"resourceVersion": entry.version}))
 
         return one_row
 
@@ -286,9 +278,6 @@ class Resources:
         store = await self._store_for(request, target, target.name)
         applies = media == APPLY_PATCH
         patch = _one_document(body) if applies else document_of(body)
-        if media not in (APPLY_PATCH, JSON_PATCH) and not target.status and metadata_only(patch):
-            metadata = patch["metadata"]
-            return object_response(await _patch_metadata(store, target, metadata, str(metadata.get("uid", ""))))
         manager, force = request.query_params.get("fieldManager", ""), flag(request, "force")
         conditional = not applies and names_version(patch)
         whole = applies or conditional or target.status
@@ -302,8 +291,7 @@ class Resources:
                 wanted = patched(current, patch, media)
             try:
                 if current is not None and not whole and same_but_labels(wanted, current):
-                    changes = label_changes(current, wanted)
-                    return object_response(await _patch_metadata(store, target, changes, current.metadata.uid))
+                    return object_response(await store.patch_metadata(current.ref, **label_changes(current, wanted)))
                 warnings = () if target.status else await self._admitted(wanted)
                 if current is None:
                     return warned(object_response(await store.create(wanted), 201), warnings)
@@ -355,10 +343,3 @@ def _one_document(body: bytes) -> Any:
 
 async def _write(store: Store, target: Target, obj: Resource) -> Resource:
     return await (store.replace_status(obj) if target.status else store.replace(obj))
-
-
-async def _patch_metadata(store: Store, target: Target, metadata: Mapping[str, Any], uid: str) -> Resource:
-    labels = string_map(metadata.get("labels"), "metadata.labels")
-    annotations = string_map(metadata.get("annotations"), "metadata.annotations")
-    ref = ObjectRef(kind=target.kind.kind(), name=target.name, uid=uid)
-    return await store.patch_metadata(ref, labels=labels, annotations=annotations)

@@ -8,7 +8,7 @@ from, how far they moved) are taken from every n-th run only.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -66,17 +66,46 @@ class Tally:
         return family
 
 
+Pairs = tuple[tuple[str, str], ...]
+"""Names and values of labels."""
+
+
+class Sums:
+    """A counter or a gauge as a plain map, whose series may have labels of their own."""
+
+    def __init__(self, kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, doc: str) -> None:
+        self._family = (kind, name, doc)
+        self._series: dict[Pairs, float] = {}
+
+    def add(self, labels: Pairs, amount: float = 1.0) -> None:
+        """Add to one series; beyond the limit of series nothing is kept."""
+        if labels in self._series or len(self._series) < _SERIES_LIMIT:
+            self._series[labels] = self._series.get(labels, 0.0) + amount
+
+    def family(self) -> Metric:
+        """As Prometheus wants it."""
+        kind, name, doc = self._family
+        family = kind(name, doc)
+        sample = f"{name}_total" if kind is CounterMetricFamily else name
+        for labels, amount in self._series.items():
+            family.add_sample(sample, dict(labels), amount)
+        return family
+
+
 class PlacementMetrics:
     """Counts every run. Hand it to ``Metrics`` once; it lives as long as the process."""
 
     def __init__(self, settings: PlacementSettings, metrics: Metrics | None = None) -> None:
         self._settings = settings
         self._runs = 0
-        self._requests: dict[str, int] = {}
-        self._events: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], int] = {}
-        self._outcomes: dict[tuple[bool, Labels], int] = {}
-        self._quota: dict[tuple[tuple[str, str], ...], int] = {}
-        self._modified: dict[Labels, float] = {}
+        self._requests = Sums(CounterMetricFamily, f"{_PREFIX}_requests", "Runs")
+        self._events = Sums(CounterMetricFamily, f"{_PREFIX}_step_events", "What steps noticed")
+        self._quota = Sums(
+            CounterMetricFamily, "nova_filter_quota_enforcement_decisions", "Decisions of the quota filter"
+        )
+        self._found = Sums(CounterMetricFamily, "nova_placement", "Requests that found a host")
+        self._not_found = Sums(CounterMetricFamily, "nova_no_host_found", "Requests that found none")
+        self._modified = Sums(GaugeMetricFamily, f"{_PREFIX}_step_weight_modification", "Weight that a step added")
         self._run_seconds = Tally(f"{_PREFIX}_run_duration_seconds", "Time of a run", ("pipeline",), SECONDS)
         self._hosts_in = Tally(f"{_PREFIX}_host_number_in", "Candidates of a run", ("pipeline",), HOSTS)
         self._hosts_out = Tally(f"{_PREFIX}_host_number_out", "Hosts of an answer", ("pipeline",), HOSTS)
@@ -93,7 +122,7 @@ class PlacementMetrics:
         """Count one run."""
         pipeline = ranking.pipeline
         self._runs += 1
-        self._requests[pipeline] = self._requests.get(pipeline, 0) + 1
+        self._requests.add((("pipeline", pipeline),))
         self._run_seconds.observe((pipeline,), ranking.seconds)
         self._hosts_in.observe((pipeline,), float(len(ranking.start)))
         self._hosts_out.observe((pipeline,), float(len(ranking.order)))
@@ -102,20 +131,14 @@ class PlacementMetrics:
             self._step_seconds.observe(labels, trace.seconds)
             self._removed.observe(labels, float(trace.removed))
             for event in trace.events:
-                self._count(pipeline, trace.name, event.name, event.labels, event.count)
+                if event.name == DECISION:
+                    self._quota.add(event.labels, float(event.count))
+                    continue
+                where = (("pipeline", pipeline), ("step", trace.name), ("event", event.name))
+                self._events.add((*where, *event.labels), float(event.count))
         self._count_outcome(ranking)
         if self._runs % self._settings.metrics_detail_every == 0:
             self._look_closer(ranking)
-
-    def _count(self, pipeline: str, step: str, event: str, labels: tuple[tuple[str, str], ...], count: int) -> None:
-        if event == DECISION:
-            if labels in self._quota or len(self._quota) < _SERIES_LIMIT:
-                self._quota[labels] = self._quota.get(labels, 0) + count
-            return
-        own = tuple((name, value) for name, value in labels if name not in ("pipeline", "step", "event"))
-        key = (pipeline, step, event, own)
-        if key in self._events or len(self._events) < _SERIES_LIMIT:
-            self._events[key] = self._events.get(key, 0) + count
 
     def _count_outcome(self, ranking: Ranking) -> None:
         """Whether something that is to be placed found a host, by its flavor group; questions are not counted."""
@@ -123,9 +146,8 @@ class PlacementMetrics:
         group = request.group_name(self._settings.flavor_group_keys)
         if request.options.skip_committed_resource_tracking or not group:
             return
-        key = (len(ranking.order) > 0, (group, request.intent.value))
-        if key in self._outcomes or len(self._outcomes) < _SERIES_LIMIT:
-            self._outcomes[key] = self._outcomes.get(key, 0) + 1
+        labels = (("flavor_group", group), ("intent", request.intent.value), ("cr_slot", NO_COMMITMENT))
+        (self._found if len(ranking.order) else self._not_found).add(labels)
 
     def _look_closer(self, ranking: Ranking) -> None:
         """What each step did to the order of the hosts that it left."""
@@ -163,18 +185,13 @@ class PlacementMetrics:
         hosts = ranking.names(after) if self._settings.metrics_host_label else [""]
         amounts = change[after].tolist() if self._settings.metrics_host_label else [float(change.sum())]
         for host, amount in zip(hosts, amounts, strict=True):
-            labels = (ranking.pipeline, host, trace.name)
-            if labels in self._modified or len(self._modified) < _SERIES_LIMIT:
-                self._modified[labels] = self._modified.get(labels, 0.0) + amount
+            where = (("pipeline", ranking.pipeline), ("step", trace.name))
+            self._modified.add((*where, ("host", host)) if host else where, amount)
 
     def collect(self) -> Iterator[Metric]:
         """Everything so far, without the prefix."""
-        yield _counter(
-            f"{_PREFIX}_requests",
-            "Runs",
-            [({"pipeline": name}, float(count)) for name, count in self._requests.items()],
-        )
-        for tally in (
+        for one in (
+            self._requests,
             self._run_seconds,
             self._hosts_in,
             self._hosts_out,
@@ -182,40 +199,13 @@ class PlacementMetrics:
             self._removed,
             self._origin,
             self._impact,
+            self._events,
+            self._quota,
+            self._found,
+            self._not_found,
+            self._modified,
         ):
-            yield tally.family()
-        yield _counter(
-            f"{_PREFIX}_step_events",
-            "What steps noticed",
-            [
-                ({"pipeline": pipeline, "step": step, "event": event, **dict(labels)}, float(count))
-                for (pipeline, step, event, labels), count in self._events.items()
-            ],
-        )
-        yield _counter(
-            "nova_filter_quota_enforcement_decisions",
-            "Decisions of the quota filter",
-            [(dict(labels), float(count)) for labels, count in self._quota.items()],
-        )
-        for found, name, doc in (
-            (True, "nova_placement", "Requests that found a host"),
-            (False, "nova_no_host_found", "Requests that found none"),
-        ):
-            yield _counter(
-                name,
-                doc,
-                [
-                    ({"flavor_group": group, "intent": intent, "cr_slot": NO_COMMITMENT}, float(count))
-                    for (placed, (group, intent)), count in self._outcomes.items()
-                    if placed is found
-                ],
-            )
-        hosted = self._settings.metrics_host_label
-        names = ("pipeline", "host", "step") if hosted else ("pipeline", "step")
-        modified = GaugeMetricFamily(f"{_PREFIX}_step_weight_modification", "Weight that a step added", labels=names)
-        for (pipeline, host, step), amount in self._modified.items():
-            modified.add_metric((pipeline, host, step) if hosted else (pipeline, step), amount)
-        yield modified
+            yield one.family()
 
 
 def _statistic_of(trace: StepTrace) -> Callable[[int], float]:
@@ -233,11 +223,3 @@ def _statistic_of(trace: StepTrace) -> Callable[[int], float]:
 
 def _by_weight(at: Rows, weights: FloatVector) -> Rows:
     return at[np.argsort(-weights[at], kind="stable")]
-
-
-def _counter(name: str, doc: str, samples: Iterable[tuple[dict[str, str], float]]) -> Metric:
-    """A counter family whose series may have labels of their own."""
-    family = CounterMetricFamily(name, doc)
-    for labels, value in samples:
-        family.add_sample(f"{name}_total", labels, value)
-    return family

@@ -17,7 +17,6 @@ import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.placement.filters.capacity import EnoughCapacity
-from outlive.placement.filters.groups import Affinity, AntiAffinity
 from outlive.placement.filters.hardware import (
     Accelerators,
     HypervisorCapabilities,
@@ -27,6 +26,8 @@ from outlive.placement.filters.hardware import (
     RequestedTraits,
 )
 from outlive.placement.filters.location import (
+    Affinity,
+    AntiAffinity,
     CorrectZone,
     ExcludeHosts,
     HostInstructions,

@@ -24,21 +24,8 @@ ANSWER_BYTES: Final = 512 * 1024 * 1024
 LINE_BYTES: Final = 2 * limits.OBJECT_BYTES
 """The longest line of a watch."""
 
-_KINDS: Final[tuple[type[OutliveError], ...]] = (
-    errors.Refused,
-    errors.BadInput,
-    errors.Invalid,
-    errors.NotFound,
-    errors.InUse,
-    errors.AlreadyExists,
-    errors.Conflict,
-    errors.Unavailable,
-    errors.Unknown,
-    errors.Forbidden,
-    errors.LimitExceeded,
-)
 _BY_CODE: Final[Mapping[str, type[OutliveError]]] = {
-    **{kind.code: kind for kind in _KINDS},
+    **{kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, OutliveError)},
     "unauthenticated": errors.Forbidden,
     "timeout": errors.Unknown,
     "too-many": errors.Unavailable,
