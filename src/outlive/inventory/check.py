@@ -64,21 +64,15 @@ class Existing(msgspec.Struct, frozen=True, kw_only=True):
         return {flavor.spec.flavor_name: flavor.spec for flavor in self.flavors.values()}
 
 
-class Gone(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of objects that ``--prune`` deletes."""
-
-    hosts: frozenset[str] = frozenset()
-    vms: frozenset[str] = frozenset()
-
-
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """The records by name, in the order of the source; every VM has sizes and a flavor."""
 
-    source: str
     hosts: dict[str, HostRecord]
     vms: dict[str, VmRecord]
     flavors: dict[str, FlavorRecord]
-    gone: Gone = Gone()
+    gone_hosts: frozenset[str] = frozenset()
+    """Names of objects that ``--prune`` deletes."""
+    gone_vms: frozenset[str] = frozenset()
 
 
 def check_inventory(inventory: Inventory, existing: Existing, options: ImportOptions) -> Wanted:
@@ -98,13 +92,20 @@ def check_inventory(inventory: Inventory, existing: Existing, options: ImportOpt
         check_amounts(host.capacity, host.place, problems, what=f"host {host.name!r}")
     for flavor in flavors.values():
         check_amounts(flavor.resources, flavor.place, problems, what=f"flavor {flavor.name!r}")
-    gone = _gone(inventory, hosts, vms, existing, options)
-    there = hosts.keys() | (existing.hosts.keys() - gone.hosts)
+    gone_hosts = _gone(existing.hosts, hosts) if options.prune and inventory.has_hosts else frozenset[str]()
+    gone_vms = _gone(existing.vms, vms) if options.prune and inventory.has_vms else frozenset[str]()
+    there = hosts.keys() | (existing.hosts.keys() - gone_hosts)
     sizes = existing.flavor_specs()
     sized = {name: _sized(vm, flavors, sizes, there, inventory) for name, vm in vms.items()}
     problems.check()
     synthesised = _synthesised(sized.values(), flavors, sizes)
-    return Wanted(source=inventory.what, hosts=hosts, vms=sized, flavors={**flavors, **synthesised}, gone=gone)
+    return Wanted(
+        hosts=hosts,
+        vms=sized,
+        flavors={**flavors, **synthesised},
+        gone_hosts=gone_hosts,
+        gone_vms=gone_vms,
+    )
 
 
 def _unique(records: Iterable[tuple[str, _Record]], what: str, problems: Problems) -> dict[str, _Record]:
@@ -183,25 +184,10 @@ def _synthesised(
     return dict(sorted(made.items()))
 
 
-def _gone(
-    inventory: Inventory,
-    hosts: Mapping[str, HostRecord],
-    vms: Mapping[str, VmRecord],
-    existing: Existing,
-    options: ImportOptions,
-) -> Gone:
-    """What an earlier import created and the source lacks; nothing of a sort that the source does not list."""
-    if not options.prune:
-        return Gone()
-    return Gone(
-        hosts=_imported(existing.hosts, hosts) if inventory.has_hosts else frozenset(),
-        vms=_imported(existing.vms, vms) if inventory.has_vms else frozenset(),
-    )
-
-
-def _imported(objects: Mapping[str, Resource], kept: Mapping[str, object]) -> frozenset[str]:
+def _gone(objects: Mapping[str, Resource], listed: Mapping[str, object]) -> frozenset[str]:
+    """What an earlier import created and the source lacks."""
     return frozenset(
         name
         for name, item in objects.items()
-        if name not in kept and item.metadata.labels.get(CREATOR_LABEL) == CREATOR
+        if name not in listed and item.metadata.labels.get(CREATOR_LABEL) == CREATOR
     )

@@ -79,7 +79,7 @@ def plan_import(
     """The writes, in a safe order. ``landed``: VM → host, for VMs that were placed and not found somewhere."""
     zones = _zones(wanted, existing)
     vms = {name: _vm(record, existing.vms.get(name), landed, zones, now) for name, record in wanted.vms.items()}
-    staying = {name: vm for name, vm in existing.vms.items() if name not in wanted.gone.vms}
+    staying = {name: vm for name, vm in existing.vms.items() if name not in wanted.gone_vms}
     pairs: list[tuple[Resource, Resource | None]] = []
     pairs.extend(_flavors(wanted.flavors.values(), existing))
     pairs.extend(_hosts(wanted, existing, options, {**staying, **vms}, now))
@@ -92,8 +92,8 @@ def plan_import(
             unchanged[new.kind()] += 1
         else:
             writes.append(write)
-    writes.extend(Write(verb="delete", object=existing.vms[name]) for name in sorted(wanted.gone.vms))
-    writes.extend(Write(verb="delete", object=existing.hosts[name]) for name in sorted(wanted.gone.hosts))
+    writes.extend(Write(verb="delete", object=existing.vms[name]) for name in sorted(wanted.gone_vms))
+    writes.extend(Write(verb="delete", object=existing.hosts[name]) for name in sorted(wanted.gone_hosts))
     return ImportPlan(writes=tuple(writes), unchanged=dict(unchanged))
 
 
@@ -227,7 +227,7 @@ def _hosts(
         old = existing.hosts.get(record.name)
         yield _host(record, position, old, loads.get(record.name, empty), options, now), old
     for name, host in existing.hosts.items():
-        if name in wanted.hosts or name in wanted.gone.hosts or host.metadata.labels.get(CREATOR_LABEL) != CREATOR:
+        if name in wanted.hosts or name in wanted.gone_hosts or host.metadata.labels.get(CREATOR_LABEL) != CREATOR:
             continue
         load = loads.get(name, empty)
         changed = msgspec.structs.replace(
