@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -63,20 +64,14 @@ class Bench:
         self.slots: dict[str, list[Reservation]] = {}
         """Host → its slots, for changes of hosts."""
         self.budget = RemovalBudget(share=0.2, number=50)
+        context = cloud.reconciler._context
         self.validation = SlotValidation(
             cloud.own,
+            dataclasses.replace(context, budget=self.budget, lock=asyncio.Lock()),
             hosts=cloud.fleet.host,
             locate=locations.locate,
-            placement=cloud.placement,
             writer=SlotWriter(cloud.own, clock=cloud.clock, ids=cloud.ids, creator="test"),
-            reporter=cloud.failover_run.reporter,
-            budget=self.budget,
-            config=cloud.failover,
-            profile="general",
-            clock=cloud.clock,
             random=Random(4),
-            ids=cloud.ids,
-            lock=asyncio.Lock(),
             overbooked=OverbookedHosts(lambda host: self.slots.get(host, ()), lambda host: {}),
         )
 

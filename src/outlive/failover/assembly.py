@@ -100,50 +100,41 @@ class Failover:
             choice=settings.topology_choice,
             follow_vms=source is None,
         )
-        budget = RemovalBudget(share=settings.brake_share, number=settings.brake_number)
         writer = partial(SlotWriter, store, clock=clock, ids=ids, creator=config.creator)
         self.forecast = usual_forecast(clock, config, self.reporter, self.coverage)
-        self.reconciler = Reconciler(
-            Context(
-                cache=self.cache,
-                source=source,
-                faults=faults,
-                placement=placement,
-                free=lambda: free_amounts(fleet),
-                writer=writer(shown=self.cache),
-                decider=Decider(decisions, computer, clock=clock, inline_needs=settings.inline_planning_vms),
-                coverage=self.coverage,
-                reporter=self.reporter,
-                forecast=self.forecast,
-                lock=self.lock,
-                budget=budget,
-                clock=clock,
-                random=random.fork("failover-cycle"),
-                ids=ids,
-                config=config,
-                settings=settings,
-                protection=protection,
-            )
+        context = Context(
+            cache=self.cache,
+            source=source,
+            faults=faults,
+            placement=placement,
+            free=lambda: free_amounts(fleet),
+            writer=writer(shown=self.cache),
+            decider=Decider(decisions, computer, clock=clock, inline_needs=settings.inline_planning_vms),
+            coverage=self.coverage,
+            reporter=self.reporter,
+            forecast=self.forecast,
+            lock=self.lock,
+            budget=RemovalBudget(share=settings.brake_share, number=settings.brake_number),
+            clock=clock,
+            random=random.fork("failover-cycle"),
+            ids=ids,
+            config=config,
+            settings=settings,
+            protection=protection,
         )
+        self.reconciler = Reconciler(context)
         # What validation takes away, and what goes because of a failure, calls for a reaction.
         noticed = writer(shown=informers.reservations)
         self.validation = SlotValidation(
             store,
+            context,
             hosts=informers.hypervisors.get,
             locate=self.reconciler.locate,
-            placement=placement,
             writer=noticed,
-            reporter=self.reporter,
-            budget=budget,
-            config=config,
-            profile=settings.profile,
-            clock=clock,
             random=random.fork("failover-validation"),
-            ids=ids,
-            lock=self.lock,
+            overbooked=OverbookedHosts(self._slots_on, fleet.overbooked),
             settle_s=SETTLE_S,
             doubt=lambda: doubt(informers.hypervisors) or doubt(informers.reservations) or doubt(informers.vms),
-            overbooked=OverbookedHosts(self._slots_on, fleet.overbooked),
         )
         self.used = UsedSlots(
             store, informers.hypervisors.get, self._slots_on, self._consumed_by, noticed, self.reporter

@@ -9,25 +9,19 @@ so that it may run beside cycles.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, Conflict, NotFound, OutliveError
-from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
 from outlive.base.random import Random
 from outlive.failover.calls import Call, Caller
-from outlive.failover.config import FailoverConfig, Profile
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
-from outlive.failover.ports import PlacementPort
-from outlive.failover.reconciler.budget import RemovalBudget
+from outlive.failover.reconciler.context import Context
 from outlive.failover.reconciler.writes import INVALID_REASON, SlotWriter
-from outlive.failover.report.reporter import Reporter
 from outlive.failover.rules import may_run_on, validate_failover_reservation_resources
 from outlive.failover.slots import NO_ROOM_REASON, OverbookedHosts, has_no_room
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
@@ -90,19 +84,12 @@ class SlotValidation:
     def __init__(
         self,
         store: Store,
+        context: Context,
         *,
         hosts: Callable[[str], Hypervisor | None],
         locate: Callable[[str], Awaitable[VmView | None]],
-        placement: PlacementPort,
         writer: SlotWriter,
-        reporter: Reporter,
-        budget: RemovalBudget,
-        config: FailoverConfig,
-        profile: Profile,
-        clock: Clock,
         random: Random,
-        ids: Ids,
-        lock: asyncio.Lock,
         overbooked: OverbookedHosts,
         settle_s: float = 0.0,
         doubt: Callable[[], str] = lambda: "",
@@ -113,16 +100,16 @@ class SlotValidation:
         self._store = store
         self._hosts = hosts
         self._locate = locate
-        self._placement = placement
+        self._placement = context.placement
         self._writer = writer
-        self._reporter = reporter
-        self._budget = budget
-        self._config = config.apply_defaults()
-        self._caller = Caller(profile=profile)
-        self._clock = clock
+        self._reporter = context.reporter
+        self._budget = context.budget
+        self._config = context.config
+        self._caller = Caller(profile=context.settings.profile)
+        self._clock = context.clock
         self._random = random
-        self._ids = ids
-        self._lock = lock
+        self._ids = context.ids
+        self._lock = context.lock
         self._settle_s = settle_s
         self._doubt = doubt
         self._overbooked = overbooked
