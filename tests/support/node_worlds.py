@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from outlive.resources import Assigned, Fault, Hypervisor, MemberRecord, Membership, Proof, VirtualMachine
+from outlive.node.membership.pause import waits_for
+from outlive.resources import Assigned, Cluster, Fault, Hypervisor, MemberRecord, Membership, Proof, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
 from outlive.simulation.world import World
@@ -114,6 +115,21 @@ def assigned(host: str, fence: str = "") -> Assigned:
     return Assigned(hypervisor=host, fence=fence)
 
 
-def told_of(world: World, subject: str, kind: str) -> list[str]:
-    """What the history tells of a subject, of one kind."""
+def narrated(world: World, subject: str, kind: str) -> list[str]:
+    """What the history says of a subject, of one kind."""
     return [event.text for event in world.history.events if event.subject == subject and event.kind == kind]
+
+
+def cluster_of(world: World) -> Cluster:
+    """As the store has it."""
+    found = world.store.look(Cluster, "default")
+    assert found is not None
+    return found
+
+
+def waits(world: World) -> tuple[str, ...]:
+    """Hosts that the paused cluster waits for."""
+    cluster = cluster_of(world)
+    members = {one.name: one.record for one in world.store.all_of(Membership)}
+    hosts = [one.name for one in world.store.all_of(Hypervisor)]
+    return waits_for(cluster, members, hosts) if cluster.paused else ()

@@ -104,7 +104,7 @@ def _populated(root: str) -> bool:
 
 
 def _pids(group: str) -> list[int] | None:
-    """The processes of one group; ``None`` where nobody can tell. A process of another pid namespace is a 0.
+    """The processes of one group; ``None`` where that is not known. A process of another pid namespace is a 0.
 
     A threaded group (libvirt makes them for virtual processors) refuses the question: its processes are listed above.
     """

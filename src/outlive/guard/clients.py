@@ -110,23 +110,23 @@ class Clients:
             if not self._answer(client, line, handle):
                 return
         if b"\n" not in client.buffer and len(client.buffer) > MESSAGE_BYTES:
-            self._bad(client, 0, f"a request has at most {MESSAGE_BYTES} bytes")
+            self._bad(client, f"a request has at most {MESSAGE_BYTES} bytes")
             self._let_go(client)
 
     def _answer(self, client: Client, line: bytes, handle: Handler) -> bool:
         """Whether the client is still there after it."""
         if len(line) > MESSAGE_BYTES:
-            return self._bad(client, 0, f"a request has at most {MESSAGE_BYTES} bytes")
+            return self._bad(client, f"a request has at most {MESSAGE_BYTES} bytes")
         try:
             request = parsed(line)
         except Malformed as error:
-            return self._bad(client, 0, str(error))
+            return self._bad(client, str(error))
         return self._send(client, handle(request))
 
-    def _bad(self, client: Client, identity: int, why: str) -> bool:
+    def _bad(self, client: Client, why: str) -> bool:
         client.bad += 1
         self._note("guard.bad-request", pid=client.pid, why=why[:200], bad=client.bad)
-        if not self._send(client, refused(identity, "malformed", why)):
+        if not self._send(client, refused(0, "malformed", why)):
             return False
         if client.bad >= BAD_LINES:
             self._let_go(client)

@@ -24,36 +24,31 @@ PRIORITY: Final = 50
 """Among real-time processes: above none of the kernel's own, which start at 50 as well and run first."""
 
 
-def lock_memory() -> str:
-    """No page of the guard is ever swapped out. Returns the trouble, or nothing."""
-    try:
-        # with a limit, memory that is needed later would be refused instead of swapped, which is worse
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.mlockall(MEMORY_CURRENT_AND_FUTURE) == 0:
-            return ""
-        return os.strerror(ctypes.get_errno())
-    except (OSError, ValueError, AttributeError) as error:
-        return str(error)
+def _lock_memory() -> None:
+    """No page of the guard is ever swapped out."""
+    # with a limit, memory that is needed later would be refused instead of swapped, which is worse
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    if ctypes.CDLL(None, use_errno=True).mlockall(MEMORY_CURRENT_AND_FUTURE) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def take_priority() -> str:
-    """Scheduled before every ordinary process; children are ordinary again. Returns the trouble, or nothing."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(PRIORITY))
-    except OSError as error:
-        return str(error.strerror)
-    return ""
+def _take_priority() -> None:
+    """Scheduled before every ordinary process; children are ordinary again."""
+    os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(PRIORITY))
 
 
-def stay_in_memory_need() -> str:
-    """Never chosen by the kernel's out-of-memory killer. Returns the trouble, or nothing."""
-    try:
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123 - before anything else
-            file.write("-1000")
-    except OSError as error:
-        return str(error.strerror)
-    return ""
+def _stay_in_memory_need() -> None:
+    """Never chosen by the kernel's out-of-memory killer."""
+    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123 - before anything else
+        file.write("-1000")
+
+
+UNDISTURBED: Final = {
+    "memory-lock": _lock_memory,
+    "priority": _take_priority,
+    "memory-need": _stay_in_memory_need,
+}
+"""What the guard takes to run undisturbed. It runs without, too, and says so."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -74,13 +69,12 @@ def _run(options: Options) -> int:
     place = Address(options.socket)
     listening = place.listen()
     try:
-        for what, trouble in (
-            ("memory-lock", lock_memory()),
-            ("priority", take_priority()),
-            ("memory-need", stay_in_memory_need()),
-        ):
-            if trouble:
-                journal.write("guard.not-permitted", what=what, why=trouble, remedy="run the guard as root")
+        for what, take in UNDISTURBED.items():
+            try:
+                take()
+            except (OSError, ValueError, AttributeError) as error:
+                why = getattr(error, "strerror", None) or str(error)
+                journal.write("guard.not-permitted", what=what, why=why, remedy="run the guard as root")
         journal.write("guard.started", socket=options.socket, watchdog=options.watchdog, cgroup=options.cgroup)
         return Guard(options, journal).run(listening)
     finally:

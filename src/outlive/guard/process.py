@@ -144,6 +144,15 @@ CHILD_LOOK_S: Final = 0.02
 """Between two looks at a running command."""
 LOOK_KEPT_S: Final = 1.0
 """How old the count of processes in a status may be."""
+WORDS: Final[dict[Action, tuple[str, dict[str, object]]]] = {
+    Action.CLOSE_GATE: ("guard.gate-closed", {"why": "no renewal was acknowledged for T: all VMs are killed"}),
+    Action.OPEN_GATE: ("guard.gate-opened", {}),
+    Action.WARN_LATE: ("guard.renewal-late", {"why": "no renewal was acknowledged for half of T"}),
+    Action.VERIFIED: ("guard.emptied", {"why": "nothing is left; the host may live on"}),
+    Action.RELAPSED: ("guard.not-empty-any-more", {"why": "a process appeared while the gate is shut"}),
+    Action.GIVE_UP: ("guard.gave-up", {"remedy": "none: the watchdog resets the host"}),
+}
+"""What the log says of actions."""
 
 
 def boot_time() -> float:
@@ -166,7 +175,7 @@ class Guard:
         self._seen = (-LOOK_KEPT_S, 0)
 
     def run(self, listening: socket.socket) -> int:
-        """Serve until told to stop while unarmed; returns the exit code."""
+        """Serve until asked to stop while unarmed; returns the exit code."""
         selector = selectors.DefaultSelector()
         clients = Clients(listening, selector, self._note)
         woken = self._woken_by_signals()
@@ -175,7 +184,8 @@ class Guard:
         while True:
             ready = [key.fd for key, _ in selector.select(self._patience_s(behind))]
             if woken.fileno() in ready:
-                self._heard_signals(woken.recv(64))
+                heard = woken.recv(64)
+                self._stop = self._stop or signal.SIGTERM in heard or signal.SIGINT in heard
             behind = clients.serve(ready, self._handle)
             self._check_runner()
             self._apply(Tick())
@@ -206,9 +216,6 @@ class Guard:
             signal.signal(number, signal.SIG_IGN)
         return woken
 
-    def _heard_signals(self, numbers: bytes) -> None:
-        self._stop = self._stop or any(number in (signal.SIGTERM, signal.SIGINT) for number in numbers)
-
     def _may_stop(self) -> bool:
         """An armed guard goes on: its end would reset the host. The next signal asks again."""
         self._stop = False
@@ -226,11 +233,8 @@ class Guard:
     def _check_runner(self) -> None:
         well = self._runner.ended(boot_time())
         if well is not None:
-            self._service_ended(well)
-
-    def _service_ended(self, well: bool) -> None:
-        self._note("guard.service-command-ended", well=well)
-        self._apply(ServiceStopped(well))
+            self._note("guard.service-command-ended", well=well)
+            self._apply(ServiceStopped(well))
 
     # --- requests
 
@@ -345,29 +349,17 @@ class Guard:
             self._note("guard.watchdog-not-stopped", why=error.strerror, remedy="the host will be reset: empty it now")
 
     def _log_action(self, state: State, action: Action) -> None:
-        """Words for what only the log needs to know."""
+        """What only the log needs to know."""
         now = boot_time()
+        event, more = WORDS.get(action, (f"guard.{action}", {}))
+        if action is Action.VERIFIED:
+            more = {"took_s": now - state.shut_s, **more}
+        elif action is Action.GIVE_UP:
+            more = {"why": self._why_lost(state), **more}
         age_s = now - state.beat_s if state.beat_s is not None else -1.0
-        facts = {"epoch": state.epoch, "beat_age_s": age_s, "timeout_s": state.timeout_s, "phase": str(state.phase)}
-        match action:
-            case Action.CLOSE_GATE:
-                self._note("guard.gate-closed", **facts, why="no renewal was acknowledged for T: all VMs are killed")
-            case Action.OPEN_GATE:
-                self._note("guard.gate-opened", **facts)
-            case Action.WARN_LATE:
-                self._note("guard.renewal-late", **facts, why="no renewal was acknowledged for half of T")
-            case Action.VERIFIED:
-                self._note(
-                    "guard.emptied", **facts, took_s=now - state.shut_s, why="nothing is left; the host may live on"
-                )
-            case Action.RELAPSED:
-                self._note("guard.not-empty-any-more", **facts, why="a process appeared while the gate is shut")
-            case Action.GIVE_UP:
-                self._note(
-                    "guard.gave-up", **facts, why=self._why_lost(state), remedy="none: the watchdog resets the host"
-                )
-            case _:
-                self._note(f"guard.{action}", **facts)
+        self._note(
+            event, epoch=state.epoch, beat_age_s=age_s, timeout_s=state.timeout_s, phase=str(state.phase), **more
+        )
 
     def _why_lost(self, state: State) -> str:
         found = cgroups.look(self._options.cgroup)

@@ -28,7 +28,7 @@ RUN_ID_LENGTH: Final = 128
 
 
 class Phase(enum.StrEnum):
-    """Where the guard stands."""
+    """What the guard does."""
 
     UNARMED = "unarmed"
     """Off: the gate is open, the watchdog is not started."""

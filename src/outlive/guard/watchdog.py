@@ -4,8 +4,8 @@ The kernel resets the host when it was not fed for its timeout. That holds after
 driver knows the ``V`` (magic close); a driver that stops at any close, that only raises an alarm, that cannot take the
 timeout, or that can never be stopped again is refused, each with its reason.
 
-A file or a FIFO stands in for the device in rehearsals (docs/operating/guard.md#rehearse): it is fed alike and resets
-nothing.
+A file or a FIFO takes the place of the device in rehearsals (docs/operating/guard.md#rehearse): it is fed alike and
+resets nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Watchdog:
             raise GuardError(f"{self._path}: {error.strerror}; is it a watchdog?") from error
 
     def feed(self) -> None:
-        """Tell it that the host is well. Raises ``OSError``."""
+        """Say that the host is well. Raises ``OSError``."""
         os.write(self._fd, b"\0")
 
     def stop(self) -> None:

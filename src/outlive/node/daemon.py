@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
+from outlive.base.random import Random
 from outlive.node.drain import DrainController
 from outlive.node.health_monitor import HealthMonitor
 from outlive.node.membership.join import JoinResult
@@ -34,32 +34,30 @@ RESTART_S: Final = 5.0
 _log = get_logger("node.store")
 
 
-@dataclass(slots=True)
 class Daemon:
     """See the module."""
 
-    shared: VmContext
-    registration: Registration
-    workers: VmReconciler
-    reporter: HostReporter
-    drainer: DrainController
-    health: HealthMonitor
-    swept: JoinResult | None = None
-    """The join after which entries without a domain are, or were, looked for."""
-    sweep_due_s: float | None = None
-    """When that is due (monotonic)."""
-    looked_in: str = ""
-    """Incarnation of the store at the last look."""
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the next look cannot wait."""
-
-    def connect(self) -> None:
-        """Let the parts tell each other what changed."""
-        self.shared.domains.on_change = self._domain_changed
-        self.shared.lease.on_renewed = self.health.renewed
-        self.shared.domains.on_look = self.health.looked
-        self.shared.lease.on_entered = self._entered
-        self.shared.lease.on_lost = self._lost
+    def __init__(self, shared: VmContext, random: Random) -> None:
+        self.shared = shared
+        self.registration = Registration(shared)
+        self.health = HealthMonitor(shared)
+        self.reporter = HostReporter(shared, self.health)
+        self.workers = VmReconciler(shared, random=random)
+        self.drainer = DrainController(shared, self.reporter, self.health)
+        self._swept: JoinResult | None = None
+        """The join after which entries without a domain are, or were, looked for."""
+        self._sweep_due_s: float | None = None
+        """When that is due (monotonic)."""
+        self._looked_in = ""
+        """Incarnation of the store at the last look."""
+        self._wake = asyncio.Event()
+        """Set when the next look cannot wait."""
+        shared.reported = self.reporter.notify
+        shared.domains.on_change = self._domain_changed
+        shared.domains.on_look = self.health.looked
+        shared.lease.on_renewed = self.health.renewed
+        shared.lease.on_entered = self._entered
+        shared.lease.on_lost = self._lost
 
     def _domain_changed(self, vm: str) -> None:
         self.workers.enqueue(vm)
@@ -67,20 +65,20 @@ class Daemon:
 
     def _entered(self) -> None:
         entered = self.shared.lease.entered
-        if entered is not None and entered is not self.swept:
+        if entered is not None and entered is not self._swept:
             if entered.row in ("J2", "J3"):
-                self.sweep_due_s = self.shared.clock.monotonic()
+                self._sweep_due_s = self.shared.clock.monotonic()
             if entered.restored:  # what was read before was another store's
                 self.shared.read_in.clear()
-        self.swept = entered
+        self._swept = entered
         self.shared.cleaned = not self.registration.needed
-        self.wake.set()
+        self._wake.set()
         self.workers.enqueue_all()
         self.reporter.notify()
 
     def _lost(self) -> None:
         self.shared.cleaned = False
-        self.wake.set()
+        self._wake.set()
         self.reporter.notify()
 
     async def enter(self) -> None:
@@ -124,23 +122,20 @@ class Daemon:
     async def _looks(self) -> None:
         """Read what is wanted of this host and list its domains, now and then."""
         while True:
-            self.wake.clear()
+            self._wake.clear()
             await self._look()
             try:
                 with deadline(float(self.shared.settings.look)):
-                    await self.wake.wait()
+                    await self._wake.wait()
             except TimeoutError:
                 continue
 
     async def _look(self) -> None:
-        try:
-            await self.shared.desired.look()
-        except OutliveError as error:
-            _log.warning("daemon.desired_state_not_read", host=self.shared.host, error=str(error))
-        if self.shared.desired.incarnation != self.looked_in:
-            if self.looked_in:  # a backup may hold entries that this host has taken back since
-                self.sweep_due_s = self.shared.clock.monotonic()
-            self.looked_in = self.shared.desired.incarnation
+        await self.shared.desired.try_look()
+        if self.shared.desired.incarnation != self._looked_in:
+            if self._looked_in:  # a backup may hold entries that this host has withdrawn since
+                self._sweep_due_s = self.shared.clock.monotonic()
+            self._looked_in = self.shared.desired.incarnation
             self.shared.faults.forget()
             self.workers.enqueue_all()
         went_back = self.shared.lease.entered is not None and self.shared.lease.entered.unannounced
@@ -158,44 +153,37 @@ class Daemon:
             if self.shared.cleaned:
                 self.workers.enqueue_all()
                 self.reporter.notify()
-        try:
-            await self.shared.domains.look()
-        except OutliveError as error:
-            _log.warning("daemon.domains_not_listed", host=self.shared.host, error=str(error))
-            await self._revive()
-        await self._end_former_creates()
-        if self.sweep_due_s is not None and self.shared.clock.monotonic() >= self.sweep_due_s and self.shared.cleaned:
-            await self._sweep()
+        if not await self._tried("daemon.domains_not_listed", self.shared.domains.look()):
+            # the guard may have stopped the hypervisor service, and this host holds its membership again
+            await self._tried("daemon.no_hypervisor", self.shared.domains.start_service())
+        creates = end_former_creates(self.shared.guard, self.shared.domains, self.shared.creates)
+        await self._tried("daemon.former_creates_not_ended", creates)
+        due_s = self._sweep_due_s
+        if due_s is not None and self.shared.clock.monotonic() >= due_s and self.shared.cleaned:
+            self._sweep_due_s = None
+            if not await self._tried("daemon.not_swept", self._sweep()):
+                self._sweep_due_s = self.shared.clock.monotonic()
         if await self.health.look():
             self.reporter.figures_due()
             self.reporter.notify()
         self.drainer.notify()
         await self.reporter.figures()
 
-    async def _end_former_creates(self) -> None:
+    async def _tried(self, event: str, work: Awaitable[object]) -> bool:
+        """Whether it was done; if not, the next look tries it again."""
         try:
-            await end_former_creates(self.shared.guard, self.shared.domains, self.shared.creates)
+            await work
         except OutliveError as error:
-            _log.warning("daemon.former_creates_not_ended", host=self.shared.host, error=str(error))
+            _log.warning(event, host=self.shared.host, error=str(error))
+            return False
+        return True
 
     async def _sweep(self) -> None:
         """Look for entries of this host, on virtual machines that it does not observe, whose domain is not here."""
-        self.sweep_due_s = None
-        host, uid = self.shared.lease.me.host, self.shared.lease.me.uid
-        try:
-            for name in await _with_entries(self.shared.store, host, uid):
-                if name not in self.shared.domains.by_vm:
-                    self.workers.enqueue(name)
-        except OutliveError as error:
-            _log.warning("daemon.not_swept", host=host, error=str(error))
-            self.sweep_due_s = self.shared.clock.monotonic()
-
-    async def _revive(self) -> None:
-        """The hypervisor service may have been stopped by the guard; this host holds its membership again."""
-        try:
-            await self.shared.domains.start_service()
-        except OutliveError as error:
-            _log.error("daemon.no_hypervisor", host=self.shared.host, error=str(error))
+        me = self.shared.lease.me
+        for name in await _with_entries(self.shared.store, me.host, me.uid):
+            if name not in self.shared.domains.by_vm:
+                self.workers.enqueue(name)
 
     async def keep(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
         """Run a part, and after a failure again."""

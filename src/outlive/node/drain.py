@@ -164,10 +164,7 @@ class Evacuation:
         """Every virtual machine that may leave, once; why that ended."""
         refused = False
         for name in await self._order():
-            try:
-                await self._node.desired.look()
-            except OutliveError as error:
-                _log.warning("host.desired_state_not_read", host=self._node.host, error=str(error))
+            await self._node.desired.try_look()
             if not self._node.lease.held or self._relocations.stopped:
                 return Answer.UNSETTLED
             answer = await self._ask()
@@ -300,10 +297,7 @@ class DrainController:
 
     async def _cancelled(self, draining: bool) -> bool:
         """Whether something else is wanted by now, read again."""
-        try:
-            await self._node.desired.look()
-        except OutliveError as error:
-            _log.warning("drain.desired_state_not_read", host=self._node.host, error=str(error))
+        await self._node.desired.try_look()
         return self._stopped or self._node.desired.spec.drain != draining or not self._node.lease.held
 
     async def _run(self, job: Literal["flush", "unflush", "start", "leave"]) -> None:

@@ -258,7 +258,7 @@ class Answer(enum.StrEnum):
 
 
 WAITS: Final = frozenset({Answer.UNSETTLED, Answer.IN_LINE})
-"""Answers that change by themselves soon: the host stands in line."""
+"""Answers that change by themselves soon: the host waits in line."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):

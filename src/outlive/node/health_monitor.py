@@ -9,13 +9,11 @@ what was published. ``PeerHealth`` reads how the other hosts do, as they have pu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from outlive.base.clock import as_datetime
-from outlive.base.errors import NotFound
 from outlive.node.health import (
     BOUNDS,
     FULL,
@@ -30,20 +28,17 @@ from outlive.node.health import (
     Sample,
     ScoreInput,
     becomes,
-    middle,
     remedy,
     same_cause,
     score_host,
-    score_of,
     slow,
 )
 from outlive.node.membership.lease import Renewed
-from outlive.node.membership.states import member_view
 from outlive.node.vm.context import VmContext
 from outlive.resources import Degrading, DegradingPolicy, Hypervisor, HypervisorUsage, Membership, ObjectRef
 from outlive.resources.hosts import refuses
 from outlive.resources.reasons.faults import FaultCode
-from outlive.store import Store
+from outlive.store import Store, list_all, read
 
 SAMPLES_KEPT: Final = 512
 """Of each part."""
@@ -119,17 +114,10 @@ class HealthMonitor:
         """Score and slope of each part that was measured within the window."""
         if self.policy.action == "off":
             return {}, {}
-        now, window_s = self._node.clock.monotonic(), self._window_s
-        if self._calm(now, window_s):
-            present = {
-                part: [value for at, value in kept if at > now - window_s] for part, kept in self._samples.items()
-            }
-            return {part.value: _middle(part, some) for part, some in present.items() if some}, {}
+        now = self._node.clock.monotonic()
         parts = score_host(self._input(now)).parts
-        return (
-            {part.value: one.score for part, one in parts.items()},
-            {part.value: one.slope for part, one in parts.items() if one.slope},
-        )
+        slopes = {} if self._calm(now) else {part.value: one.slope for part, one in parts.items() if one.slope}
+        return {part.value: one.score for part, one in parts.items()}, slopes
 
     # Looking
 
@@ -164,16 +152,16 @@ class HealthMonitor:
 
     def _score(self) -> None:
         now = self._node.clock.monotonic()
-        if self.standing.level == "well" and self._calm(now, self._window_s):
+        if self.standing.level == "well" and self._calm(now):
             return
         result = self._node.decisions.use(SCORE_HOST, self._input(now), subject=self._node.host)
         if result.standing.level != self.standing.level:
             self._leaving = (False, Answer.UNSETTLED)
         self.standing, self._parts = result.standing, result.parts
 
-    def _calm(self, now: float, window_s: float) -> bool:
+    def _calm(self, now: float) -> bool:
         """Whether nothing was measured over the window of which a host could degrade."""
-        return self._low_s is None or now - self._low_s >= window_s
+        return self._low_s is None or now - self._low_s >= self._window_s
 
     def _input(self, now: float) -> ScoreInput:
         window_s = self._window_s
@@ -232,10 +220,6 @@ class HealthMonitor:
         )
 
 
-def _middle(part: Part, values: Sequence[float]) -> int:
-    return round(middle([score_of(part, value) for value in values]))
-
-
 PAGE: Final = 100
 """Hosts that are read at once."""
 PAGES_LIMIT: Final = 200
@@ -276,21 +260,12 @@ class PeerHealth:
         return tuple(one for one in peers if one.name not in gone)
 
     async def _lives(self, host: str) -> bool:
-        try:
-            return member_view(await self._store.get(Membership, host)).record.state == "Held"
-        except NotFound:
-            return False
+        found = await read(self._store, Membership, host)
+        return found is not None and found.record.state == "Held"
 
     async def _with_scores(self, peers: list[Peer]) -> tuple[Peer, ...]:
         """With the figures that hosts publish every interval."""
-        scores: dict[str, dict[str, int]] = {}
-        token = ""
-        for _ in range(PAGES_LIMIT):
-            page = await self._store.list(HypervisorUsage, limit=PAGE, token=token)
-            scores |= {one.name: one.usage.scores for one in page.items}
-            token = page.token
-            if not token:
-                break
+        scores = {one.name: one.usage.scores async for one in list_all(self._store, HypervisorUsage)}
         return tuple(msgspec.structs.replace(one, scores=scores.get(one.name, {})) for one in peers)
 
 

@@ -21,7 +21,7 @@ from outlive.node.fencing.policy import ProfileInput, fence_order, profile_of, v
 from outlive.node.fencing.proofs import PROVE_OPERATOR, OperatorView
 from outlive.node.membership.join import is_nobodys
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
-from outlive.resources import Cluster, ClusterSpec, FencingSpec, Hypervisor, Membership, ObjectMeta, VirtualMachine
+from outlive.resources import Cluster, ClusterSpec, Hypervisor, Membership, ObjectMeta, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
 from outlive.resources.vms import Request
@@ -66,7 +66,7 @@ async def request_fence(store: Store, clock: Clock, host: str, *, name: str, rea
             f"(outlive drain {host}) and switch it off",
         )
     order = f"{record.epoch}@{member.metadata.uid}|{name}|{reason}"
-    await _change_fencing(store, clock, host, lambda fencing: _replace(fencing, requested=order))
+    await _change_fencing(store, clock, host, requested=order)
     return f"{host} will be fenced in epoch {record.epoch}; outlive why {host} shows how far it is"
 
 
@@ -78,10 +78,11 @@ async def call_off_fence(store: Store, clock: Clock, host: str) -> str:
     ordered = fence_order(text, member.metadata.uid)
     if ordered is None or ordered[0] != record.epoch:
         return f"nobody asks to have {host} fenced as it is now, in epoch {record.epoch}"
-    left = await _change_fencing(
-        store, clock, host, lambda fencing: _replace(fencing, requested="") if fencing.requested == text else fencing
-    )
-    if left.requested:
+
+    def called_off(one: Hypervisor) -> Hypervisor:
+        return _with_fencing(one, requested="") if one.spec.fencing.requested == text else one
+
+    if (await _change(store, clock, Hypervisor, host, called_off)).spec.fencing.requested:
         return f"somebody has asked anew to have {host} fenced; outlive why {host} shows who, and why"
     if record.dead_through >= record.epoch:
         return f"{host} is proven dead already; it comes back once it is switched on"
@@ -122,7 +123,7 @@ async def confirm_off(store: Store, clock: Clock, host: str, *, name: str, reaso
     if record.dead_through >= record.fence.epoch:
         return f"{host} is proven dead already: {record.proof.evidence if record.proof else ''}"
     order = f"{record.fence.id}|{name}|{reason}"
-    await _change_fencing(store, clock, host, lambda fencing: _replace(fencing, operator_proof=order))
+    await _change_fencing(store, clock, host, operator_proof=order)
     return f"recorded for fence {record.fence.id}: {name} says that {host} is off"
 
 
@@ -184,13 +185,8 @@ async def set_power_maintenance(
     """The power controllers of these hosts get no command while it is on; fencing goes on without them."""
     if not hosts:
         raise Usage("nobody says whose power controllers", place="--power", remedy="add --host or --domain")
-    end: datetime | None = as_datetime(clock.now() + for_s) if on and for_s is not None else None
-    for host in hosts:
-        await store.get(Hypervisor, host)
-    for host in hosts:
-        await _change_fencing(
-            store, clock, host, lambda fencing: _replace(fencing, power_maintenance=on, power_maintenance_until=end)
-        )
+    end = as_datetime(clock.now() + for_s) if on and for_s is not None else None
+    await _change_fencing(store, clock, *hosts, power_maintenance=on, power_maintenance_until=end)
     names = ", ".join(hosts)
     if on:
         return f"{names}: power controllers get no command {until(end)}; hosts are still condemned"
@@ -201,15 +197,11 @@ async def set_maintenance(
     store: Store, clock: Clock, on: bool, *, for_s: float | None = None, hosts: tuple[str, ...] = ()
 ) -> str:
     """Nobody, or none of these hosts, is condemned while it is on. The same again is fine."""
-    end: datetime | None = as_datetime(clock.now() + for_s) if on and for_s is not None else None
-    for host in hosts:
-        await store.get(Hypervisor, host)
-    if not hosts:
-        await _change_cluster(store, clock, lambda spec: _replace(spec, maintenance=on, maintenance_until=end))
-    for host in hosts:
-        await _change_fencing(
-            store, clock, host, lambda fencing: _replace(fencing, maintenance=on, maintenance_until=end)
-        )
+    end = as_datetime(clock.now() + for_s) if on and for_s is not None else None
+    if hosts:
+        await _change_fencing(store, clock, *hosts, maintenance=on, maintenance_until=end)
+    else:
+        await _change_cluster(store, clock, maintenance=on, maintenance_until=end)
     names = ", ".join(hosts)
     if not on:
         return (f"{names}: maintenance is off" if hosts else "maintenance is off") + await goes_on(store, clock, hosts)
@@ -354,7 +346,7 @@ async def set_armed(store: Store, clock: Clock, host: str, armed: bool) -> str:
         await refuse_arming(store, host)
     elif not (await store.get(Hypervisor, host, fresh=True)).spec.fencing.armed and not await _is_armed(store, host):
         return f"{host} is not armed"
-    await _change_fencing(store, clock, host, lambda fencing: _replace(fencing, armed=armed))
+    await _change_fencing(store, clock, host, armed=armed)
     if armed:
         return (
             f"{host} will be armed: without acknowledged renewals its VMs are killed, also when only the store is away"
@@ -403,18 +395,16 @@ def _check_ours(host: Hypervisor, vm: str) -> None:
 # Writes.
 
 
-async def _change_fencing(
-    store: Store, clock: Clock, host: str, change: Callable[[FencingSpec], FencingSpec]
-) -> FencingSpec:
-    """As it is then."""
-    changed = await _change(
-        store,
-        clock,
-        Hypervisor,
-        host,
-        lambda one: _replace(one, spec=_replace(one.spec, fencing=change(one.spec.fencing))),
-    )
-    return changed.spec.fencing
+def _with_fencing(host: Hypervisor, **changes: object) -> Hypervisor:
+    return _replace(host, spec=_replace(host.spec, fencing=_replace(host.spec.fencing, **changes)))
+
+
+async def _change_fencing(store: Store, clock: Clock, *hosts: str, **changes: object) -> None:
+    """Change these settings of all the hosts; of none where one is missing."""
+    for host in hosts:
+        await store.get(Hypervisor, host)
+    for host in hosts:
+        await _change(store, clock, Hypervisor, host, lambda one: _with_fencing(one, **changes))
 
 
 async def _change(store: Store, clock: Clock, kind: type[K], name: str, change: Callable[[K], K]) -> K:
@@ -430,11 +420,11 @@ async def _change(store: Store, clock: Clock, kind: type[K], name: str, change: 
     return after
 
 
-async def _change_cluster(store: Store, clock: Clock, change: Callable[[ClusterSpec], ClusterSpec]) -> None:
+async def _change_cluster(store: Store, clock: Clock, **changes: object) -> None:
     """Change the spec of ``Cluster/default``, which is made where nobody has made it yet."""
 
     def changed(found: Cluster | None) -> Cluster:
         one = found or Cluster(metadata=ObjectMeta(name=CLUSTER))
-        return _replace(one, spec=change(one.spec))
+        return _replace(one, spec=_replace(one.spec, **changes))
 
     await compare_and_swap(store, Cluster, CLUSTER, changed, clock=clock, half="spec")

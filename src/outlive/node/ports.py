@@ -121,7 +121,7 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class GuardPort(Protocol):
-    """The guard beside the daemon: a gate for starting VMs, and somebody to tell of renewals.
+    """The guard beside the daemon: a gate for starting VMs, and somebody who is notified of renewals.
 
     Fencers trust what a membership says of the guard, so order matters: arm first, then publish that it is armed;
     publish that it is not, then disarm. Larger times are published as unarmed first too, because a running wait of a
@@ -129,13 +129,13 @@ class GuardPort(Protocol):
     """
 
     async def report(self) -> GuardReport:
-        """How it stands now. Never raises: a guard that cannot be reached proves nothing and is not armed."""
+        """Its state now. Never raises: a guard that cannot be reached proves nothing and is not armed."""
         ...
 
     async def beat(self, sent_at_s: float, epoch: int) -> None:
         """A renewal was acknowledged that was sent at ``sent_at_s`` of ``boot_time``.
 
-        Told whether armed or not: arming needs a fresh one. ``Unavailable`` where it did not arrive.
+        Notified whether armed or not: arming needs a fresh one. ``Unavailable`` where it did not arrive.
         """
         ...
 

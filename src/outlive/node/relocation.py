@@ -41,7 +41,7 @@ from outlive.runtime.units import Count
 SETTLES_TO: Final = {"restart": "start", "shutdown": "stop"}
 """What a state on its way ends in, unless the virtual machine says otherwise."""
 MOVES_SETTLE_TO: Final = {"migrate": "start", "migrate-live": "start"}
-"""Awaited only when virtual machines are taken back."""
+"""Awaited only when virtual machines return."""
 
 
 class FlushedVm(Needing, frozen=True, kw_only=True):

@@ -96,7 +96,6 @@ LISTED: Final = 5
 LIFECYCLE_SHUTDOWN: Final = Decision(
     "lifecycle.shutdown", shutdown, ShutdownInput, ShutdownResult, "In which order a daemon stops"
 )
-_LEAVE: Final = LEAVE.decision
 _replace = msgspec.structs.replace
 _log = get_logger("node.stopping")
 
@@ -199,7 +198,7 @@ async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
                 async with asyncio.timeout(CALL_S):
                     await daemon.shared.change(vm, change)
             except (OutliveError, TimeoutError) as error:
-                _log.warning("vm.end_not_told", vm=vm, host=me.host, error=str(error) or "no answer in time")
+                _log.warning("vm.end_not_reported", vm=vm, host=me.host, error=str(error) or "no answer in time")
                 return [*left, *running[number:]]  # a store that is away must not keep the machine up
             continue
         left.append(vm)
@@ -222,7 +221,7 @@ async def _leave(daemon: Daemon) -> None:
             under_way=len(daemon.shared.domains.creating) + daemon.workers.busy,
             incarnation=daemon.shared.desired.incarnation,
         )
-        return daemon.shared.decisions.use(_LEAVE, view, subject=me.host).record
+        return daemon.shared.decisions.use(LEAVE.decision, view, subject=me.host).record
 
     left = await daemon.shared.lease.leave(change)
     _log.info("daemon.left" if left else "daemon.stays_member", host=me.host, holds=len(holds))

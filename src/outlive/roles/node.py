@@ -17,18 +17,13 @@ from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.node import stop
 from outlive.node.daemon import Daemon
-from outlive.node.drain import DrainController
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileError, ProfileInput
-from outlive.node.health_monitor import HealthMonitor
 from outlive.node.membership.pause import PauseGate
-from outlive.node.membership.registration import Registration
 from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, StoragePort
-from outlive.node.status import HostReporter
 from outlive.node.vm.context import NodeSettings, VmContext
 from outlive.node.vm.domains import LocalDomains
-from outlive.node.vm.reconciler import VmReconciler
 from outlive.resources import HOST_LABEL, Hypervisor, VirtualMachine
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
@@ -188,21 +183,7 @@ class NodeRole:
             ids=self._ids,
             starts=asyncio.Semaphore(settings.starts),
         )
-        health = HealthMonitor(shared)
-        reporter = HostReporter(shared, health)
-        shared.reported = reporter.notify
-        workers = VmReconciler(shared, random=self._random.fork("workers"))
-
-        daemon = Daemon(
-            shared=shared,
-            registration=Registration(shared),
-            workers=workers,
-            reporter=reporter,
-            drainer=DrainController(shared, reporter, health),
-            health=health,
-        )
-        daemon.connect()
-        return daemon
+        return Daemon(shared, self._random.fork("workers"))
 
     async def _check_profile(self) -> None:
         """Refuse a renewal interval that the store cannot bear, where its speed is known; log all other doubts.

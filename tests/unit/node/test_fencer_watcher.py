@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
 from outlive.node.fencing.watcher import HAIR_S, Watcher
 from outlive.resources import FenceRecord, MemberRecord, Membership, ObjectMeta
-from outlive.runtime.informer import Informer
-from outlive.store.memory import MemoryStore
 
 
 def _member(name: str, version: str, *, uid: str = "u1", **record) -> Membership:
@@ -32,9 +28,7 @@ def _condemned(member: Membership, version: str, by: str) -> Membership:
 
 
 def _watcher() -> Watcher:
-    store = MemoryStore(LoopClock(), SeededIds(Random(1)))
-    informer = Informer(store, Membership, clock=LoopClock(), random=Random(1))
-    return Watcher(informer, LoopClock(), "me")
+    return Watcher(LoopClock(), "me")
 
 
 def test_same_version_shown_again_does_not_restart_the_age():
@@ -83,7 +77,7 @@ def test_host_that_left_and_came_again_is_followed_once():
         watcher.changed(None, member)
         await asyncio.sleep(20)
         assert watcher.due(LoopClock().monotonic(), lambda host, seen: 5.0) == ["h"]
-        assert len(watcher) == 1
+        assert len(list(watcher)) == 1
 
     run(story())
 

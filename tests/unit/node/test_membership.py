@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.node_worlds import at, condemn, faults, holders, host_of, record, tell, told_of, vm_of
+from tests.support.node_worlds import at, condemn, faults, holders, host_of, narrated, record, tell, vm_of
 
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.steps import LEAVE, LeaveView
@@ -90,17 +90,15 @@ def test_host_that_nobody_asks_to_have_fenced_any_more_comes_back() -> None:
 def test_daemon_that_has_sent_that_it_leaves_holds_nothing_any_more() -> None:
     async def story(world: World) -> None:
         role: Any = world.hosts["kvm-2"].daemon.role
-        keeper: LeaseRenewer = role.lease
+        lease: LeaseRenewer = role.lease
         await world.do("store-outage", {"for": 4.0})
-        left = await keeper.leave(
-            lambda now: LEAVE.attempt(LeaveView(host="kvm-2", record=now, nonce=now.nonce)).record
-        )
+        left = await lease.leave(lambda now: LEAVE.attempt(LeaveView(host="kvm-2", record=now, nonce=now.nonce)).record)
         assert not left
         await at(world, 15)
-        assert (record(world, "kvm-2").state, keeper.connected) == ("Held", True)
-        assert not keeper.held
-        assert not keeper.me.held
-        assert not await keeper.stands()
+        assert (record(world, "kvm-2").state, lease.connected) == ("Held", True)
+        assert not lease.held
+        assert not lease.me.held
+        assert not await lease.is_current()
 
     tell(story)
 
@@ -108,16 +106,16 @@ def test_daemon_that_has_sent_that_it_leaves_holds_nothing_any_more() -> None:
 def test_silent_hosts_are_published_with_the_next_renewal_which_may_be_brought_forward() -> None:
     async def story(world: World) -> None:
         role: Any = world.hosts["kvm-2"].daemon.role
-        keeper: LeaseRenewer = role.lease
+        lease: LeaseRenewer = role.lease
         silent = (SilentPeer(host="kvm-1", epoch=1, seq=7, silent_s=31.0),)
         before = record(world, "kvm-2").seq
-        await world.clock.sleep(max(0.0, 0.5 - keeper.own_age_s))
-        keeper.publish_silent(silent, soon=True)
+        await world.clock.sleep(max(0.0, 0.5 - lease.own_age_s))
+        lease.publish_silent(silent, soon=True)
         await world.clock.sleep(0.1)
         found = record(world, "kvm-2")
         assert found.silent == silent
         assert found.seq > before
-        keeper.publish_silent((), soon=False)
+        lease.publish_silent((), soon=False)
         await world.clock.sleep(0.1)
         assert record(world, "kvm-2") == found, "nothing is written but by the next renewal"
         await world.clock.sleep(1.5)
@@ -198,7 +196,7 @@ def test_host_that_was_proven_dead_while_it_ran_destroys_everything_and_distrust
         found = record(world)
         assert (found.state, found.epoch, found.distrusted) == ("Held", 2, ("operator",))
         assert holders(world) == [("kvm-1", 2, "running")]
-        assert "destroyed" in " ".join(told_of(world, "vm-1", "domain"))
+        assert "destroyed" in " ".join(narrated(world, "vm-1", "domain"))
 
     tell(story, violations=True)
 
@@ -301,7 +299,7 @@ def test_host_whose_own_disk_is_full_enters_no_new_epoch_and_says_why_and_its_da
         await at(world, 60)
         assert faults(world) == {"host-cannot-join.kvm-1"}
         assert world.running("vm-1") == ()
-        assert not told_of(world, "kvm-1/daemon", "process")[2:]
+        assert not narrated(world, "kvm-1/daemon", "process")[2:]
         world.hosts["kvm-1"].machine.disk_full = False
         await at(world, 70)
         assert faults(world) == set()

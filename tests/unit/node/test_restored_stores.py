@@ -6,7 +6,20 @@ from typing import Any
 
 import msgspec
 from tests.support.loops import run
-from tests.support.node_worlds import assigned, at, condemn, faults, holders, record, set_status, tell, told_of, vm_of
+from tests.support.node_worlds import (
+    assigned,
+    at,
+    cluster_of,
+    condemn,
+    faults,
+    holders,
+    narrated,
+    record,
+    set_status,
+    tell,
+    vm_of,
+    waits,
+)
 
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
@@ -27,7 +40,6 @@ from outlive.resources import (
     FenceRecord,
     GuardRecord,
     Holder,
-    Hypervisor,
     MemberRecord,
     Membership,
     ObjectMeta,
@@ -109,18 +121,18 @@ def test_host_that_misses_a_write_in_a_store_that_nobody_says_was_restored_has_t
         await world.do("store-restore", {})
         await _says(world, before)
         await at(world, 60)
-        status = _cluster(world).status
+        status = cluster_of(world).status
         assert status.store_incarnation not in (before, world.store.incarnation)
         assert status.former_incarnations[0] == before
         assert status.pause is not None
         assert status.pause.reason == "went-back"
         assert record(world).incarnation == status.store_incarnation
-        assert _waits(world) == ("kvm-2",)
-        assert not [text for text in told_of(world, "vm-1", "hold") if "kvm-1 epoch 2" in text]
+        assert waits(world) == ("kvm-2",)
+        assert not [text for text in narrated(world, "vm-1", "hold") if "kvm-1 epoch 2" in text]
         assert "store-went-back.kvm-1" in faults(world)
         await world.do("heal", {"network": "store", "hosts": ["kvm-2"]})
         await at(world, 100)
-        assert _waits(world) == ()
+        assert waits(world) == ()
         assert world.running("vm-1") == ("kvm-2",)
         assert [one.hypervisor for one in vm_of(world).status.holders] == ["kvm-2"]
 
@@ -138,22 +150,27 @@ def test_cluster_goes_on_by_itself_once_every_host_has_registered_in_a_store_tha
         await world.do("guest-crash", {"vms": ["vm-1"]})
         await at(world, 60)
         assert world.running("vm-1") == ("kvm-1",)
-        assert _cluster(world).status.pause is None
+        assert cluster_of(world).status.pause is None
 
     tell(story)
 
 
+async def _paused_with_a_guest_to_start(world: World) -> None:
+    """The store was restored, and ``kvm-2`` does not register: it does not reach the store."""
+    await world.do("store-snapshot", {})
+    await world.do("cut", {"network": "store", "hosts": ["kvm-2"]})
+    await at(world, 5)
+    await world.do("store-restore", {})
+    await at(world, 10)
+    await world.do("guest-crash", {"vms": ["vm-1"]})
+
+
 def test_paused_cluster_starts_nothing_until_an_operator_confirms_that_the_missing_host_is_lost() -> None:
     async def story(world: World) -> None:
-        await world.do("store-snapshot", {})
-        await world.do("cut", {"network": "store", "hosts": ["kvm-2"]})
-        await at(world, 5)
-        await world.do("store-restore", {})
-        await at(world, 10)
-        await world.do("guest-crash", {"vms": ["vm-1"]})
+        await _paused_with_a_guest_to_start(world)
         await at(world, 60)
         assert world.running("vm-1") == ()
-        pause = _cluster(world).status.pause
+        pause = cluster_of(world).status.pause
         assert pause is not None
         assert (pause.reason, pause.waits_for) == ("restored", ("kvm-2",))
         await world.do("confirm-incarnation", {})
@@ -165,13 +182,8 @@ def test_paused_cluster_starts_nothing_until_an_operator_confirms_that_the_missi
 
 def test_deleting_the_cluster_does_not_end_its_pause() -> None:
     async def story(world: World) -> None:
-        await world.do("store-snapshot", {})
-        await world.do("cut", {"network": "store", "hosts": ["kvm-2"]})
-        await at(world, 5)
-        await world.do("store-restore", {})
-        await at(world, 10)
-        await world.do("guest-crash", {"vms": ["vm-1"]})
-        await world.store.delete(_cluster(world).ref)
+        await _paused_with_a_guest_to_start(world)
+        await world.store.delete(cluster_of(world).ref)
         await at(world, 60)
         assert world.running("vm-1") == ()
 
@@ -223,9 +235,9 @@ def test_run_that_ends_while_its_host_registers_it_gets_no_entry() -> None:
         await at(world, 34.9)  # it was listed, and its document is being read
         role: Any = world.hosts["kvm-1"].daemon.role
         assert await role.daemon.shared.domains.destroy("vm-1")
-        before = len(told_of(world, "vm-1", "hold"))
+        before = len(narrated(world, "vm-1", "hold"))
         await at(world, 80)
-        assert told_of(world, "vm-1", "hold")[before:] == []
+        assert narrated(world, "vm-1", "hold")[before:] == []
 
     tell(story)
 
@@ -277,7 +289,7 @@ def test_host_that_is_isolated_while_it_registers_what_it_runs_stays_out_until_i
         await world.clock.sleep(20.0)
         assert (record(world).state, record(world).epoch) == ("Revoked", 1)
         assert "host-isolated.kvm-1" in faults(world)
-        assert not [text for text in told_of(world, "vm-1", "hold") if "kvm-1 epoch 2" in text]
+        assert not [text for text in narrated(world, "vm-1", "hold") if "kvm-1 epoch 2" in text]
         await world.do("power-off", {"hosts": ["kvm-1"]})
         await world.do("power-on", {"hosts": ["kvm-1"]})
         await world.clock.sleep(90.0)
@@ -307,16 +319,8 @@ def _member(world: World, host: str) -> Membership:
 
 async def _says(world: World, incarnation: str) -> None:
     """The store has this written down of itself, and no pause."""
-    status = _replace(_cluster(world).status, store_incarnation=incarnation, former_incarnations=(), pause=None)
-    await world.store.replace_status(_replace(_cluster(world), status=status))
-
-
-def _waits(world: World) -> tuple[str, ...]:
-    """Hosts that the paused cluster waits for."""
-    cluster = _cluster(world)
-    members = {one.name: one.record for one in world.store.all_of(Membership)}
-    hosts = [one.name for one in world.store.all_of(Hypervisor)]
-    return waits_for(cluster, members, hosts) if cluster.paused else ()
+    status = _replace(cluster_of(world).status, store_incarnation=incarnation, former_incarnations=(), pause=None)
+    await world.store.replace_status(_replace(cluster_of(world), status=status))
 
 
 async def _made_since_the_backup(world: World) -> None:
@@ -397,183 +401,6 @@ def test_vm_whose_document_went_while_its_daemon_was_away_runs_on_until_somebody
     tell(story)
 
 
-def _cluster(world: World) -> Cluster:
-    found = world.store.look(Cluster, "default")
-    assert found is not None
-    return found
-
-
-async def _not_in_the_backup(world: World) -> None:
-    """``kvm-2`` runs on in a store that was restored and does not know it."""
-    await world.do("store-snapshot", {})
-    await at(world, 5)
-    await _restored_without(world)
-    await at(world, 30)
-
-
-async def _restored_without(world: World) -> None:
-    await world.do("store-restore", {})
-    await world.do("delete-host", {"host": "kvm-2"})
-
-
-def test_nothing_starts_once_a_host_that_is_not_in_the_backup_has_spoken_until_somebody_attests() -> None:
-    async def story(world: World) -> None:
-        await _not_in_the_backup(world)
-        assert _waits(world) == ("kvm-2",)
-        await world.do("request", {"vm": "vm-1", "verb": "stop"})
-        await at(world, 40)
-        await world.do("request", {"vm": "vm-1", "verb": "start"})
-        await at(world, 80)
-        assert world.running("vm-1") == ()
-        await world.do("confirm-incarnation", {})
-        await at(world, 100)
-        assert world.running("vm-1") == ("kvm-1",)
-
-    tell(story)
-
-
-def test_host_that_joined_a_moment_before_the_store_went_back_to_a_backup_without_it_registers_anew() -> None:
-    """It had no time to write down where it had registered, and runs what it had begun to start."""
-
-    async def story(world: World) -> None:
-        for _ in range(2):  # a store that has had a name
-            await world.do("store-snapshot", {})
-            await world.do("store-restore", {})
-            await world.clock.sleep(30.0)
-        await world.do("power-off", {"hosts": ["kvm-2"]})
-        await world.do("delete-membership", {"host": "kvm-2"})
-        await world.do("forget-membership", {"host": "kvm-2"})
-        await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
-        await world.do("store-snapshot", {})
-        await world.do("power-on", {"hosts": ["kvm-2"]})
-        for _ in range(1000):
-            if world.running("vm-2"):
-                break
-            await world.clock.sleep(0.1)
-        await world.do("store-restore", {})
-        await world.clock.sleep(60.0)
-        assert not faults(world)
-        assert record(world, "kvm-2").state == "Held"
-        assert world.running("vm-2") == ("kvm-2",)
-
-    tell(story)
-
-
-def test_host_that_was_not_in_the_backup_is_not_missed_any_more_once_it_has_registered_anew() -> None:
-    async def story(world: World) -> None:
-        await _not_in_the_backup(world)
-        assert "host-unknown.kvm-2" in faults(world)
-        await world.do("apply-host", {"host": "kvm-2"})
-        await at(world, 60)
-        assert record(world, "kvm-2").state == "Held"
-        assert record(world, "kvm-2").incarnation == world.store.incarnation
-        assert _waits(world) == ()
-        assert "host-unknown.kvm-2" not in faults(world)
-
-    tell(story)
-
-
-def test_host_that_was_not_in_the_backup_is_missed_though_its_daemon_was_away_when_that_was_put_back() -> None:
-    async def story(world: World) -> None:
-        await at(world, 10)  # it writes down where it is registered when it looks at its desired state
-        await world.do("store-snapshot", {})
-        await world.do("stop-daemon", {"hosts": ["kvm-2"], "leaveVms": True})
-        await at(world, 15)
-        await _restored_without(world)
-        await at(world, 30)
-        assert _waits(world) == ()
-        await world.do("start-daemon", {"hosts": ["kvm-2"]})
-        await at(world, 60)
-        assert _waits(world) == ("kvm-2",)
-        await world.do("apply-host", {"host": "kvm-2"})
-        await at(world, 100)
-        assert record(world, "kvm-2").incarnation == world.store.incarnation
-        assert _waits(world) == ()
-
-    tell(story)
-
-
-def test_nothing_starts_before_a_host_that_was_not_in_the_backup_has_registered_what_it_runs() -> None:
-    """Though all others had settled before it spoke, and it has its membership again."""
-
-    async def story(world: World) -> None:
-        await world.do("request", {"vm": "vm-1", "verb": "stop"})
-        await at(world, 15)
-        await world.do("store-snapshot", {})
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
-        await at(world, 30)
-        await world.do("request", {"vm": "vm-1", "verb": "start"})
-        await at(world, 40)
-        assert world.running("vm-1") == ("kvm-2",)
-        await world.do("cut", {"network": "store", "hosts": ["kvm-2"]})
-        await _restored_without(world)
-        await at(world, 70)
-        await world.do("guest-crash", {"vms": ["vm-2"]})
-        await at(world, 90)
-        assert world.running("vm-2") == ("kvm-1",), "for the others the store is settled"
-        await world.do("heal", {"network": "store", "hosts": ["kvm-2"]})
-        await at(world, 110)
-        assert _waits(world) == ("kvm-2",)
-        await world.do("laggy-hypervisor", {"hosts": ["kvm-2"], "by": 3.0})
-        await world.do("apply-host", {"host": "kvm-2"})
-        for _ in range(400):
-            found = world.store.look(Membership, "kvm-2")
-            if found is not None and found.record.incarnation == world.store.incarnation:
-                break
-            assert _waits(world) == ("kvm-2",)
-            await world.clock.sleep(0.1)
-        assert [one.hypervisor for one in vm_of(world).status.holders] == ["kvm-2"]
-        await world.do("request", {"vm": "vm-1", "verb": "start"})
-        await at(world, 160)
-        assert _waits(world) == ()
-        assert len(world.running("vm-1")) == 1
-
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", disks=()), VmSpec(name="vm-2", host="kvm-1")))
-
-
-def test_host_that_was_not_in_the_backup_registers_anew_though_its_daemon_was_restarted_meanwhile() -> None:
-    async def story(world: World) -> None:
-        await at(world, 10)  # it writes down where it is registered when it looks at its desired state
-        await _not_in_the_backup(world)
-        await world.do("kill-daemon", {"hosts": ["kvm-2"]})
-        await at(world, 60)
-        assert world.store.look(Membership, "kvm-2") is None
-        await world.do("apply-host", {"host": "kvm-2"})
-        await at(world, 100)
-        assert record(world, "kvm-2").state == "Held"
-        assert "host-unknown.kvm-2" not in faults(world)
-
-    tell(story)
-
-
-def test_nobody_waits_for_a_host_that_was_not_in_the_backup_once_somebody_says_that_it_is_off() -> None:
-    async def story(world: World) -> None:
-        await _not_in_the_backup(world)
-        await world.do("power-off", {"hosts": ["kvm-2"]})
-        await world.do("confirm-off", {"host": "kvm-2", "reason": "scrapped"})
-        made = record(world, "kvm-2")
-        assert (made.machine_id, made.state, made.incarnation) == ("", "Revoked", world.store.incarnation)
-        await world.do("request", {"vm": "vm-1", "verb": "stop"})
-        await at(world, 60)
-        await world.do("request", {"vm": "vm-1", "verb": "start"})
-        await at(world, 120)
-        assert world.running("vm-1") == ("kvm-1",)
-
-    tell(story)
-
-
-def test_membership_that_is_deleted_in_a_store_that_was_not_restored_holds_up_nobody() -> None:
-    async def story(world: World) -> None:
-        await world.do("delete-membership", {"host": "kvm-2"})
-        await at(world, 30)
-        assert _waits(world) == ()
-
-    tell(story)
-
-
-# Moves that a restored store has under way, and that were over.
-
-
 def test_guest_that_runs_where_it_was_moved_cold_is_not_ended_because_a_restored_store_has_it_on_the_way() -> None:
     async def story(world: World) -> None:
         await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
@@ -582,11 +409,11 @@ def test_guest_that_runs_where_it_was_moved_cold_is_not_ended_because_a_restored
         await world.do("store-snapshot", {})
         await at(world, 40)
         assert world.running("vm-1") == ("kvm-2",)
-        before = len(told_of(world, "vm-1", "domain"))
+        before = len(narrated(world, "vm-1", "domain"))
         await world.do("store-restore", {})
         await at(world, 300)
         assert len(world.running("vm-1")) == 1
-        assert told_of(world, "vm-1", "domain")[before:] == []
+        assert narrated(world, "vm-1", "domain")[before:] == []
 
     tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.node_worlds import at, condemn, holders, record, tell, told_of
+from tests.support.node_worlds import at, condemn, holders, narrated, record, tell
 from tests.support.node_worlds import vm_of as _vm
 
 from outlive.simulation.spec import VmSpec
@@ -32,7 +32,7 @@ def test_guests_of_a_machine_that_goes_down_are_asked_to_end_and_stay_held() -> 
         assert not world.hosts["kvm-1"].daemon.alive
         for name in ("vm-1", "vm-2"):
             assert world.running(name) == ()
-            assert told_of(world, name, "domain")[-1].endswith("shut down")
+            assert narrated(world, name, "domain")[-1].endswith("shut down")
             assert holders(world, name) == [("kvm-1", 1, "")], "held, and nobody believes that it runs"
             assert _vm(world, name).status.phase == "start"
         assert record(world).state == "Held"

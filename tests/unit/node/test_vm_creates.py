@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.support.node_worlds import at, condemn, holders, record, tell, told_of, vm_of
+from tests.support.node_worlds import at, condemn, holders, narrated, record, tell, vm_of
 
 import outlive.node
 from outlive.guard.states import CreateBegin
@@ -76,7 +76,7 @@ def test_host_that_was_proven_dead_waits_for_a_create_of_a_killed_daemon_before_
         assert record(world).epoch == 1
         await at(world, 80)
         assert record(world).epoch == 2
-        assert "destroyed" in " ".join(told_of(world, "vm-1", "domain"))
+        assert "destroyed" in " ".join(narrated(world, "vm-1", "domain"))
 
     tell(story, violations=True)
 
@@ -175,7 +175,7 @@ def test_start_whose_gate_shuts_after_the_hold_gives_the_hold_back_and_creates_n
         await at(world, 30)
         assert 990 < guard.left < 1_000
         assert holders(world) == []
-        assert not any("running" in text for text in told_of(world, "vm-1", "domain")[-1:])
+        assert not any("running" in text for text in narrated(world, "vm-1", "domain")[-1:])
         guard.left = 0
         await at(world, 60)
         assert holders(world) == [("kvm-1", 1, "running")]
@@ -192,7 +192,7 @@ def test_target_of_a_move_whose_gate_shuts_after_it_entered_gives_its_entry_back
         assert guard.refused[0] in {one.run_id for one in vm_of(world).status.holders}
         await at(world, 60)
         assert holders(world) == [("kvm-2", 1, "running")]
-        assert not any(guard.refused[0] in text for text in told_of(world, "vm-1", "domain"))
+        assert not any(guard.refused[0] in text for text in narrated(world, "vm-1", "domain"))
 
     tell(story)
 

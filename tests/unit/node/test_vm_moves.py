@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.support.node_worlds import at, condemn, holders, host_of, set_status, tell, told_of, vm_of
+from tests.support.node_worlds import at, condemn, holders, host_of, narrated, set_status, tell, vm_of
 
 from outlive.node.migration.migration import SOURCE, TARGET, Here
 from outlive.node.ports import DomainState
@@ -124,7 +124,7 @@ def test_target_of_a_vm_whose_source_dies_leaves_it_to_recovery_and_keeps_nothin
         assert [host for host, _, _ in holders(world)] == ["kvm-1"], "so that recovery may assign it"
         move, where = vm_of(world).status.migration, vm_of(world).status.assigned
         assert (move.phase, where and where.hypervisor) == (phase, "kvm-2"), "which says where room is kept for it"
-        assert "running" not in told_of(world, "vm-1", "domain")[-1]
+        assert "running" not in narrated(world, "vm-1", "domain")[-1]
 
     tell(story)
 
@@ -145,7 +145,7 @@ def test_target_that_is_silent_gives_the_vm_back_to_its_source() -> None:
 
 
 def _domains(world: World, host: str) -> list[str]:
-    return [text for text in told_of(world, "vm-1", "domain") if text.startswith(f"on {host}")]
+    return [text for text in narrated(world, "vm-1", "domain") if text.startswith(f"on {host}")]
 
 
 @pytest.mark.parametrize("phase", ["sent", "last", ""])

@@ -9,9 +9,9 @@ from tests.support.node_worlds import (
     faults,
     holders,
     host_of,
+    narrated,
     set_status,
     tell,
-    told_of,
     vm_of,
 )
 
@@ -96,7 +96,7 @@ def test_start_during_a_shutdown_lets_the_guest_run_on() -> None:
         await at(world, 60)
         assert world.running("vm-1") == ("kvm-1",)
         assert vm_of(world).status.phase == "start"
-        assert "destroyed" not in " ".join(told_of(world, "vm-1", "domain"))
+        assert "destroyed" not in " ".join(narrated(world, "vm-1", "domain"))
 
     tell(story, node={"shutdownLimit": "20s"})
 

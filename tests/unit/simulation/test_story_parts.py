@@ -137,8 +137,8 @@ def test_names_are_told_in_the_order_in_which_people_count() -> None:
 def test_what_guards_and_watchdogs_did_is_told() -> None:
     events = [event for one in (1, 2) for event in narrate_guard(f"kvm-{one}", "close-gate", 25.0)]
     lines = [one.text for one in grouped(events)]
-    told_of = "the guards of 2 hosts let nothing start and kill their VMs: no renewal was acknowledged for 25 s"
-    assert lines == [f"{told_of} [kvm-1, kvm-2]"]
+    narrated = "the guards of 2 hosts let nothing start and kill their VMs: no renewal was acknowledged for 25 s"
+    assert lines == [f"{narrated} [kvm-1, kvm-2]"]
     assert events[0].text.startswith("the guard of kvm-1 lets nothing start and kills its VMs")
     assert narrate_guard("kvm-1", "feed", 25.0) == []
     assert narrate_end("kvm-1", "was reset by its watchdog").loud
@@ -210,8 +210,8 @@ def test_clocks_may_jump_back() -> None:
 
 
 def test_nothing_is_left_out_because_the_end_comes_first() -> None:
-    (told_of,) = complaints("hosts: {count: 2}", "[{at: 20s, release: {}}]", "until: 8s")
-    assert "it ends at 8 s, and release is at 20 s" in told_of
+    (narrated,) = complaints("hosts: {count: 2}", "[{at: 20s, release: {}}]", "until: 8s")
+    assert "it ends at 8 s, and release is at 20 s" in narrated
 
 
 @pytest.mark.slow

@@ -1,13 +1,13 @@
-"""An operator's word about what a lost Membership ran: one that was deleted, or that a restored backup does not have.
+"""An operator's assertion about what a lost Membership ran: it was deleted, or a restored backup does not have it.
 
 Nobody can condemn such a host any more, and entries of virtual machines that were written under it are fenced by no
-proof. The word is about exactly those Memberships, by uid, through the highest epoch that any entry names; it is kept
-in the Membership that has the host's name now, or in one that is made for it, in one write. What is made so is dead
-from the beginning and of no machine: whoever comes with that name empties itself first
-(``outlive.node.membership.join``). As everywhere, nothing protects from a word that is not true; what can be seen
+proof. The assertion is about exactly those Memberships, by uid, through the highest epoch that any entry names; it is
+recorded in the Membership that has the host's name now, or in one that is made for it, in one write. What is made so is
+dead from the beginning and of no machine: whoever comes with that name empties itself first
+(``outlive.node.membership.join``). As everywhere, nothing protects from an assertion that is not true; what can be seen
 to be untrue is refused. The write is a compare-and-swap, so a host that registers at the same moment is seen. What
 entries name is read before: an entry that is written after it, in a later epoch, is not covered, and its virtual
-machine waits for another word.
+machine waits for another assertion.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Refused, Unknown
 from outlive.base.hashing import stable_hash
+from outlive.node.fencing.policy import HostSettings
 from outlive.node.membership.join import FORMER_LIMIT, NOBODYS, is_nobodys
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import RecordOutcome
@@ -55,9 +56,9 @@ class AttestView(Part, frozen=True, kw_only=True):
     uid: str = ""
     """Of that one."""
     lost: dict[str, int] = {}
-    """Uid → the highest epoch that entries of virtual machines name, of the lost Memberships that the word is about."""
+    """Uid → the highest epoch that entries of virtual machines name, of the lost Memberships concerned."""
     only: str = ""
-    """The one that the word was limited to; empty: it is about the host, and all that it ever ran."""
+    """The one that it is limited to; empty: it is about the host, and all that it ever ran."""
     named: tuple[str, ...] = ()
     """Every uid of this host that entries name."""
     missed: bool = False
@@ -83,7 +84,7 @@ def _attest(view: AttestView) -> RecordOutcome:
     def proof(about: int) -> Proof:
         return Proof(kind="operator", evidence=evidence, epoch=about, by=view.name, fence=fence)
 
-    kept = view.record.former if view.record is not None else ()
+    kept = _former(view)
     new = [
         FormerMembership(uid=uid, dead_through=about, proof=proof(about))
         for uid, about in sorted(view.lost.items())
@@ -118,6 +119,11 @@ def _covers(kept: tuple[FormerMembership, ...], uid: str, through: int) -> bool:
     return any(one.uid == uid and one.dead_through >= through for one in kept)
 
 
+def _former(view: AttestView) -> tuple[FormerMembership, ...]:
+    """What is recorded already."""
+    return view.record.former if view.record is not None else ()
+
+
 def _holds_it(view: AttestView) -> bool:
     return view.record is not None and view.record.state == "Held"
 
@@ -128,7 +134,7 @@ def _registered(view: AttestView) -> bool:
 
 
 def _settles_nothing(view: AttestView) -> bool:
-    """Whether nobody waits for a word about this host."""
+    """Whether nobody waits for an assertion about this host."""
     if view.lost or view.only:
         return not view.lost
     if view.record is None:
@@ -178,17 +184,14 @@ ATTEST: Final = ProtocolStep(
         ),
         Precondition[AttestView](
             "room",
-            lambda view: len({*view.lost, *_still_named(view)}) <= FORMER_LIMIT,
+            lambda view: (
+                len({*view.lost, *(one.uid for one in _former(view) if one.uid in view.named)}) <= FORMER_LIMIT
+            ),
             lambda view: f"{FORMER_LIMIT} lost memberships of {view.host} are named by VMs already",
         ),
     ),
     _attest,
 )
-
-
-def _still_named(view: AttestView) -> tuple[str, ...]:
-    kept = view.record.former if view.record is not None else ()
-    return tuple(one.uid for one in kept if one.uid in view.named)
 
 
 async def lost_memberships(store: Store, host: str, *, but: str = "") -> dict[str, int]:
@@ -199,8 +202,7 @@ async def lost_memberships(store: Store, host: str, *, but: str = "") -> dict[st
 
 async def is_missing(store: Store, host: str) -> bool:
     """Whether the host said that a restored store does not know it."""
-    found = await read(store, Cluster, CLUSTER)
-    return found is not None and found.status.pause is not None and host in found.status.pause.waits_for
+    return _waits_for(await read(store, Cluster, CLUSTER), host)
 
 
 async def attest(store: Store, clock: Clock, host: str, membership: str = "", *, name: str, reason: str) -> str:
@@ -240,16 +242,10 @@ async def _view(
     lost, named = await _entries(store, host, uid)
     if membership:
         lost = {membership: lost[membership]} if membership in lost else {}
-    figures = await _figures(store, host)
-    running = tuple(
-        sorted(
-            vm
-            for vm, uids in named.items()
-            if uid not in uids and uids & lost.keys() and figures is not None and vm in figures
-        )
-    )
-    cluster = await read(store, Cluster, CLUSTER)
-    incarnation = cluster.status.store_incarnation if cluster is not None else ""
+    usage = await read(store, HypervisorUsage, host)
+    present = usage.usage.present if usage is not None else None
+    here = [vm for vm, uids in named.items() if uid not in uids and uids & lost.keys() and vm in (present or ())]
+    cluster = HostSettings(await read(store, Cluster, CLUSTER), None)
     return AttestView(
         host=host,
         record=found.record if found is not None else None,
@@ -257,14 +253,18 @@ async def _view(
         lost=lost,
         named=tuple(sorted({each for uids in named.values() for each in uids})),
         only=membership,
-        missed=await is_missing(store, host),
-        running=running,
-        has_figures=figures is not None,
-        incarnation=incarnation,
+        missed=_waits_for(cluster.cluster, host),
+        running=tuple(sorted(here)),
+        has_figures=present is not None,
+        incarnation=cluster.incarnation,
         token=f"{stable_hash(name, reason, *sorted(lost)):016x}"[:6],
         name=name,
         reason=reason,
     )
+
+
+def _waits_for(cluster: Cluster | None, host: str) -> bool:
+    return cluster is not None and cluster.status.pause is not None and host in cluster.status.pause.waits_for
 
 
 async def _entries(store: Store, host: str, but: str) -> tuple[dict[str, int], dict[str, set[str]]]:
@@ -278,9 +278,3 @@ async def _entries(store: Store, host: str, but: str) -> tuple[dict[str, int], d
                 if one.member_uid != but:
                     lost[one.member_uid] = max(lost.get(one.member_uid, 0), one.epoch)
     return lost, named
-
-
-async def _figures(store: Store, host: str) -> tuple[str, ...] | None:
-    """VMs that are on the host as it said last; ``None``: it has not said."""
-    found = await read(store, HypervisorUsage, host)
-    return found.usage.present if found is not None else None

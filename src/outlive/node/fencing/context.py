@@ -70,10 +70,11 @@ class FencerContext:
         self.memberships = Informer(store, Membership, clock=clock, random=random)
         self.hypervisors = Informer(store, Hypervisor, clock=clock, random=random)
         self.clusters = Informer(store, Cluster, clock=clock, random=random)
-        self.watcher = Watcher(self.memberships, clock, host)
+        self.watcher = Watcher(clock, host)
         self.others: dict[str, None] = {}
         """The other coordinators."""
-        self.rules = Rules(self, observer)
+        self.observer = observer
+        self.rules = Rules(self)
         self.power = PowerSequence(power, clock, decisions)
         self.power_slots = asyncio.Semaphore(POWER_AT_ONCE)
         self.isolation = None if cut is None else Isolation(cut, store)

@@ -103,7 +103,7 @@ class FenceFaults:
     async def look(self) -> None:
         """Compare them."""
         context = self._context
-        leads = context.leads() and context.watcher.stalled_s() <= DOUBT_S
+        leads = context.leads() and context.memberships.stalled_s() <= DOUBT_S
         if leads and not self._led:
             self._recorder.forget()
         self._led = leads

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -23,10 +23,10 @@ from outlive.base.random import Random
 from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.faults import FenceFaults, Holds
 from outlive.node.fencing.fence import Fence, Opening
-from outlive.node.fencing.isolation import EndedIsolations
-from outlive.node.fencing.peer_confirmation import Agreed, AgreeResult, PeerConfirmation, Publisher
+from outlive.node.fencing.isolation import end_isolations
+from outlive.node.fencing.peer_confirmation import Agreed, AgreeResult, PeerConfirmation
 from outlive.node.fencing.policy import fence_order
-from outlive.node.fencing.power_on import PowerOn
+from outlive.node.fencing.power import switch_on_hosts
 from outlive.node.fencing.rules import Observer, RateRule
 from outlive.node.fencing.states import TRUST_AGAIN, TrustView, is_open
 from outlive.node.fencing.suspicion import Why, evaluate
@@ -66,10 +66,6 @@ FORECAST_S: Final = 1.0
 _log = get_logger("fencing")
 
 
-class Post(Observer, Publisher, Protocol):
-    """The daemon that this fencer belongs to: how it stands with it, and whom it tells of silent hosts."""
-
-
 class Fencer:
     """See the module. ``store`` is under the fencer's own name; ``run`` may be called once."""
 
@@ -78,7 +74,7 @@ class Fencer:
         store: Store,
         *,
         host: str,
-        observer: Post,
+        observer: Observer,
         power: PowerPort,
         cut: CutPort | None,
         clock: Clock,
@@ -104,12 +100,9 @@ class Fencer:
         self._rules = context.rules
         self._holds = Holds()
         self._faults = FenceFaults(context, self._holds, faults)
-        self._isolations = EndedIsolations(context)
-        self._power_on = PowerOn(context)
         self._suspicions = Suspicions(context.watcher, context.rules.looks)
-        self._forecast = Forecast(context)
         self._opening = Opening(context)
-        self._confirmation = PeerConfirmation(context, observer)
+        self._confirmation = PeerConfirmation(context)
         self._asked: dict[str, float] = {}
         """Hosts that somebody asks to have fenced, and when that is tried next."""
         self._tasks: dict[str, Fence | None] = {}
@@ -137,9 +130,9 @@ class Fencer:
             for seconds, name, look in (
                 (FAULTS_S, "reports faults", self._faults.look),
                 (TRUST_S, "trusts again", self._trust),
-                (ISOLATIONS_S, "ends isolations", self._isolations.look),
-                (POWER_ON_S, "switches on", self._power_on.look),
-                (FORECAST_S, "forecasts", self._forecast.look),
+                (ISOLATIONS_S, "ends isolations", partial(end_isolations, context)),
+                (POWER_ON_S, "switches on", partial(switch_on_hosts, context)),
+                (FORECAST_S, "forecasts", Forecast(context).look),
             ):
                 group.create_task(self._repeat(seconds, name, look), name=f"fencer {name}")
             try:
@@ -168,11 +161,7 @@ class Fencer:
         fence = self._tasks.get(host)
         if fence is not None:
             fence.seen(record)
-        self._power_on.changed(host, record)
-        if record is None:
-            return
-        self._isolations.changed(host, record)
-        if record.fence.id and _moved(None if old is None else old.record, record):
+        if record is not None and record.fence.id and _moved(None if old is None else old.record, record):
             self._rules.rate.count(self._rules.unit(host), self._clock.monotonic())
 
     def _hypervisor_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:

@@ -10,9 +10,8 @@ renewed, a fault says so at once. It ends once the host has joined in a new boot
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from outlive.base.deadline import deadline
@@ -53,8 +52,7 @@ another has to find that out and renew it in its place."""
 _log = get_logger("fencing.isolation")
 
 
-@dataclass(frozen=True, slots=True)
-class CutResult:
+class CutResult(NamedTuple):
     """What is shut out now, or why nothing is."""
 
     why_not: str = ""
@@ -62,12 +60,9 @@ class CutResult:
     """Of what was ordered, what was read back."""
     written: tuple[str, ...] = ()
     """What was ordered, by an order that was taken."""
-    read_back: tuple[str, ...] = ()
+    report: CutReport = CutReport()
     """What was said afterwards to be shut out, ordered now or not."""
-    evidence: str = ""
     renew_in_s: float = AGAIN_S
-    lasts_s: float = inf
-    """How long that is so, from before it was ordered."""
 
 
 class Isolation:
@@ -79,29 +74,24 @@ class Isolation:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """One order for each host at a time: one to shut it out that is late must not follow the one to let it in."""
 
-    async def scope(self, host: str, epoch: int) -> tuple[str, ...]:
-        """Disks and ports of every VM that this epoch of the host, or an older one, holds. Errors of the store."""
-        found: dict[str, None] = {}
-        async for vm in list_all(self._store, VirtualMachine):
-            if any(one.hypervisor == host and one.epoch <= epoch for one in vm.status.holders):
-                found.update((f"disk:{disk}", None) for disk in vm.spec.disks)
-                found.update((f"port:{port}", None) for port in vm.spec.ports)
-        return tuple(sorted(found))
-
     async def wanted(self, host: str, epoch: int, kept: tuple[str, ...]) -> tuple[str, ...]:
-        """What the host is to be kept from. Errors of the store, unless something is kept already.
+        """Disks and ports of all VMs that this epoch of the host, or an older one, holds; and what is ``kept``.
 
-        ``kept``: what it is isolated from, which others may use since, so that no entry says so any more.
+        Others may use the latter since, and no entry says so any more. Errors of the store, unless something is kept.
         """
+        found = set(kept)
         try:
             with deadline(SCOPE_LIMIT_S):
-                found = await self.scope(host, epoch)
+                async for vm in list_all(self._store, VirtualMachine):
+                    if any(one.hypervisor == host and one.epoch <= epoch for one in vm.status.holders):
+                        found.update(f"disk:{disk}" for disk in vm.spec.disks)
+                        found.update(f"port:{port}" for port in vm.spec.ports)
         except (OutliveError, TimeoutError) as error:
             if not kept:
                 raise Unavailable(f"what {host} holds could not be read: {error or 'no answer in time'}") from error
             _log.warning("fence.isolation_scope_not_read", host=host, epoch=epoch, error=str(error))
-            found = ()
-        return tuple(sorted({*found, *kept}))
+            return kept
+        return tuple(sorted(found))
 
     async def impossible(self, host: str, epoch: int) -> str:
         """Why nobody can isolate the host now, as far as that is known before an order; empty: somebody may."""
@@ -139,18 +129,12 @@ class Isolation:
         there = tuple(one for one in scope if one in set(report.scope))
         if not there:
             return CutResult(why_not="nothing was isolated when it was read back")
-        lasts_s = inf if report.expires_in_s is None else report.expires_in_s
-        if lasts_s < LEAST_LASTS_S:
+        lasts_s = report.expires_in_s
+        renew_in_s = RENEW_S if lasts_s is None else min(RENEW_S, max(LEAST_S, RENEW_PART * lasts_s))
+        if lasts_s is not None and lasts_s < LEAST_LASTS_S:
             why = f"its isolation ends {lasts_s:g} s after it was renewed, and has to last {LEAST_LASTS_S:g} s"
-            return CutResult(why_not=why, renew_in_s=_renew_in_s(report))
-        return CutResult(
-            scope=there,
-            written=scope,
-            read_back=report.scope,
-            evidence=report.evidence,
-            renew_in_s=_renew_in_s(report),
-            lasts_s=lasts_s,
-        )
+            return CutResult(why_not=why, renew_in_s=renew_in_s)
+        return CutResult(scope=there, written=scope, report=report, renew_in_s=renew_in_s)
 
     async def lift(self, host: str, epoch: int) -> str:
         """Let the host in again that was cut off through this epoch, and no later one; why not, where that failed.
@@ -166,12 +150,6 @@ class Isolation:
 
     def _one_order(self, host: str) -> asyncio.Lock:
         return self._locks.setdefault(host, asyncio.Lock())
-
-
-def _renew_in_s(report: CutReport) -> float:
-    if report.expires_in_s is None:
-        return RENEW_S
-    return min(RENEW_S, max(LEAST_S, RENEW_PART * report.expires_in_s))
 
 
 def recorded(record: MemberRecord) -> tuple[str, ...]:
@@ -214,7 +192,8 @@ class FenceIsolation:
                 await fence.unless_maintenance()
             began = self._context.clock.monotonic()
             result = await self._isolated(orders, kept)
-            self._learn(result, began + result.lasts_s)
+            lasts_s = result.report.expires_in_s
+            self._learn(result, inf if lasts_s is None else began + lasts_s)
             await fence.pause(result.renew_in_s)
 
     async def _isolated(self, orders: Isolation, kept: tuple[str, ...]) -> CutResult:
@@ -269,48 +248,30 @@ class FenceIsolation:
             **common,
             scope=result.scope if holds else (),
             written=result.written,
-            read_back=result.read_back,
-            evidence=result.evidence,
+            read_back=result.report.scope,
+            evidence=result.report.evidence,
         )
 
 
-class EndedIsolations:
-    """Ends the isolation of hosts that have joined in a new boot."""
-
-    def __init__(self, context: FencerContext) -> None:
-        self._context = context
-        self._hosts: dict[str, None] = {}
-        """Isolated hosts."""
-
-    def changed(self, host: str, now: MemberRecord) -> None:
-        """A Membership changed."""
-        if now.cut.through:
-            self._hosts[host] = None
-        else:
-            self._hosts.pop(host, None)
-
-    async def look(self) -> None:
-        """End what may end."""
-        for host in list(self._hosts) if self._context.leads() else ():
-            await self._end(host)
-
-    async def _end(self, host: str) -> None:
-        seen, orders = self._context.watcher.get(host), self._context.isolation
-        if seen is None or orders is None or seen.record.state != "Held":
-            return
+async def end_isolations(context: FencerContext) -> None:
+    """End the isolation of hosts that have joined in a new boot."""
+    for host, seen in list(context.watcher) if context.leads() else ():
         epoch = seen.record.cut.through
-        if not 0 < epoch <= seen.record.dead_through:
-            return
-        paused = (await self._context.settings(host)).paused
-        why = "the cluster is paused" if paused else await orders.lift(host, epoch)
-        if why:
-            _log.warning("fence.isolation_not_ended", host=host, why=why)
-            return
-        written = await self._context.take(
-            host,
-            LIFT_CUT,
-            lambda record: LiftView(host=host, record=record, observer=self._context.me, epoch=epoch, paused=paused),
-            lambda record: record.cut.through != epoch,
-        )
-        if written.refused is None:
-            _log.info("fence.isolation_ended", host=host, epoch=epoch)
+        if context.isolation is not None and seen.record.state == "Held" and 0 < epoch <= seen.record.dead_through:
+            await _end(context, context.isolation, host, epoch)
+
+
+async def _end(context: FencerContext, orders: Isolation, host: str, epoch: int) -> None:
+    paused = (await context.settings(host)).paused
+    why = "the cluster is paused" if paused else await orders.lift(host, epoch)
+    if why:
+        _log.warning("fence.isolation_not_ended", host=host, why=why)
+        return
+    written = await context.take(
+        host,
+        LIFT_CUT,
+        lambda record: LiftView(host=host, record=record, observer=context.me, epoch=epoch, paused=paused),
+        lambda record: record.cut.through != epoch,
+    )
+    if written.refused is None:
+        _log.info("fence.isolation_ended", host=host, epoch=epoch)

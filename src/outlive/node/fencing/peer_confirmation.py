@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -29,20 +29,11 @@ KNOWN_S: Final = 60.0
 """A silence that was published within so long brings no renewal forward: in a storm suspicions begin ever again."""
 
 
-class Publisher(Protocol):
-    """Who renews this host's membership."""
-
-    def publish_silent(self, silent: tuple[SilentPeer, ...], *, soon: bool) -> None:
-        """Say this with every renewal from now on; ``soon``: bring the next one forward."""
-        ...
-
-
 class PeerConfirmation:
     """See the module."""
 
-    def __init__(self, context: FencerContext, publisher: Publisher) -> None:
+    def __init__(self, context: FencerContext) -> None:
         self._context = context
-        self._publisher = publisher
         self._known: dict[tuple[str, str, int, int], float] = {}
         """Silences for which a renewal was brought forward, and when they were last published."""
         self._publishes = False
@@ -65,12 +56,12 @@ class PeerConfirmation:
         if soon or not news:
             self._known = {one: at for one, at in self._known.items() if now - at < KNOWN_S}
             self._known |= dict.fromkeys(found, now)
-        self._publisher.publish_silent(silent, soon=soon)
+        self._context.observer.publish_silent(silent, soon=soon)
 
     def end(self) -> None:
         """Publish nothing any more."""
         self._publishes = False
-        self._publisher.publish_silent((), soon=False)
+        self._context.observer.publish_silent((), soon=False)
 
     def ask(self, host: str, seen: Seen, waited_s: float) -> AgreeResult:
         """Whether ``host`` may be condemned for its silence, which this observer has seen through ``waited_s`` ago."""

@@ -15,7 +15,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from outlive.base.errors import NotFound
+from outlive.base.errors import NotFound, OutliveError
+from outlive.base.logging import get_logger
 from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S
 from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor
 from outlive.resources.cluster import CLUSTER
@@ -23,6 +24,8 @@ from outlive.resources.hosts import HypervisorSpec
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount, Count, Number, Positive
 from outlive.store import Store, answered
+
+_log = get_logger("node")
 
 WRITE_LIMIT_S: Final = 2.0
 """How long one renewal may take before it counts as lost."""
@@ -241,7 +244,7 @@ class DesiredState(HostSettings):
     """What operators want of this host and of the cluster, as the daemon last read it.
 
     Read every few seconds rather than watched: a watch of all hosts would bring each daemon every other host's figures.
-    While the store is away the last reading stands.
+    While the store is away the last reading applies.
     """
 
     def __init__(self, store: Store, host: str) -> None:
@@ -260,6 +263,13 @@ class DesiredState(HostSettings):
                 self.cluster = await self._store.get(Cluster, CLUSTER)
         except NotFound:
             self.cluster = None
+
+    async def try_look(self) -> None:
+        """Read again, unless the store does not answer."""
+        try:
+            await self.look()
+        except OutliveError as error:
+            _log.warning("node.desired_state_not_read", host=self.host, error=str(error))
 
     @property
     def profile(self) -> Profile:

@@ -5,6 +5,12 @@ that does not answer it ends the attempt at once. Then readings: the first that 
 later, both sent after the command was acknowledged. Only a reading counts, never the code of a command: a tool may fail
 and have switched, or succeed and not. What the readings are worth is decided by the proof (``proofs``); a controller
 that lies cannot be seen here. Every part is bounded.
+
+Hosts that were proven dead are switched on again once nothing is held there any more, where the policy asks for it.
+Which hosts are off, what is held there and how often it was tried is read from the store at every look, so that the
+next fencer goes on where one stopped. Tries are counted in the Membership before each command, and there are only a
+few: whoever leaves a host off after that has a reason, or a fault to see. One command that was taken is enough; nothing
+here makes sure that the host comes up.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ import asyncio
 import enum
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import msgspec
 
@@ -21,10 +27,26 @@ from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
+from outlive.node.fencing.policy import HostSettings
 from outlive.node.fencing.proofs import READINGS_APART_S
+from outlive.node.fencing.states import (
+    POWER_ON_WAITS_S,
+    SWITCH_ON,
+    SWITCHED_ON,
+    TAKEN,
+    SwitchedOnView,
+    SwitchOnView,
+    is_off,
+)
 from outlive.node.ports import PowerPort, PowerReading, PowerState
-from outlive.resources import Hypervisor
+from outlive.resources import FenceRecord, Hypervisor, VirtualMachine
 from outlive.runtime.decisions import Decision, DecisionLog
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import LIST_S, answered, list_all
+
+if TYPE_CHECKING:
+    from outlive.node.fencing.context import FencerContext
+    from outlive.node.fencing.watcher import Seen
 
 OFF_LIMIT_S: Final = 20.0
 """How long the command to switch off may take."""
@@ -227,3 +249,65 @@ def _of_another(host: Hypervisor, reading: PowerReading) -> str:
 
 def _text(reading: PowerReading | None) -> str | None:
     return None if reading is None or reading.state is PowerState.UNKNOWN else f"power is {reading.state}"
+
+
+async def switch_on_hosts(context: FencerContext) -> None:
+    """Switch on those whose time has come."""
+    due = {host: seen for host, seen in context.watcher if _is_due(context, host, seen)} if context.leads() else {}
+    if not due:
+        return
+    held: dict[str, list[str]] = {host: [] for host in due}
+    async with answered("all virtual machines", LIST_S):
+        async for vm in list_all(context.store, VirtualMachine):
+            for one in vm.status.holders:
+                seen = due.get(one.hypervisor)
+                if seen is not None and one.epoch <= seen.record.fence.epoch:
+                    held[one.hypervisor].append(vm.name)
+    async with OrderedTaskGroup() as group:
+        for host, seen in due.items():
+            if not held[host]:
+                work = _switch_on(context, host, seen.record.fence, tuple(held[host]))
+                group.create_task(work, name=f"switch on {host}")
+
+
+def _is_due(context: FencerContext, host: str, seen: Seen) -> bool:
+    """Whether the next try's time has come, if there is one."""
+    settings, done = context.rules.settings(host), seen.record.fence.power_on
+    if not is_off(seen.record) or done.result == TAKEN or done.tries >= len(POWER_ON_WAITS_S):
+        return False
+    if not settings.cluster_spec.fencing.power_on_after or _in_maintenance(context, settings):
+        return False
+    return context.clock.monotonic() - seen.since >= POWER_ON_WAITS_S[done.tries]
+
+
+def _in_maintenance(context: FencerContext, settings: HostSettings) -> bool:
+    now = context.clock.now()
+    return settings.fencing.power_in_maintenance(now) or settings.maintenance(now) != ""
+
+
+async def _switch_on(context: FencerContext, host: str, fence: FenceRecord, holds: tuple[str, ...]) -> None:
+    """One try: it is written down, commanded, and what came of it is written down."""
+    tries = fence.power_on.tries + 1
+    try:
+        settings = await context.settings(host)
+        if settings.hypervisor is None or _in_maintenance(context, settings):
+            return
+        begun = await context.take(
+            host,
+            SWITCH_ON,
+            lambda record: SwitchOnView(host=host, record=record, fence=fence.id, holds=holds),
+            lambda record: record.fence.id == fence.id and record.fence.power_on.tries == tries,
+        )
+        if begun.refused is not None or begun.record is None or begun.record.fence.power_on.tries != tries:
+            return
+        async with context.power_slots:
+            why = await context.power.switch_on(settings.hypervisor)
+        _log.info("fence.switched_on", host=host, fence=fence.id, tries=tries, failed=why)
+        await context.take(
+            host,
+            SWITCHED_ON,
+            lambda record: SwitchedOnView(host=host, record=record, fence=fence.id, tries=tries, result=why or TAKEN),
+            lambda record: record.fence.power_on.result == (why or TAKEN),
+        )
+    except OutliveError as error:
+        _log.info("fence.switching_on_put_off", host=host, error=str(error))

@@ -2,7 +2,7 @@
 
 Each fencer rehearses for itself and remembers on its own clock; the first of the coordinators also writes the
 result to ``Hypervisor.status.rehearsed``. A power proof needs a rehearsal that was in date when its host fell silent,
-so a controller that was re-wired while its host lay dead proves nothing. A fencer that was started since then goes by
+so a controller that was re-wired while its host lay dead proves nothing. A fencer that was started since then follows
 the result that others wrote. How old that was when the host fell silent is counted in the host's own renewals: no two
 machines' clocks are compared, and it does not age while the host lies dead (docs/concepts/safety.md#proofs).
 
@@ -70,6 +70,11 @@ class Rehearsals:
         self._context = context
         self._results: dict[str, _Result] = {}
 
+    def good_at(self, host: str) -> float | None:
+        """When I last found its power controller good, if that was so at my last look."""
+        mine = self._results.get(host)
+        return mine.good[1] if mine is not None and mine.good is not None and mine.result == OK else None
+
     def not_in_date(self, host: Hypervisor, silent_since: float, record: MemberRecord, renew_s: float) -> str:
         """Why the host's controller proves nothing; empty if it was rehearsed when the host fell silent.
 
@@ -93,7 +98,6 @@ class Rehearsals:
             known = {host.name for host in hosts}
             for name in [name for name in self._results if name not in known]:
                 del self._results[name]
-                self._context.rules.power_good_at.pop(name, None)
             await self._rehearse_all(hosts)
             await self._sleep_until(began + STRICT_EVERY_S)
             await self._rehearse_all([one for one in self._controlled() if self._context.rules.is_strict(one)])
@@ -120,9 +124,6 @@ class Rehearsals:
         good = None if before is None else before.good
         if result == OK:
             good = (good[0] if good is not None and before is not None and before.result == OK else began, began)
-        self._context.rules.power_good_at.pop(host.name, None)
-        if result == OK:
-            self._context.rules.power_good_at[host.name] = began
         self._results[host.name] = _Result(result, good, renewal[0] if result == OK and renewal is not None else 0)
         if before is None or before.result != result:
             log = _log.info if result == OK else _log.warning

@@ -26,7 +26,7 @@ from outlive.node.fencing.suspicion import (
     too_slow,
 )
 from outlive.node.fencing.watcher import Seen
-from outlive.resources import ClusterSpec, Hypervisor, MemberRecord
+from outlive.resources import ClusterSpec, Hypervisor, MemberRecord, SilentPeer
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, condition
 
@@ -50,7 +50,7 @@ NEVER_S: Final = 1e9
 
 
 class Observer(Protocol):
-    """The daemon that this fencer belongs to, as far as it can judge others. Times on its own monotonic clock."""
+    """The daemon that this fencer belongs to. Times are of its own monotonic clock."""
 
     @property
     def own_age_s(self) -> float:
@@ -60,6 +60,10 @@ class Observer(Protocol):
     @property
     def connected(self) -> bool:
         """Whether the store answers it."""
+        ...
+
+    def publish_silent(self, silent: tuple[SilentPeer, ...], *, soon: bool) -> None:
+        """Say with every renewal from now on who is silent; ``soon``: bring the next one forward."""
         ...
 
 
@@ -105,14 +109,11 @@ class RateRule:
 class Rules:
     """See the module."""
 
-    def __init__(self, context: FencerContext, observer: Observer) -> None:
+    def __init__(self, context: FencerContext) -> None:
         self.rate = RateRule()
         self._context = context
-        self._observer = observer
         self._profiles: dict[str, tuple[Profile, Profile, float]] = {}
         """Host → the profile that is applied, the one that is wanted, and since when it is."""
-        self.power_good_at: dict[str, float] = {}
-        """Host → when I last found its power controller good, if that was so at my last look."""
         self._sight_since: float | None = None
         self._blind_since: float | None = None
         self._looked_at: float | None = None
@@ -190,7 +191,7 @@ class Rules:
         return self._sight_since is not None
 
     def look(self) -> None:
-        """Note how it stands with the observer; to be called at every round."""
+        """Note the state of the observer; to be called at every round."""
         now = self._context.clock.monotonic()
         late = self._looked_at is not None and now - self._looked_at > STALLED_S
         self._looked_at = now
@@ -216,11 +217,11 @@ class Rules:
         return True
 
     def _sees(self) -> bool:
-        fresh = self._observer.own_age_s < BLIND_INTERVALS * self._mine().renew_s
+        fresh = self._context.observer.own_age_s < BLIND_INTERVALS * self._mine().renew_s
         return fresh and self._follows()
 
     def _follows(self) -> bool:
-        return self._observer.connected and self._context.watcher.stalled_s() == 0.0
+        return self._context.observer.connected and self._context.memberships.stalled_s() == 0.0
 
     def _mine(self) -> Profile:
         seen = self._context.watcher.get(self._context.me)
@@ -246,7 +247,7 @@ class Rules:
                 name=self._context.me,
                 mode="coordinator" if own is None else own.spec.mode,
                 connected=self._follows(),
-                own_age=min(self._observer.own_age_s, NEVER_S),
+                own_age=min(self._context.observer.own_age_s, NEVER_S),
                 uptime=sight,
             ),
             nodes=tuple(self._peers(now, resting)),
@@ -331,7 +332,7 @@ class Rules:
             or fencing.power_in_maintenance(self._context.clock.now())
         ):
             return None
-        good_at = self.power_good_at.get(hypervisor.name)
+        good_at = self._context.rehearsals.good_at(hypervisor.name)
         return None if good_at is None else self._context.clock.monotonic() - good_at
 
 

@@ -255,7 +255,7 @@ TRUST_AGAIN: Final = ProtocolStep(
     ),
     lambda view: RecordOutcome(record=_replace(view.record, distrusted=(), trust_word=view.word)),
 )
-"""The word that stood when a kind was distrusted is in the Membership, so a change is seen whoever looks, and when."""
+"""What the operator had set when a kind was distrusted is in the Membership, so that whoever looks sees a change."""
 
 
 class SwitchOnView(Part, frozen=True, kw_only=True):

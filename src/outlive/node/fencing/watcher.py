@@ -22,7 +22,6 @@ from outlive.base.logging import get_logger
 from outlive.node.fencing.states import is_open
 from outlive.node.fencing.suspicion import LooksResult
 from outlive.resources import MemberRecord, Membership
-from outlive.runtime.informer import Informer
 
 FIRST_LOOK_S: Final = 1.0
 """When a host is first looked at after it was first seen."""
@@ -62,10 +61,9 @@ class Seen:
 class Watcher:
     """See the module. ``me`` is the fencer's own name."""
 
-    def __init__(self, memberships: Informer[Membership], clock: Clock, me: str) -> None:
+    def __init__(self, clock: Clock, me: str) -> None:
         self.open: dict[str, None] = {}
         """Hosts with an open fence, in the order in which they were seen."""
-        self._memberships = memberships
         self._clock = clock
         self._me = me
         self._seen: dict[str, Seen] = {}
@@ -77,16 +75,9 @@ class Watcher:
     def __iter__(self) -> Iterator[tuple[str, Seen]]:
         return iter(self._seen.items())
 
-    def __len__(self) -> int:
-        return len(self._seen)
-
     def get(self, host: str) -> Seen | None:
         """What was last seen of the host."""
         return self._seen.get(host)
-
-    def stalled_s(self) -> float:
-        """For how long what was seen is in doubt; 0 while the store's changes arrive."""
-        return self._memberships.stalled_s()
 
     def changed(self, old: Membership | None, new: Membership | None) -> None:
         """A change of the informer's cache."""

@@ -1,6 +1,6 @@
 """Which host may run a VM: rows H, X and the re-holding of J3, as changes of ``VirtualMachine.status.holders``.
 
-An entry in ``holders`` stands before a domain is created and goes after it is seen to be absent, so a process that
+An entry in ``holders`` is written before a domain is created and goes after it is seen to be absent, so a process that
 writes a VM's disk always has an entry that is not fenced. All answers are the new tuple of holders, to be written by
 compare-and-swap on the VM that was looked at; that one object orders all hosts that want the same VM.
 """
@@ -58,11 +58,14 @@ class HoldersOutcome(Outcome, frozen=True, kw_only=True):
     holders: tuple[Holder, ...] = ()
     proofs: tuple[Proof, ...] = ()
     """One for every holder that is dropped."""
+    assigned: str = ""
+    """Who is assigned from now on; empty: who was."""
 
 
-def others(holders: tuple[Holder, ...], me: Me) -> tuple[Holder, ...]:
-    """Entries that are not of my present epoch: those of other hosts, and of other incarnations of mine."""
-    return tuple(one for one in holders if not is_mine(one, me))
+class RunOutcome(Outcome, frozen=True, kw_only=True):
+    """The run to create, or to start the transfer to."""
+
+    run_id: str = ""
 
 
 def is_mine(holder: Holder, me: Me) -> bool:
@@ -70,18 +73,18 @@ def is_mine(holder: Holder, me: Me) -> bool:
     return holder.hypervisor == me.host and holder.member_uid == me.uid and holder.epoch == me.epoch
 
 
-def _proofs(holders: tuple[Holder, ...], members: tuple[MemberView, ...], reach: Reach) -> tuple[Proof, ...]:
-    found = (proof_of(one, members, reach) for one in holders)
-    return tuple(one for one in found if one is not None)
+def _unfenced(view: HoldView | MoveView) -> list[Holder]:
+    """Entries under which it may still run."""
+    return [one for one in view.holders if not fenced(one, view.members, view.reach)]
 
 
-def _not_fenced(holders: tuple[Holder, ...], members: tuple[MemberView, ...], reach: Reach) -> list[Holder]:
-    return [one for one in holders if not fenced(one, members, reach)]
+def _others_unfenced(view: HoldView) -> list[Holder]:
+    return [one for one in _unfenced(view) if not is_mine(one, view.me)]
 
 
-def _why_not_fenced(holders: tuple[Holder, ...], members: tuple[MemberView, ...], reach: Reach) -> str:
-    first = _not_fenced(holders, members, reach)[0]
-    known = of_holder(first, members)
+def _why_not_fenced(view: HoldView) -> str:
+    first = _others_unfenced(view)[0]
+    known = of_holder(first, view.members)
     found = "whose Membership is not there" if known is None else f"proven dead through {known.record.dead_through}"
     return f"{first.hypervisor} may still run it in epoch {first.epoch}, {found}"
 
@@ -103,8 +106,8 @@ _HELD_HERE: Final = Precondition[Any](
 
 def _hold(view: HoldView) -> HoldersOutcome:
     mine = Holder(hypervisor=view.me.host, member_uid=view.me.uid, epoch=view.me.epoch, run_id=view.run_id)
-    dropped = others(view.holders, view.me)
-    return HoldersOutcome(holders=(mine,), proofs=_proofs(dropped, view.members, view.reach))
+    found = (proof_of(one, view.members, view.reach) for one in view.holders if not is_mine(one, view.me))
+    return HoldersOutcome(holders=(mine,), proofs=tuple(one for one in found if one is not None))
 
 
 HOLD: Final = ProtocolStep(
@@ -129,8 +132,8 @@ HOLD: Final = ProtocolStep(
         _NOT_PAUSED,
         Precondition[HoldView](
             "others-fenced",
-            lambda view: not _not_fenced(others(view.holders, view.me), view.members, view.reach),
-            lambda view: _why_not_fenced(others(view.holders, view.me), view.members, view.reach),
+            lambda view: not _others_unfenced(view),
+            _why_not_fenced,
         ),
     ),
     _hold,
@@ -153,17 +156,11 @@ class CreateView(Part, frozen=True, kw_only=True):
     """… and the present one."""
 
 
-class CreateOutcome(Outcome, frozen=True, kw_only=True):
-    """Create it."""
-
-    run_id: str = ""
-
-
 CREATE: Final = ProtocolStep(
     "safety.create",
     "A host creates the domain of a VM that it holds",
     CreateView,
-    CreateOutcome,
+    RunOutcome,
     (
         Precondition[CreateView](
             "entry-acknowledged",
@@ -186,7 +183,7 @@ CREATE: Final = ProtocolStep(
             lambda view: f"the store was restored from a backup meanwhile, and may not know that {view.vm} is held",
         ),
     ),
-    lambda view: CreateOutcome(run_id=view.run_id),
+    lambda view: RunOutcome(run_id=view.run_id),
 )
 
 
@@ -214,7 +211,7 @@ def _own_run(holder: Holder, view: ReleaseView) -> bool:
 
 RELEASE: Final = ProtocolStep(
     "safety.release",
-    "A host takes back its own entry",
+    "A host withdraws its own entry",
     ReleaseView,
     HoldersOutcome,
     (
@@ -325,12 +322,11 @@ class MoveView(Part, frozen=True, kw_only=True):
 
 
 def _of(view: MoveView, host: str) -> list[Holder]:
-    return [one for one in view.holders if one.hypervisor == host and not fenced(one, view.members, view.reach)]
+    return [one for one in _unfenced(view) if one.hypervisor == host]
 
 
 def _strangers(view: MoveView) -> list[Holder]:
-    known = (view.source, view.target)
-    return [one for one in view.holders if one.hypervisor not in known and not fenced(one, view.members, view.reach)]
+    return [one for one in _unfenced(view) if one.hypervisor not in (view.source, view.target)]
 
 
 _NO_STRANGERS: Final = Precondition[MoveView](
@@ -376,21 +372,11 @@ ENTER: Final = ProtocolStep(
 )
 
 
-def _not_fenced_in(holder: Holder, view: MoveView) -> bool:
-    return not fenced(holder, view.members, view.reach)
-
-
-class SendOutcome(Outcome, frozen=True, kw_only=True):
-    """Start the transfer to that run."""
-
-    run_id: str = ""
-
-
 SEND: Final = ProtocolStep(
     "safety.move.send",
     "The source of a move starts the transfer",
     MoveView,
-    SendOutcome,
+    RunOutcome,
     (
         Precondition[MoveView](
             "source-is-me",
@@ -406,27 +392,25 @@ SEND: Final = ProtocolStep(
         _NOT_PAUSED,
         _NO_STRANGERS,
     ),
-    lambda view: SendOutcome(run_id=next(one.run_id for one in _of(view, view.target) if one.role == "incoming")),
+    lambda view: RunOutcome(run_id=next(one.run_id for one in _of(view, view.target) if one.role == "incoming")),
 )
 
 
-class AdoptOutcome(HoldersOutcome, frozen=True, kw_only=True):
-    """The holders, and who is assigned from now on."""
-
-    assigned: str = ""
-
-
-def _adopt(view: MoveView) -> AdoptOutcome:
-    changed = tuple(_replace(one, role="") if is_mine(one, view.me) else one for one in view.holders)
-    kept = tuple(one for one in changed if is_mine(one, view.me) or _not_fenced_in(one, view))
-    return AdoptOutcome(holders=kept, assigned=view.me.host)
+def _adopt(view: MoveView) -> HoldersOutcome:
+    may_run = _unfenced(view)
+    kept = tuple(
+        _replace(one, role="") if is_mine(one, view.me) else one
+        for one in view.holders
+        if is_mine(one, view.me) or one in may_run
+    )
+    return HoldersOutcome(holders=kept, assigned=view.me.host)
 
 
 ADOPT: Final = ProtocolStep(
     "safety.move.adopt",
     "The target of a move becomes the owner of what it runs",
     MoveView,
-    AdoptOutcome,
+    HoldersOutcome,
     (
         Precondition[MoveView](
             "runs-here", lambda view: view.runs, lambda view: f"{view.vm} does not run on {view.me.host}"
@@ -438,15 +422,11 @@ ADOPT: Final = ProtocolStep(
 )
 
 
-class ResumeOutcome(Outcome, frozen=True, kw_only=True):
-    """Let the paused source run on."""
-
-
 RESUME: Final = ProtocolStep(
     "safety.move.resume",
     "The source of a failed move lets its paused VM run on from its memory",
     MoveView,
-    ResumeOutcome,
+    Outcome,
     (
         _MEMBER,
         _HELD_HERE,
@@ -456,5 +436,5 @@ RESUME: Final = ProtocolStep(
             lambda view: f"{view.target or 'the target'} may have run {view.vm}, and written its disks",
         ),
     ),
-    lambda view: ResumeOutcome(),
+    lambda view: Outcome(),
 )

@@ -53,14 +53,10 @@ class JoinResult(msgspec.Struct, frozen=True, kw_only=True):
 
     membership: Membership
     row: str
-    old_epoch: int = 0
-    """The epoch before, where domains of it may still be here (``J3``)."""
     restored: bool = False
     """Whether the store had gone back behind what this host knows."""
     unannounced: bool = False
     """Whether nobody else had said so."""
-    contradicted: str = ""
-    """The kind of proof that this host shows to have been wrong."""
 
 
 class Blocked(Exception):
@@ -135,16 +131,8 @@ class JoinProcedure:
                 await self._on_disk(self._node.machine.remember(entered))
         self._noted = entered.incarnation
         unannounced, self._unannounced, self._restored = self._unannounced, False, False
-        self._ran.clear()  # what it holds from now on goes on: whoever looks after its end looks anew
-        old = view.record.epoch if outcome.row == "J3" and view.record is not None else 0
-        return JoinResult(
-            membership=written,
-            row=outcome.row,
-            old_epoch=old,
-            restored=restored,
-            unannounced=unannounced,
-            contradicted=outcome.contradicted or "",
-        )
+        self._ran.clear()  # what it holds from now on goes on: once that has ended it is looked at anew
+        return JoinResult(membership=written, row=outcome.row, restored=restored, unannounced=unannounced)
 
     async def _report(self, view: JoinView, remembered: Remembered | None, known: str, cluster: Cluster | None) -> None:
         """Have the cluster paused: the store misses what it acknowledged to this host.

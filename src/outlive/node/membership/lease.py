@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -59,11 +60,11 @@ class LeaseRenewer:
     def __init__(self, node: VmContext) -> None:
         self.entered: JoinResult | None = None
         """How the host joined last."""
-        self.on_lost: Callable[[], None] = _ignore
+        self.on_lost: Callable[[], None] = lambda: None
         """Called when the membership is lost."""
-        self.on_entered: Callable[[], None] = _ignore
+        self.on_entered: Callable[[], None] = lambda: None
         """Called when the host has joined, for the first time or again, and when the store is back after a while."""
-        self.on_renewed: Callable[[Renewed], None] = _ignore
+        self.on_renewed: Callable[[Renewed], None] = lambda how: None
         """Called with how each renewal went."""
         self._node = node
         self._host = node.host
@@ -86,8 +87,8 @@ class LeaseRenewer:
         self._silent: tuple[SilentPeer, ...] = ()
         self._change: Change | None = None
         self._changed: asyncio.Future[bool] | None = None
-        self._resting: asyncio.Future[None] | None = None
-        """Until the next turn."""
+        self._soon = asyncio.Event()
+        """Set when the next turn is to come at once."""
         self._swap_s: float | None = None
         """How long the write of the present turn took."""
         self._due_s = node.clock.monotonic()
@@ -134,8 +135,7 @@ class LeaseRenewer:
 
     def renew_soon(self) -> None:
         """Renew at once instead of at the next turn."""
-        if self._resting is not None:
-            _end(self._resting)
+        self._soon.set()
 
     def publish_silent(self, silent: tuple[SilentPeer, ...], *, soon: bool) -> None:
         """Say with every renewal from now on whom this host sees silent; ``soon``: bring the next one forward."""
@@ -171,7 +171,7 @@ class LeaseRenewer:
 
         return await self.write(last)
 
-    async def stands(self) -> bool:
+    async def is_current(self) -> bool:
         """Read fresh whether the membership is still the very one that was last acknowledged (or a later one)."""
         found = await self._procedure.read()
         if not self.held or found is None or self._member is None:
@@ -226,18 +226,10 @@ class LeaseRenewer:
                 self.on_renewed(Renewed(ended_s - self._due_s, pace_s, self._swap_s))
             left_s = pace_s - (ended_s - began_s)
             self._due_s = ended_s + max(0.0, left_s)
+            self._soon.clear()
             if left_s > 0:
-                await self._rest(left_s)
-
-    async def _rest(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._resting = loop.create_future()
-        timer = loop.call_later(seconds, _end, self._resting)
-        try:
-            await self._resting
-        finally:
-            timer.cancel()
-            self._resting = None
+                with suppress(TimeoutError), deadline(left_s):
+                    await self._soon.wait()
 
     async def _begin(self, entered: JoinResult) -> None:
         record = entered.membership.record
@@ -379,7 +371,7 @@ class LeaseRenewer:
                 await self._node.guard.beat(sent_at_s, written.record.epoch)
             self._beaten = True
         except (OutliveError, TimeoutError) as error:
-            _log.warning("guard.not_told", host=self._host, error=str(error) or "no answer in time")
+            _log.warning("guard.not_notified", host=self._host, error=str(error) or "no answer in time")
 
     async def _gone(self) -> None:
         """A backup that does not know this host is no reason to stay away; else somebody deleted its membership."""
@@ -429,12 +421,3 @@ class LeaseRenewer:
     @property
     def _subject(self) -> ObjectRef:
         return ObjectRef(kind="Hypervisor", name=self._host)
-
-
-def _ignore(*_: object) -> None:
-    """Nobody wants to know."""
-
-
-def _end(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)

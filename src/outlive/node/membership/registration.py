@@ -30,8 +30,6 @@ RENEWALS: Final = 2
 """So many are acknowledged after everything was taken over before the host says that nothing else is left."""
 TAKEN_OVER: Final = frozenset({DomainState.RUNNING, DomainState.PAUSED, DomainState.INCOMING, DomainState.HANDED_OVER})
 
-_REHOLD: Final = REHOLD.decision
-_SELF_CLEAN: Final = SELF_CLEAN.decision
 _replace = msgspec.structs.replace
 _log = get_logger("node.membership")
 
@@ -69,14 +67,7 @@ class Registration:
             except OutliveError as error:
                 _log.warning("membership.not_cleaned", host=self._node.host, error=str(error))
             await self._node.clock.sleep(RETRY_S)
-            await self._read_desired_state()
-
-    async def _read_desired_state(self) -> None:
-        """The store may go back once more while something here does not end, and nobody else looks meanwhile."""
-        try:
-            await self._node.desired.look()
-        except OutliveError as error:
-            _log.warning("membership.desired_state_not_read", host=self._node.host, error=str(error))
+            await self._node.desired.try_look()  # the store may go back once more, and nobody else looks meanwhile
 
     async def _round(self) -> bool:
         """One look at everything; whether nothing is left to do."""
@@ -117,7 +108,7 @@ class Registration:
     def _is_on_record(self) -> bool:
         """Whether no backup of before all was taken over can have the membership as it is now.
 
-        The word that nothing is left is a swap on it, and must fail if the store goes back behind what it rests on. The
+        To say that nothing is left is a swap on it, and must fail if the store goes back behind what it rests on. The
         first renewal that is acknowledged may have been sent before that; the one after it was not.
         """
         now = self._node.lease.record
@@ -158,7 +149,7 @@ class Registration:
                 runs=stays,
                 register=register,
             )
-            outcome = self._node.decisions.use(_REHOLD, view, subject=name)
+            outcome = self._node.decisions.use(REHOLD.decision, view, subject=name)
             refused = outcome.refused.precondition if outcome.refused is not None else ""
             if refused:
                 return None
@@ -199,7 +190,7 @@ class Registration:
                 left=left + tuple(sorted(self._node.domains.creating)),
                 fence=record.fence.id,
             )
-            return self._node.decisions.use(_SELF_CLEAN, view, subject=self._node.host).record
+            return self._node.decisions.use(SELF_CLEAN.decision, view, subject=self._node.host).record
 
         return await self._node.lease.write(change)
 

@@ -262,8 +262,8 @@ def join(view: JoinView) -> JoinOutcome:
             return _replace(outcome, destroy_first=True)
         if outcome.refused.precondition not in _CASES:
             refusals.append(outcome.refused)
-    telling = [one for one in refusals if not one.precondition.startswith("own-epoch-")]
-    return JoinOutcome(refused=(telling or refusals)[0])
+    others = [one for one in refusals if not one.precondition.startswith("own-epoch-")]
+    return JoinOutcome(refused=(others or refusals)[0])
 
 
 class CleanedView(Part, frozen=True, kw_only=True):

@@ -201,7 +201,7 @@ class VmContext:
 
     async def confirmed(self) -> bool:
         """Whether the store has not gone back behind this host's membership; else that is renewed soon."""
-        if await self.lease.stands():
+        if await self.lease.is_current():
             return True
         self.lease.renew_soon()
         return False
