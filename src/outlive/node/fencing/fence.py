@@ -32,15 +32,7 @@ from outlive.node.fencing.proofs import (
     safe_after_s,
 )
 from outlive.node.fencing.rules import refuses
-from outlive.node.fencing.states import (
-    ATTEMPT,
-    CONDEMN,
-    TAKE_OVER,
-    AttemptView,
-    CondemnView,
-    TakeOverView,
-    is_open,
-)
+from outlive.node.fencing.states import ATTEMPT, CONDEMN, TAKE_OVER, AttemptView, CondemnView, TakeOverView, is_open
 from outlive.node.fencing.suspicion import FENCE_EVALUATE, EvaluateResult
 from outlive.node.fencing.watcher import HAIR_S, Seen
 from outlive.node.membership.steps import RecordOutcome

@@ -272,9 +272,10 @@ async def switch_on_hosts(context: FencerContext) -> None:
 
 def _is_due(context: FencerContext, host: str, seen: Seen) -> bool:
     """Whether the next try's time has come, if there is one."""
-    settings, done = context.rules.settings(host), seen.record.fence.power_on
+    done = seen.record.fence.power_on
     if not is_off(seen.record) or done.result == TAKEN or done.tries >= len(POWER_ON_WAITS_S):
         return False
+    settings = context.rules.settings(host)
     if not settings.cluster_spec.fencing.power_on_after or _in_maintenance(context, settings):
         return False
     return context.clock.monotonic() - seen.since >= POWER_ON_WAITS_S[done.tries]
