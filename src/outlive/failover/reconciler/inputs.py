@@ -5,7 +5,7 @@ What a decision sees of the fleet is of the moment when its input is made; place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +56,8 @@ class Inputs:
         self._cache = context.cache
         self._placement = context.placement
         self._config = context.config
+        self._settings = context.settings
+        self._free = context.free
         self._caller = Caller(profile=context.settings.profile)
         self._clock = context.clock
 
@@ -71,16 +73,12 @@ class Inputs:
             now=self._clock.now(),
         )
 
-    def clean(
-        self,
-        slots: Sequence[SlotView],
-        *,
-        grace_s: float,
-        memberships: int = 0,
-        share: float = 1.0,
-        number: int = NO_BRAKE,
-    ) -> CleanInput:
-        """What leaves these slots, which are all slots of their members at fault; the brake only where it is given."""
+    def clean(self, slots: Sequence[SlotView], *, memberships: int | None = None) -> CleanInput:
+        """What leaves these slots, which are all slots of their members at fault.
+
+        ``memberships``: how many there are; with them the mass-removal brake applies.
+        """
+        settings, braked = self._settings, memberships is not None
         cache = self._cache
         members = sorted({vm for slot in slots for vm in slot.members})
         active: dict[str, list[str]] = {}
@@ -93,11 +91,11 @@ class Inputs:
             vms=tuple(cache.vms[vm] for vm in members if vm in cache.vms),
             hosts=tuple(HostView(name=host, active=tuple(vms)) for host, vms in sorted(active.items())),
             slots=tuple(slots),
-            memberships=memberships,
+            memberships=memberships or 0,
             now=self._clock.now(),
-            grace_s=grace_s,
-            brake_share=share,
-            brake_number=number,
+            grace_s=settings.grace_pauses * self._config.reconcile_interval_s,
+            brake_share=settings.brake_share if braked else 1.0,
+            brake_number=settings.brake_number if braked else NO_BRAKE,
             topology=cache.topology(hosts),
         )
 
@@ -161,9 +159,7 @@ class Inputs:
             topology=topology,
         )
 
-    async def plan(
-        self, missing: Collection[str], requests: Mapping[str, str], free: Callable[[], FreeAmounts]
-    ) -> PlanInput:
+    async def plan(self, missing: Collection[str], requests: Mapping[str, str]) -> PlanInput:
         """Slots for everybody; beside those that are there also for VMs that miss none, so that these can be planned
         anew: then placement is asked as if there were no slots, because the plan counts their room itself."""
         cache = self._cache
@@ -183,7 +179,7 @@ class Inputs:
             classes={one.vm.id: one.need.offer_class for one in claims},
             reuse=offers.reuse,
             new=offers.new,
-            free=free().table(),
+            free=self._free().table(),
             hosts=tuple(sorted(cache.locations.names)),
             topology=cache.topology(),
         )

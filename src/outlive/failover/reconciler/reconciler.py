@@ -270,11 +270,7 @@ class Reconciler:
 
     async def _judge(self, slots: Sequence[SlotView]) -> CleanResult:
         """What leaves these slots, which are all slots of their members at fault; without the brake."""
-        return await self._context.decider.decide(CLEAN, self._inputs.clean(slots, grace_s=self._grace_s))
-
-    @property
-    def _grace_s(self) -> float:
-        return self._context.settings.grace_pauses * self._config.reconcile_interval_s
+        return await self._context.decider.decide(CLEAN, self._inputs.clean(slots))
 
     async def _suspects(self) -> tuple[list[SlotView], int]:
         """The slots that a clean-up has to look at, and how many memberships there are."""
@@ -301,18 +297,10 @@ class Reconciler:
 
     async def _clean_all(self) -> tuple[CleanResult, int]:
         """The clean-up of a tick; what it decided, and how many slots are left."""
-        settings, reporter = self._context.settings, self._context.reporter
         suspects, memberships = await self._suspects()
         self._budget.refill(memberships)
-        given = self._inputs.clean(
-            suspects,
-            grace_s=self._grace_s,
-            memberships=memberships,
-            share=settings.brake_share,
-            number=settings.brake_number,
-        )
-        result = await self._context.decider.decide(CLEAN, given)
-        reporter.brake(result.brake)
+        result = await self._context.decider.decide(CLEAN, self._inputs.clean(suspects, memberships=memberships))
+        self._context.reporter.brake(result.brake)
         if result.brake is not None:
             _log.error("tick.braked", would_drop=result.brake.would_drop, memberships=memberships)
         await self._changes.clean_up(result)

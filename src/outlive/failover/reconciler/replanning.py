@@ -104,7 +104,7 @@ class Replanning:
         context, cache = self._context, self._cache
         anew = bool(cache.slots)
         requests = {vm: context.ids.uuid() for vm in sorted(missing)}
-        given = await self._inputs.plan(missing, requests, context.free)
+        given = await self._inputs.plan(missing, requests)
         ground = self._ground()
         answer = await context.decider.decide(REPLAN if anew else PLAN, given)
         if any(isinstance(action, Leave) for action in answer.actions):
