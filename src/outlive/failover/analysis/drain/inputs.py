@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import msgspec
-import numpy as np
 
 from outlive.base.errors import OutliveError
 from outlive.failover.analysis.drain.steps import DrainInput
@@ -23,7 +22,7 @@ from outlive.failover.snapshot import Snapshot, placement_offers
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import NEVER, Fleet
 from outlive.placement.ranking import why_nowhere
-from outlive.placement.request import SILENT, SOURCE_HOST_HINT, Intent, Options, PlacementRequest
+from outlive.placement.request import SILENT, SOURCE_HOST_HINT, Intent, PlacementRequest
 from outlive.placement.reservations import CapacityQuery
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT
 
@@ -31,10 +30,6 @@ EMPTY = msgspec.structs.replace(
     SILENT, assume_empty_hosts=True, ignored_reservation_types=(COMMITTED, FAILOVER, IN_FLIGHT)
 )
 """Every host counts as empty: whoever is refused now is refused however much room there is."""
-
-
-def _with_options(request: PlacementRequest, options: Options) -> PlacementRequest:
-    return msgspec.structs.replace(request, options=options)
 
 
 async def drain_input(gathered: Snapshot, drained: Sequence[str], *, keep: int | None = None) -> DrainInput:
@@ -85,7 +80,7 @@ def landing_places(gathered: Snapshot, drained: Iterable[str]) -> dict[str, tupl
         request = move_request(vm, gone)
         key = f"{vm.host} {_kind(vm)}"
         if key not in ever:
-            ever[key] = _hosts(engine, _with_options(request, EMPTY))
+            ever[key] = _hosts(engine, msgspec.structs.replace(request, options=EMPTY))
         best = _hosts(engine, request)
         found[vm.id] = (*best, *(host for host in ever[key] if host not in set(best)))
         record = fleet.host(best[0]) if best else None
@@ -121,7 +116,8 @@ def move_request(
 def why_not(gathered: Snapshot, vm: VmView, drained: Sequence[str]) -> str:
     """Why placement would take the VM nowhere else, however much room there were."""
     try:
-        return why_nowhere(gathered.engine.rank(_with_options(move_request(vm, drained), EMPTY), why=True))
+        request = msgspec.structs.replace(move_request(vm, drained), options=EMPTY)
+        return why_nowhere(gathered.engine.rank(request, why=True))
     except OutliveError as error:
         return str(error)
 
@@ -142,11 +138,9 @@ def free_table(fleet: Fleet) -> dict[str, dict[str, int]]:
     """Host → resource → free after VMs and all reservations; a resource whose figure is not known is left out."""
     free = fleet.available(CapacityQuery(intent=Intent.UNKNOWN))
     base = fleet.base(ignore_allocations=False)
-    rows = [fleet.row(name) for name in fleet.names]
     found: dict[str, dict[str, int]] = {}
-    for name, row in zip(fleet.names, rows, strict=True):
-        assert row is not None, "a host that is named is known"
-        known = np.asarray(base[:, row] != NEVER).tolist()
-        amounts = free[:, row].tolist()
+    for name in fleet.names:
+        row = fleet.row(name)
+        known, amounts = (base[:, row] != NEVER).tolist(), free[:, row].tolist()
         found[name] = {resource: amounts[at] for resource, at in fleet.resources.items() if known[at]}
     return found

@@ -9,6 +9,7 @@ search (docs/reference/failover-analysis.md#what-if).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from outlive.failover.analysis.drain.layout import Layout
 from outlive.failover.analysis.drain.proofs import impossibilities
@@ -263,12 +264,12 @@ class Ordering:
     def _take_slot(self, vm: str, towards: str, avoid: str = "", besides: str = "") -> bool:
         """Join a slot, or else open one, that would also do after a move towards a host."""
         layout = self.layout
-        for slot in _first(layout.joinable(vm), JOINS_TRIED):
+        for slot in islice(layout.joinable(vm), JOINS_TRIED):
             host = layout.slots[slot].host
             if slot != besides and host != avoid and not (towards and layout.clashes(vm, slot, towards)):
                 layout.join(vm, slot)
                 return True
-        for host in _first(layout.openable(vm) if self._opens else (), OPENS_TRIED):
+        for host in islice(layout.openable(vm) if self._opens else (), OPENS_TRIED):
             if host == avoid or (towards and layout.near(towards, host)):
                 continue
             layout.open(vm, host)
@@ -309,10 +310,3 @@ class Ordering:
             for vm in layout.fleet.members(slot):
                 detail = f"finds no other slot than {slot} that keeps its tolerance at {self._floors.get(vm, 0)}"
                 yield Obstacle(reason=Stuck.NOT_FOUND, vm=vm, slot=slot, host=layout.slots[slot].host, detail=detail)
-
-
-def _first(items: Iterable[str], limit: int) -> Iterable[str]:
-    for number, item in enumerate(items):
-        if number >= limit:
-            return
-        yield item

@@ -38,8 +38,6 @@ GROUPS_TRIED: Final = 50
 """Groups for which hosts to add are looked for, the largest first."""
 GROUP_VMS: Final = 2_000
 """VMs of a group that take part in a trial, those that are served first."""
-RUNS: Final = 24
-"""Trials for one group."""
 HOSTS_TRIED: Final = 1_024
 """Most hosts that are tried to add for one group."""
 PLAN_ANEW: Final = "a plan that places slots anew covers them: `outlive failover plan --apply`"
@@ -284,7 +282,7 @@ def _least(explainer: Explainer, members: Sequence[_Request], host: NewHost) -> 
         return known[count]
 
     count, most_needed = 1, max(one.need.needed for one in some)
-    while covers(count) < len(some) and count < HOSTS_TRIED and len(known) < RUNS // 2:
+    while covers(count) < len(some) and count < HOSTS_TRIED:
         count *= 2
         no_better = 0 < covers(count) == known[count // 2]
         if no_better and count > 2 * most_needed:
@@ -292,7 +290,7 @@ def _least(explainer: Explainer, members: Sequence[_Request], host: NewHost) -> 
     best = max(known.values())
     high = min(number for number, found in known.items() if found == best)
     low = max((number for number, found in known.items() if number < high), default=0)
-    while high - low > 1 and len(known) < RUNS:
+    while high - low > 1:
         middle = (low + high) // 2
         if covers(middle) >= best:
             high = middle

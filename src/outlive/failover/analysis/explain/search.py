@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from itertools import combinations, islice
+from itertools import count as serial
 from typing import Final
 
 import msgspec
@@ -115,8 +116,8 @@ class Search:
             answer = self._answers.of(view, enough_for(view, size))
             if answer is None:
                 continue
-            targets = [name for name in self._model.may_join(view, answer.reuse) if name != slot]
-            for target in targets[:TARGETS_TRIED]:
+            targets = (name for name in self._model.index.joinable(view, answer.reuse.hosts) if name != slot)
+            for target in list(islice(targets, TARGETS_TRIED)):
                 if self._works(Change(moves=((vm, slot, target),))):
                     move = MoveMembership(vm=vm, vm_host=view.host, from_slot=slot, to_slot=target)
                     return remedy(Kind.REPACK, (move,))
@@ -126,7 +127,8 @@ class Search:
         """(VM, slot): memberships but for which a slot could be joined or opened; those that block most first."""
         against, found = self._against, Counter[tuple[str, str]]()
         offered = frozenset(self._answer.reuse.hosts)
-        slots = (name for name in against.slots.named(Obstacle.RULE) if self._host_of(name) in offered)
+        host_of = against.ground.index.host_of_slot
+        slots = (name for name in against.slots.named(Obstacle.RULE) if host_of(name) in offered)
         for name in islice(slots, SLOTS_LOOKED):
             found.update(against.movable(against.joining(name)))
         room = frozenset(self._answer.new.hosts)
@@ -134,9 +136,6 @@ class Search:
             if host in room and not any(against.lacks(host) or ()):
                 found.update(against.movable(against.opening(host)))
         yield from sorted(found, key=lambda pair: (-found[pair], pair))
-
-    def _host_of(self, slot: str) -> str:
-        return self._against.ground.index.host_of_slot(slot)
 
     # Room is freed.
 
@@ -245,16 +244,14 @@ class Search:
         host = self._answer.new_host
         if host is None:
             return None
-        names = self._new_names(min(NEW_HOSTS, self._missing() + 1))
+        known = {one.name for one in self._against.state.hosts}
+        names = new_names(known, min(NEW_HOSTS, self._missing() + 1))
         for number in range(self._short, len(names) + 1):
             some = names[:number]
             free = dict.fromkeys(some, (host.cpu_milli, host.memory_bytes))
             if self._works(Change(new_hosts=some, free=free)):
                 return remedy(Kind.ADD_HOSTS, (AddHosts.like(host, some),))
         return None
-
-    def _new_names(self, count: int) -> tuple[str, ...]:
-        return new_names(frozenset(host.name for host in self._against.state.hosts), count)
 
     # A size is given.
 
@@ -290,10 +287,5 @@ class Search:
 
 def new_names(known: Set[str], count: int) -> tuple[str, ...]:
     """Names that no host has."""
-    found: list[str] = []
-    number = 0
-    while len(found) < count:
-        number += 1
-        if f"new-host-{number}" not in known:
-            found.append(f"new-host-{number}")
-    return tuple(found)
+    names = (f"new-host-{number}" for number in serial(1))
+    return tuple(islice((name for name in names if name not in known), count))

@@ -70,13 +70,6 @@ class Model:
         actions, holds = self._tried(vm, size, answer, change, worded=False)
         return holds and not _failed(actions)
 
-    def may_join(self, vm: VmView, reuse: Offer) -> list[str]:
-        """The slots that another VM may join besides those that it has, fullest first."""
-        index = self.index
-        if not index.has_vm(vm.id) or reuse.error:
-            return []
-        return list(index.joinable(vm, reuse.hosts))
-
     @contextmanager
     def serving(self, needs: Needs, answers: Mapping[str, Answer]) -> Iterator[dict[str, Fail]]:
         """Meanwhile these VMs have been served in this order; the answer is who did not get all. ``answers``: by class
