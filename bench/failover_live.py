@@ -26,9 +26,10 @@ from outlive.base.clock import SystemClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.drivers.child import ChildComputer
-from outlive.failover.assembly import HOST_INDEX, Failover, Informers, hosts_of
+from outlive.failover.assembly import HOST_INDEX, Failover, Informers
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.offers import InProcessPlacement
+from outlive.placement.reservations import blocked_hosts
 from outlive.resources import (
     Amounts,
     Assigned,
@@ -87,7 +88,7 @@ class World:
         how: dict[str, Any] = {"clock": self.clock, "random": Random(1)}
         self.informers = Informers(
             hypervisors=Informer(self.store, Hypervisor, **how),
-            reservations=Informer(self.store, Reservation, indexes={HOST_INDEX: hosts_of}, **how),
+            reservations=Informer(self.store, Reservation, indexes={HOST_INDEX: blocked_hosts}, **how),
             groups=Informer(self.store, FlavorGroup, **how),
             vms=Informer(self.store, VirtualMachine, **how),
         )

@@ -13,7 +13,7 @@ from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.errors import OutliveError
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.failover.assembly import HOST_INDEX, Failover, Informers, hosts_of
+from outlive.failover.assembly import HOST_INDEX, Failover, Informers
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.model import SlotView
 from outlive.failover.offers import InProcessPlacement
@@ -25,6 +25,7 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import PlacementRequest
+from outlive.placement.reservations import blocked_hosts
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
@@ -216,7 +217,7 @@ class Cloud:
         how = {"clock": self.clock, "random": self.random.fork("informers")}
         self.informers = Informers(
             hypervisors=Informer(self.own, Hypervisor, **how),
-            reservations=Informer(self.own, Reservation, indexes={HOST_INDEX: hosts_of}, **how),
+            reservations=Informer(self.own, Reservation, indexes={HOST_INDEX: blocked_hosts}, **how),
             groups=Informer(self.own, FlavorGroup, **how),
             vms=Informer(self.own, VirtualMachine, **how),
         )

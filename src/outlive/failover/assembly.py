@@ -6,7 +6,6 @@ Everything of the outside is handed in, so that the same assembly runs on real d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from functools import partial
 
 from outlive.base.clock import Clock
@@ -29,7 +28,6 @@ from outlive.failover.report.metrics import Gauges
 from outlive.failover.report.reporter import Events, Reporter
 from outlive.failover.slots import OverbookedHosts
 from outlive.placement.fleet import Fleet
-from outlive.placement.reservations import blocked_hosts
 from outlive.resources import R, Reservation
 from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
@@ -40,19 +38,14 @@ from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store
 
-__all__ = ["HOST_INDEX", "Failover", "Informers", "hosts_of"]
+__all__ = ["HOST_INDEX", "Failover", "Informers"]
 
 HOST_INDEX = "host"
-"""Index of reservations by the hosts that they hold something on."""
+"""Index of reservations by the hosts that they hold something on (``blocked_hosts``)."""
 SETTLE_S = 5.0
 """How long a slot's members stay unchanged before the slot is validated."""
 TICK_TASK = "failover-cycle"
 EVENTS_TASK = "failover-events"
-
-
-def hosts_of(reservation: Reservation) -> Iterable[str]:
-    """The keys of the index ``HOST_INDEX``: where it is wanted and where it is, each once."""
-    return blocked_hosts(reservation)
 
 
 class Failover:

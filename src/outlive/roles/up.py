@@ -17,7 +17,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.ids import Ids
 from outlive.base.random import Random
-from outlive.failover.assembly import HOST_INDEX, Failover, Informers, hosts_of
+from outlive.failover.assembly import HOST_INDEX, Failover, Informers
 from outlive.failover.calls import Caller
 from outlive.failover.offers import InProcessPlacement, WithCandidates
 from outlive.failover.ports import Computer, PlacementPort, VMSource
@@ -26,6 +26,7 @@ from outlive.failover.report.reporter import SOURCE
 from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
+from outlive.placement.reservations import blocked_hosts
 from outlive.placement.service import PlacementService
 from outlive.recovery.controller import RecoveryController
 from outlive.recovery.view import RecoveryInformers, slot_indexes, vm_indexes
@@ -98,7 +99,7 @@ class UpRole:
                 Reservation,
                 clock=clock,
                 random=self._informing,
-                indexes={HOST_INDEX: hosts_of, **slot_indexes()},
+                indexes={HOST_INDEX: blocked_hosts, **slot_indexes()},
             ),
             groups=self._informer(FlavorGroup),
             vms=Informer(store, VirtualMachine, clock=clock, random=self._informing, indexes=vm_indexes()),
