@@ -52,32 +52,19 @@ def locate(
 
     ``reported_on`` is the host that reports it, ``lost`` whether that one is proven dead (then only such ones do),
     ``on_own_host`` whether the source's own host reports it. With ``trust_hosts`` the reporting host is the location;
-    without, the source's is, and that very host must report the VM, unless it is due and no living host does.
+    without, the source's is, and that very host must report the VM.
+
+    Where nobody reports it, or only a host that is dead or cannot run it by the VM's own document, a VM that is due
+    counts where it is to run: it has no domain only because it is being started, restarted or moved. If that host fails
+    now, it is recovered like any other, so its slots stay; where it goes it needs some already.
     """
+    is_due = vm.due and vm.host != ""
     if reported_on is None:
-        return vm if is_due(vm) else None
+        return vm if is_due else None
     if trust_hosts:
-        return located_at(vm, reported_on)
-    return vm if on_own_host or (is_past(vm, reported_on, lost=lost) and is_due(vm)) else None
-
-
-def located_at(vm: VmView, host: str) -> VmView:
-    """The VM where a host reports it."""
-    return msgspec.structs.replace(vm, host=host, source="hypervisor")
-
-
-def is_past(vm: VmView, reported_on: str, *, lost: bool) -> bool:
-    """Whether what the host reports is of the past: it is proven dead, or cannot run the VM, by the VM's document."""
-    return lost or (vm.held != () and reported_on not in vm.held)
-
-
-def is_due(vm: VmView) -> bool:
-    """Whether it counts where it is to run although nobody reports it.
-
-    It has no domain only because it is being started, restarted or moved, for example after its host has booted. If
-    that host fails now, it is recovered like any other, so its slots stay; where it goes it needs some already.
-    """
-    return vm.due and vm.host != ""
+        return msgspec.structs.replace(vm, host=reported_on, source="hypervisor")
+    is_past = lost or (vm.held != () and reported_on not in vm.held)
+    return vm if on_own_host or (is_past and is_due) else None
 
 
 class Locations:

@@ -21,7 +21,6 @@ from outlive.failover.planner.greedy import failure
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import RepackInput
 from outlive.failover.planner.selection import SelectInput, select
-from outlive.failover.ports import PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
 from outlive.failover.slots import SLOT_SELECTOR, as_it_stands, slot_view, too_much, unschedulable_hosts
@@ -209,16 +208,14 @@ def _without_crowded(observation: Observation, fleet: Fleet) -> Observation:
     return msgspec.structs.replace(observation, slots=slots)
 
 
-async def plan_input(gathered: Snapshot, placement: PlacementPort | None = None, *, anew: bool = False) -> PlanInput:
+async def plan_input(gathered: Snapshot, *, anew: bool = False) -> PlanInput:
     """The input of the plan: every VM that misses slots with its class, and what placement offers each class.
 
-    Without ``placement`` the engine over what was gathered is asked. ``anew``: where anybody misses slots, all VMs that
+    ``anew``: where anybody misses slots, all VMs that
     need slots, and what placement would offer them if there were no slots, as ``replan`` needs it.
     """
     observation = gathered.observation
-    classes, offers = await placement_offers(
-        gathered, _needed(gathered, everybody=anew), placement=placement, beside_slots=not anew
-    )
+    classes, offers = await placement_offers(gathered, _needed(gathered, everybody=anew), beside_slots=not anew)
     return PlanInput(
         vms=observation.vms,
         required=gathered.required,
@@ -263,18 +260,17 @@ async def placement_offers(
     gathered: Snapshot,
     needed: Mapping[str, int],
     *,
-    placement: PlacementPort | None = None,
     options: Options | None = None,
     beside_slots: bool = True,
     with_new: bool = True,
 ) -> tuple[dict[str, str], Offers]:
-    """VM → class, and what placement offers each class; ``needed``: VM → slots. Without ``placement`` the engine over
-    what was gathered is asked, with these ``options`` if any."""
+    """VM → class, and what placement offers each class; ``needed``: VM → slots. The engine over what was
+    gathered is asked, with these ``options`` if any."""
     with_project = pins_projects(gathered.observation.hypervisors)
     views = {vm.id: vm for vm in gathered.vms}
     claims = [claim_of(views[vm], count, gathered.sizes[vm], with_project=with_project) for vm, count in needed.items()]
     offers = await gather_offers(
-        placement or InProcessPlacement(_Local(gathered.engine, options), gathered.fleet),
+        InProcessPlacement(_Local(gathered.engine, options), gathered.fleet),
         Caller(profile=gathered.settings.upkeep.profile, beside_slots=beside_slots),
         claims,
         requests={},

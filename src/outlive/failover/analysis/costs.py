@@ -17,7 +17,7 @@ from outlive.failover.analysis.coverage import CoverageResult, Reserved
 from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Fail
-from outlive.failover.planner.plan import PlanInput, plan, reserves
+from outlive.failover.planner.plan import PlanInput, plan, reserves, with_room_of
 from outlive.failover.snapshot import Snapshot, plan_input
 
 
@@ -201,11 +201,7 @@ async def level_costs(snapshot: Snapshot) -> tuple[PlanCost, ...]:
     observation = snapshot.observation
     bare = msgspec.structs.replace(snapshot, observation=msgspec.structs.replace(observation, slots=()))
     given = await plan_input(bare, anew=True)
-    free = dict(given.free)
-    for slot in observation.slots:
-        if slot.host in free:
-            cpu, memory = free[slot.host]
-            free[slot.host] = (cpu + slot.cpu_milli, memory + slot.memory_bytes)
+    free = with_room_of(given.free, observation.slots)
     needing = [vm for vm in given.classes if snapshot.required.get(vm, 0) > 0]
     return tuple(_cost(msgspec.structs.replace(given, free=free), needing, each) for each in LEVELS if needing)
 

@@ -35,7 +35,7 @@ from outlive.failover.planner.selection import Missing, SelectInput, presence, s
 from outlive.failover.rules import serves
 from outlive.failover.separation import ServerGroup, groups_of
 
-__all__ = ["PlanInput", "PlanResult", "Reserves", "plan", "reserves", "shortfalls_of"]
+__all__ = ["PlanInput", "PlanResult", "Reserves", "plan", "reserves", "shortfalls_of", "with_room_of"]
 
 SLOTS_OVER_BOUND = 1.9
 """The estimate of the best size of slots assumes so many times the slots of the lower bound."""
@@ -147,6 +147,16 @@ def reserves(slots: Iterable[SlotView]) -> Reserves:
         cpu_milli=sum(slot.cpu_milli for slot in held),
         memory_bytes=sum(slot.memory_bytes for slot in held),
     )
+
+
+def with_room_of(free: Mapping[str, tuple[int, int]], slots: Iterable[SlotView]) -> dict[str, tuple[int, int]]:
+    """What would be free if there were not these slots; hosts that are not in the table stay out of it."""
+    found = dict(free)
+    for slot in slots:
+        if slot.host in found:
+            cpu, memory = found[slot.host]
+            found[slot.host] = (cpu + slot.cpu_milli, memory + slot.memory_bytes)
+    return found
 
 
 def shortfalls_of(given: PlanInput, slots: Iterable[SlotView]) -> tuple[tuple[int, int], ...]:

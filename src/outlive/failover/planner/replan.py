@@ -17,7 +17,7 @@ first, those VMs stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final
 
@@ -28,7 +28,7 @@ from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.fleet import Fleet, FreeAmounts, held_by
 from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Join, Leave, Open, offered, opening
-from outlive.failover.planner.plan import PlanInput, PlanResult, plan, shortfalls_of
+from outlive.failover.planner.plan import PlanInput, PlanResult, plan, shortfalls_of, with_room_of
 from outlive.failover.rules import may_run_on
 from outlive.resources import MEMORY
 
@@ -50,9 +50,8 @@ def replan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -
     old, kept = _divided(given)
     if not old or not (added.failed or _much_is_missing(given, added)):
         return added
-    target = plan(
-        msgspec.structs.replace(given, slots=kept, free=_with_room_of(given.free, old)), keep_going=keep_going
-    )
+    free = with_room_of(given.free, old)
+    target = plan(msgspec.structs.replace(given, slots=kept, free=free), keep_going=keep_going)
     switched = _Switching(given, old, target).result(added.missing)
     if switched is None:
         return added
@@ -72,14 +71,6 @@ def _divided(given: PlanInput) -> tuple[tuple[SlotView, ...], tuple[SlotView, ..
 
 def _much_is_missing(given: PlanInput, added: PlanResult) -> bool:
     return added.reused + added.created > MISSING_SHARE * sum(given.required.values())
-
-
-def _with_room_of(free: Mapping[str, tuple[int, int]], slots: Iterable[SlotView]) -> dict[str, tuple[int, int]]:
-    found = dict(free)
-    for slot in slots:
-        cpu, memory = found[slot.host]
-        found[slot.host] = (cpu + slot.cpu_milli, memory + slot.memory_bytes)
-    return found
 
 
 def _is_better(given: PlanInput, switched: PlanResult, added: PlanResult) -> bool:
