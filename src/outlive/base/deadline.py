@@ -43,3 +43,12 @@ class deadline:  # noqa: N801 - used like the function asyncio.timeout
     def _expire(self) -> None:
         self._task.cancel()
         self.expired = True
+
+
+async def set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until the event is set, at most so long; whether it is."""
+    try:
+        with deadline(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False

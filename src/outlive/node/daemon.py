@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from outlive.base.deadline import deadline
+from outlive.base.deadline import set_within
 from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
@@ -124,11 +124,7 @@ class Daemon:
         while True:
             self._wake.clear()
             await self._look()
-            try:
-                with deadline(float(self.shared.settings.look)):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            await set_within(self._wake, float(self.shared.settings.look))
 
     async def _look(self) -> None:
         await self.shared.desired.try_look()

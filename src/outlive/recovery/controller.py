@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.base.deadline import deadline
+from outlive.base.deadline import set_within
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
@@ -147,7 +147,7 @@ class RecoveryController:
         try:
             tick_s = TICK_S
             while True:
-                await self._woken(tick_s)
+                await set_within(self._wake, tick_s)
                 await self._settle()
                 self._wake.clear()
                 with request_context(greq=new_global_request_id(self._ids, REQUEST_PREFIX), req=""):
@@ -156,13 +156,6 @@ class RecoveryController:
         finally:
             for end in ends:
                 end()
-
-    async def _woken(self, tick_s: float) -> None:
-        try:
-            with deadline(tick_s):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
 
     async def _settle(self) -> None:
         """Let changes gather: briefly, and after a proof until no other has come for ``SETTLE_S``."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from outlive.base.deadline import deadline
+from outlive.base.deadline import set_within
 from outlive.base.quantity import format_bytes
 from outlive.base.wording import listing
 from outlive.recovery.view import RecoveryInformers
@@ -113,11 +113,7 @@ class RecoveryFaults:
         while True:
             self._wake.clear()
             await self.record()
-            try:
-                with deadline(EVERY_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            await set_within(self._wake, EVERY_S)
 
     async def record(self) -> None:
         """Record what is so now; nothing while the caches are in doubt."""

@@ -19,7 +19,7 @@ from typing import Final, Literal
 import msgspec
 
 from outlive.base.clock import Clock, Instant, as_datetime
-from outlive.base.deadline import deadline
+from outlive.base.deadline import deadline, set_within
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.resources import HOST_LABEL, Cluster, Fault, Hypervisor, ObjectMeta, ObjectRef
@@ -119,11 +119,7 @@ class FaultSet:
         while True:
             self._changed.clear()
             await self._recorder.record(self.active)
-            try:
-                with deadline(LOOK_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+            await set_within(self._changed, LOOK_S)
 
 
 def unrecorded(one: ActiveFault, at: Instant) -> Fault:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.support.loops import run
 
-from outlive.base.deadline import deadline
+from outlive.base.deadline import deadline, set_within
 
 
 async def _for(seconds: float) -> str:
@@ -105,3 +105,13 @@ def test_an_error_of_the_block_is_raised_as_it_is() -> None:
 def test_a_limit_needs_a_task() -> None:
     with pytest.raises(RuntimeError), deadline(1.0):
         pass
+
+
+def test_an_event_is_awaited_at_most_so_long() -> None:
+    async def main() -> tuple[bool, bool, float]:
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        late = await set_within(event, 2.0)
+        loop.call_later(1.0, event.set)
+        return late, await set_within(event, 2.0), loop.time()
+
+    assert run(main()) == (False, True, 3.0)

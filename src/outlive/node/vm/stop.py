@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.deadline import deadline
+from outlive.base.deadline import deadline, set_within
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.membership.holders import RELEASE, ReleaseView
@@ -141,11 +141,7 @@ async def shut_down(node: VmContext, vm: str, memory: VmMemory) -> Shutdown:
         domain = node.domains.by_vm.get(vm)
         if domain is None or domain.state is DomainState.OFF:
             break
-        try:
-            with deadline(WATCH_S):
-                await memory.changed.wait()
-        except TimeoutError:
-            continue
+        await set_within(memory.changed, WATCH_S)
     else:
         _log.warning("vm.shutdown_late", vm=vm, limit_s=limit_s)
     return Shutdown.DONE if await destroy(node, vm) else Shutdown.FAILED
