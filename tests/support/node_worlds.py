@@ -19,7 +19,7 @@ STARTED_S = 10.0
 Story = Callable[[World], Awaitable[None]]
 
 
-def tell(
+def play(
     story: Story,
     *,
     hosts: int = 2,
@@ -31,7 +31,7 @@ def tell(
 ) -> None:
     """Start the cluster, let it settle, tell the story, and see that nothing went wrong on the way."""
 
-    async def told() -> None:
+    async def played() -> None:
         spec = WorldSpec(
             hosts=tuple(HostSpec(name=f"kvm-{n}", rack=f"r{n}", **host) for n in range(1, hosts + 1)),
             vms=vms,
@@ -49,7 +49,7 @@ def tell(
             assert not wrong, wrong
         await world.stop()
 
-    run(told())
+    run(played())
 
 
 async def at(world: World, seconds: float) -> None:
@@ -97,7 +97,7 @@ async def condemn(world: World, host: str = "kvm-1", *, dead: str = "") -> None:
     )
     changed = msgspec.structs.replace(found.record, state="Revoked", fence=fence)
     if dead:
-        proof = Proof(kind=dead, evidence="told so", epoch=found.record.epoch)  # type: ignore[arg-type]
+        proof = Proof(kind=dead, evidence="said so", epoch=found.record.epoch)  # type: ignore[arg-type]
         changed = msgspec.structs.replace(changed, dead_through=found.record.epoch, proof=proof)
     await world.store.replace(msgspec.structs.replace(found, record=changed))
 

@@ -92,7 +92,7 @@ COLLEAGUES = st.builds(
 
 
 @given(st.lists(COLLEAGUES, max_size=5), SWITCHES, st.integers(1, 5), st.floats(0, 5), st.floats(0, 5))
-def test_nobody_waits_longer_than_the_limit_and_every_fall_back_is_told(
+def test_nobody_waits_longer_than_the_limit_and_every_fall_back_is_reported(
     colleagues: list[dict[str, Any]], switch: str | None, coordinators: int, waited_s: float, wait_s: float
 ) -> None:
     found = agree(*colleagues, switch=switch, coordinators=coordinators, waited_s=waited_s, wait_s=wait_s)

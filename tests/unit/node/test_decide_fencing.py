@@ -47,7 +47,7 @@ class TestSuspicion:
         assert evaluate(*nodes, observer=OBSERVER | {"uptime": 29.9}) == nobody("observer_grace")
         assert evaluate(*nodes, observer=OBSERVER | {"uptime": 30})["reason"] is None
 
-    def test_the_first_of_several_reasons_is_told(self) -> None:
+    def test_the_first_of_several_reasons_is_given(self) -> None:
         unfit = OBSERVER | {"mode": "hypervisor", "connected": False, "uptime": 0}
         off = CONFIG | {"fence_intervals": 0}
         assert evaluate(observer=unfit, config=off, maintenance=True)["reason"] == "maintenance"

@@ -63,7 +63,7 @@ class TestWhetherAnythingIsRecovered:
             (False, True, {}, "self_fence_proven"),
         ],
     )
-    def test_only_a_fence_or_a_proof_and_the_wish_recover(
+    def test_only_a_fence_or_a_proof_and_the_request_recover(
         self, fence_ok: bool, proof: bool, config: dict[str, Any], reason: str
     ) -> None:
         answer = recover(vm("a"), fence_ok=fence_ok, self_fence_proof=proof, config=CONFIG | config)

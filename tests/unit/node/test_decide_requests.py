@@ -79,7 +79,7 @@ class TestMoving:
         assert code(request_, live, method="shutdown") == "live_forbidden"
         assert code(request_, {"target": "hv2"}, method="shutdown", last_node="hv2") != "live_forbidden"
 
-    def test_migrate_goes_where_it_is_told_and_remembers_home(self) -> None:
+    def test_migrate_goes_where_it_is_asked_to_and_remembers_home(self) -> None:
         assert asked("migrate", {"target": "hv3"}) == (
             "accepted",
             {"state": "migrate", "node": "hv3", "last_node": "hv1"},

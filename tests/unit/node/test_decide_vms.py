@@ -25,7 +25,7 @@ class TestEvents:
     def test_a_running_job_is_never_disturbed(self, busy: str, state: str) -> None:
         assert event(state, busy=busy) == event(state, here=False, running=False, busy=busy) == "defer"
 
-    def test_only_a_shutdown_gives_way_to_another_wish(self) -> None:
+    def test_only_a_shutdown_gives_way_to_another_request(self) -> None:
         for state in ("shutdown", "restart", "migrate"):
             assert event(state, busy="shutdown") == "defer"
         for state in ("start", "stop", "disable", "migrate-live", "unmigrate", "fail"):
@@ -186,7 +186,7 @@ class TestAccounts:
             "overprovisioned": False,
         }
 
-    def test_more_promised_than_there_is_is_told(self) -> None:
+    def test_more_promised_than_there_is_is_reported(self) -> None:
         vms = [accounted("a"), accounted("b", active_here=False)]
         assert account(*vms, total=228)["overprovisioned"] is False
         assert account(*vms, total=227)["overprovisioned"] is True

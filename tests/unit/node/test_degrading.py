@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.node_worlds import at, faults, host_of, tell, vm_of
+from tests.support.node_worlds import at, faults, host_of, play, vm_of
 
 from outlive.node.health import Leaver, stays
 from outlive.resources import Degrading, HypervisorUsage
@@ -43,7 +43,7 @@ def test_vms_that_can_move_live_leave_a_slow_host_the_important_ones_first() -> 
         assert FAULT in faults(world)
         assert vm_of(world).status.home == "kvm-1"
 
-    tell(story, hosts=3, vms=VMS)
+    play(story, hosts=3, vms=VMS)
 
 
 def test_host_that_recovers_keeps_what_is_still_there_and_gets_nothing_back() -> None:
@@ -58,7 +58,7 @@ def test_host_that_recovers_keeps_what_is_still_there_and_gets_nothing_back() ->
         assert world.running("vm-1") != ("kvm-1",)
         assert host_of(world).status.domain_state == "ready"
 
-    tell(story, hosts=3, vms=VMS)
+    play(story, hosts=3, vms=VMS)
 
 
 @pytest.mark.parametrize(("action", "told"), [("tell", True), ("off", False)])
@@ -72,7 +72,7 @@ def test_vms_stay_where_the_policy_says_so(action: str, told: bool) -> None:
         assert (found.why if found is not None else None) == ("off" if told else None)
         assert (FAULT in faults(world)) == told
 
-    tell(story, hosts=3, vms=VMS)
+    play(story, hosts=3, vms=VMS)
 
 
 def test_vms_stay_where_no_other_host_has_room() -> None:
@@ -86,7 +86,7 @@ def test_vms_stay_where_no_other_host_has_room() -> None:
         assert found.why == "no_room"
 
     full = VmSpec(name="vm-2", host="kvm-2", memory="120Gi")
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", memory="16Gi"), full))
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", memory="16Gi"), full))
 
 
 def test_host_in_maintenance_is_not_left() -> None:
@@ -99,7 +99,7 @@ def test_host_in_maintenance_is_not_left() -> None:
         assert found is not None
         assert (found.why, world.running("vm-1")) == ("maintenance", ("kvm-1",))
 
-    tell(story, hosts=3, vms=VMS)
+    play(story, hosts=3, vms=VMS)
 
 
 def test_daemon_that_is_started_again_goes_on_from_what_was_published() -> None:
@@ -115,7 +115,7 @@ def test_daemon_that_is_started_again_goes_on_from_what_was_published() -> None:
         assert degrading(world) is None
         assert FAULT not in faults(world)
 
-    tell(story, hosts=3, vms=VMS)
+    play(story, hosts=3, vms=VMS)
 
 
 def test_what_is_published_changes_with_the_level_and_not_with_every_sample() -> None:
@@ -133,7 +133,7 @@ def test_what_is_published_changes_with_the_level_and_not_with_every_sample() ->
         assert usage is not None
         assert usage.usage.scores == {"keepalive": 100, "store": 100, "disk": 0, "hypervisor": 100}
 
-    tell(story, hosts=3, vms=VMS)
+    play(story, hosts=3, vms=VMS)
 
 
 def test_vm_leaves_only_if_it_runs_can_move_live_and_is_protected() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from tests.support.loops import run
-from tests.support.node_worlds import at, faults, host_of, record, tell, vm_of
+from tests.support.node_worlds import at, faults, host_of, play, record, vm_of
 
 from outlive.node.vm.states import state_of
 from outlive.resources import Membership, VirtualMachine
@@ -27,7 +27,7 @@ def test_drained_host_is_empty_and_takes_its_vms_back_when_it_is_ready() -> None
         assert host_of(world).status.domain_state == "ready"
         assert world.running("vm-1") == world.running("vm-2") == ("kvm-1",)
 
-    tell(story, hosts=3, vms=TWO)
+    play(story, hosts=3, vms=TWO)
 
 
 def test_vm_that_asks_for_the_least_load_goes_where_guests_compute_least() -> None:
@@ -40,7 +40,7 @@ def test_vm_that_asks_for_the_least_load_goes_where_guests_compute_least() -> No
 
     busy = VmSpec(name="vm-2", host="kvm-2", cpu="8", memory="1Gi")
     idle = VmSpec(name="vm-3", host="kvm-3", cpu="1", memory="16Gi")
-    tell(story, hosts=3, vms=(TWO[0], busy, idle))
+    play(story, hosts=3, vms=(TWO[0], busy, idle))
 
 
 def test_drain_that_is_cancelled_ends_after_the_move_under_way() -> None:
@@ -54,7 +54,7 @@ def test_drain_that_is_cancelled_ends_after_the_move_under_way() -> None:
         moves = [event for event in world.history.events if event.kind == "move" and "from kvm-1" in event.text]
         assert {event.subject for event in moves} == {"vm-1"}
 
-    tell(story, hosts=3, vms=TWO)
+    play(story, hosts=3, vms=TWO)
 
 
 def test_host_that_is_drained_again_fetches_no_vm_that_it_had_to_wait_for() -> None:
@@ -73,7 +73,7 @@ def test_host_that_is_drained_again_fetches_no_vm_that_it_had_to_wait_for() -> N
         moves = [event.text for event in world.history.events if event.kind == "move" and "requested" in event.text]
         assert moves == [f"vm-1 moves cold from kvm-1 to {away}: requested"]
 
-    tell(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+    play(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
 def test_host_is_not_empty_while_a_vm_is_on_its_way_to_it() -> None:
@@ -89,7 +89,7 @@ def test_host_is_not_empty_while_a_vm_is_on_its_way_to_it() -> None:
         assert host_of(world, "kvm-2").status.domain_state == "flushed"
         assert world.running("vm-1") != ("kvm-2",)
 
-    tell(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+    play(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
 def test_vm_that_no_host_takes_is_shut_down_and_starts_when_its_host_is_ready_again() -> None:
@@ -102,7 +102,7 @@ def test_vm_that_no_host_takes_is_shut_down_and_starts_when_its_host_is_ready_ag
         await at(world, 70)
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story, hosts=1)
+    play(story, hosts=1)
 
 
 def test_daemon_of_a_host_with_vms_is_not_stopped_unless_they_are_left() -> None:
@@ -116,7 +116,7 @@ def test_daemon_of_a_host_with_vms_is_not_stopped_unless_they_are_left() -> None
         assert world.running("vm-1") == ("kvm-1",)
         assert record(world).state == "Held"
 
-    tell(story)
+    play(story)
 
 
 def test_daemon_of_an_empty_host_leaves_the_membership_and_comes_back_into_it() -> None:
@@ -132,7 +132,7 @@ def test_daemon_of_an_empty_host_leaves_the_membership_and_comes_back_into_it() 
         assert "proof-contradicted.kvm-2" not in faults(world)
         assert world.store.look(Membership, "kvm-2") is not None
 
-    tell(story)
+    play(story)
 
 
 # VMs that a drain stopped.
@@ -157,7 +157,7 @@ def test_vm_that_a_drain_stopped_away_from_home_starts_again_when_both_hosts_are
         print(vm.status.phase, vm.status.reason, vm.status.assigned, vm.status.home, faults(world))
         assert len(world.running("vm-1")) == 1, vm.status.reason
 
-    tell(story, hosts=2)
+    play(story, hosts=2)
 
 
 def test_vm_that_a_drain_shuts_down_slowly_starts_again_though_the_daemon_is_started_anew_meanwhile() -> None:
@@ -174,7 +174,7 @@ def test_vm_that_a_drain_shuts_down_slowly_starts_again_though_the_daemon_is_sta
         assert host_of(world, "kvm-1").status.domain_state == "ready"
         assert world.running("vm-1") == ("kvm-1",), vm.status.reason
 
-    tell(story, hosts=1)
+    play(story, hosts=1)
 
 
 # A host that dies while it is drained: what was being stopped for that starts again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.support.node_worlds import at, record, tell
+from tests.support.node_worlds import at, play, record
 
 from outlive.resources import VirtualMachine
 from outlive.simulation.spec import VmSpec
@@ -47,7 +47,7 @@ def test_guest_whose_shutdown_is_never_answered_is_stopped_hard_in_the_end() -> 
         assert vm is not None
         assert (vm.status.phase, vm.status.holders) == ("stop", ())
 
-    tell(story, vms=VMS, node=LIMITS)
+    play(story, vms=VMS, node=LIMITS)
 
 
 def test_daemon_goes_on_looking_though_the_start_of_the_service_is_never_answered() -> None:
@@ -62,7 +62,7 @@ def test_daemon_goes_on_looking_though_the_start_of_the_service_is_never_answere
         assert world.running("vm-2") == ("kvm-1",)
         assert record(world).seq > before
 
-    tell(story, vms=VMS, node=LIMITS)
+    play(story, vms=VMS, node=LIMITS)
 
 
 class DeafOnce:
@@ -89,7 +89,7 @@ def test_wishes_are_read_again_though_one_reading_was_never_answered() -> None:
         await at(world, 30)
         assert desired.spec.drain
 
-    tell(story, vms=VMS)
+    play(story, vms=VMS)
 
 
 def test_vm_starts_though_the_question_whether_the_cluster_is_paused_was_once_never_answered() -> None:
@@ -103,4 +103,4 @@ def test_vm_starts_though_the_question_whether_the_cluster_is_paused_was_once_ne
         await at(world, 30)
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story, vms=VMS)
+    play(story, vms=VMS)

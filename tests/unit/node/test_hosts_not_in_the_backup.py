@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from tests.support.node_worlds import at, faults, record, tell, vm_of, waits
+from tests.support.node_worlds import at, faults, play, record, vm_of, waits
 
 from outlive.resources import Membership
 from outlive.simulation.spec import VmSpec
@@ -38,7 +38,7 @@ def test_nothing_starts_once_a_host_that_is_not_in_the_backup_has_spoken_until_s
         await at(world, 100)
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story)
+    play(story)
 
 
 def test_host_that_joined_a_moment_before_the_store_went_back_to_a_backup_without_it_registers_anew() -> None:
@@ -65,7 +65,7 @@ def test_host_that_joined_a_moment_before_the_store_went_back_to_a_backup_withou
         assert record(world, "kvm-2").state == "Held"
         assert world.running("vm-2") == ("kvm-2",)
 
-    tell(story)
+    play(story)
 
 
 def test_host_that_was_not_in_the_backup_is_not_missed_any_more_once_it_has_registered_anew() -> None:
@@ -79,7 +79,7 @@ def test_host_that_was_not_in_the_backup_is_not_missed_any_more_once_it_has_regi
         assert waits(world) == ()
         assert "host-unknown.kvm-2" not in faults(world)
 
-    tell(story)
+    play(story)
 
 
 def test_host_that_was_not_in_the_backup_is_missed_though_its_daemon_was_away_when_that_was_put_back() -> None:
@@ -99,7 +99,7 @@ def test_host_that_was_not_in_the_backup_is_missed_though_its_daemon_was_away_wh
         assert record(world, "kvm-2").incarnation == world.store.incarnation
         assert waits(world) == ()
 
-    tell(story)
+    play(story)
 
 
 def test_nothing_starts_before_a_host_that_was_not_in_the_backup_has_registered_what_it_runs() -> None:
@@ -137,7 +137,7 @@ def test_nothing_starts_before_a_host_that_was_not_in_the_backup_has_registered_
         assert waits(world) == ()
         assert len(world.running("vm-1")) == 1
 
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", disks=()), VmSpec(name="vm-2", host="kvm-1")))
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", disks=()), VmSpec(name="vm-2", host="kvm-1")))
 
 
 def test_host_that_was_not_in_the_backup_registers_anew_though_its_daemon_was_restarted_meanwhile() -> None:
@@ -152,7 +152,7 @@ def test_host_that_was_not_in_the_backup_registers_anew_though_its_daemon_was_re
         assert record(world, "kvm-2").state == "Held"
         assert "host-unknown.kvm-2" not in faults(world)
 
-    tell(story)
+    play(story)
 
 
 def test_nobody_waits_for_a_host_that_was_not_in_the_backup_once_somebody_says_that_it_is_off() -> None:
@@ -168,7 +168,7 @@ def test_nobody_waits_for_a_host_that_was_not_in_the_backup_once_somebody_says_t
         await at(world, 120)
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story)
+    play(story)
 
 
 def test_membership_that_is_deleted_in_a_store_that_was_not_restored_holds_up_nobody() -> None:
@@ -177,7 +177,7 @@ def test_membership_that_is_deleted_in_a_store_that_was_not_restored_holds_up_no
         await at(world, 30)
         assert waits(world) == ()
 
-    tell(story)
+    play(story)
 
 
 # Moves that a restored store has under way, and that were over.

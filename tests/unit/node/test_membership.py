@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.node_worlds import at, condemn, faults, holders, host_of, narrated, record, tell, vm_of
+from tests.support.node_worlds import at, condemn, faults, holders, host_of, narrated, play, record, vm_of
 
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.steps import LEAVE, LeaveView
@@ -27,7 +27,7 @@ def test_host_registers_once_and_its_vms_are_held_in_epoch_one() -> None:
         assert holders(world) == [("kvm-1", 1, "running")]
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story)
+    play(story)
 
 
 def test_daemon_restart_keeps_the_epoch_and_the_running_vms() -> None:
@@ -40,7 +40,7 @@ def test_daemon_restart_keeps_the_epoch_and_the_running_vms() -> None:
         assert vm_of(world).status.holders[0].run_id == run_id
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story)
+    play(story)
 
 
 async def _order(world: World, requested: str) -> None:
@@ -72,7 +72,7 @@ def test_living_host_that_is_to_be_fenced_does_not_come_back_before_somebody_cou
         await at(world, 120)
         assert (record(world).state, record(world).epoch, record(world).dead_through) == ("Held", 2, 1)
 
-    tell(story)
+    play(story)
 
 
 def test_host_that_nobody_asks_to_have_fenced_any_more_comes_back() -> None:
@@ -84,7 +84,7 @@ def test_host_that_nobody_asks_to_have_fenced_any_more_comes_back() -> None:
         assert (record(world).state, record(world).epoch, record(world).dead_through) == ("Held", 2, 1)
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story)
+    play(story)
 
 
 def test_daemon_that_has_sent_that_it_leaves_holds_nothing_any_more() -> None:
@@ -100,7 +100,7 @@ def test_daemon_that_has_sent_that_it_leaves_holds_nothing_any_more() -> None:
         assert not lease.me.held
         assert not await lease.is_current()
 
-    tell(story)
+    play(story)
 
 
 def test_silent_hosts_are_published_with_the_next_renewal_which_may_be_brought_forward() -> None:
@@ -121,7 +121,7 @@ def test_silent_hosts_are_published_with_the_next_renewal_which_may_be_brought_f
         await world.clock.sleep(1.5)
         assert record(world, "kvm-2").silent == ()
 
-    tell(story)
+    play(story)
 
 
 def test_boot_raises_the_epoch_and_proves_the_one_before_dead() -> None:
@@ -135,7 +135,7 @@ def test_boot_raises_the_epoch_and_proves_the_one_before_dead() -> None:
         assert found.proof.kind == "reboot"
         assert holders(world) == [("kvm-1", 2, "running")]
 
-    tell(story)
+    play(story)
 
 
 def test_host_says_that_nothing_is_left_only_in_a_membership_that_it_renewed_after_all_was_taken_over() -> None:
@@ -151,7 +151,7 @@ def test_host_says_that_nothing_is_left_only_in_a_membership_that_it_renewed_aft
             await world.clock.sleep(0.01)
         assert record(world).seq >= seq + 2
 
-    tell(story)
+    play(story)
 
 
 def test_condemned_host_that_was_isolated_stays_out_in_the_same_boot_and_says_that_it_has_to_boot() -> None:
@@ -171,7 +171,7 @@ def test_condemned_host_that_was_isolated_stays_out_in_the_same_boot_and_says_th
         assert (record(world).state, record(world).epoch, record(world).dead_through) == ("Held", 2, 1)
         assert "host-isolated.kvm-1" not in faults(world)
 
-    tell(story)
+    play(story)
 
 
 def test_condemned_host_comes_back_in_the_next_epoch_keeps_its_vms_and_says_that_the_old_one_is_over() -> None:
@@ -186,7 +186,7 @@ def test_condemned_host_comes_back_in_the_next_epoch_keeps_its_vms_and_says_that
         assert holders(world) == [("kvm-1", 2, "running")]
         assert vm_of(world).status.holders[0].run_id == run_id
 
-    tell(story)
+    play(story)
 
 
 def test_host_that_was_proven_dead_while_it_ran_destroys_everything_and_distrusts_the_proof() -> None:
@@ -198,7 +198,7 @@ def test_host_that_was_proven_dead_while_it_ran_destroys_everything_and_distrust
         assert holders(world) == [("kvm-1", 2, "running")]
         assert "destroyed" in " ".join(narrated(world, "vm-1", "domain"))
 
-    tell(story, violations=True)
+    play(story, violations=True)
 
 
 def test_another_machine_of_the_same_name_does_not_get_in() -> None:
@@ -211,7 +211,7 @@ def test_another_machine_of_the_same_name_does_not_get_in() -> None:
         process = world.hosts["kvm-1"].daemon.process
         assert process is not None
 
-    tell(story)
+    play(story)
 
 
 def test_host_whose_membership_is_gone_starts_nothing_and_does_not_register_again() -> None:
@@ -227,7 +227,7 @@ def test_host_whose_membership_is_gone_starts_nothing_and_does_not_register_agai
         assert world.running("vm-1") == ()
         assert world.running("vm-2") == ("kvm-1",)
 
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1")))
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1")))
 
 
 def test_guard_is_armed_before_the_membership_says_so_and_disarmed_after() -> None:
@@ -244,7 +244,7 @@ def test_guard_is_armed_before_the_membership_says_so_and_disarmed_after() -> No
             await world.clock.sleep(12)
             assert guard.state.armed is armed
 
-    tell(story)
+    play(story)
 
 
 @pytest.mark.slow
@@ -259,7 +259,7 @@ def test_armed_host_without_the_store_loses_its_vms_and_an_unarmed_one_keeps_the
         await at(world, 100)
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
 
 
 def test_restored_store_gets_all_running_vms_registered_again() -> None:
@@ -274,7 +274,7 @@ def test_restored_store_gets_all_running_vms_registered_again() -> None:
         assert [host for host, _, _ in holders(world)] == ["kvm-2"]
         assert record(world).incarnation == record(world, "kvm-2").incarnation == world.store.incarnation
 
-    tell(story)
+    play(story)
 
 
 def test_daemon_of_a_host_whose_own_disk_is_full_starts_again_because_nothing_is_new_to_it() -> None:
@@ -288,7 +288,7 @@ def test_daemon_of_a_host_whose_own_disk_is_full_starts_again_because_nothing_is
         assert (record(world).epoch, faults(world)) == (1, set())
         assert holders(world) == [("kvm-1", 1, "running")]
 
-    tell(story)
+    play(story)
 
 
 def test_host_whose_own_disk_is_full_enters_no_new_epoch_and_says_why_and_its_daemon_does_not_end() -> None:
@@ -305,7 +305,7 @@ def test_host_whose_own_disk_is_full_enters_no_new_epoch_and_says_why_and_its_da
         assert faults(world) == set()
         assert holders(world) == [("kvm-1", 2, "running")]
 
-    tell(story)
+    play(story)
 
 
 def test_membership_does_not_end_with_the_writing_down_of_decisions() -> None:
@@ -321,10 +321,10 @@ def test_membership_does_not_end_with_the_writing_down_of_decisions() -> None:
         assert record(world).nonce == before
         assert holders(world) == [("kvm-1", 1, "running")]
 
-    tell(story)
+    play(story)
 
 
-def test_that_a_host_could_not_join_is_told_no_more_once_another_daemon_of_it_has_entered() -> None:
+def test_that_a_host_could_not_join_is_reported_no_more_once_another_daemon_of_it_has_entered() -> None:
     async def story(world: World) -> None:
         await world.do("kill-daemon", {"hosts": ["kvm-1"]})
         fault = Fault(
@@ -339,7 +339,7 @@ def test_that_a_host_could_not_join_is_told_no_more_once_another_daemon_of_it_ha
         await at(world, 30)
         assert faults(world) == set()
 
-    tell(story)
+    play(story)
 
 
 def test_host_that_enters_renews_at_once_though_faults_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,13 +359,13 @@ def test_host_that_enters_renews_at_once_though_faults_cannot_be_written(monkeyp
         await world.clock.sleep(5)
         assert record(world).seq > entered.seq
 
-    tell(story)
+    play(story)
 
 
 # Entries that a daemon left which was killed are taken back by the next one.
 
 
-def test_entry_that_a_killed_daemon_left_is_taken_back_though_the_first_listing_comes_late() -> None:
+def test_entry_that_a_killed_daemon_left_is_removed_though_the_first_listing_comes_late() -> None:
     """The guest of a cold move has ended, and its source's daemon is killed before it takes its entry back."""
 
     async def story(world: World) -> None:
@@ -387,7 +387,7 @@ def test_entry_that_a_killed_daemon_left_is_taken_back_though_the_first_listing_
         assert not faults(world)
         assert world.running("vm-1") == ("kvm-2",), (holders(world), vm_of(world).status.migration)
 
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
 # Whether a proof was wrong is judged by what is there after it, and not by what ran when the daemon was started.
@@ -414,4 +414,4 @@ def test_host_that_its_guard_emptied_does_not_distrust_the_proof_though_its_daem
         assert found.distrusted == ()
         assert "proof-contradicted.kvm-1" not in faults(world)
 
-    tell(story, armed=True)
+    play(story, armed=True)

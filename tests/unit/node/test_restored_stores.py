@@ -14,9 +14,9 @@ from tests.support.node_worlds import (
     faults,
     holders,
     narrated,
+    play,
     record,
     set_status,
-    tell,
     vm_of,
     waits,
 )
@@ -136,7 +136,7 @@ def test_host_that_misses_a_write_in_a_store_that_nobody_says_was_restored_has_t
         assert world.running("vm-1") == ("kvm-2",)
         assert [one.hypervisor for one in vm_of(world).status.holders] == ["kvm-2"]
 
-    tell(story)
+    play(story)
 
 
 def test_cluster_goes_on_by_itself_once_every_host_has_registered_in_a_store_that_went_back() -> None:
@@ -152,7 +152,7 @@ def test_cluster_goes_on_by_itself_once_every_host_has_registered_in_a_store_tha
         assert world.running("vm-1") == ("kvm-1",)
         assert cluster_of(world).status.pause is None
 
-    tell(story)
+    play(story)
 
 
 async def _paused_with_a_guest_to_start(world: World) -> None:
@@ -177,7 +177,7 @@ def test_paused_cluster_starts_nothing_until_an_operator_confirms_that_the_missi
         await at(world, 100)
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story)
+    play(story)
 
 
 def test_deleting_the_cluster_does_not_end_its_pause() -> None:
@@ -187,7 +187,7 @@ def test_deleting_the_cluster_does_not_end_its_pause() -> None:
         await at(world, 60)
         assert world.running("vm-1") == ()
 
-    tell(story)
+    play(story)
 
 
 def test_cluster_whose_document_is_missing_is_paused_where_hosts_have_registered_in_it() -> None:
@@ -239,7 +239,7 @@ def test_run_that_ends_while_its_host_registers_it_gets_no_entry() -> None:
         await at(world, 80)
         assert narrated(world, "vm-1", "hold")[before:] == []
 
-    tell(story)
+    play(story)
 
 
 def test_host_that_was_found_dead_in_the_restored_store_starts_its_vms_once_it_has_booted() -> None:
@@ -264,7 +264,7 @@ def test_host_that_was_found_dead_in_the_restored_store_starts_its_vms_once_it_h
         assert (record(world, "kvm-2").state, record(world, "kvm-2").epoch) == ("Held", 4)
         assert world.running("vm-2") == ("kvm-2",)
 
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
 
 
 def test_host_that_is_isolated_while_it_registers_what_it_runs_stays_out_until_it_has_booted() -> None:
@@ -297,7 +297,7 @@ def test_host_that_is_isolated_while_it_registers_what_it_runs_stays_out_until_i
         assert "host-isolated.kvm-1" not in faults(world)
         assert world.running("vm-1") == ()
 
-    tell(story, violations=True)
+    play(story, violations=True)
 
 
 def test_host_whose_hypervisor_service_is_stopped_registers_what_it_runs() -> None:
@@ -308,7 +308,7 @@ def test_host_whose_hypervisor_service_is_stopped_registers_what_it_runs() -> No
         await world.clock.sleep(20.0)
         assert (record(world).incarnation, role.daemon.registration.needed) == ("another", False)
 
-    tell(story)
+    play(story)
 
 
 def _member(world: World, host: str) -> Membership:
@@ -343,7 +343,7 @@ def test_vm_that_a_restored_store_does_not_know_runs_on_though_its_daemon_is_sta
         assert world.running("vm-new") == ("kvm-1",)
         assert faults(world) == {"unknown-vm.vm-new"}
 
-    tell(story)
+    play(story)
 
 
 def test_vm_that_a_restored_store_does_not_know_runs_on_though_its_host_is_condemned_later() -> None:
@@ -356,7 +356,7 @@ def test_vm_that_a_restored_store_does_not_know_runs_on_though_its_host_is_conde
         assert (record(world).state, record(world).epoch) == ("Held", 3)
         assert world.running("vm-new") == ("kvm-1",)
 
-    tell(story)
+    play(story)
 
 
 def test_vm_that_is_deleted_in_a_restored_store_is_destroyed() -> None:
@@ -370,7 +370,7 @@ def test_vm_that_is_deleted_in_a_restored_store_is_destroyed() -> None:
         await at(world, 90)
         assert world.running("vm-1") == ()
 
-    tell(story)
+    play(story)
 
 
 def test_vm_that_is_deleted_after_its_daemon_was_started_again_is_destroyed() -> None:
@@ -382,7 +382,7 @@ def test_vm_that_is_deleted_after_its_daemon_was_started_again_is_destroyed() ->
         assert world.running("vm-1") == ()
         assert faults(world) == set()
 
-    tell(story)
+    play(story)
 
 
 def test_vm_whose_document_went_while_its_daemon_was_away_runs_on_until_somebody_stops_it() -> None:
@@ -398,7 +398,7 @@ def test_vm_whose_document_went_while_its_daemon_was_away_runs_on_until_somebody
         await at(world, 120)
         assert faults(world) == set()
 
-    tell(story)
+    play(story)
 
 
 def test_guest_that_runs_where_it_was_moved_cold_is_not_ended_because_a_restored_store_has_it_on_the_way() -> None:
@@ -415,13 +415,13 @@ def test_guest_that_runs_where_it_was_moved_cold_is_not_ended_because_a_restored
         assert len(world.running("vm-1")) == 1
         assert narrated(world, "vm-1", "domain")[before:] == []
 
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
 # Entries that a restored store brings back are taken back again by their host.
 
 
-def test_vm_is_recovered_though_a_restored_store_has_brought_back_an_entry_that_its_host_had_taken_back() -> None:
+def test_vm_is_recovered_though_a_restored_store_has_brought_back_an_entry_that_its_host_had_removed() -> None:
     """The store loses its last second: the source of a move had taken its entry back, and had not renewed since."""
 
     async def told() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.node_worlds import at, set_status, tell, vm_of
+from tests.support.node_worlds import at, play, set_status, vm_of
 
 from outlive.node.vm.start_order import (
     LINK_S,
@@ -163,7 +163,7 @@ def test_vm_that_is_not_to_be_waited_for_any_more_lets_the_other_start_at_once()
         assert world.running("vm-2") == ("kvm-1",)
         assert vm_of(world, "vm-2").status.start_order is None
 
-    tell(story, vms=CHAIN)
+    play(story, vms=CHAIN)
 
 
 def test_vm_that_has_failed_for_good_is_not_waited_for() -> None:
@@ -178,7 +178,7 @@ def test_vm_that_has_failed_for_good_is_not_waited_for() -> None:
         assert said is not None
         assert "has failed" in said.detail
 
-    tell(story, vms=CHAIN)
+    play(story, vms=CHAIN)
 
 
 def test_host_that_died_and_that_nobody_has_condemned_yet_is_not_believed_to_run_anything() -> None:
@@ -194,7 +194,7 @@ def test_host_that_died_and_that_nobody_has_condemned_yet_is_not_believed_to_run
         assert order_of(world, "vm-2") == ((), ("vm-1",))
 
     vms = (VmSpec(name="vm-1", host="kvm-2"), VmSpec(name="vm-2", host="kvm-1", start_after=("vm-1",)))
-    tell(story, vms=vms, node={"startAfterLimit": "20s"})
+    play(story, vms=vms, node={"startAfterLimit": "20s"})
 
 
 def test_vm_between_two_hosts_is_not_believed_to_run() -> None:
@@ -214,7 +214,7 @@ def test_vm_between_two_hosts_is_not_believed_to_run() -> None:
         assert (world.running("vm-1"), world.running("vm-2")) == (("kvm-3",), ("kvm-1",))
 
     vms = (VmSpec(name="vm-1", host="kvm-2"), VmSpec(name="vm-2", host="kvm-1", start_after=("vm-1",)))
-    tell(story, hosts=3, vms=vms)
+    play(story, hosts=3, vms=vms)
 
 
 async def _until_phase(world: World, phase: str) -> None:
@@ -228,7 +228,7 @@ def test_vm_that_runs_is_not_stopped_when_those_that_it_starts_after_end() -> No
         await at(world, 30)
         assert (world.running("vm-1"), world.running("vm-2")) == ((), ("kvm-1",))
 
-    tell(story, vms=CHAIN)
+    play(story, vms=CHAIN)
 
 
 def test_vm_that_waits_for_others_no_more_and_is_still_held_elsewhere_does_not_say_that_it_waits() -> None:
@@ -243,7 +243,7 @@ def test_vm_that_waits_for_others_no_more_and_is_still_held_elsewhere_does_not_s
         assert (world.running("vm-1"), world.running("vm-2")) == (("kvm-1",), ())
         assert vm_of(world, "vm-2").status.start_order is None
 
-    tell(story, vms=CHAIN)
+    play(story, vms=CHAIN)
 
 
 @pytest.mark.parametrize("kind", [VirtualMachine])

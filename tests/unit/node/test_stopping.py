@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.node_worlds import at, condemn, holders, narrated, record, tell
+from tests.support.node_worlds import at, condemn, holders, narrated, play, record
 from tests.support.node_worlds import vm_of as _vm
 
 from outlive.simulation.spec import VmSpec
@@ -22,7 +22,7 @@ def test_daemon_of_a_host_that_runs_something_is_not_stopped_unless_told_to_leav
         assert world.running("vm-1") == ("kvm-1",)
         assert record(world).state == "Held"
 
-    tell(story)
+    play(story)
 
 
 def test_guests_of_a_machine_that_goes_down_are_asked_to_end_and_stay_held() -> None:
@@ -37,7 +37,7 @@ def test_guests_of_a_machine_that_goes_down_are_asked_to_end_and_stay_held() -> 
             assert _vm(world, name).status.phase == "start"
         assert record(world).state == "Held"
 
-    tell(story, vms=TWO)
+    play(story, vms=TWO)
 
 
 def test_vms_of_a_machine_that_went_down_start_again_when_it_is_back() -> None:
@@ -52,7 +52,7 @@ def test_vms_of_a_machine_that_went_down_start_again_when_it_is_back() -> None:
         assert world.running("vm-1") == ("kvm-1",)
         assert holders(world) == [("kvm-1", 2, "running")]
 
-    tell(story)
+    play(story)
 
 
 def test_guests_of_a_machine_that_goes_down_are_left_to_it_where_the_settings_say_so() -> None:
@@ -62,7 +62,7 @@ def test_guests_of_a_machine_that_goes_down_are_left_to_it_where_the_settings_sa
         assert not world.hosts["kvm-1"].daemon.alive
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story, node={"goingDown": "leave"})
+    play(story, node={"goingDown": "leave"})
 
 
 def test_guest_that_does_not_end_delays_its_machine_only_so_long() -> None:
@@ -76,4 +76,4 @@ def test_guest_that_does_not_end_delays_its_machine_only_so_long() -> None:
         assert not world.hosts["kvm-1"].daemon.alive
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story, vms=TWO, node={"shutdownLimit": "20s"})
+    play(story, vms=TWO, node={"shutdownLimit": "20s"})

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.support.node_worlds import at, condemn, holders, narrated, record, tell, vm_of
+from tests.support.node_worlds import at, condemn, holders, narrated, play, record, vm_of
 
 import outlive.node
 from outlive.guard.states import CreateBegin
@@ -37,7 +37,7 @@ def test_create_of_a_killed_daemon_is_waited_for_and_its_run_taken_over(for_s: f
         assert holders(world) == [("kvm-1", 1, "running")]
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story)
+    play(story)
 
 
 def test_create_that_takes_longer_than_its_limit_keeps_its_entry_until_it_has_ended() -> None:
@@ -49,7 +49,7 @@ def test_create_that_takes_longer_than_its_limit_keeps_its_entry_until_it_has_en
         assert [one.run_id for one in vm_of(world).status.holders] == [run_id]
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story, node={"createLimit": "3s"})
+    play(story, node={"createLimit": "3s"})
 
 
 def test_host_does_not_say_that_its_old_epoch_is_empty_while_a_create_of_a_killed_daemon_is_under_way() -> None:
@@ -64,7 +64,7 @@ def test_host_does_not_say_that_its_old_epoch_is_empty_while_a_create_of_a_kille
         assert record(world).dead_through == 1
         assert holders(world) == [("kvm-1", 2, "running")]
 
-    tell(story)
+    play(story)
 
 
 def test_host_that_was_proven_dead_waits_for_a_create_of_a_killed_daemon_before_it_comes_back() -> None:
@@ -78,7 +78,7 @@ def test_host_that_was_proven_dead_waits_for_a_create_of_a_killed_daemon_before_
         assert record(world).epoch == 2
         assert "destroyed" in " ".join(narrated(world, "vm-1", "domain"))
 
-    tell(story, violations=True)
+    play(story, violations=True)
 
 
 def _counted(world: World, host: str = "kvm-1") -> list[str]:
@@ -99,7 +99,7 @@ def test_create_of_a_killed_daemon_counts_at_the_guard_until_the_hypervisor_has_
         assert holders(world) == [("kvm-1", 1, "running")]
         assert _counted(world) == []
 
-    tell(story)
+    play(story)
 
 
 def test_create_that_a_killed_daemon_was_about_to_ask_for_is_ended_by_the_next_daemon() -> None:
@@ -111,7 +111,7 @@ def test_create_that_a_killed_daemon_was_about_to_ask_for_is_ended_by_the_next_d
         assert _counted(world) == []
         assert holders(world) == [("kvm-1", 1, "running")]
 
-    tell(story)
+    play(story)
 
 
 def test_create_that_is_under_way_is_not_ended_by_the_look_for_those_of_killed_daemons() -> None:
@@ -122,7 +122,7 @@ def test_create_that_is_under_way_is_not_ended_by_the_look_for_those_of_killed_d
         await at(world, 60)
         assert _counted(world) == []
 
-    tell(story)
+    play(story)
 
 
 def test_armed_host_whose_daemon_was_killed_while_it_created_lives_on_empty_when_its_gate_is_shut_later() -> None:
@@ -137,7 +137,7 @@ def test_armed_host_whose_daemon_was_killed_while_it_created_lives_on_empty_when
         assert not world.hosts["kvm-1"].hypervisor.domains
         assert world.hosts["kvm-1"].machine.boots == boots
 
-    tell(story, armed=True)
+    play(story, armed=True)
 
 
 class _ShutsAtTheLastMoment:
@@ -180,7 +180,7 @@ def test_start_whose_gate_shuts_after_the_hold_gives_the_hold_back_and_creates_n
         await at(world, 60)
         assert holders(world) == [("kvm-1", 1, "running")]
 
-    tell(story)
+    play(story)
 
 
 def test_target_of_a_move_whose_gate_shuts_after_it_entered_gives_its_entry_back_and_listens_to_nobody() -> None:
@@ -194,7 +194,7 @@ def test_target_of_a_move_whose_gate_shuts_after_it_entered_gives_its_entry_back
         assert holders(world) == [("kvm-2", 1, "running")]
         assert not any(guard.refused[0] in text for text in narrated(world, "vm-1", "domain"))
 
-    tell(story)
+    play(story)
 
 
 def test_only_one_place_goes_past_the_gate() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.node_worlds import at, holders, record, tell, vm_of
+from tests.support.node_worlds import at, holders, play, record, vm_of
 
 from outlive.node.ports import DomainState
 from outlive.simulation.hypervisors import domain_of
@@ -33,7 +33,7 @@ def test_lock_of_a_host_that_lives_is_kept_though_an_earlier_epoch_of_it_is_dead
         assert vm_of(world).status.phase == "fail"
         assert "says that somebody else may be writing" in vm_of(world).status.message
 
-    tell(story, violations=True)
+    play(story, violations=True)
 
 
 def test_lock_that_a_host_left_behind_in_a_dead_epoch_goes_once_its_figures_say_that_nothing_is_on_it() -> None:
@@ -50,7 +50,7 @@ def test_lock_that_a_host_left_behind_in_a_dead_epoch_goes_once_its_figures_say_
         assert holders(world) == [("kvm-1", 1, "running")]
         assert vm_of(world).status.reason == ""
 
-    tell(story)
+    play(story)
 
 
 def test_lock_of_a_host_that_says_nothing_and_is_not_proven_dead_stays() -> None:
@@ -64,4 +64,4 @@ def test_lock_of_a_host_that_says_nothing_and_is_not_proven_dead_stays() -> None
         assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "start")
         assert "kvm-2 lives, and its figures have yet to say" in vm_of(world).status.message
 
-    tell(story)
+    play(story)

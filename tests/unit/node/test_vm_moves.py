@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.support.node_worlds import at, condemn, holders, host_of, narrated, set_status, tell, vm_of
+from tests.support.node_worlds import at, condemn, holders, host_of, narrated, play, set_status, vm_of
 
 from outlive.node.migration.migration import SOURCE, TARGET, Here
 from outlive.node.ports import DomainState
@@ -35,7 +35,7 @@ def test_live_move_changes_the_host_and_remembers_the_home() -> None:
         assert host_of(world, "kvm-2").status.num_instances == 1
         assert host_of(world, "kvm-1").status.num_instances == 0
 
-    tell(story)
+    play(story)
 
 
 def test_cold_move_shuts_the_guest_down_and_starts_it_there() -> None:
@@ -45,18 +45,18 @@ def test_cold_move_shuts_the_guest_down_and_starts_it_there() -> None:
         _ended_well(world, "kvm-2")
         assert vm_of(world).status.home == "kvm-2"
 
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
 @pytest.mark.parametrize(("asked", "given"), [(None, 300), (900, 900), (-1, 300)])
 def test_guest_stands_still_no_longer_than_its_owner_allows(
     asked: int | None, given: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[int] = []
+    given_ms: list[int] = []
     real = HypervisorClient.migrate
 
     async def recorded(self: HypervisorClient, vm: str, target: str, *, max_downtime_ms: int) -> None:
-        told.append(max_downtime_ms)
+        given_ms.append(max_downtime_ms)
         await real(self, vm, target, max_downtime_ms=max_downtime_ms)
 
     async def story(world: World) -> None:
@@ -65,8 +65,8 @@ def test_guest_stands_still_no_longer_than_its_owner_allows(
         _ended_well(world, "kvm-2")
 
     monkeypatch.setattr(HypervisorClient, "migrate", recorded)
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_downtime_ms=asked),))
-    assert told == [given]
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_downtime_ms=asked),))
+    assert given_ms == [given]
 
 
 @pytest.mark.parametrize("phase", ["precopy", "paused", "sent", "last"])
@@ -78,7 +78,7 @@ def test_transfer_that_fails_in_any_phase_leaves_the_guest_running_once(phase: s
         (host,) = world.running("vm-1")
         _ended_well(world, host)
 
-    tell(story)
+    play(story)
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_daemon_of_either_side_may_be_killed_during_a_move(side: str, seconds: f
         (host,) = world.running("vm-1")
         _ended_well(world, host)
 
-    tell(story)
+    play(story)
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.5, 3.0])
@@ -107,7 +107,7 @@ def test_target_that_dies_during_the_transfer_leaves_the_guest_at_its_source(sec
         await at(world, 90)
         _ended_well(world, "kvm-1")
 
-    tell(story)
+    play(story)
 
 
 @pytest.mark.parametrize("phase", ["target-ready", "transferring"])
@@ -126,7 +126,7 @@ def test_target_of_a_vm_whose_source_dies_leaves_it_to_recovery_and_keeps_nothin
         assert (move.phase, where and where.hypervisor) == (phase, "kvm-2"), "which says where room is kept for it"
         assert "running" not in narrated(world, "vm-1", "domain")[-1]
 
-    tell(story)
+    play(story)
 
 
 def test_target_that_is_silent_gives_the_vm_back_to_its_source() -> None:
@@ -141,7 +141,7 @@ def test_target_that_is_silent_gives_the_vm_back_to_its_source() -> None:
         assert move is not None
         assert (move.phase, move.reason) == ("aborted", "target-lost")
 
-    tell(story)
+    play(story)
 
 
 def _domains(world: World, host: str) -> list[str]:
@@ -165,7 +165,7 @@ def test_guest_that_was_handed_over_to_a_target_that_died_starts_anew_at_its_sou
         _ended_well(world, "kvm-1")
         assert "running as run" in _domains(world, "kvm-1")[-1]
 
-    tell(story)
+    play(story)
 
 
 def test_guest_that_its_target_never_ran_runs_on_at_its_source() -> None:
@@ -176,7 +176,7 @@ def test_guest_that_its_target_never_ran_runs_on_at_its_source() -> None:
         _ended_well(world, "kvm-1")
         assert _domains(world, "kvm-1")[-1].endswith("resumed")
 
-    tell(story)
+    play(story)
 
 
 def test_guest_that_arrives_while_its_target_gives_up_runs_once_and_never_from_the_past() -> None:
@@ -189,7 +189,7 @@ def test_guest_that_arrives_while_its_target_gives_up_runs_once_and_never_from_t
         _ended_well(world, host)
 
     for limit in ("3500ms", "4s", "4200ms", "4400ms", "4800ms", "5s"):
-        tell(story, node={"moveLimit": limit})
+        play(story, node={"moveLimit": limit})
 
 
 def test_source_does_not_run_on_after_its_target_ran_the_guest_and_was_emptied() -> None:
@@ -206,7 +206,7 @@ def test_source_does_not_run_on_after_its_target_ran_the_guest_and_was_emptied()
         _ended_well(world, host)
         assert not any(text.endswith("resumed") for text in _domains(world, "kvm-1"))
 
-    tell(story)
+    play(story)
 
 
 def test_cold_move_goes_on_although_its_source_dies_between_the_release_and_saying_so() -> None:
@@ -221,10 +221,10 @@ def test_cold_move_goes_on_although_its_source_dies_between_the_release_and_sayi
         assert not world.hosts["kvm-1"].lives
         _ended_well(world, "kvm-2")
 
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
-def test_target_that_a_label_does_not_tell_of_a_cold_move_hears_of_it_from_the_source() -> None:
+def test_target_that_a_label_does_not_show_a_cold_move_hears_of_it_from_the_source() -> None:
     async def story(world: World) -> None:
         await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
         for _ in range(200):
@@ -239,7 +239,7 @@ def test_target_that_a_label_does_not_tell_of_a_cold_move_hears_of_it_from_the_s
         await at(world, 80)
         _ended_well(world, "kvm-2")
 
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
 def test_guest_that_was_handed_over_starts_anew_when_it_is_killed_at_its_source_and_its_target_never_ran_it() -> None:
@@ -252,7 +252,7 @@ def test_guest_that_was_handed_over_starts_anew_when_it_is_killed_at_its_source_
         (host,) = world.running("vm-1")
         _ended_well(world, host)
 
-    tell(story)
+    play(story)
 
 
 def test_guest_that_stands_still_is_not_said_to_run_when_the_entry_of_a_dead_host_could_go() -> None:
@@ -276,7 +276,7 @@ def test_guest_that_stands_still_is_not_said_to_run_when_the_entry_of_a_dead_hos
         await at(world, 90)
         assert holders(world) == [("kvm-1", 1, "running")]
 
-    tell(story)
+    play(story)
 
 
 def test_every_phase_of_a_move_under_way_has_a_step_on_both_sides() -> None:

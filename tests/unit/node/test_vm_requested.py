@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.support.field_writers import WriterStore
 from tests.support.loops import run
-from tests.support.node_worlds import at, faults, tell, vm_of
+from tests.support.node_worlds import at, faults, play, vm_of
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Refused, Usage
@@ -42,7 +42,7 @@ def store_of(*objects: VirtualMachine | Hypervisor) -> WriterStore:
 def test_a_request_is_written_under_a_new_id_each_time() -> None:
     async def scene() -> None:
         store = store_of(FAILED, H1)
-        told = await request_vm(store, LoopClock(), IDS, "a", "start")
+        answer = await request_vm(store, LoopClock(), IDS, "a", "start")
         first = (await store.get(VirtualMachine, "a")).spec.request
         await request_vm(store, LoopClock(), IDS, "a", "start")
         second = (await store.get(VirtualMachine, "a")).spec.request
@@ -50,8 +50,8 @@ def test_a_request_is_written_under_a_new_id_each_time() -> None:
         assert second is not None
         assert (first.verb, second.verb) == ("start", "start")
         assert first.id != second.id
-        assert first.id in told
-        assert "h1 answers" in told
+        assert first.id in answer
+        assert "h1 answers" in answer
 
     run(scene())
 
@@ -108,7 +108,7 @@ def test_vm_is_disabled_though_its_daemon_is_killed_after_it_was_stopped_for_tha
         await at(world, 200)
         assert (vm_of(world).status.phase, vm_of(world).status.reason) == ("disable", ""), faults(world)
 
-    tell(story)
+    play(story)
 
 
 # Who asks to have a VM stopped while it moves is obeyed, wherever it arrives.
@@ -129,4 +129,4 @@ def test_vm_that_is_stopped_while_it_moves_live_does_not_run_on(verb: str) -> No
         assert vm.status.answered == Answer(id="asked", code="accepted")
         assert (world.running("vm-1"), vm.status.phase) == ((), verb)
 
-    tell(story)
+    play(story)

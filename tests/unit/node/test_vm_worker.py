@@ -10,8 +10,8 @@ from tests.support.node_worlds import (
     holders,
     host_of,
     narrated,
+    play,
     set_status,
-    tell,
     vm_of,
 )
 
@@ -29,10 +29,10 @@ def test_domain_is_created_only_after_the_store_acknowledged_the_hold() -> None:
         assert host_of(world).status.num_instances == 1
         assert [one.id for one in host_of(world).status.instances] == ["vm-1"]
 
-    tell(story)
+    play(story)
 
 
-def test_vm_is_not_held_while_another_holder_is_not_mute() -> None:
+def test_vm_is_not_held_while_another_holder_is_not_fenced() -> None:
     async def story(world: World) -> None:
         await world.do("request", {"vm": "vm-1", "verb": "stop"})
         await at(world, 5)
@@ -43,7 +43,7 @@ def test_vm_is_not_held_while_another_holder_is_not_mute() -> None:
         assert world.running("vm-1") == ()
         assert vm_of(world).status.holders == (stranger,)
 
-    tell(story)
+    play(story)
 
 
 def test_vm_that_crashes_is_started_again_after_a_wait_that_grows() -> None:
@@ -59,7 +59,7 @@ def test_vm_that_crashes_is_started_again_after_a_wait_that_grows() -> None:
         assert holders(world) == [("kvm-1", 1, "running")]
         assert vm_of(world).status.reason == ""
 
-    tell(story)
+    play(story)
 
 
 def test_stopped_vm_is_held_by_nobody_and_starts_again_when_asked() -> None:
@@ -72,7 +72,7 @@ def test_stopped_vm_is_held_by_nobody_and_starts_again_when_asked() -> None:
         await at(world, 12)
         assert holders(world) == [("kvm-1", 1, "running")]
 
-    tell(story)
+    play(story)
 
 
 def test_guest_that_ignores_a_shutdown_is_stopped_hard_after_the_limit() -> None:
@@ -84,7 +84,7 @@ def test_guest_that_ignores_a_shutdown_is_stopped_hard_after_the_limit() -> None
         await at(world, 30)
         assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "stop")
 
-    tell(story, node={"shutdownLimit": "20s"})
+    play(story, node={"shutdownLimit": "20s"})
 
 
 def test_start_during_a_shutdown_lets_the_guest_run_on() -> None:
@@ -98,7 +98,7 @@ def test_start_during_a_shutdown_lets_the_guest_run_on() -> None:
         assert vm_of(world).status.phase == "start"
         assert "destroyed" not in " ".join(narrated(world, "vm-1", "domain"))
 
-    tell(story, node={"shutdownLimit": "20s"})
+    play(story, node={"shutdownLimit": "20s"})
 
 
 def test_restart_ends_the_run_and_begins_another_one() -> None:
@@ -109,7 +109,7 @@ def test_restart_ends_the_run_and_begins_another_one() -> None:
         assert holders(world) == [("kvm-1", 1, "running")]
         assert vm_of(world).status.holders[0].run_id != before
 
-    tell(story)
+    play(story)
 
 
 def test_disabled_vm_is_shut_down_first_and_stays_so() -> None:
@@ -118,7 +118,7 @@ def test_disabled_vm_is_shut_down_first_and_stays_so() -> None:
         await at(world, 40)
         assert (world.running("vm-1"), vm_of(world).status.phase, holders(world)) == ((), "disable", [])
 
-    tell(story)
+    play(story)
 
 
 def test_host_that_cannot_start_what_a_fence_brought_to_it_rejects_it_with_the_reason() -> None:
@@ -138,11 +138,11 @@ def test_host_that_cannot_start_what_a_fence_brought_to_it_rejects_it_with_the_r
         assert "no such CPU" in rejection.message
         assert holders(world) == []
 
-    tell(story)
+    play(story)
 
 
 def test_vm_whose_recovery_is_over_is_tried_again_by_its_host_though_another_fence_had_brought_it() -> None:
-    """Nobody heeds a rejection any more: the later recovery ended when the VM was seen running where it was."""
+    """Nobody acts on a rejection any more: the later recovery ended when the VM was seen running where it was."""
 
     async def story(world: World) -> None:
         await world.do("request", {"vm": "vm-1", "verb": "stop"})
@@ -155,7 +155,7 @@ def test_vm_whose_recovery_is_over_is_tried_again_by_its_host_though_another_fen
         assert vm_of(world).status.rejection is None
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story)
+    play(story)
 
 
 def test_vm_that_does_not_start_waits_for_an_operator_after_some_tries() -> None:
@@ -169,7 +169,7 @@ def test_vm_that_does_not_start_waits_for_an_operator_after_some_tries() -> None
         assert "no such CPU" in vm_of(world).status.message
         assert holders(world) == []
 
-    tell(story)
+    play(story)
 
 
 def test_vm_whose_disks_cannot_be_looked_at_says_so_and_starts_once_they_can() -> None:
@@ -186,7 +186,7 @@ def test_vm_whose_disks_cannot_be_looked_at_says_so_and_starts_once_they_can() -
         assert (vm_of(world).status.phase, vm_of(world).status.reason) == ("start", "")
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story)
+    play(story)
 
 
 def test_vm_whose_disk_is_locked_by_somebody_else_does_not_start() -> None:
@@ -201,7 +201,7 @@ def test_vm_whose_disk_is_locked_by_somebody_else_does_not_start() -> None:
         assert "lock-7" in vm_of(world).status.message
         assert (world.running("vm-1"), holders(world)) == ((), [])
 
-    tell(story)
+    play(story)
 
 
 def test_domain_that_belongs_elsewhere_is_destroyed_and_its_entry_released() -> None:
@@ -213,7 +213,7 @@ def test_domain_that_belongs_elsewhere_is_destroyed_and_its_entry_released() -> 
         assert world.running("vm-1") == ("kvm-2",)
         assert holders(world) == [("kvm-2", 1, "running")]
 
-    tell(story)
+    play(story)
 
 
 def test_many_vms_are_started_together() -> None:
@@ -224,7 +224,7 @@ def test_many_vms_are_started_together() -> None:
         assert host_of(world).status.num_instances == 20
         assert not faults(world)
 
-    tell(story, vms=vms)
+    play(story, vms=vms)
 
 
 def _with_labels(vm: VirtualMachine, labels: dict[str, str]) -> VirtualMachine:
@@ -245,4 +245,4 @@ def test_start_that_fails_after_its_hold_is_not_tried_again_at_once() -> None:
         holds = [one for one in list(world.history.events)[before:] if (one.kind, one.subject) == ("hold", "vm-1")]
         assert 1 <= len(holds) <= 12
 
-    tell(story)
+    play(story)

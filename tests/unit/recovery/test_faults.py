@@ -50,7 +50,7 @@ def codes(vms: list[VirtualMachine], hosts: list[Hypervisor]) -> list[str]:
     return [one.code for one in active_faults(vms, hosts)]
 
 
-def test_vm_that_its_host_gave_up_is_told_with_the_reason() -> None:
+def test_vm_that_its_host_gave_up_is_reported_with_the_reason() -> None:
     (one,) = active_faults([vm("a", "h1", 1), vm("b", "h1", 1, phase="fail", reason="its disk is locked")], [])
     assert (one.code, one.subject.name) == (FaultCode.VM_FAILED, "b")
     assert "its disk is locked" in one.message.text
@@ -75,7 +75,7 @@ def test_hosts_that_are_dead_or_not_ours_do_not_count() -> None:
     assert codes([], hosts) == []
 
 
-def test_controller_that_fails_its_rehearsals_is_told_while_its_host_lives() -> None:
+def test_controller_that_fails_its_rehearsals_is_reported_while_its_host_lives() -> None:
     one = host("h1", 64, 0, fencing={"driver": "simulated"})
     for said, lost, wanted in (("ok", "", []), ("", "", []), ("no answer", "", ["h1"]), ("no answer", "f", [])):
         status = _replace(one.status, rehearsed=said, lost=lost)

@@ -41,7 +41,7 @@ def test_whoever_an_important_vm_starts_after_is_as_important() -> None:
     ]
 
 
-def test_without_such_wishes_the_order_is_that_of_restart() -> None:
+def test_without_such_requests_the_order_is_that_of_restart() -> None:
     assert names(vm("a"), vm("b", memory=8), vm("c", priority=1)) == ["c", "b", "a"]
 
 
@@ -50,11 +50,11 @@ def test_those_that_are_not_to_be_recovered_do_not_matter() -> None:
 
 
 NAMES = tuple("abcdefgh")
-WISHES = st.dictionaries(st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), max_size=4, unique=True))
+START_AFTER = st.dictionaries(st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), max_size=4, unique=True))
 PRIORITIES = st.dictionaries(st.sampled_from(NAMES), st.integers(-3, 3))
 
 
-@given(after=WISHES, priorities=PRIORITIES)
+@given(after=START_AFTER, priorities=PRIORITIES)
 @settings(max_examples=300, deadline=None)
 def test_everybody_comes_once_and_after_those_that_it_starts_after_unless_they_form_a_circle(
     after: dict[str, list[str]], priorities: dict[str, int]

@@ -156,7 +156,7 @@ def test_slot_of_somebody_else_is_not_taken() -> None:
     assert "taken by b" in action.message.text
 
 
-def test_vm_is_not_touched_while_a_holder_is_not_mute() -> None:
+def test_vm_is_not_touched_while_a_holder_is_not_fenced() -> None:
     holders = (HolderState(host="dead", fenced=True), HolderState(host="h1", fenced=False))
     action = only(plan([vm("a", holders=holders)], [slot("s1", "h2", "a")], live("h1", "h2")))
     assert action.kind is ActionKind.WAIT
@@ -178,14 +178,14 @@ def test_vm_of_a_host_that_no_coordinator_attends_to_is_held_although_it_was_las
         assert "start the daemon of a coordinator" in action.message.remedy
 
 
-def test_move_whose_sides_are_all_mute_is_recovered() -> None:
+def test_move_whose_sides_are_all_fenced_is_recovered() -> None:
     holders = (HolderState(host="dead", fenced=True), HolderState(host="dead2", fenced=True))
     hosts = (HostState(name="dead2", health=HostHealth.DEAD), *live("h1"))
     action = only(plan([vm("a", holders=holders, assigned="dead2")], [slot("s1", "h1", "a")], hosts))
     assert action.kind is ActionKind.SLOT
 
 
-def test_vm_that_nobody_wants_loses_its_mute_holders_and_nothing_else() -> None:
+def test_vm_that_nobody_wants_loses_its_fenced_holders_and_nothing_else() -> None:
     action = only(plan([vm("a", wanted=False)], [slot("s1", "h1", "a")], live("h1")))
     assert action.kind is ActionKind.DROP
 
@@ -271,7 +271,7 @@ def test_recovery_is_over_only_when_the_vm_is_seen_running() -> None:
     )
 
 
-def test_claim_is_taken_back_only_when_the_vm_leads_elsewhere() -> None:
+def test_claim_is_withdrawn_only_when_the_vm_leads_elsewhere() -> None:
     claimed = slot("s1", "h1", "a", consumer=Consumer(vm="a", fence="f"))
     elsewhere = vm("a", host="h2", holders=(), unfinished=True, slot="s2", fence="f")
     other = slot("s2", "h2", "a", consumer=Consumer(vm="a", fence="f"))

@@ -71,7 +71,7 @@ def test_rejected_vm_takes_its_next_slot_and_gives_the_first_back() -> None:
     play(story)
 
 
-def test_slot_on_a_host_in_maintenance_is_passed_over_and_the_reason_is_told() -> None:
+def test_slot_on_a_host_in_maintenance_is_passed_over_and_the_reason_is_recorded() -> None:
     async def story(cloud: RecoveryCloud) -> None:
         await cloud.hosts("h1", "h3", "h4", cpu=1_000)
         await cloud.hosts("h2", maintenance="manual")

@@ -55,7 +55,7 @@ async def held(cloud: RecoveryCloud) -> None:
     assert (await cloud.recovery("b")).phase == "held"
 
 
-def test_vm_that_is_held_and_then_deleted_is_not_told_to_be_held_any_more() -> None:
+def test_vm_that_is_held_and_then_deleted_is_not_reported_as_held_any_more() -> None:
     async def story(cloud: RecoveryCloud, lead: Callable[[], Any]) -> None:
         lead()
         await held(cloud)
@@ -67,7 +67,7 @@ def test_vm_that_is_held_and_then_deleted_is_not_told_to_be_held_any_more() -> N
     play(story)
 
 
-def test_vm_that_is_held_since_maintenance_is_told_to_be_held_once_that_is_over() -> None:
+def test_vm_that_is_held_since_maintenance_is_reported_as_held_once_that_is_over() -> None:
     async def story(cloud: RecoveryCloud, lead: Callable[[], Any]) -> None:
         await cloud.cluster(maintenance=True, confirmed_incarnation=cloud.memory.incarnation)
         lead()
@@ -83,7 +83,7 @@ def test_vm_that_is_held_since_maintenance_is_told_to_be_held_once_that_is_over(
     play(story)
 
 
-def test_that_the_store_was_restored_is_told_no_more_though_another_leads_when_the_last_host_has_joined() -> None:
+def test_that_the_store_was_restored_is_reported_no_more_though_another_leads_when_the_last_host_has_joined() -> None:
     async def story(cloud: RecoveryCloud, lead: Callable[[], Any]) -> None:
         first = lead()
         await cloud.cluster()

@@ -131,29 +131,29 @@ async def _judge(storm: Storm, seed: int) -> None:
     slots = {one.name: one for one in (await cloud.memory.list(Reservation, limit=5000)).items}
     for name, vm in vms.items():
         where, record = vm.status.assigned, vm.status.recovery
-        told = (seed, name, msgspec.to_builtins(vm.status))
-        assert where is not None, told
+        facts = (seed, name, msgspec.to_builtins(vm.status))
+        assert where is not None, facts
         if not wanted(vm):
-            assert all(one.hypervisor in cloud.alive for one in vm.status.holders), told
+            assert all(one.hypervisor in cloud.alive for one in vm.status.holders), facts
             continue
         if cloud.running[name]:
-            assert cloud.running[name] == {where.hypervisor}, told
-            assert vm.metadata.labels["outlive.dev/host"] == where.hypervisor, told
-            assert record is None or record.phase in ("recovered", "dropped"), told
+            assert cloud.running[name] == {where.hypervisor}, facts
+            assert vm.metadata.labels["outlive.dev/host"] == where.hypervisor, facts
+            assert record is None or record.phase in ("recovered", "dropped"), facts
             continue
-        assert record is not None, told
-        assert record.phase == "held", told
-        assert record.reason, told
-        assert record.remedy, told
+        assert record is not None, facts
+        assert record.phase == "held", facts
+        assert record.reason, facts
+        assert record.remedy, facts
     for slot in slots.values():
         consumer = slot.status.consumer
         if consumer is not None:
             vm = vms.get(consumer.vm)
-            told = (seed, slot.name, consumer, msgspec.to_builtins(vm.status) if vm else None)
-            assert vm is not None, told
-            assert vm.status.assigned is not None, told
+            facts = (seed, slot.name, consumer, msgspec.to_builtins(vm.status) if vm else None)
+            assert vm is not None, facts
+            assert vm.status.assigned is not None, facts
             kept = vm.status.assigned.slot is not None and vm.status.assigned.slot.name == slot.name
-            assert kept or not cloud.running[consumer.vm], told
+            assert kept or not cloud.running[consumer.vm], facts
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The chain is told from what is stored, in order, and says what is left to be done."""
+"""The chain is made from what is stored, in order, and says what is left to be done."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def recovery(**changes: object) -> Recovery:
     return msgspec.structs.replace(whole, **changes)
 
 
-def told(
+def explained(
     name: str,
     story: Recovery | None,
     *,
@@ -97,7 +97,7 @@ def told(
 
 
 def test_the_chain_goes_from_the_last_renewal_to_the_running_vm() -> None:
-    answer = told("vm-1", recovery())
+    answer = explained("vm-1", recovery())
     texts = [link.text for link in answer.chain]
     assert texts[0] == "the last renewal of h1 that h2 saw is number 41 of epoch 3, version 77"
     assert "7.2 s (limit 7 s)" in texts[1]
@@ -110,19 +110,19 @@ def test_the_chain_goes_from_the_last_renewal_to_the_running_vm() -> None:
 
 def test_the_chain_says_who_else_saw_the_silence_and_why_there_were_fewer_looks() -> None:
     view = msgspec.structs.replace(VIEW, observers="h4 on switch s2 saw nothing either", looks="looked at once")
-    answer = told("vm-1", recovery(), view=view)
+    answer = explained("vm-1", recovery(), view=view)
     assert [link.text for link in answer.chain][2:4] == [view.observers, view.looks]
     assert "; h4 on switch s2 saw nothing either; looked at once" in bytes(answer.decisions[0].output).decode()
 
 
 def test_every_decision_of_the_chain_can_be_repeated() -> None:
-    (decision,) = told("vm-1", recovery()).decisions
+    (decision,) = explained("vm-1", recovery()).decisions
     again = decision_table().decide(decision.decision, bytes(decision.input))
     assert json.loads(again) == json.loads(bytes(decision.output))
 
 
 def test_a_vm_that_is_held_says_why_and_what_helps() -> None:
-    answer = told(
+    answer = explained(
         "vm-1", recovery(phase=RecoveryPhase.HELD, reason="no-room", message="nobody has room", remedy="add a host")
     )
     assert not answer.settled
@@ -131,14 +131,16 @@ def test_a_vm_that_is_held_says_why_and_what_helps() -> None:
 
 
 def test_a_vm_that_never_lost_its_host_has_a_short_story() -> None:
-    answer = told("vm-1", None)
+    answer = explained("vm-1", None)
     assert answer.settled
     assert "never recovered" in answer.summary
 
 
 def test_a_vm_in_a_slot_to_which_others_had_a_claim_says_so_though_the_slot_lists_it() -> None:
-    assert "in slot slot-1, to which other VMs had a claim as well" in told("vm-1", recovery(contested=True)).summary
-    assert "in its promised slot slot-1" in told("vm-1", recovery()).summary
+    assert (
+        "in slot slot-1, to which other VMs had a claim as well" in explained("vm-1", recovery(contested=True)).summary
+    )
+    assert "in its promised slot slot-1" in explained("vm-1", recovery()).summary
 
 
 def waiting(**how: Any) -> StartOrder:
@@ -147,32 +149,34 @@ def waiting(**how: Any) -> StartOrder:
 
 
 def test_a_vm_that_waits_for_others_says_for_whom_and_how_to_start_it_now() -> None:
-    answer = told("vm-1", recovery(phase=RecoveryPhase.ASSIGNED, remedy=""), order=waiting())
+    answer = explained("vm-1", recovery(phase=RecoveryPhase.ASSIGNED, remedy=""), order=waiting())
     assert not answer.settled
     assert answer.summary.endswith("has its place on h3, and waits there for db")
     assert "on h3 it starts after db; it waits for at most 180 s" in [link.text for link in answer.chain]
     assert answer.remedy == "see outlive why db; to start it now, take db out of its spec.startAfter"
-    short = told("vm-1", None, order=waiting())
+    short = explained("vm-1", None, order=waiting())
     assert (short.settled, short.summary) == (False, "vm-1 is assigned to h3, and waits there for db")
 
 
-def test_a_vm_that_started_without_others_says_so_and_what_another_host_said_is_not_told() -> None:
-    texts = [link.text for link in told("vm-1", recovery(), order=waiting(waits_for=(), detail="starts alone")).chain]
+def test_a_vm_that_started_without_others_says_so_and_what_another_host_said_is_left_out() -> None:
+    texts = [
+        link.text for link in explained("vm-1", recovery(), order=waiting(waits_for=(), detail="starts alone")).chain
+    ]
     assert "on h3 it starts alone" in texts
-    answer = told("vm-1", recovery(), order=waiting(hypervisor="h9"))
+    answer = explained("vm-1", recovery(), order=waiting(hypervisor="h9"))
     assert not any("db" in link.text for link in answer.chain)
     assert answer.remedy == ""
 
 
 def test_a_dead_host_says_by_what_proof_and_where_its_vms_are() -> None:
-    answer = told("h1", recovery())
+    answer = explained("h1", recovery())
     assert answer.summary == "h1 was condemned in epoch 3 and is proven dead by power"
     assert any("runs on h3 again" in link.text for link in answer.chain)
     assert answer.settled
 
 
 def test_a_host_without_a_proof_says_what_an_operator_can_do() -> None:
-    answer = told("h1", None, dead_through=0)
+    answer = explained("h1", None, dead_through=0)
     assert not answer.settled
     assert answer.remedy.endswith("outlive fence h1 --confirm-off --reason …")
 
@@ -196,16 +200,16 @@ def test_a_host_that_somebody_asks_to_have_fenced_says_who_and_how_to_have_it_ba
 
 def test_an_unknown_name_is_no_traceback() -> None:
     with pytest.raises(NotFound, match="no VM and no host"):
-        told("nobody", None)
+        explained("nobody", None)
 
 
 def test_the_answer_is_json_and_a_page_for_people() -> None:
-    answer = told("vm-1", recovery())
+    answer = explained("vm-1", recovery())
     assert json.loads(encode(answer))["decisions"][0]["decision"] == "safety.condemn"
     assert why_lines(answer, wide=True)[0] == f"{answer.summary}."
 
 
-def test_of_a_host_that_nobody_watches_that_is_told() -> None:
+def test_of_a_host_that_nobody_watches_that_is_said() -> None:
     store = MemoryStore(LoopClock(), SeededIds(Random(1)))
     store.load([Hypervisor(metadata=ObjectMeta(name="h1"))])
 

@@ -1,4 +1,4 @@
-"""People are told of a host that gets slow: by what, what becomes of its VMs, and what helps."""
+"""People learn of a host that gets slow: by what, what becomes of its VMs, and what helps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def asked(degrading: Degrading | None) -> Why:
     return run(answer())
 
 
-def test_why_tells_of_a_host_that_gets_slow() -> None:
+def test_why_says_it_of_a_host_that_gets_slow() -> None:
     found = asked(SLOW)
     assert found.chain[-1].text == (
         "h1 degrades: the store answers it slowly and its disks make everything wait; its VMs stay, because no other "
@@ -42,7 +42,7 @@ def test_every_reason_to_stay_has_words_of_its_own(answer: Answer) -> None:
     assert said not in ("", "its VMs stay")
 
 
-def test_nobody_is_told_to_empty_a_host_whose_trouble_is_everybodys() -> None:
+def test_nobody_is_asked_to_empty_a_host_whose_trouble_is_everybodys() -> None:
     shared = Degrading(since=SLOW.since, causes=("store",), leaving="stays", why="common_cause")
     assert "drain" not in remedy("h1", shared, together=4)
     assert "4 hosts" in remedy("h1", shared, together=4)

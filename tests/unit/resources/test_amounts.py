@@ -54,6 +54,6 @@ def test_a_shared_instance_is_not_mistaken_for_another_value() -> None:
 
 @pytest.mark.parametrize("raw", [None, [], "cpu=1", {"cpu": []}, {"cpu": ""}, {1: "1"}, {"memory": "1GiB"}])
 def test_what_is_no_map_of_quantities_is_refused(raw: object) -> None:
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as refused:
         Amounts.parse(raw)
-    assert told.value.remedy
+    assert refused.value.remedy

@@ -21,7 +21,7 @@ def facts(items: list[Resource]) -> bytes:
 
 
 def literal(value: Any) -> Any:
-    """What is left of plain values without times and the uids of references, told one by one."""
+    """What is left of plain values without times and the uids of references, written out one by one."""
     if isinstance(value, dict):
         reference = "kind" in value and "name" in value
         return {

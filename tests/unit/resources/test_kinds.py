@@ -132,9 +132,9 @@ def test_fields_that_only_kubernetes_knows_are_dropped_from_metadata() -> None:
     ],
 )
 def test_what_is_wrong_is_named(kind: type[Resource], document: dict[str, Any], place: str) -> None:
-    with pytest.raises(Invalid) as told:
+    with pytest.raises(Invalid) as refused:
         decode(kind, json.dumps(document))
-    assert place in str(told.value)
+    assert place in str(refused.value)
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b"\xff", b'{"spec":1}', "{}".encode("utf-16")])
@@ -149,9 +149,9 @@ def test_what_is_no_document_is_refused(raw: bytes) -> None:
      {"apiVersion": "outlive.dev/v1alpha1", "kind": "Nonsense"}, {"apiVersion": "outlive.dev/v1alpha1", "kind": 3}],
 )  # fmt: skip
 def test_a_document_of_no_kind_is_refused_with_a_remedy(document: object) -> None:
-    with pytest.raises(Invalid) as told:
+    with pytest.raises(Invalid) as refused:
         decode_document(document, KINDS)
-    assert told.value.remedy
+    assert refused.value.remedy
 
 
 def test_what_has_no_wire_form_is_a_programming_error() -> None:
@@ -236,9 +236,9 @@ def test_dns_names_are_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "A", "a_b", "-a", "a-", ".a", "a.", "a..b", "a.-b", "a\n", "ä", "a" * 254])
 def test_other_words_are_no_names(name: str) -> None:
-    with pytest.raises(Invalid) as told:
+    with pytest.raises(Invalid) as refused:
         check_name(name)
-    assert told.value.remedy
+    assert refused.value.remedy
 
 
 def test_annotations_have_a_limit_together() -> None:

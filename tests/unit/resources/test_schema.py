@@ -121,7 +121,7 @@ def test_a_column_that_leads_nowhere_is_found() -> None:
         column_type(kind_schema(KINDS["VirtualMachine"]), ".status.nowhere")
 
 
-def test_what_stands_below_a_field_describes_it() -> None:
+def test_what_is_written_below_a_field_describes_it() -> None:
     assert field_docs(KINDS["Election"].__annotations__ and type(FULL[3].record))["term"].startswith("Rises")  # type: ignore[attr-defined]
     schema = kind_schema(KINDS["Coverage"])
     assert "count" in schema["properties"]["status"]["properties"]["slots"]["description"]

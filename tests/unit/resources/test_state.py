@@ -72,8 +72,8 @@ def test_the_digest_ignores_the_uid_of_a_reference_but_not_its_name() -> None:
 
 
 def test_what_is_derived_does_not_count_in_the_digest() -> None:
-    told = Coverage(metadata=ObjectMeta(name="v"), status=CoverageStatus(required=1, covered=True))
-    assert state_digest([host("a"), told]) == state_digest([host("a")])
+    derived = Coverage(metadata=ObjectMeta(name="v"), status=CoverageStatus(required=1, covered=True))
+    assert state_digest([host("a"), derived]) == state_digest([host("a")])
 
 
 @pytest.mark.parametrize(
