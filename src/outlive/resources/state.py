@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final, Literal, TypeAlias, Union
+from typing import Any, Final, Literal, TypeAlias, Union
 
 import msgspec
 
@@ -91,14 +91,20 @@ def encode_state(state: State) -> bytes:
 def decode_state(raw: bytes, place: str = "state file") -> State:
     """The state of a file; ``BadInput`` names the line or the object that is wrong."""
     with collector_paused():
-        try:
-            whole: _Whole = decode_as(_Whole, raw)
-        except (Invalid, RecursionError):
+        whole: _Whole | None = _at_once(raw, _Whole)
+        if whole is None:
             return _decode_part_by_part(raw, place)
-        objects = whole.objects
-        if not _readable(whole) or len(set(map(_order, objects))) < len(objects):
-            return _decode_part_by_part(raw, place)
-        return State(taken_at=whole.taken_at, objects=objects, version=whole.version)
+        return State(taken_at=whole.taken_at, objects=whole.objects, version=whole.version)
+
+
+def _at_once(raw: bytes, kind: Any) -> Any:
+    """The file as that type; ``None`` where anything is wrong with it."""
+    try:
+        whole = decode_as(kind, raw)
+    except (Invalid, RecursionError):
+        return None
+    names = {(type(item), item.metadata.name) for item in whole.objects}
+    return whole if _readable(whole) and len(names) == len(whole.objects) else None
 
 
 def _readable(wire: _Head) -> bool:
@@ -149,12 +155,8 @@ def read_facts(raw: bytes, place: str = "state file") -> tuple[Facts, ...]:
     ``BadInput`` names the line or the object that is wrong.
     """
     with collector_paused():
-        try:
-            whole: _WholeFacts = decode_as(_WholeFacts, raw)
-        except (Invalid, RecursionError):
-            return facts_of(decode_state(raw, place).objects, DIGESTED)
-        names = {(type(item), item.metadata.name) for item in whole.objects}
-        if not _readable(whole) or len(names) < len(whole.objects):
+        whole: _WholeFacts | None = _at_once(raw, _WholeFacts)
+        if whole is None:
             return facts_of(decode_state(raw, place).objects, DIGESTED)
         return tuple(item for item in whole.objects if type(item) not in _NOT_DIGESTED_FACTS)
 

@@ -307,7 +307,7 @@ async def _enter(side: Side) -> float | None:
     if entry is None or entry.refused:
         return LOOK_S
     created = await create(node, entry, side.memory, incoming=True)
-    if not created.passed:
+    if created is None:
         return LOOK_S
     if created.domain is None:
         await release(node, name)

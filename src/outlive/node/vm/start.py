@@ -135,20 +135,21 @@ async def add_entry(
 class Created:
     """What came of it."""
 
-    passed: bool
-    """Whether the run got past the gate; if not, its entry was given back and nothing was created."""
-    domain: Domain | None = None
+    domain: Domain | None
     """The domain of the run, as a look afterwards showed it; ``None``: there is none."""
-    problem: str = ""
+    problem: str
     """What the hypervisor said, where it was no plain yes."""
 
 
-async def create(node: VmContext, entry: Entry, memory: VmMemory, *, incoming: bool = False) -> Created:
-    """Go past the gate with this run, create its domain and look; ``incoming``: it listens for another host's guest."""
+async def create(node: VmContext, entry: Entry, memory: VmMemory, *, incoming: bool = False) -> Created | None:
+    """Go past the gate with this run, create its domain and look; ``incoming``: it listens for another host's guest.
+
+    ``None``: it did not get past the gate, its entry was given back, and nothing was created.
+    """
     name, run_id = entry.vm.name, entry.run_id
     epoch = await _pass_gate(node, entry)
     if epoch is None:
-        return Created(passed=False)
+        return None
     problem, limit_s = "", float(node.settings.create_limit)
     node.domains.begin(name, run_id)
     try:
@@ -169,7 +170,7 @@ async def create(node: VmContext, entry: Entry, memory: VmMemory, *, incoming: b
         _log.warning("vm.not_created", vm=name, host=node.host, run_id=run_id, why=problem)
     domain = node.domains.by_vm.get(name)
     ours = domain is not None and domain.run_id == run_id
-    return Created(passed=True, domain=domain if ours else None, problem=problem)
+    return Created(domain if ours else None, problem)
 
 
 async def _pass_gate(node: VmContext, entry: Entry) -> int | None:
@@ -286,7 +287,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
         return await _obstructed(node, entry.vm, why, memory)
     memory.unreadable = 0
     created = await create(node, entry, memory)
-    if not created.passed:
+    if created is None:
         return _not_before(node, memory)
     if created.domain is not None:
         memory.waits = 0
