@@ -17,7 +17,7 @@ import msgspec
 from outlive.base.transitions import Transitions, follow
 from outlive.node.membership.holders import PAUSED
 from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
-from outlive.node.vm.states import order_here
+from outlive.node.vm.states import order_here, rejection_here
 from outlive.recovery.model import Action
 from outlive.resources import (
     Assigned,
@@ -303,12 +303,10 @@ def assigned(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: da
 
 def refusal_of(vm: VirtualMachine, record: Recovery) -> Rejection | None:
     """Why the VM leaves the host that it was sent to before: it refused, or did not start it."""
-    status = vm.status
-    now = status.assigned
+    now, said = vm.status.assigned, rejection_here(vm)
     if record.phase not in (RecoveryPhase.ASSIGNED, RecoveryPhase.HELD) or now is None or record.host != now.hypervisor:
         return None
-    said = status.rejection
-    if said is not None and not said.stays and said.hypervisor == now.hypervisor and said.fence in ("", now.fence):
+    if said is not None and not said.stays:
         return said
     why = reason(VmReason.NOT_STARTED, host=now.hypervisor)
     return Rejection(hypervisor=now.hypervisor, fence=now.fence, reason=why.code, message=render(why).text)

@@ -21,7 +21,7 @@ from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.policy import Profile, profile_of
 from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
-from outlive.node.vm.states import active_move, fence_of, order_here, reach_of, wanted
+from outlive.node.vm.states import active_move, order_here, reach_of, rejection_here, wanted
 from outlive.recovery.model import AffectedVm, HolderState, HostHealth, HostState, RecoveryView, SlotState
 from outlive.recovery.states import is_recovered, refusal_of, unfinished
 from outlive.resources import (
@@ -482,18 +482,16 @@ def _wait_limit_s(vm: VirtualMachine) -> float:
 
 def _refusal(vm: VirtualMachine) -> str:
     """What the host says that the VM is assigned to, if it refuses."""
-    record, said = vm.status.recovery, vm.status.rejection
-    if record is None or said is None:
+    record, said = vm.status.recovery, rejection_here(vm)
+    if record is None or said is None or refusal_of(vm, record) is not said:
         return ""
-    found = refusal_of(vm, record)
-    return (found.message or "it gave no reason") if found is said else ""
+    return said.message or "it gave no reason"
 
 
 def _blocked(vm: VirtualMachine) -> str:
     """What the host that the VM is assigned to says is in every host's way."""
-    said = vm.status.rejection
-    here = said is not None and (said.hypervisor, said.fence) == (vm.host, fence_of(vm))
-    return said.message if said is not None and said.stays and here else ""
+    said = rejection_here(vm)
+    return said.message if said is not None and said.stays else ""
 
 
 def _refuses(host: Hypervisor | None) -> str:

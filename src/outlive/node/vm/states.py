@@ -18,7 +18,7 @@ from outlive.node.membership.holders import Me, is_mine
 from outlive.node.membership.states import Reach
 from outlive.resources import Holder, VirtualMachine
 from outlive.resources.reasons import Message, Reason, VmReason, render
-from outlive.resources.vms import Migration, MigrationPhase, StartOrder, VirtualMachineStatus
+from outlive.resources.vms import Migration, MigrationPhase, Rejection, StartOrder, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 
 _replace = msgspec.structs.replace
@@ -127,6 +127,12 @@ def order_here(vm: VirtualMachine) -> StartOrder | None:
     return order if order is not None and (order.hypervisor, order.fence) == (vm.host, fence_of(vm)) else None
 
 
+def rejection_here(vm: VirtualMachine) -> Rejection | None:
+    """What the host that it is assigned to says of why it does not start it."""
+    said = vm.status.rejection
+    return said if said is not None and (said.hypervisor, said.fence) == (vm.host, fence_of(vm)) else None
+
+
 def active_move(vm: VirtualMachine) -> Migration | None:
     """The move that is under way."""
     move = vm.status.migration
@@ -159,10 +165,8 @@ def brought(vm: VirtualMachine) -> bool:
 
 def rejected_by(vm: VirtualMachine, host: str) -> bool:
     """Whether the host has rejected what it is assigned now, for good, and recovery reads that."""
-    said = vm.status.rejection
-    if said is None or said.stays or said.hypervisor != host or said.fence != fence_of(vm):
-        return False
-    return brought(vm)
+    said = rejection_here(vm)
+    return said is not None and not said.stays and vm.host == host and brought(vm)
 
 
 class Job(enum.StrEnum):
