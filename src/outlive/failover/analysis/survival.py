@@ -163,7 +163,7 @@ class Losses:
         return sum(sign * comb(others - missed.bit_count(), self._more) for missed, sign in signs.items())
 
     def of(self, vm: int) -> Iterator[tuple[int, ...]]:
-        """Each of them, in ascending order of its further units, all units ascending."""
+        """Each of them once, its units ascending."""
         matrix = self._matrix
         own = matrix.own[vm]
         others = ((1 << len(matrix.unit_names)) - 1) & ~(1 << own)
@@ -185,18 +185,15 @@ class Losses:
 
 
 def _spoiling(spoilers: Sequence[int], others: int, number: int) -> Iterator[tuple[int, ...]]:
-    """Every set of so many of the other units that has one of each of these, ascending."""
-    if number == 0:
-        if not spoilers:
-            yield ()
-        return
-    if number == 1:
-        for units in spoilers:
-            others &= units
-    for unit in bits(others):
-        rest = [units for units in spoilers if not units >> unit & 1]
-        for more in _spoiling(rest, others >> (unit + 1) << (unit + 1), number - 1):
-            yield (unit, *more)
+    """Every set of so many of the other units that has one of each of these, once: by its first unit of the first."""
+    if not spoilers:
+        yield from combinations(bits(others), number)
+    elif number:
+        for unit in bits(spoilers[0] & others):
+            others &= ~(1 << unit)
+            rest = [units for units in spoilers[1:] if not units >> unit & 1]
+            for more in _spoiling(rest, others, number - 1):
+                yield (unit, *more)
 
 
 def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResult]]:
