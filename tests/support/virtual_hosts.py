@@ -39,7 +39,7 @@ class Bench:
     """Hosts that are judged, and nobody who runs them."""
 
     names: tuple[str, ...] = ("h1", "h2")
-    told: list[tuple[str, str, str]] = field(default_factory=list)
+    reported: list[tuple[str, str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.history = History()
@@ -67,7 +67,7 @@ class Bench:
         return [one.invariant for one in self.judge.violations]
 
     def _changed(self, host: str, vm: str, how: str) -> None:
-        self.told.append((host, vm, how))
+        self.reported.append((host, vm, how))
         self.judge.domain(host, vm, how)
 
 

@@ -7,7 +7,7 @@ remedy, because a story with a misspelt host would pass without having tested an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,13 +15,12 @@ import msgspec
 
 from outlive.base.errors import BadInput, NotFound
 from outlive.base.wording import count_of
-from outlive.resources import Amounts
 from outlive.resources.documents import Problems, parse_documents
 from outlive.roles.settings import SECTIONS
 from outlive.runtime.units import Duration, decode_unit
 from outlive.runtime.validation import at_text, mistakes
 from outlive.simulation.expectations import AFTER_S, Expectations, read_expectations
-from outlive.simulation.spec import HostsSpec, VmsSpec, WorldSpec, hosts_of, read_as, vms_of
+from outlive.simulation.spec import WorldSpec, hosts_of, read_as, vms_of
 from outlive.simulation.states import States
 from outlive.simulation.timeline import Act, read_timeline
 
@@ -130,7 +129,6 @@ def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
     spec = read_as(value, WorldSpec, place, problems, "see docs/operating/simulating.md#cluster")
     if spec is None:
         return None
-    check_sizes(spec, place, problems)
     check_settings(spec.settings, f"{place}: settings", problems)
     names = [host.name for host in hosts_of(spec)]
     if not names:
@@ -182,26 +180,6 @@ def _check_known(names: Iterable[str], known: set[str], noun: str, place: str, p
         if name not in known:
             few = sorted(known) if len(known) <= 12 else [*sorted(known)[:12], "…"]
             problems.add(place, f"there is no {noun} {name!r}", f"there are {', '.join(few) or 'none'}")
-
-
-def check_sizes(spec: WorldSpec, place: str, problems: Problems) -> None:
-    """Every ``cpu`` and ``memory`` is a quantity above 0."""
-    for where, cpu, memory in _sizes(spec):
-        for name, text in (("cpu", cpu), ("memory", memory)):
-            at = f"{place}: {where}: {name}"
-            try:
-                if Amounts.parse({name: text})[name] <= 0:
-                    problems.add(at, f"is {text!r}", "write more than 0")
-            except BadInput as error:
-                problems.add(at, error.message.removeprefix(f"{name}: "), error.remedy)
-
-
-def _sizes(spec: WorldSpec) -> Iterator[tuple[str, str, str]]:
-    for what, given in (("hosts", spec.hosts), ("vms", spec.vms)):
-        if isinstance(given, HostsSpec | VmsSpec):
-            yield what, given.cpu, given.memory
-        else:
-            yield from ((f"{what}: {one.name}", one.cpu, one.memory) for one in given)
 
 
 def check_settings(settings: Mapping[str, Any], place: str, problems: Problems) -> None:

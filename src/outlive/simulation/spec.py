@@ -8,13 +8,14 @@ product, read by the product. What happens to the cluster is said elsewhere: in 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
 from outlive.base.duration import parse_duration
 from outlive.base.errors import BadInput
-from outlive.resources import DegradingPolicy, FencingPolicy
+from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
 from outlive.resources.documents import Problems
 from outlive.runtime.units import decode_unit
 from outlive.runtime.validation import at_text, mistakes
@@ -66,10 +67,30 @@ class FromFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     """What is written in a file."""
 
 
-class _Host(FromFile, frozen=True, kw_only=True):
-    """What one host and many alike have in common."""
+class _Sized(FromFile, frozen=True, kw_only=True):
+    """A host or a VM."""
 
     zone: str = "a"
+    cpu: str = "2"
+    memory: str = "4Gi"
+
+    def __post_init__(self) -> None:
+        for name, text in (("cpu", self.cpu), ("memory", self.memory)):
+            if mistake := _not_a_size(name, text):
+                raise ValueError(mistake)
+
+
+@lru_cache
+def _not_a_size(name: str, text: str) -> str:
+    try:
+        return "" if Amounts.parse({name: text})[name] > 0 else f"{name}: is {text!r}, which is not more than 0"
+    except BadInput as error:
+        return f"{name}: {error.message.removeprefix(f'{name}: ')}"
+
+
+class _Host(_Sized, frozen=True, kw_only=True):
+    """What one host and many alike have in common."""
+
     cpu: str = "32"
     memory: str = "128Gi"
     armed: bool = False
@@ -103,14 +124,11 @@ class HostsSpec(_Host, frozen=True, kw_only=True):
     """So many of the first hosts are coordinators."""
 
 
-class _Vm(FromFile, frozen=True, kw_only=True):
+class _Vm(_Sized, frozen=True, kw_only=True):
     """What one VM and many alike have in common."""
 
-    cpu: str = "2"
-    memory: str = "4Gi"
     project: str = ""
     flavor: str = "std"
-    zone: str = "a"
     protection: str = ""
     recovery_time_objective_s: Seconds | None = None
     """How soon it is to run again after its host dies."""

@@ -151,7 +151,7 @@ class WorldStore(MemoryStore):
                 self._decoded[place] = write.after
         super()._count(batch)
         for write in batch.writes:
-            self._wrote(write, _author.get())
+            self._wrote(write, author_now())
 
     def snapshot(self) -> None:
         """Make a backup."""
@@ -300,8 +300,7 @@ class Way:
         """``Unknown`` where it may have arrived, and its answer cannot."""
         self._process.check()
         incarnation = self._store.incarnation
-        token = _author.set(author)
-        try:
+        with authored(author):
             if not self.sends:
                 await asyncio.sleep(CALL_LIMIT_S)
                 if self._random.random() < HALF:
@@ -310,8 +309,6 @@ class Way:
             if not self.hears:
                 await self._deaf(call)
             answer = await self._through(call)
-        finally:
-            _author.reset(token)
         self._process.check()
         if not (self.sends and self.hears):
             raise Unknown("the answer was lost", remedy="read it again")

@@ -30,7 +30,7 @@ RIGHT = ReservationStatus(
 def found(status: ReservationStatus | None) -> list[str]:
     """What the judge says when the VM is sent to h1 into slot s1, of that status; ``None``: there is no such slot."""
 
-    async def told() -> list[str]:
+    async def reported() -> list[str]:
         bench = Bench()
         bench.boot()
         await bench.store.create(small_vm())
@@ -43,7 +43,7 @@ def found(status: ReservationStatus | None) -> list[str]:
         await bench.store.replace_status(_replace(vm, status=_replace(vm.status, assigned=where)))
         return [one.text for one in bench.judge.violations if one.invariant == "slot"]
 
-    return run(told())
+    return run(reported())
 
 
 def test_vm_that_is_sent_into_the_slot_that_it_has_claimed_is_right() -> None:
@@ -62,5 +62,5 @@ def test_vm_that_is_sent_into_the_slot_that_it_has_claimed_is_right() -> None:
     ],
 )
 def test_vm_that_is_sent_into_any_other_slot_is_found(status: ReservationStatus | None, text: str) -> None:
-    (told,) = found(status)
-    assert text in told
+    (reported,) = found(status)
+    assert text in reported

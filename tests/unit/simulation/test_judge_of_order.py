@@ -1,4 +1,4 @@
-"""The judge of the order of starts finds a start before its turn, and lets pass what is right or is told."""
+"""The judge of the order of starts finds a start before its turn, and lets pass what is right or is reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def runs(bench: Bench, vm: str, host: str, run_id: str = "d1") -> None:
 def found(story: Callable[[Bench], Awaitable[None]]) -> list[str]:
     """What the judge says of the order in this story."""
 
-    async def told() -> list[str]:
+    async def reported() -> list[str]:
         bench = Bench()
         bench.boot()
         vm = small_vm("service")
@@ -46,7 +46,7 @@ def found(story: Callable[[Bench], Awaitable[None]]) -> list[str]:
         await story(bench)
         return [one.text for one in bench.judge.violations if one.invariant == "order"]
 
-    return run(told())
+    return run(reported())
 
 
 def test_start_before_another_was_seen_running_is_found() -> None:

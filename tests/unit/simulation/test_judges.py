@@ -84,13 +84,13 @@ def _domain(bench: Bench, host: str, run_id: str = "r1", epoch: int = 1, vm: Vir
 
 
 def _judged(story: Any) -> list[str]:
-    async def told() -> list[str]:
+    async def reported() -> list[str]:
         bench = Bench()
         bench.boot()
         await story(bench)
         return bench.broken()
 
-    return run(told())
+    return run(reported())
 
 
 def test_two_running_domains_are_two_writers_and_two_presences() -> None:
@@ -198,13 +198,13 @@ def test_entry_of_a_host_that_is_proven_dead_may_go() -> None:
 
 def test_entry_of_a_host_that_is_cut_off_needs_all_of_the_scope() -> None:
     def story(scope: tuple[str, ...]) -> Any:
-        async def told(bench: Bench) -> None:
+        async def reported(bench: Bench) -> None:
             finding = Proof(kind="cut", evidence="read back", epoch=1)
             cut = Cut(through=1, scope=scope, proof=finding)
             bench.store.load([_vm(_holder("h1")), _member("h1", cut=cut)])
             await _write(bench, author("h2", "recovery"), _drop)
 
-        return told
+        return reported
 
     assert _judged(story(("disk:vm-1-root", "port:vm-1-net"))) == []
     assert _judged(story(("disk:vm-1-root",))) == ["S2"]
@@ -233,7 +233,7 @@ def test_recovery_assigns_only_what_every_holder_has_lost() -> None:
 
 def test_dead_through_grows_only_with_a_proof_and_never_shrinks() -> None:
     def story(before: dict[str, Any], after: dict[str, Any]) -> Any:
-        async def told(bench: Bench) -> None:
+        async def reported(bench: Bench) -> None:
             bench.store.load([_member("h1", epoch=3, **before)])
             await _write(
                 bench,
@@ -243,7 +243,7 @@ def test_dead_through_grows_only_with_a_proof_and_never_shrinks() -> None:
                 name="h1",
             )
 
-        return told
+        return reported
 
     assert _judged(story({}, {"dead_through": 1})) == ["S2"]
     assert _judged(story({}, {"dead_through": 3, "proof": DEAD})) == ["S2"]
@@ -473,14 +473,14 @@ def test_vm_that_a_condemned_host_and_a_living_one_list_is_on_the_living_one_tho
 
 
 def test_violation_says_what_happened_before_and_how_to_see_it_again() -> None:
-    async def told() -> str:
+    async def reported() -> str:
         bench = Bench()
         bench.boot()
         _domain(bench, "h1")
         _domain(bench, "h2", "r2")
         return str(bench.judge.violations[0])
 
-    text = run(told())
+    text = run(reported())
     assert "h1 and h2 write its disks" in text
     assert "on h1: running" in text
     assert "outlive simulate --seed 1" in text
@@ -564,7 +564,7 @@ def test_restored_store_is_not_blamed_for_what_a_host_has_not_registered_yet_and
 
 def test_proof_is_not_untrue_because_of_a_vm_that_a_restored_store_does_not_know_or_that_was_deleted() -> None:
     def story(restored: bool = False, deleted: bool = False) -> Any:
-        async def told(bench: Bench) -> None:
+        async def reported(bench: Bench) -> None:
             bench.store.load([_member("h1"), *([_vm()] if deleted else [])])
             bench.judge.truth.restored = restored
             if deleted:
@@ -578,7 +578,7 @@ def test_proof_is_not_untrue_because_of_a_vm_that_a_restored_store_does_not_know
                 name="h1",
             )
 
-        return told
+        return reported
 
     assert _judged(story(restored=True)) == []
     assert _judged(story(deleted=True)) == []

@@ -71,34 +71,34 @@ def test_halted_process_gets_no_answer_until_it_goes_on() -> None:
     async def story() -> list[float]:
         process = Process("daemon")
         store, mine, _ = _store(process, FaultRates(delay=1.0, delay_max_s=0.5))
-        told: list[float] = []
+        reported: list[float] = []
 
         async def main() -> None:
             await mine.create(_election("one"))
-            told.append(asyncio.get_running_loop().time())
+            reported.append(asyncio.get_running_loop().time())
 
         process.start(main, lambda ended: None)
         await asyncio.sleep(0.001)
         process.halt()
         await asyncio.sleep(5.0)
         assert [one.name for one in store.all_of(Election)] == ["one"]
-        assert told == []
+        assert reported == []
         process.go_on()
         await asyncio.sleep(0.1)
-        return told
+        return reported
 
     assert run(story())[0] >= 5.0
 
 
 def test_process_that_fails_is_reported_and_its_tasks_end() -> None:
     async def story() -> list[str]:
-        told: list[str] = []
+        reported: list[str] = []
         process = Process("daemon")
 
         async def forever() -> None:
             while True:
                 await asyncio.sleep(1.0)
-                told.append("still there")
+                reported.append("still there")
 
         async def main() -> None:
             kept = asyncio.create_task(forever())
@@ -106,9 +106,9 @@ def test_process_that_fails_is_reported_and_its_tasks_end() -> None:
             assert not kept.done()
             raise Unavailable("no more")
 
-        process.start(main, lambda ended: told.append(str(ended.error)))
+        process.start(main, lambda ended: reported.append(str(ended.error)))
         await asyncio.sleep(10.0)
-        return told
+        return reported
 
     assert run(story()) == ["still there", "no more"]
 
@@ -161,11 +161,11 @@ def test_clock_of_a_host_has_its_own_rate_and_jumps_only_its_wall_clock() -> Non
 
 def test_work_outside_goes_on_when_nobody_waits() -> None:
     async def story() -> list[str]:
-        told: list[str] = []
+        reported: list[str] = []
 
         async def work() -> None:
             await asyncio.sleep(1.0)
-            told.append("done")
+            reported.append("done")
             raise Unavailable("nobody hears this")
 
         process = Process("daemon")
@@ -177,6 +177,6 @@ def test_work_outside_goes_on_when_nobody_waits() -> None:
         await asyncio.sleep(0.5)
         process.kill()
         await asyncio.sleep(2.0)
-        return told
+        return reported
 
     assert run(story()) == ["done"]

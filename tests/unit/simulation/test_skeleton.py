@@ -109,9 +109,9 @@ def _asked_to_renew(cas_per_s: float | None, **timing: float) -> list[str]:
         await world.build()
         await world.start()
         await world.clock.sleep(5.0)
-        told = [event.text for event in world.history.events if event.kind == "process"]
+        reported = [event.text for event in world.history.events if event.kind == "process"]
         await world.stop()
-        return [text for text in told if "renew" in text]
+        return [text for text in reported if "renew" in text]
 
     return run(story())
 
@@ -119,9 +119,9 @@ def _asked_to_renew(cas_per_s: float | None, **timing: float) -> list[str]:
 @pytest.mark.slow
 def test_daemon_that_is_to_renew_more_often_than_the_store_bears_ends_and_names_the_shortest_interval() -> None:
     assert _asked_to_renew(20.0) == []
-    told = _asked_to_renew(19.9)
-    assert len(set(told)) == 4
-    assert all("cannot renew every 1 s" in text and "1.1 s with 4 hosts" in text for text in told)
+    reported = _asked_to_renew(19.9)
+    assert len(set(reported)) == 4
+    assert all("cannot renew every 1 s" in text and "1.1 s with 4 hosts" in text for text in reported)
 
 
 @pytest.mark.slow

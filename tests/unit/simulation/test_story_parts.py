@@ -1,4 +1,4 @@
-"""Parts of stories as plain data: what is wanted of facts, sentences that are told together, figures at the end."""
+"""Parts of stories as plain data: what is wanted of facts, sentences that are printed together, figures at the end."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_a_fact_is_not_as_wanted(wanted: object, found: object) -> None:
     assert not matches(wanted, found)
 
 
-def told(subject: str, at_s: float, key: str = "runs") -> HistoryEvent:
+def event(subject: str, at_s: float, key: str = "runs") -> HistoryEvent:
     text, many = f"{subject} runs on kvm-1", "{n} VMs run on {where}"
     return HistoryEvent(kind="runs", subject=subject, text=text, key=key, many=many, where="kvm-1", at_s=at_s)
 
 
 def test_equal_sentences_close_together_are_one() -> None:
-    lines = grouped([told("vm-a", 1.0), told("other", 1.1, key=""), told("vm-b", 1.2), told("vm-c", 9.0)])
+    lines = grouped([event("vm-a", 1.0), event("other", 1.1, key=""), event("vm-b", 1.2), event("vm-c", 9.0)])
     assert [one.text for one in lines] == [
         "2 VMs run on kvm-1: vm-a, vm-b",
         "other runs on kvm-1",
@@ -69,7 +69,7 @@ def test_equal_sentences_close_together_are_one() -> None:
 
 
 def test_many_names_are_a_number() -> None:
-    (line,) = grouped([told(f"vm-{number}", 1.0) for number in range(15)])
+    (line,) = grouped([event(f"vm-{number}", 1.0) for number in range(15)])
     assert line.text == "15 VMs run on kvm-1"
 
 
@@ -130,7 +130,7 @@ def test_an_act_waits_or_has_a_time_and_not_both() -> None:
 
 
 def test_names_are_told_in_the_order_in_which_people_count() -> None:
-    (line,) = grouped([told(f"vm-{number}", 1.0) for number in (10, 9, 2)])
+    (line,) = grouped([event(f"vm-{number}", 1.0) for number in (10, 9, 2)])
     assert line.text == "3 VMs run on kvm-1: vm-2, vm-9, vm-10"
 
 
@@ -174,7 +174,7 @@ def test_a_cluster_that_cannot_be_is_refused_with_its_place(cluster: str, words:
 
 
 def test_all_mistakes_of_a_cluster_are_told_at_once() -> None:
-    told = complaints(
+    said = complaints(
         "hosts:\n  - {name: a, armed: maybe}\n  - {cpu: 4}\nvms: {perHost: x}\nlatencyS: soon\ncolour: red\n"
     )
     for words in (
@@ -184,7 +184,7 @@ def test_all_mistakes_of_a_cluster_are_told_at_once() -> None:
         "latencyS: Expected `float`",
         "colour: Object contains unknown field",
     ):
-        assert any(words in one for one in told), words
+        assert any(words in one for one in said), words
 
 
 @pytest.mark.parametrize(
@@ -246,10 +246,10 @@ def test_nobody_is_fenced_who_is_named_as_the_fencer_of_a_host_that_lives() -> N
 def test_a_membership_that_is_made_for_a_lost_one_is_no_host_that_joins() -> None:
     meta = ObjectMeta(name="kvm-4")
     joined = Membership(metadata=meta, record=MemberRecord(machine_id="m", boot_id="b"))
-    (told,) = narrate(None, joined, OUTSIDE)
-    assert told.text == "kvm-4 joins"
-    (told,) = narrate(None, Membership(metadata=meta, record=MemberRecord(machine_id=NOBODYS, boot_id="")), OUTSIDE)
-    assert told.text == "kvm-4 gets a membership again, which is dead until the host takes it"
+    (said,) = narrate(None, joined, OUTSIDE)
+    assert said.text == "kvm-4 joins"
+    (said,) = narrate(None, Membership(metadata=meta, record=MemberRecord(machine_id=NOBODYS, boot_id="")), OUTSIDE)
+    assert said.text == "kvm-4 gets a membership again, which is dead until the host takes it"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ UNDATED = (0, len(CHAIN) - 1)
 """The last renewal, which a fencer only saw some time; and what is so now."""
 
 
-def told(name: str) -> Why:
+def chain_of(name: str) -> Why:
     scenario = read_scenario(SCENARIO)
     ended = run_virtual(Story(scenario, seed=scenario.spec.seed, replay="", why=name).play())
     assert not ended.failed
@@ -39,7 +39,7 @@ def told(name: str) -> Why:
 
 @pytest.mark.slow
 def test_the_chain_of_a_recovered_vm_has_every_link_with_its_time_and_its_slot() -> None:
-    answer = told("vm-4-1")
+    answer = chain_of("vm-4-1")
     found = [re.fullmatch(link, one.text) for link, one in zip(CHAIN, answer.chain, strict=True)]
     assert all(found), [one.text for one in answer.chain]
     words = [one.groups() for one in found if one is not None]
@@ -54,7 +54,7 @@ def test_the_chain_of_a_recovered_vm_has_every_link_with_its_time_and_its_slot()
 
 @pytest.mark.slow
 def test_every_decision_of_the_chain_answers_the_same_again() -> None:
-    answer = told("vm-4-1")
+    answer = chain_of("vm-4-1")
     names = {one.decision for one in answer.decisions}
     assert {"safety.condemn", "safety.prove.power", "safety.claim", "safety.assign", "safety.hold"} <= names
     table = decision_table()
