@@ -388,13 +388,11 @@ class Forecast:
 
     def now(self) -> FullProtection | None:
         """The forecast as of now; ``None`` before the first cycle of a process that leads."""
-        return full_protection(self.given()) if self._looked else None
-
-    def given(self) -> ProtectionInput:
-        """What the forecast is made from."""
+        if not self._looked:
+            return None
         now, restarts = self._clock.monotonic(), self._restarts_s
         turn = self._sums.lacks(in_turn=True, but=self._away)
-        return ProtectionInput(
+        given = ProtectionInput(
             turn=turn[0] if turn else None,
             turn_s=max(0.0, now - self._pass_began),
             lacks=self._sums.lacks(in_turn=False, but=self._away),
@@ -407,6 +405,7 @@ class Forecast:
             usual_cycle=self._cycles.usual,
             next_cycle_s=max(0.0, self._next_cycle - now),
         )
+        return full_protection(given)
 
     def _report_changes(self) -> None:
         found = self.now()

@@ -122,8 +122,6 @@ class Reporter:
         self._vms = metrics.gauge(
             "failover_vms", "VMs that are to run: all, those that need slots, those that have them", ("state",)
         )
-        self.last_counts: dict[str, int] | None = None
-        """What the last cycle counted; ``None`` before the first."""
         self._tolerance = metrics.gauge(
             "failover_tolerance", "Failures that every VM which needs slots survives, whichever they are", zone
         )
@@ -189,8 +187,7 @@ class Reporter:
 
     def counted(self, *, known: int, protected: int, covered: int) -> None:
         """VMs that are to run, those of them that need slots, and those of these that have them."""
-        self.last_counts = {"known": known, "protected": protected, "covered": covered}
-        for state, count in self.last_counts.items():
+        for state, count in (("known", known), ("protected", protected), ("covered", covered)):
             self._vms.labels(state).set(count)
 
     def tolerated(self, found: Tolerated) -> None:

@@ -58,11 +58,6 @@ class ViewData:
         return sorted((h for h in self.inventory.hypervisors if self._chosen(h)), key=lambda h: block_order(h.name))
 
     @cached_property
-    def host_names(self) -> frozenset[str]:
-        """All hosts, unfiltered."""
-        return frozenset(host.name for host in self.inventory.hypervisors)
-
-    @cached_property
     def topology(self) -> Topology:
         """What fails together, by all hosts, unfiltered."""
         choice = self.inventory.choice
@@ -157,11 +152,8 @@ class ViewData:
     def shown_slots(self) -> list[SlotView]:
         """The slots on hosts that are shown, by name, or by host where that was asked for."""
         shown = [slot for slot in self.slots if self.shows(shown_host(slot))]
-        return sorted(shown, key=lambda slot: (shown_host(slot), slot.name)) if self._by_slot_host else shown
-
-    @property
-    def _by_slot_host(self) -> bool:
-        return self.options.sort == "res-host"
+        by_host = self.options.sort == "res-host"
+        return sorted(shown, key=lambda slot: (shown_host(slot), slot.name)) if by_host else shown
 
     @cached_property
     def _slots_of(self) -> dict[str, list[SlotView]]:
