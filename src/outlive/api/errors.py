@@ -134,8 +134,8 @@ def message_of(error: BaseException, request_id: str) -> str:
     return f"the server failed at this request; its log says why (request id {request_id})"
 
 
-def plain_problem(error: BaseException, request_id: str) -> bytes:
-    """The body of an answer outside the Kubernetes protocol: one line of JSON."""
+def plain_problem(error: BaseException, request_id: str) -> dict[str, str]:
+    """The body of an answer outside the Kubernetes protocol."""
     body = {
         "code": code_of(error),
         "message": error.message if isinstance(error, errors.OutliveError) else message_of(error, request_id),
@@ -145,22 +145,13 @@ def plain_problem(error: BaseException, request_id: str) -> bytes:
         body["remedy"] = error.remedy
     if isinstance(error, errors.OutliveError) and error.place:
         body["place"] = error.place
-    return msgspec.json.encode(body) + b"\n"
+    return body
 
 
-def kubernetes_status(error: BaseException, request_id: str, *, plural: str = "", name: str = "") -> bytes:
-    """The error as a ``Status`` object. ``details.code`` is our stable word."""
-    return msgspec.json.encode(status_document(error, request_id, plural=plural, name=name)) + b"\n"
-
-
-def status_document(error: BaseException, request_id: str, *, plural: str = "", name: str = "") -> dict[str, Any]:
-    """The ``Status`` object as a document, also for the ERROR event of a watch."""
+def status_document(error: BaseException, request_id: str) -> dict[str, Any]:
+    """The error as a ``Status`` object, also for the ERROR event of a watch. ``details.code`` is our stable word."""
     status = status_of(error)
     details: dict[str, Any] = {"code": code_of(error), "requestId": request_id}
-    if plural:
-        details |= {"group": GROUP, "kind": plural}
-    if name:
-        details["name"] = name
     if isinstance(error, errors.OutliveError):
         text = f"{error.message} ({error.remedy})" if error.remedy else error.message
         place = error.place or next(iter(_PATH.findall(error.message)), "body")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -21,8 +22,8 @@ from outlive.api.errors import (
     TooLarge,
     Unauthenticated,
     code_of,
-    kubernetes_status,
     plain_problem,
+    status_document,
     status_of,
 )
 from outlive.base.clock import Clock
@@ -185,8 +186,8 @@ def error_response(request: Request, error: Exception) -> Response:
         headers["connection"] = "close"
     if status.http in (429, 503):
         headers["retry-after"] = "1"
-    body = kubernetes_status(error, request_id) if kubernetes else plain_problem(error, request_id)
-    return Response(body, status.http, headers, media_type="application/json")
+    body = (status_document if kubernetes else plain_problem)(error, request_id)
+    return Response(msgspec.json.encode(body) + b"\n", status.http, headers, media_type="application/json")
 
 
 async def answer_error(request: Request, error: Any) -> Response:

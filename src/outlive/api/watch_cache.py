@@ -246,10 +246,9 @@ def coalesced(events: Iterable[WatchEvent]) -> list[WatchEvent]:
 class WatchCaches:
     """The caches of all kinds, each begun when it is first asked for."""
 
-    def __init__(self, store: Store, *, clock: Clock, ring: int = RING_CHANGES) -> None:
+    def __init__(self, store: Store, *, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._ring = ring
         self._caches: dict[type[Resource], tuple[WatchCache, asyncio.Task[None]]] = {}
         self._closed = False
 
@@ -258,7 +257,7 @@ class WatchCaches:
         if self._closed:
             raise Unavailable("the server is stopping", remedy="try again")
         if kind not in self._caches:
-            cache = WatchCache(self._store, kind, clock=self._clock, ring=self._ring)
+            cache = WatchCache(self._store, kind, clock=self._clock)
             task = asyncio.create_task(cache.run(), name=f"watch-cache-{kind.info.plural}")
             self._caches[kind] = (cache, task)
         cache, _ = self._caches[kind]

@@ -82,7 +82,6 @@ class Fleet:
         self._rows: dict[str, int] = {}
         self._hosts: list[Hypervisor | None] = []
         self._instances: list[frozenset[str]] = []
-        self._row_names: list[str] = []
         self._unused_rows: list[int] = []
         self._view: tuple[int, tuple[str, ...], dict[str, int], Rows] | None = None
         self.ledger = Ledger(2, self.columns.rows)
@@ -302,11 +301,9 @@ class Fleet:
             return row
         if self._unused_rows:
             row = self._unused_rows.pop()
-            self._row_names[row] = name
         else:
             before = self.columns.rows
             row = self.columns.add_row()
-            self._row_names.append(name)
             self._hosts.append(None)
             self._instances.append(frozenset())
             if self.columns.rows > before:
@@ -358,10 +355,9 @@ class Fleet:
 
     def _forget_row(self, row: int) -> None:
         """Give the row back when neither a host nor a reservation needs it."""
-        name = self._row_names[row]
-        if self._hosts[row] is None and not self.ledger.touches(row) and name in self._rows:
-            del self._rows[name]
-            self._row_names[row] = ""
+        if self._hosts[row] is not None or self.ledger.touches(row):
+            return
+        if self._rows.pop(str(self.columns.names[row]), None) is not None:
             self.columns.set_name(row, "")
             self._unused_rows.append(row)
 

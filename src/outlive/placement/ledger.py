@@ -128,7 +128,8 @@ class Ledger:
         self._full = {kind: np.zeros((width, rows), dtype=np.int64) for kind in _TYPES}
         self._ready_slots = np.zeros((width, rows), dtype=np.int64)
         self._entries: dict[str, Entry] = {}
-        self._on_row: dict[int, dict[str, Entry]] = {}
+        self._on_row = Buckets()
+        """Host row → reservations that touch it."""
         self.slots_of_vm = Buckets()
         """VM → ready failover slots that list it."""
         self.commitments = Buckets()
@@ -155,12 +156,12 @@ class Ledger:
 
     def on_row(self, row: int) -> list[Entry]:
         """The reservations that touch a host row, by name."""
-        here = self._on_row.get(row, {})
-        return [here[name] for name in sorted(here)]
+        bucket = self._on_row.get(row)
+        return [bucket.entries[name] for name in sorted(bucket.entries)] if bucket is not None else []
 
     def touches(self, row: int) -> bool:
         """Whether any reservation names the host of this row."""
-        return row in self._on_row
+        return self._on_row.get(row) is not None
 
     def put(
         self,
@@ -186,8 +187,6 @@ class Ledger:
             full=_columns(unused(reservation, ignore_allocations=True), resources),
         )
         self._entries[entry.name] = entry
-        for row in rows:
-            self._on_row.setdefault(row, {})[entry.name] = entry
         self._count(entry, 1)
         for buckets, keys in self._keys(entry):
             buckets.put(keys, entry)
@@ -198,11 +197,6 @@ class Ledger:
         entry = self._entries.pop(name, None)
         if entry is None:
             return None
-        for row in entry.rows:
-            here = self._on_row[row]
-            del here[name]
-            if not here:
-                del self._on_row[row]
         self._count(entry, -1)
         for buckets, keys in self._keys(entry):
             buckets.drop(keys, name)
@@ -259,25 +253,24 @@ class Ledger:
     def _keys(self, entry: Entry) -> list[tuple[Buckets, tuple[object, ...]]]:
         """The indexes under which an entry is found."""
         spec = entry.reservation.spec
+        found: list[tuple[Buckets, tuple[object, ...]]] = [(self._on_row, entry.rows)]
         if entry.kind == IN_FLIGHT:
             own = spec.in_flight_reservation
-            return [(self.in_flight_of_vm, (own.vm_id,))] if own is not None and own.vm_id else []
-        if not entry.ready:
-            return []
-        if entry.kind == FAILOVER:
+            if own is not None and own.vm_id:
+                found.append((self.in_flight_of_vm, (own.vm_id,)))
+        elif entry.kind == FAILOVER and entry.ready:
             members = entry.reservation.status.failover_reservation
             group = spec.failover_reservation.resource_group if spec.failover_reservation else ""
             groups = () if entry.host_row < 0 else ("", group) if group else ("",)
             consumer = entry.reservation.status.consumer
             listed = tuple(members.allocations) if members else ()
-            return [
-                (self.slots_of_vm, (consumer.vm,) if consumer is not None else listed),
-                (self.slots_of_group, groups),
-            ]
-        details = spec.committed_resource_reservation
-        if details is None or not details.resource_group:
-            return []
-        return [(self.commitments, ((details.project_id, details.resource_group),))]
+            found.append((self.slots_of_vm, (consumer.vm,) if consumer is not None else listed))
+            found.append((self.slots_of_group, groups))
+        elif entry.ready:
+            details = spec.committed_resource_reservation
+            if details is not None and details.resource_group:
+                found.append((self.commitments, ((details.project_id, details.resource_group),)))
+        return found
 
 
 def _columns(amounts: Amounts, resources: Mapping[str, int]) -> dict[int, int]:

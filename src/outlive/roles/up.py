@@ -7,7 +7,7 @@ store before and closes it after; the HTTP server is not part of the role but se
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,15 +94,9 @@ class UpRole:
         self._informing = random.fork("informers")
         self.informers = Informers(
             hypervisors=self._informer(Hypervisor),
-            reservations=Informer(
-                store,
-                Reservation,
-                clock=clock,
-                random=self._informing,
-                indexes={HOST_INDEX: blocked_hosts, **slot_indexes()},
-            ),
+            reservations=self._informer(Reservation, {HOST_INDEX: blocked_hosts, **slot_indexes()}),
             groups=self._informer(FlavorGroup),
-            vms=Informer(store, VirtualMachine, clock=clock, random=self._informing, indexes=vm_indexes()),
+            vms=self._informer(VirtualMachine, vm_indexes()),
         )
         self._events = EventRecorder(store, clock=clock, ids=ids, source=SOURCE)
         self._events.expose(self.metrics)
@@ -116,11 +110,12 @@ class UpRole:
             silence_s=settings.election.silence,
         )
         self.placement = self._add_placement(random)
+        placement = ports.placement or InProcessPlacement(self.placement, self.fleet)
         self.failover = Failover(
             store,
             informers=self.informers,
-            fleet=self.placement.fleet,
-            placement=ports.placement or InProcessPlacement(self.placement, self.placement.fleet),
+            fleet=self.fleet,
+            placement=placement,
             computer=ports.computer,
             config=settings.failover,
             settings=settings.upkeep,
@@ -135,7 +130,7 @@ class UpRole:
             faults=FaultRecorder(store, clock, "failover"),
         )
         self.failover.attach(self.manager, self.elector)
-        self.recovery = self._add_recovery(ports, ids)
+        self.recovery = self._add_recovery(placement, ids)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -195,14 +190,15 @@ class UpRole:
         """Let running work end, and then ``run``."""
         self.manager.stop()
 
-    def _informer(self, kind: type[R]) -> Informer[R]:
-        return Informer(self._store, kind, clock=self._clock, random=self._informing)
+    def _informer(
+        self, kind: type[R], indexes: Mapping[str, Callable[[R], Iterable[str]]] | None = None
+    ) -> Informer[R]:
+        return Informer(self._store, kind, clock=self._clock, random=self._informing, indexes=indexes)
 
-    def _add_recovery(self, ports: Ports, ids: Ids) -> RecoveryController:
+    def _add_recovery(self, placement: PlacementPort, ids: Ids) -> RecoveryController:
         """Recovery of VMs whose host died, behind the same election as failover, so that one process has both."""
         settings, informers = self.settings, self.informers
         config = settings.failover.apply_defaults()
-        placement = ports.placement or InProcessPlacement(self.placement, self.placement.fleet)
         recovery = RecoveryController(
             self._store,
             RecoveryInformers(

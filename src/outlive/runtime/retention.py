@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import Conflict, NotFound, OutliveError
@@ -145,7 +145,7 @@ class Sweeper(Generic[R]):
         kept: list[tuple[float, str, ObjectRef, str]] = []
         async for each in list_all(self._store, self._kind):
             kept.append((as_instant(self._seen(each)), each.name, each.ref, each.metadata.resource_version))
-        kept.sort(key=_by_age)
+        kept.sort(key=lambda each: each[:2])
         oldest = self._clock.now() - self._keep_s
         surplus = len(kept) - self._most
         due = [each for number, each in enumerate(kept) if each[0] < oldest or number < surplus][:SWEEP_STEP]
@@ -156,7 +156,3 @@ class Sweeper(Generic[R]):
             except (Conflict, NotFound):
                 _log.debug("sweeper.changed", kind=ref.kind, name=ref.name)
         return len(due)
-
-
-def _by_age(each: tuple[Any, ...]) -> tuple[Any, ...]:
-    return each[:2]

@@ -57,17 +57,17 @@ async def read(store: Store, kind: type[R], name: str, *, limit_s: float = CALL_
         raise Unavailable(f"the store did not answer about {kind.kind()}/{name} within {limit_s:g} s") from None
 
 
-async def swap(store: Store, wanted: R, half: Half = "status", *, limit_s: float = CALL_S) -> R:
+async def swap(store: Store, wanted: R, half: Half = "status") -> R:
     """Write ``wanted`` over exactly the version that it carries; after a lost answer a fresh read settles it.
 
     ``Conflict``: the object changed, nothing was written. ``NotFound``. ``Unknown``: the answer was lost and the object
     does not hold what was written; the write may still be applied.
     """
     try:
-        with deadline(limit_s):
+        with deadline(CALL_S):
             return await _replace(store, wanted, half)
     except (Unknown, TimeoutError):
-        found = await read(store, type(wanted), wanted.name, limit_s=limit_s)
+        found = await read(store, type(wanted), wanted.name)
         if found is None or found.metadata.uid != wanted.metadata.uid or not _holds(found, wanted, half):
             raise Unknown(f"the answer to a write of {wanted.ref} was lost", remedy="read it again") from None
         return found
@@ -82,7 +82,6 @@ async def compare_and_swap(
     clock: Clock,
     half: Half = "status",
     tries: int = TRIES,
-    limit_s: float = CALL_S,
 ) -> R | None:
     """The object as it is after the change, or as it was read where there was nothing to write.
 
@@ -93,12 +92,12 @@ async def compare_and_swap(
     for attempt in range(tries):
         if attempt > 1:
             await clock.sleep(RETRY_S * 2.0 ** (attempt - 2))
-        found = await read(store, kind, name, limit_s=limit_s)
+        found = await read(store, kind, name)
         wanted = change(found)
         if wanted is None or wanted == found:
             return found
         try:
-            with deadline(limit_s):
+            with deadline(CALL_S):
                 if found is None:
                     return await store.create(wanted)
                 return await _replace(store, wanted, half)

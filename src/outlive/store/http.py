@@ -71,7 +71,6 @@ class HttpStore:
         *,
         clock: Clock,
         random: Random,
-        kinds: Mapping[str, type[Resource]] = KINDS,
         tls: ssl.SSLContext | None = None,
         silence_s: float = SILENCE_SECONDS,
     ) -> None:
@@ -80,7 +79,6 @@ class HttpStore:
         self._token = token
         self._clock = clock
         self._random = random
-        self._kinds = kinds
         self._tls = tls
         self._silence_s = silence_s
         self._session: aiohttp.ClientSession | None = None
@@ -163,7 +161,7 @@ class HttpStore:
             metadata["uid"] = ref.uid
         body = msgspec.json.encode({"metadata": metadata})
         raw = await self._call("PATCH", self._path_of(ref), body=body, content_type=MERGE_PATCH)
-        return object_of(self._kinds[ref.kind], raw, writing=True)
+        return object_of(KINDS[ref.kind], raw, writing=True)
 
     async def question(self, path: str) -> Any:
         """What the server answers about itself at a path such as ``/faults``; ``NotFound`` where it knows none."""
@@ -258,13 +256,12 @@ class HttpStore:
         if self._closed:
             raise _closed()
         if self._session is None:
-            connector = aiohttp.TCPConnector(
-                limit=CONNECTIONS,
-                keepalive_timeout=KEEP_ALIVE_SECONDS,
-                ssl=self._tls if self._tls is not None else True,
-            )
             self._session = aiohttp.ClientSession(
-                connector=connector,
+                connector=aiohttp.TCPConnector(
+                    limit=CONNECTIONS,
+                    keepalive_timeout=KEEP_ALIVE_SECONDS,
+                    ssl=self._tls if self._tls is not None else True,
+                ),
                 timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS, connect=CONNECT_SECONDS),
                 read_bufsize=1 << 20,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -285,7 +282,7 @@ class HttpStore:
         return URL(f"{base or self._base}{path}{f'?{query}' if query else ''}", encoded=True)
 
     def _path(self, kind: type[Resource], name: str = "") -> str:
-        if self._kinds.get(kind.kind()) is not kind:
+        if KINDS.get(kind.kind()) is not kind:
             raise Invalid(f"kind {kind.kind()} is not kept here", remedy="use one of the kinds of this store")
         return f"/{kind.info.plural}{'/' if name else ''}{quote(name, safe='')}"
 
@@ -295,7 +292,7 @@ class HttpStore:
         return name
 
     def _path_of(self, ref: ObjectRef) -> str:
-        kind = self._kinds.get(ref.kind)
+        kind = KINDS.get(ref.kind)
         if kind is None:
             raise Invalid(
                 f"kind {ref.kind!r} is not kept here", place="kind", remedy="use one of the kinds of this store"

@@ -46,15 +46,11 @@ class MemoryStore(LocalStore):
         for kind, rows in tables.items():
             self._tables.load(kind, rows)
 
-    def _batch(self) -> Batch:
-        """A new batch on top of what there is."""
-        return Batch(self._tables)
-
     async def _submit(self, judge: Judge) -> Resource:
         """A write counts as soon as it is judged."""
         await asyncio.sleep(0)
         self._check_open()
-        batch = self._batch()
+        batch = Batch(self._tables)
         write = judge(batch)
         batch.add(write)
         self._count(batch)
