@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.transitions import Transitions, follow
-from outlive.node.membership.holders import PAUSED
+from outlive.node.membership.holders import NOT_PAUSED
 from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
 from outlive.node.vm.states import order_here, rejection_here
 from outlive.recovery.model import Action
@@ -138,8 +138,6 @@ def _assign(view: AssignView) -> AssignOutcome:
     )
 
 
-_NOT_PAUSED: Final = Precondition[AssignView]("not-paused", lambda view: not view.paused, lambda view: PAUSED)
-
 ASSIGN: Final = ProtocolStep(
     "safety.assign",
     "A VM whose holders are all fenced is assigned to another host",
@@ -147,7 +145,7 @@ ASSIGN: Final = ProtocolStep(
     AssignOutcome,
     (
         Precondition[AssignView]("wanted", lambda view: view.wanted, lambda view: f"nobody wants {view.vm} to run"),
-        _NOT_PAUSED,
+        NOT_PAUSED,
         Precondition[AssignView]("holders-fenced", lambda view: not _not_fenced(view), _why_not_fenced),
         Precondition[AssignView](
             "slot-claimed",
@@ -178,7 +176,7 @@ DROP: Final = ProtocolStep(
         Precondition[AssignView](
             "not-wanted", lambda view: not view.wanted, lambda view: f"somebody wants {view.vm} to run"
         ),
-        _NOT_PAUSED,
+        NOT_PAUSED,
         Precondition[AssignView]("holders-fenced", lambda view: not _not_fenced(view), _why_not_fenced),
     ),
     lambda view: DropOutcome(proofs=_assign(view).proofs),

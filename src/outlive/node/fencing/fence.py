@@ -252,7 +252,7 @@ class Fence:
             if refusal or unrehearsed:
                 return refusal or unrehearsed
             now = await context.settings(self.host)
-            if now.maintenance(self._clock.now()) or now.fencing.power_in_maintenance(self._clock.now()):
+            if now.keeps_power(self._clock.now()):
                 return "maintenance began before it was switched off"
             attempt = await context.power.switch_off(host)
         if not attempt.fenced:

@@ -239,6 +239,10 @@ class HostSettings:
             return "maintenance of the cluster"
         return "maintenance of this host" if self.fencing.in_maintenance(now) else ""
 
+    def keeps_power(self, now: float) -> bool:
+        """Whether some maintenance forbids commands to the host's power controller."""
+        return self.fencing.power_in_maintenance(now) or self.maintenance(now) != ""
+
 
 class DesiredState(HostSettings):
     """What operators want of this host and of the cluster, as the daemon last read it.

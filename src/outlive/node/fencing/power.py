@@ -27,7 +27,6 @@ from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
-from outlive.node.fencing.policy import HostSettings
 from outlive.node.fencing.proofs import READINGS_APART_S
 from outlive.node.fencing.states import (
     POWER_ON_WAITS_S,
@@ -276,14 +275,9 @@ def _is_due(context: FencerContext, host: str, seen: Seen) -> bool:
     if not is_off(seen.record) or done.result == TAKEN or done.tries >= len(POWER_ON_WAITS_S):
         return False
     settings = context.rules.settings(host)
-    if not settings.cluster_spec.fencing.power_on_after or _in_maintenance(context, settings):
+    if not settings.cluster_spec.fencing.power_on_after or settings.keeps_power(context.clock.now()):
         return False
     return context.clock.monotonic() - seen.since >= POWER_ON_WAITS_S[done.tries]
-
-
-def _in_maintenance(context: FencerContext, settings: HostSettings) -> bool:
-    now = context.clock.now()
-    return settings.fencing.power_in_maintenance(now) or settings.maintenance(now) != ""
 
 
 async def _switch_on(context: FencerContext, host: str, fence: FenceRecord, holds: tuple[str, ...]) -> None:
@@ -291,7 +285,7 @@ async def _switch_on(context: FencerContext, host: str, fence: FenceRecord, hold
     tries = fence.power_on.tries + 1
     try:
         settings = await context.settings(host)
-        if settings.hypervisor is None or _in_maintenance(context, settings):
+        if settings.hypervisor is None or settings.keeps_power(context.clock.now()):
             return
         begun = await context.take(
             host,

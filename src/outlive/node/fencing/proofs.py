@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from outlive.node.membership.holders import PAUSED
+from outlive.node.membership.holders import NOT_PAUSED
 from outlive.node.membership.steps import RecordOutcome
 from outlive.resources import Cut, FencePhase, MemberRecord, Part, Proof, ProofKind
 from outlive.runtime.steps import Precondition, ProtocolStep
@@ -104,7 +104,6 @@ _THAT_EPOCH: Final = Precondition[Any](
     lambda view: view.record.fence.epoch == view.epoch == view.record.epoch,
     lambda view: f"{view.host} is in epoch {view.record.epoch}, and the proof is about epoch {view.epoch}",
 )
-_NOT_PAUSED: Final = Precondition[Any]("not-paused", lambda view: not view.paused, lambda view: PAUSED)
 
 
 def _trusted(kind: ProofKind) -> Precondition[Any]:
@@ -184,7 +183,7 @@ ISOLATE: Final = ProtocolStep(
     "A host is about to be isolated from disks and networks, and stays out until it has booted",
     FencedView,
     RecordOutcome,
-    (*_common("cut"), _NOT_PAUSED),
+    (*_common("cut"), NOT_PAUSED),
     _announce,
 )
 """Written before the first order is sent: an order that nobody knows of would isolate a host that is back."""
@@ -265,7 +264,7 @@ PROVE_CUT: Final = ProtocolStep(
     RecordOutcome,
     (
         _THAT_EPOCH,
-        _NOT_PAUSED,
+        NOT_PAUSED,
         Precondition[CutView](
             "written",
             lambda view: len(view.scope) > 0 and set(view.scope) <= set(view.written),
@@ -326,7 +325,7 @@ LIFT_CUT: Final = ProtocolStep(
                 f"and is proven dead through {view.record.dead_through}: it stays isolated"
             ),
         ),
-        _NOT_PAUSED,
+        NOT_PAUSED,
     ),
     _lift,
 )

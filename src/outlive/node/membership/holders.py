@@ -95,7 +95,7 @@ _MEMBER: Final = Precondition[Any](
 _GATE: Final = Precondition[Any](
     "gate-open", lambda view: view.gate_open, lambda view: f"the guard of {view.me.host} has shut the gate"
 )
-_NOT_PAUSED: Final = Precondition[Any]("not-paused", lambda view: not view.paused, lambda view: PAUSED)
+NOT_PAUSED: Final = Precondition[Any]("not-paused", lambda view: not view.paused, lambda view: PAUSED)
 _HELD_HERE: Final = Precondition[Any](
     "held-here",
     lambda view: any(is_mine(one, view.me) for one in view.holders),
@@ -129,7 +129,7 @@ HOLD: Final = ProtocolStep(
             lambda view: not view.here,
             lambda view: f"a domain of {view.vm} is on {view.me.host} already",
         ),
-        _NOT_PAUSED,
+        NOT_PAUSED,
         Precondition[HoldView](
             "others-fenced",
             lambda view: not _others_unfenced(view),
@@ -365,7 +365,7 @@ ENTER: Final = ProtocolStep(
         Precondition[MoveView](
             "nothing-here", lambda view: not view.here, lambda view: f"a domain of {view.vm} is on {view.me.host}"
         ),
-        _NOT_PAUSED,
+        NOT_PAUSED,
         _NO_STRANGERS,
     ),
     _enter,
@@ -389,7 +389,7 @@ SEND: Final = ProtocolStep(
             lambda view: any(one.role == "incoming" for one in _of(view, view.target)),
             lambda view: f"{view.target} has not entered itself for {view.vm}",
         ),
-        _NOT_PAUSED,
+        NOT_PAUSED,
         _NO_STRANGERS,
     ),
     lambda view: RunOutcome(run_id=next(one.run_id for one in _of(view, view.target) if one.role == "incoming")),
