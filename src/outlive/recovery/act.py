@@ -159,9 +159,9 @@ class RecoveryActions:
         refusal = ASSIGN.attempt(await self._assign_view(vm, action, None)).refused  # as yet of no slot
         if refusal is not None:
             raise StepRefused(refusal)
-        return await self._take(action.slot, action.vm, action.fence)
+        return await self._claim_for(action.slot, action.vm, action.fence)
 
-    async def _take(self, name: str, vm: str, fence: str) -> Reservation:
+    async def _claim_for(self, name: str, vm: str, fence: str) -> Reservation:
         slot = await self._fresh(Reservation, name)
         members = slot.status.failover_reservation
         view = ClaimView(
@@ -200,7 +200,7 @@ class RecoveryActions:
         where = vm.status.assigned
         if where is None or where.slot is None or where.slot.name != reclaim.slot or where.fence != reclaim.fence:
             return
-        await self._take(reclaim.slot, reclaim.vm, reclaim.fence)
+        await self._claim_for(reclaim.slot, reclaim.vm, reclaim.fence)
 
     # The other writes
 

@@ -198,7 +198,7 @@ def is_recovered(vm: VirtualMachine, members: Iterable[MemberView]) -> bool:
 
 STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (CLAIM, ASSIGN, DROP)
 PROTOCOL_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = tuple(step.decision for step in STEPS)
-REJECTIONS_KEPT: Final = 16
+REJECTIONS_LIMIT: Final = 16
 """Refusals that a record remembers; older ones are forgotten, and their hosts may be asked again."""
 NO_REASON: Final = {"reason": "", "message": "", "remedy": ""}
 
@@ -294,7 +294,7 @@ def assigned(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: da
         contested=code == PlanReason.CONTESTED,
         moved_there=moved_there,
         proofs=proofs or record.proofs,
-        rejected=rejected[-REJECTIONS_KEPT:],
+        rejected=rejected[-REJECTIONS_LIMIT:],
         **NO_REASON,
     )
 

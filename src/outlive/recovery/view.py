@@ -148,8 +148,8 @@ class Since:
         """It is gone."""
         self._since.pop(name, None)
 
-    def keep(self, names: Collection[str]) -> None:
-        """Forget all others."""
+    def forget_others(self, names: Collection[str]) -> None:
+        """Only these are left."""
         self._since = {name: since for name, since in self._since.items() if name in names}
 
 
@@ -205,8 +205,8 @@ class RecoveryObserver:
             slots.update({slot.name: slot for slot in self._informers.reservations.by_index(CONSUMER_INDEX, name)})
         shown = [slots[name] for name in sorted(slots)]
         states = tuple(self.state(vm) for vm in vms.values())
-        self._waiting.keep(vms)
-        self._held.keep(vms)
+        self._waiting.forget_others(vms)
+        self._held.forget_others(vms)
         self._states = {name: self._states[name] for name in vms}
         names = {slot.status.host for slot in shown} | {vm.assigned for vm in states}
         names |= {holder.host for vm in states for holder in vm.holders}

@@ -33,7 +33,7 @@ from outlive.node.migration.record import (
     move_view,
     not_fenced,
     others,
-    take_back,
+    resume_here,
 )
 from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import Seen, VmContext
@@ -142,7 +142,7 @@ async def left_over(node: VmContext, vm: VirtualMachine, domain: Domain) -> floa
     left = await not_fenced(node, vm)
     if any(one.role == "" for one in left):
         return await drop(node, vm.name, domain)
-    return LOOK_S if left else await take_back(node, vm, domain)
+    return LOOK_S if left else await resume_here(node, vm, domain)
 
 
 # The source: sends the guest, or shuts it down, and releases it once the target has it
@@ -219,7 +219,7 @@ async def _handed_over(side: Side) -> float | None:
     assert side.domain is not None
     if await not_fenced(side.node, side.vm, side.move.target):
         return LOOK_S
-    return await take_back(side.node, side.vm, side.domain)
+    return await resume_here(side.node, side.vm, side.domain)
 
 
 async def _came_back(side: Side) -> float | None:

@@ -237,7 +237,7 @@ async def tidy(node: VmContext, vm: VirtualMachine) -> float | None:
     return TIDY_S
 
 
-async def keep(node: VmContext, vm: VirtualMachine) -> float | None:
+async def own_after_restore(node: VmContext, vm: VirtualMachine) -> float | None:
     """It runs here, whatever a restored store says: this host owns it, once nobody else may be running it."""
     if await not_fenced(node, vm):
         return LOOK_S
@@ -267,7 +267,7 @@ async def come_back(node: VmContext, vm: VirtualMachine, why: Reason) -> float |
     return 0.0
 
 
-async def take_back(node: VmContext, vm: VirtualMachine, domain: Domain) -> float | None:
+async def resume_here(node: VmContext, vm: VirtualMachine, domain: Domain) -> float | None:
     """No target runs it any more: it runs on here if none ever did; else what is here is of the past, and goes.
 
     Then it starts anew where it is assigned, from its disks, like after a crash.

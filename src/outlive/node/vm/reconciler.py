@@ -19,7 +19,7 @@ from outlive.base.logging import get_logger, new_global_request_id, request_cont
 from outlive.base.random import Random
 from outlive.node.membership.registration import report_unknown
 from outlive.node.migration import migration
-from outlive.node.migration.record import adopt, keep, tidy
+from outlive.node.migration.record import adopt, own_after_restore, tidy
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import Seen, VmContext, VmMemory
 from outlive.node.vm.requests import answer, is_asked
@@ -100,7 +100,7 @@ async def _step(seen: Seen) -> float | None:
             if not node.cleaned:
                 return 1.0
             if entry is not None:
-                return await keep(node, vm)  # that move is over: it runs here
+                return await own_after_restore(node, vm)  # that move is over: it runs here
         label_s = await _labelled(seen)  # the target hears of it by its label
         return _sooner(await migration.step(seen), label_s)
     if domain is not None and entry is None:
@@ -289,7 +289,7 @@ async def _terminate(seen: Seen) -> float | None:
     if not await node.confirmed():
         return 1.0
     if _ran_before_a_restore(seen):
-        return await keep(node, vm)
+        return await own_after_restore(node, vm)
     _log.info("vm.terminated", vm=vm.name, host=node.host, assigned=vm.host)
     if not await destroy(node, vm.name):
         return 1.0
