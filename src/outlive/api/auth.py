@@ -10,7 +10,7 @@ scheduler  only ask for placements
 =========  =============================================================================================
 
 Tokens are kept as SHA-256 digests and compared in constant time. The token of the state directory is an admin's;
-further ones stand in a file (docs/reference/http-api.md#tokens).
+further ones are in a file (docs/reference/http-api.md#tokens).
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _presented(authorization: bytes) -> bytes:
     """The token of an ``Authorization`` header, or nothing.
 
     The password of basic authentication counts as well: kubectl sends no bearer token over plain HTTP, but it does
-    send what stands in the server's address (``http://outlive:TOKEN@127.0.0.1:8080``).
+    send what is in the server's address (``http://outlive:TOKEN@127.0.0.1:8080``).
     """
     scheme, _, rest = authorization.partition(b" ")
     if scheme.lower() == b"bearer":

@@ -297,7 +297,7 @@ def _allows_null(kind: Any) -> bool:
 
 
 def _from_text(text: str, kind: Any) -> Any:
-    """Text as the field's type has it: as it stands, as YAML, as a list with commas, or as a loosely written number.
+    """Text as the field's type has it: as it is, as YAML, as a list with commas, or as a loosely written number.
 
     Where none of them fits, the YAML value is given back for the error to show.
     """

@@ -40,7 +40,7 @@ class Controller(Protocol):
 
     @property
     def name(self) -> str:
-        """One short word with dashes; it stands in logs, metrics and request ids."""
+        """One short word with dashes; logs, metrics and request ids have it."""
         ...
 
     async def reconcile(self, key: str) -> Requeue | None:
@@ -166,7 +166,7 @@ class WorkQueue:
                 key, _ = self._ready.popitem(last=False)
                 self._working[key] = False
                 if self._ready or self._timers:
-                    # This worker slept for the next due key; somebody else has to now.
+                    # This worker slept until the next delayed key; somebody else has to now.
                     self._wake_one()
                 return key
             await self._wait()
@@ -215,7 +215,7 @@ class WorkQueue:
                 return
 
     async def _wait(self) -> None:
-        """Until something was added, or the next delayed key is due by the clock."""
+        """Until something was added, or the time of the next delayed key has come."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         sleeper: asyncio.Task[None] | None = None

@@ -316,7 +316,7 @@ class Informer(Generic[R]):
         return self._left.passed(key, uid, version, replaced)
 
     def _begin_pending(self, key: str, uid: str, replaced: str | None) -> PendingWrite[R]:
-        """A new one. Unless the stream stands at what was replaced, what it shows now may yet turn out newer."""
+        """A new one. Unless the stream is at what was replaced, what it shows now may yet turn out newer."""
         before = self._pending.get(key)
         pending: PendingWrite[R] = PendingWrite(uid, born=replaced == "")
         now = self._objects.get(key)
@@ -453,15 +453,15 @@ class Informer(Generic[R]):
         """Show what was held back, when its time has come."""
         while True:
             await self._held.wait()
-            due = sorted(
+            held = sorted(
                 (pending.deadline, key) for key, pending in self._pending.items() if pending.deadline is not None
             )
-            if not due:
+            if not held:
                 self._held.clear()
                 continue
-            await self._clock.sleep(due[0][0] - self._clock.monotonic())
+            await self._clock.sleep(held[0][0] - self._clock.monotonic())
             now = self._clock.monotonic()
-            for _, key in due:
+            for _, key in held:
                 pending = self._pending.get(key)
                 if pending is not None and pending.deadline is not None and pending.deadline <= now:
                     del self._pending[key]

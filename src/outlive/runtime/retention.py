@@ -141,18 +141,18 @@ class Sweeper(Generic[R]):
             await self._clock.sleep(SWEEP_REST_S if more else SWEEP_S)
 
     async def sweep(self) -> int:
-        """One step: delete up to ``SWEEP_STEP`` objects, the oldest first; returns how many were due in it."""
+        """One step: delete up to ``SWEEP_STEP`` objects, the oldest first; returns how many it tried to delete."""
         kept: list[tuple[float, str, ObjectRef, str]] = []
         async for each in list_all(self._store, self._kind):
             kept.append((as_instant(self._seen(each)), each.name, each.ref, each.metadata.resource_version))
         kept.sort(key=lambda each: each[:2])
         oldest = self._clock.now() - self._keep_s
         surplus = len(kept) - self._most
-        due = [each for number, each in enumerate(kept) if each[0] < oldest or number < surplus][:SWEEP_STEP]
-        for _, _, ref, version in due:
+        expired = [each for number, each in enumerate(kept) if each[0] < oldest or number < surplus][:SWEEP_STEP]
+        for _, _, ref, version in expired:
             try:
                 await self._store.delete(ref, uid=ref.uid, version=version)
                 self.deleted += 1
             except (Conflict, NotFound):
                 _log.debug("sweeper.changed", kind=ref.kind, name=ref.name)
-        return len(due)
+        return len(expired)
