@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.model.parts import DISK
+from tests.model.state import DISK
 from tests.model.worlds import World
 
 FENCE_WORLDS: Final = (

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from outlive.node.fencing.proofs import CutView, FencedView, LiftView, OperatorView, PowerView, WatchdogView
 from outlive.node.fencing.states import AttemptView, CondemnView, TakeOverView
-from tests.model.keeping import Found, plain
 from tests.model.machines import fault
-from tests.model.parts import A_MEMBER, FENCERS, HOSTS, Doc, Fencer, Host, Outside, Write, replace
+from tests.model.membership import Found, plain
 from tests.model.rules import Rules
-from tests.model.working import paused
+from tests.model.state import A_MEMBER, FENCERS, HOSTS, Doc, Fencer, Host, Outside, Write, replace
+from tests.model.vm_worker import paused
 from tests.model.worlds import World
 
 UUID = {"ok": "uuid-1", "foreign": "uuid-2", "cached": "uuid-1", "liar": "uuid-1", "slow": "uuid-1"}

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from outlive.node.fencing.states import CondemnView
 from outlive.node.membership.steps import RenewView
 from outlive.resources import Assigned, Consumer
-from tests.model.keeping import Found, alive, plain
-from tests.model.parts import HOSTS, MEMBER, VM, Daemon, Doc, Fencer, Host, Outside, Slot, Vm, Write, replace
+from tests.model.membership import Found, alive, plain
 from tests.model.rules import Rules
+from tests.model.state import HOSTS, MEMBER, VM, Daemon, Doc, Fencer, Host, Outside, Slot, Vm, Write, replace
 from tests.model.worlds import World
 
 

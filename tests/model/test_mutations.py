@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.proving import ARGUED, DOCUMENT, FOLDER, SHOWN_IN, page, path_of, read, replay
+from tests.model.mutation_proof import ARGUED, DOCUMENT, FOLDER, SHOWN_IN, page, path_of, read, replay
 from tests.model.rules import Rules, targets, without
 
 

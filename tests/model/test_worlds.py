@@ -6,7 +6,7 @@ import pytest
 
 from tests.model.catalogue import WORLDS
 from tests.model.rules import Rules
-from tests.model.searching import Space
+from tests.model.search import Space
 
 MOST = 40_000
 """States of one world that are looked at here; ``scripts/model`` looks at all."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from outlive.node.membership.steps import Remembered
 from outlive.resources import Assigned, Consumer, FormerMembership, GuardRecord, Holder, MemberRecord, Proof
-from tests.model.parts import (
+from tests.model.state import (
     HOSTS,
     SCOPE,
     SLOT,

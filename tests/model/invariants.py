@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.model.parts import DISK, HOSTS, PORT, Doc, Domain, Host, Vm
+from tests.model.state import DISK, HOSTS, PORT, Doc, Domain, Host, Vm
 
 MEANING: dict[str, str] = {
     "S1a": "two machines write one disk",

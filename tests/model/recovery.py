@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from outlive.node.membership.join import NOBODYS
 from outlive.node.membership.states import fenced
 from outlive.recovery.states import AssignView, ClaimView
-from tests.model.keeping import Found
 from tests.model.machines import fault
-from tests.model.parts import (
+from tests.model.membership import Found
+from tests.model.rules import Rules
+from tests.model.state import (
     A_MEMBER,
     B_MEMBER,
     HOSTS,
@@ -26,8 +27,7 @@ from tests.model.parts import (
     Write,
     replace,
 )
-from tests.model.rules import Rules
-from tests.model.working import members, paused, reach
+from tests.model.vm_worker import members, paused, reach
 from tests.model.worlds import World
 
 NAMES = {A_MEMBER: f"Membership/{HOSTS[0]}", B_MEMBER: f"Membership/{HOSTS[1]}", THE_VM: VM, THE_SLOT: SLOT}

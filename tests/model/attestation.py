@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from outlive.node.fencing.attestation import AttestView
 from outlive.node.membership.join import FORMER_LIMIT
-from tests.model.keeping import Found, plain
-from tests.model.parts import A_MEMBER, HOSTS, VM, Doc, Host, Outside, Vm, Write, replace
+from tests.model.membership import Found, plain
 from tests.model.rules import Rules
+from tests.model.state import A_MEMBER, HOSTS, VM, Doc, Host, Outside, Vm, Write, replace
 from tests.model.worlds import CROWD, World
 
 

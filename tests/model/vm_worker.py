@@ -12,8 +12,9 @@ from outlive.node.membership.holders import CreateView, HoldView, Me, ReholdView
 from outlive.node.membership.states import MemberView, Reach
 from outlive.node.membership.steps import RenewView
 from outlive.resources import Holder
-from tests.model.keeping import Found, alive, guard_of, here, listed
-from tests.model.parts import (
+from tests.model.membership import Found, alive, guard_of, here, listed
+from tests.model.rules import Rules
+from tests.model.state import (
     DISK,
     HOSTS,
     MEMBER,
@@ -29,7 +30,6 @@ from tests.model.parts import (
     Write,
     replace,
 )
-from tests.model.rules import Rules
 from tests.model.worlds import World
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from outlive.node.membership.holders import MoveView
 from outlive.resources import Assigned
-from tests.model.keeping import Found, here
-from tests.model.parts import HOSTS, VM, Daemon, Doc, Host, Outside, Vm, replace
+from tests.model.membership import Found, here
 from tests.model.rules import Rules
-from tests.model.working import can_work, condemned, has_entry, me, members, new_run_id, paused, reach, send_write
+from tests.model.state import HOSTS, VM, Daemon, Doc, Host, Outside, Vm, replace
+from tests.model.vm_worker import can_work, condemned, has_entry, me, members, new_run_id, paused, reach, send_write
 from tests.model.worlds import World
 
 

@@ -8,10 +8,10 @@ import sys
 import time
 from dataclasses import replace
 
-from tests.model import proving
+from tests.model import mutation_proof
 from tests.model.catalogue import WORLDS
 from tests.model.rules import Rules, targets
-from tests.model.searching import Space
+from tests.model.search import Space
 
 
 def _deep(task: tuple[str, int, int, int]) -> bool:
@@ -39,14 +39,14 @@ def _deep(task: tuple[str, int, int, int]) -> bool:
 
 def _prove(task: tuple[str, int]) -> tuple[str, bool]:
     target, states = task
-    if target not in proving.SHOWN_IN:
-        return f"{target}: argued", target in proving.ARGUED
+    if target not in mutation_proof.SHOWN_IN:
+        return f"{target}: argued", target in mutation_proof.ARGUED
     began = time.monotonic()
-    result = proving.search(target, states)
+    result = mutation_proof.search(target, states)
     took = time.monotonic() - began
     if not result.violation:
-        return f"{target}: MISSED in {proving.SHOWN_IN[target]}, {result.states} states, {took:.0f} s", False
-    proving.write(proving.stored(target, result))
+        return f"{target}: MISSED in {mutation_proof.SHOWN_IN[target]}, {result.states} states, {took:.0f} s", False
+    mutation_proof.write(mutation_proof.stored(target, result))
     return f"{target}: {len(result.history) - 1} steps, {result.states} states, {took:.0f} s: {result.violation}", True
 
 
@@ -68,7 +68,7 @@ def main() -> int:
             for said, fine in pool.imap(_prove, wanted):
                 print(said, flush=True)
                 well = well and fine
-            proving.DOCUMENT.write_text(proving.page(), encoding="utf-8")
+            mutation_proof.DOCUMENT.write_text(mutation_proof.page(), encoding="utf-8")
             return 0 if well else 1
         unknown = [name for name in given.worlds if name not in WORLDS]
         if unknown:

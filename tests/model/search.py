@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from tests.model import attesting, fencing, keeping, machines, moving, recovering, working
-from tests.model.judging import judge
-from tests.model.parts import (
+from tests.model import attestation, fencing, machines, membership, migration, recovery, vm_worker
+from tests.model.invariants import judge
+from tests.model.rules import Rules
+from tests.model.state import (
     A_DAEMON,
     A_HOST,
     A_MEMBER,
@@ -35,7 +36,6 @@ from tests.model.parts import (
     THE_VM,
     replace,
 )
-from tests.model.rules import Rules
 from tests.model.worlds import World, first_state
 
 Codes = tuple[int, ...]
@@ -50,7 +50,7 @@ class Action:
     name: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
-    run: Callable[..., Iterator[keeping.Found]]
+    run: Callable[..., Iterator[membership.Found]]
 
 
 def actions(rules: Rules, world: World) -> list[Action]:
@@ -58,7 +58,7 @@ def actions(rules: Rules, world: World) -> list[Action]:
     found: list[Action] = []
 
     def add(function: Callable[..., Any], reads: tuple[int, ...], writes: tuple[int, ...], *first: Any) -> None:
-        def run(*parts: Any) -> Iterator[keeping.Found]:
+        def run(*parts: Any) -> Iterator[membership.Found]:
             return function(rules, world, *first, *parts)
 
         found.append(Action(f"{function.__module__.rsplit('.')[-1]}.{function.__name__}", reads, writes, run))
@@ -69,36 +69,36 @@ def actions(rules: Rules, world: World) -> list[Action]:
         add(machines.happens_to_host, (host, OUTSIDE), (host, OUTSIDE), n)
         if n == 1 and not world.second_daemon:
             continue
-        add(keeping.start, (daemon, host, NET), (daemon, host, NET), n)
-        add(keeping.look, (daemon, host, member), (daemon,), n)
-        add(keeping.join, (daemon, host, OUTSIDE), (daemon, host), n)
-        add(keeping.renew, (daemon, host), (daemon,), n)
-        add(keeping.self_clean, (daemon, host, member), (daemon,), n)
-        add(keeping.leave, (daemon, host, THE_VM, OUTSIDE), (daemon,), n)
+        add(membership.start, (daemon, host, NET), (daemon, host, NET), n)
+        add(membership.look, (daemon, host, member), (daemon,), n)
+        add(membership.join, (daemon, host, OUTSIDE), (daemon, host), n)
+        add(membership.renew, (daemon, host), (daemon,), n)
+        add(membership.self_clean, (daemon, host, member), (daemon,), n)
+        add(membership.leave, (daemon, host, THE_VM, OUTSIDE), (daemon,), n)
         if "disarm" in world.kinds:
             add(machines.disarm, (daemon, host, OUTSIDE), (daemon, host, OUTSIDE), n)
-        add(keeping.answered, (daemon, host), (daemon, host), n)
-        add(keeping.unsure, (daemon, host, member), (daemon, host), n)
+        add(membership.answered, (daemon, host), (daemon, host), n)
+        add(membership.unsure, (daemon, host, member), (daemon, host), n)
         everything = (daemon, host, THE_VM, A_MEMBER, B_MEMBER)
-        add(working.hold, (*everything, OUTSIDE), (daemon, host), n)
-        add(working.heard, (daemon, host), (daemon, host), n)
-        add(working.wondering, (daemon, host, THE_VM), (daemon,), n)
-        add(working.create, (daemon, host, OUTSIDE), (daemon, host), n)
-        add(working.release, (daemon, host, THE_VM), (daemon,), n)
-        add(working.rehold, (*everything, OUTSIDE), (daemon, host), n)
-        add(working.destroy, (daemon, host, THE_VM, OUTSIDE), (host,), n)
+        add(vm_worker.hold, (*everything, OUTSIDE), (daemon, host), n)
+        add(vm_worker.heard, (daemon, host), (daemon, host), n)
+        add(vm_worker.wondering, (daemon, host, THE_VM), (daemon,), n)
+        add(vm_worker.create, (daemon, host, OUTSIDE), (daemon, host), n)
+        add(vm_worker.release, (daemon, host, THE_VM), (daemon,), n)
+        add(vm_worker.rehold, (*everything, OUTSIDE), (daemon, host), n)
+        add(vm_worker.destroy, (daemon, host, THE_VM, OUTSIDE), (host,), n)
         if "restore" in world.kinds:
-            add(working.register, (daemon, host, THE_VM, OUTSIDE), (daemon, host), n)
+            add(vm_worker.register, (daemon, host, THE_VM, OUTSIDE), (daemon, host), n)
         if world.moves:
-            add(moving.enter, (*everything, OUTSIDE), (daemon, host), n)
-            add(moving.read, (daemon, host, THE_VM), (daemon,), n)
-            add(moving.send, (*everything, OUTSIDE), (daemon, host), n)
-            add(moving.adopt, everything, (daemon,), n)
-            add(moving.decline, (daemon, host), (daemon, host), n)
-            add(moving.resume, everything, (host,), n)
+            add(migration.enter, (*everything, OUTSIDE), (daemon, host), n)
+            add(migration.read, (daemon, host, THE_VM), (daemon,), n)
+            add(migration.send, (*everything, OUTSIDE), (daemon, host), n)
+            add(migration.adopt, everything, (daemon,), n)
+            add(migration.decline, (daemon, host), (daemon, host), n)
+            add(migration.resume, everything, (host,), n)
         for field_, slot in (("write", member), ("vm_write", THE_VM)):
             found.append(_arrival(rules, world, daemon, slot, field_))
-        add(recovering.loses, (daemon, NET, OUTSIDE), (daemon, NET, OUTSIDE))
+        add(recovery.loses, (daemon, NET, OUTSIDE), (daemon, NET, OUTSIDE))
         add(machines.crash, (daemon, OUTSIDE), (daemon, OUTSIDE), n)
     if world.moves:
         pair = (HOST[world.source], HOST[1 - world.source], OUTSIDE)
@@ -124,20 +124,20 @@ def actions(rules: Rules, world: World) -> list[Action]:
         add(fencing.asserts, (A_MEMBER, A_HOST, OUTSIDE), (OUTSIDE,))
         add(fencing.unplugs, (A_HOST, OUTSIDE), (A_HOST, OUTSIDE))
     if world.attested:
-        add(attesting.attests, (A_MEMBER, THE_VM, A_HOST, OUTSIDE, NET), (OUTSIDE, NET))
+        add(attestation.attests, (A_MEMBER, THE_VM, A_HOST, OUTSIDE, NET), (OUTSIDE, NET))
         add(fencing.unplugs, (A_HOST, OUTSIDE), (A_HOST, OUTSIDE))
     if world.recovery:
         look = (RECOVERY, THE_VM, THE_SLOT, A_MEMBER, B_MEMBER, OUTSIDE)
-        add(recovering.look, look, (RECOVERY,))
-        add(recovering.claim, (RECOVERY,), (RECOVERY,))
-        add(recovering.assign, (RECOVERY,), (RECOVERY,))
-        add(recovering.drop, (RECOVERY,), (RECOVERY,))
-        add(recovering.heard, (RECOVERY,), (RECOVERY,))
-        add(recovering.gives_up, (RECOVERY, NET, OUTSIDE), (RECOVERY, NET, OUTSIDE))
+        add(recovery.look, look, (RECOVERY,))
+        add(recovery.claim, (RECOVERY,), (RECOVERY,))
+        add(recovery.assign, (RECOVERY,), (RECOVERY,))
+        add(recovery.drop, (RECOVERY,), (RECOVERY,))
+        add(recovery.heard, (RECOVERY,), (RECOVERY,))
+        add(recovery.gives_up, (RECOVERY, NET, OUTSIDE), (RECOVERY, NET, OUTSIDE))
         found.append(_arrival(rules, world, RECOVERY, THE_VM, "write"))
         found.append(_arrival(rules, world, RECOVERY, THE_SLOT, "write"))
     late = (NET, A_MEMBER, B_MEMBER, THE_VM, THE_SLOT)
-    add(recovering.orphan_arrives, late, late)
+    add(recovery.orphan_arrives, late, late)
     add(machines.users, (THE_VM, THE_SLOT, OUTSIDE), (THE_VM, THE_SLOT, OUTSIDE))
     add(machines.intruder, (A_MEMBER, OUTSIDE), (A_MEMBER, OUTSIDE), 0)
     add(machines.other_fencer, (A_MEMBER, OUTSIDE), (A_MEMBER, OUTSIDE), 0)
@@ -149,8 +149,8 @@ def actions(rules: Rules, world: World) -> list[Action]:
 
 
 def _arrival(rules: Rules, world: World, process: int, slot: int, name: str) -> Action:
-    def run(holder: Any, doc: Any) -> Iterator[keeping.Found]:
-        return recovering.arrives(rules, world, holder, doc, name, slot)
+    def run(holder: Any, doc: Any) -> Iterator[membership.Found]:
+        return recovery.arrives(rules, world, holder, doc, name, slot)
 
     return Action(f"arrives.{name}", (process, slot), (process, slot), run)
 

@@ -20,8 +20,8 @@ from outlive.node.membership.steps import (
     lease_state,
 )
 from outlive.resources import GuardRecord
-from tests.model.parts import HOSTS, MEMBER, VM, Daemon, Doc, Domain, Host, Outside, Vm, Write, replace
 from tests.model.rules import Rules
+from tests.model.state import HOSTS, MEMBER, VM, Daemon, Doc, Domain, Host, Outside, Vm, Write, replace
 from tests.model.worlds import World
 
 Found = tuple[str, str, tuple[object, ...]]

@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.model.worlds import NO_ENTRY, ORDER, World
 
-WORD_WORLDS: Final = (
+ATTESTATION_WORLDS: Final = (
     World(
         "attested",
         "a membership is deleted, its host switched off, and somebody says so; it comes back later",

@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from tests.model.catalogue import WORLDS
-from tests.model.judging import MEANING
+from tests.model.invariants import MEANING
 from tests.model.rules import SHELL_RULES, STEPS, Rules, targets, without
-from tests.model.searching import Result, Space
+from tests.model.search import Result, Space
 
 FOLDER: Final = Path(__file__).parent / "counterexamples"
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "safety-proof.md"
