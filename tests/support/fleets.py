@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from outlive.base.random import Random
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.slotsets import bits
 
 GIB = 2**30
 
@@ -49,3 +51,8 @@ def filled(random: Random, empty: list[SlotView], members: list[VmView], members
         SlotView(name=slot.name, host=slot.host, cpu_milli=slot.cpu_milli, memory_bytes=slot.memory_bytes, members=who)
         for slot, who in zip(empty, inside, strict=True)
     ]
+
+
+def eligible_slots(index: ConflictIndex, vm: str) -> list[str]:
+    """Every slot that the VM may join by the rules, in name order; size and readiness are not looked at."""
+    return sorted(index.slot_names[slot] for slot in bits(index.admissible(index.vm(vm))))

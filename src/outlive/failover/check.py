@@ -126,8 +126,8 @@ def separations(
 ) -> list[Violation]:
     """The memberships that are not as asked, by VM and slot, each once for each reason.
 
-    Where two of a VM's slots are too near to each other, the later one by name is told. Without ``required`` affinity
-    is not judged, because it is not known how many hosts a group may use.
+    Where two of a VM's slots are too near to each other, the later one by name is reported. Without ``required``
+    affinity is not judged, because it is not known how many hosts a group may use.
     """
     views = {vm.id: vm for vm in vms}
     groups = groups_of(tuple(views.values()), required) if topology.server_groups else ()

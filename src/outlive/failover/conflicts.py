@@ -8,7 +8,7 @@ these. Sets of slots are whole numbers used as bit sets (``slotsets``), and "all
 ORs.
 
 The verdicts are those of the literal rules in every state, also where rules are broken: VMs for which a rule does not
-hold are kept as a set, and a slot with such a member admits nobody. ``trial`` and ``rollback`` take changes back.
+hold are kept as a set, and a slot with such a member admits nobody. ``trial`` and ``rollback`` undo changes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class ConflictIndex(FaultIndex, Journal):
         self._members: list[dict[int, None]] = []
         self._free_slots: list[int] = []
         self._ranked = True
-        self._open = 0
+        self.open_slots = 0
+        """The slots that are ready, as a bit set."""
         self._by_members = ByCount()
         self._fitting: dict[Size, int] = {}
         self._vm_number: dict[str, int] = {}
@@ -176,13 +177,13 @@ class ConflictIndex(FaultIndex, Journal):
     # Changes
 
     def add_vm(self, vm: VmView, required: int = 0) -> None:
-        """Add the VM, or take over its location, size, limit of hosts and need when it is there already."""
+        """Add the VM, or update its location, size, limit of hosts and need when it is there already."""
         limit = frozenset(self.hosts(vm.host_limit)) if vm.host_limit else frozenset[int]()
         state = _VmState(self.host(vm.host), (vm.cpu_milli, vm.memory_bytes), limit, True, required)
         self._set_state(self.learn_vm(vm.id, vm.host), state)
 
     def place_vm(self, vm: VmView) -> None:
-        """Take over the VM's location, size and limit of hosts; what it needs stays as it is."""
+        """Update the VM's location, size and limit of hosts; what it needs stays as it is."""
         number = self._vm_number.get(vm.id)
         self.add_vm(vm, self._vm_state[number].required if number is not None else 0)
 
@@ -252,8 +253,8 @@ class ConflictIndex(FaultIndex, Journal):
         gone = ~self._bit[number]
         self._uncount(number, self._unit_of[host])
         self._placed_on[host] &= gone
-        self._alive &= gone
-        self._open &= gone
+        self.alive &= gone
+        self.open_slots &= gone
         self._by_members.remove(self._bit[number], 0)
         for wanted in self._fitting:
             self._fitting[wanted] &= gone
@@ -275,7 +276,7 @@ class ConflictIndex(FaultIndex, Journal):
             return
         self._note(lambda: self.set_ready(slot, not ready))
         self._slot_counts[number] = ready
-        self._open = self._open | self._bit[number] if ready else self._open & ~self._bit[number]
+        self.open_slots = self.open_slots | self._bit[number] if ready else self.open_slots & ~self._bit[number]
         for member in self._members[number]:
             self._recount(member)
 
@@ -349,10 +350,6 @@ class ConflictIndex(FaultIndex, Journal):
     def may_open(self, vm: str, host: str) -> bool:
         """Whether the rules let the VM have a new slot on the host."""
         return self.holds_for(vm) and not self.count(vm, host)
-
-    def eligible_slots(self, vm: str) -> list[str]:
-        """Every slot that the VM may join by the rules, in name order. Size and readiness are not looked at."""
-        return sorted(self.slot_names[slot] for slot in bits(self.admissible(self._vm_number[vm])))
 
     def blocked(self, vm: str) -> frozenset[str]:
         """Units that already occur for the VM: that of its own host, of its slots' and of its co-users'."""
@@ -469,12 +466,12 @@ class ConflictIndex(FaultIndex, Journal):
         Refused are slots that touch a unit which occurs for the VM; that share a member with a slot which touches the
         VM's own unit (for that member the VM's unit occurs already); and that have a member for which a rule is broken.
         """
-        return 0 if vm in self._faulty else self._alive & ~self.refused(vm)
+        return 0 if vm in self._faulty else self.alive & ~self.refused(vm)
 
     def refused(self, vm: int) -> int:
         """The slots that the VM may not join by the rules; for a VM with a broken rule: that would break one more."""
         own, near = self._vm_unit[vm], self._near
-        refused = self._touching[own] | self._slots_at_fault()
+        refused = self._touching[own] | self.slots_at_fault()
         for slot in self._slots_at[own]:
             refused |= near[slot]
         for slot in self._slots_of[vm]:
@@ -490,21 +487,6 @@ class ConflictIndex(FaultIndex, Journal):
             found = (slot for slot in self._slot_number.values() if _fits(size, self._slot_size[slot]))
             known = self._fitting[size] = union(self._bit[slot] for slot in found)
         return known
-
-    @property
-    def alive(self) -> int:
-        """All slots, as a bit set."""
-        return self._alive
-
-    @property
-    def slots_at_fault(self) -> int:
-        """The slots that have a member for which a rule does not hold, as a bit set."""
-        return self._slots_at_fault()
-
-    @property
-    def open_slots(self) -> int:
-        """The slots that are ready, as a bit set."""
-        return self._open
 
     def fullest(self, slots: int) -> int | None:
         """The slot with the most members in a bit set; among equals the first by rank."""
@@ -666,8 +648,8 @@ class ConflictIndex(FaultIndex, Journal):
         host = self._slot_host[number] = self.host(slot.host)
         self._placed_on[host] |= bit
         self._slot_counts[number] = ready
-        self._open = self._open | bit if ready else self._open & ~bit
-        self._alive |= bit
+        self.open_slots = self.open_slots | bit if ready else self.open_slots & ~bit
+        self.alive |= bit
         self._by_members.add(bit, 0)
         self._count(number, self._unit_of[host])
         for wanted in self._fitting:

@@ -1,6 +1,6 @@
 """The fleet as plans and trials change it: the rules (``ConflictIndex``) and what every host has free.
 
-What is changed here within ``trial``, or after ``savepoint``, can be taken back: memberships, slots, places of VMs and
+What is changed here within ``trial``, or after ``savepoint``, can be undone: memberships, slots, places of VMs and
 capacity alike. Free amounts are columns by host number, so that "which of these hosts has room" is one comparison.
 Without any host in the table of free amounts nothing is limited; a host that the table leaves out has no room.
 """

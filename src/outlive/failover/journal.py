@@ -1,4 +1,4 @@
-"""Changes that can be taken back: each change notes how it is undone while a savepoint is open."""
+"""Changes that can be undone: each change notes how it is undone while a savepoint is open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Journal:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Everything that is changed inside is taken back at the end."""
+        """Everything that is changed inside is undone at the end."""
         mark = self.savepoint()
         try:
             yield
@@ -23,7 +23,7 @@ class Journal:
             self.rollback(mark)
 
     def savepoint(self) -> int:
-        """From now on changes can be taken back, until ``rollback`` or ``release`` is called with the answer."""
+        """From now on changes can be undone, until ``rollback`` or ``release`` is called with the answer."""
         if self._journal is None:
             self._journal = []
         self._savepoints += 1
@@ -35,7 +35,7 @@ class Journal:
         return len(self._journal or ())
 
     def undo(self, mark: int) -> None:
-        """Take back what changed since the mark."""
+        """Undo what changed since the mark."""
         undo = self._journal or []
         changes = undo[mark:]
         self._journal = None
@@ -45,7 +45,7 @@ class Journal:
         self._journal = undo
 
     def rollback(self, mark: int) -> None:
-        """Take back what changed since the savepoint, and end it."""
+        """Undo what changed since the savepoint, and end it."""
         self.undo(mark)
         self.release(mark)
 
@@ -56,7 +56,7 @@ class Journal:
             self._journal = None
 
     def on_undo(self, undo: Callable[[], object]) -> None:
-        """Call this where what happens now is taken back."""
+        """Call this where what happens now is undone."""
         self._note(undo)
 
     def _note(self, undo: Callable[[], object]) -> None:

@@ -54,7 +54,8 @@ class UnitIndex:
         self._bit: list[int] = []
         self._shared: dict[tuple[int, int], int] = {}
         """Pairs of slots with more than one member in common, and how many; only where rules are broken."""
-        self._alive = 0
+        self.alive = 0
+        """All slots, as a bit set."""
 
     def host(self, name: str) -> int:
         """The number of a host; a new name gets a new one."""
@@ -95,7 +96,7 @@ class UnitIndex:
         others = set(range(len(self.host_names))).difference(hosts)
         if len(hosts) <= len(others):
             return self.placed_on(hosts)
-        return self._alive & ~self.placed_on(others)
+        return self.alive & ~self.placed_on(others)
 
     def _unit(self, name: str) -> int:
         number = self._unit_number.get(name)
@@ -237,7 +238,7 @@ class FaultIndex(UnitIndex):
     def _crowded_units(self, vm: int) -> list[int]:
         return [unit for unit in self.blocked_units(vm) if self._tally(vm, unit) > 1]
 
-    def _slots_at_fault(self) -> int:
+    def slots_at_fault(self) -> int:
         """The slots that have a member for which a rule does not hold, as a bit set."""
         if self._faulty_slots is None:
             self._faulty_slots = union(self._bit[slot] for vm in self._faulty for slot in self._slots_of[vm])

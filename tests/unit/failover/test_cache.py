@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.fleets import eligible_slots
 
 from outlive.base.clock import SystemClock
 from outlive.base.random import Random
@@ -202,7 +203,7 @@ def check_rules(world: Follower) -> None:
     for name in names:
         assert cache.index.blocked(name) == fresh.index.blocked(name)
         assert cache.index.crowded(name) == fresh.index.crowded(name)
-        assert cache.index.eligible_slots(name) == fresh.index.eligible_slots(name)
+        assert eligible_slots(cache.index, name) == eligible_slots(fresh.index, name)
         assert cache.index.separation.group(name) == fresh.index.separation.group(name)
         assert {h: cache.index.separation.allows(name, h) for h in HOSTS} == {
             h: fresh.index.separation.allows(name, h) for h in HOSTS

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
+from tests.support.fleets import eligible_slots
 from tests.support.literal_rules import DependencyGraph, with_hosts
 
 from outlive.base.random import Random
@@ -100,7 +101,7 @@ def test_all_eligible_slots_are_those_of_the_single_question_in_any_state_and_or
         assert sorted(slot.name for slot in find_eligible_reservations(vm, mixed)) == sorted(single)
         counters = ConflictIndex.build(slots)
         counters.add_vm(vm)
-        assert counters.eligible_slots(vm.id) == sorted(single)
+        assert eligible_slots(counters, vm.id) == sorted(single)
         free = {host for host in fleets.hosts(8) if counters.holds_for(vm.id) and host not in counters.blocked(vm.id)}
         new = {h for h in fleets.hosts(8) if is_vm_eligible_for_reservation(vm, SlotView(name="", host=h), slots)}
         assert free == new
@@ -173,7 +174,7 @@ class World:
 
     def good(self) -> None:
         """A join that the rules allow."""
-        if (vm := self.some_vm()) is not None and (names := self.counters.eligible_slots(vm.id)):
+        if (vm := self.some_vm()) is not None and (names := eligible_slots(self.counters, vm.id)):
             name = self.random.choice(names)
             self.slots[name].members[vm.id] = ""
             self.counters.join(vm.id, name)
@@ -216,7 +217,7 @@ def everything(counters: ConflictIndex, vms: list[str], slots: list[str]) -> dic
     return {
         "blocked": {vm: counters.blocked(vm) for vm in vms},
         "counts": {(vm, host): counters.count(vm, host) for vm in vms for host in fleets.hosts(14)},
-        "eligible": {vm: counters.eligible_slots(vm) for vm in vms},
+        "eligible": {vm: eligible_slots(counters, vm) for vm in vms},
         "fullest": {
             vm: counters.slot_names[best]
             if (best := counters.fullest(counters.admissible(counters.vm(vm)))) is not None
@@ -245,7 +246,7 @@ def test_state_after_ten_thousand_random_events_equals_a_rebuild(seed: int) -> N
             vm = world.some_vm()
             assert vm is not None
             single = [slot.name for slot in views if is_vm_eligible_for_reservation(vm, slot, views)]
-            assert world.counters.eligible_slots(vm.id) == single
+            assert eligible_slots(world.counters, vm.id) == single
             compared += 1
     assert compared == 100
 

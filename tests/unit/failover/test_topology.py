@@ -7,6 +7,7 @@ from itertools import combinations
 import msgspec
 import pytest
 from tests.support import fleets
+from tests.support.fleets import eligible_slots
 from tests.support.literal_rules import DependencyGraph
 from tests.support.separation import barred
 
@@ -82,7 +83,7 @@ def test_with_units_every_verdict_is_that_of_the_literal_rules_on_hosts_that_are
         assert [slot.name for slot in find_eligible_reservations(vm, slots, topology=topology)] == single
         fresh = ConflictIndex.build(slots, topology=topology)
         fresh.add_vm(vm)
-        assert fresh.eligible_slots(vm.id) == sorted(single)
+        assert eligible_slots(fresh, vm.id) == sorted(single)
 
 
 @pytest.mark.parametrize("seed", range(60))

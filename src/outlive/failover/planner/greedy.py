@@ -292,7 +292,7 @@ class Greedy:
 
 
 def failure(vm: str, reason: Reason, missing: int) -> Fail:
-    """The VM gets nothing more: the reason, as it is told."""
+    """The VM gets nothing more, for this reason."""
     said = render(reason)
     return Fail(vm=vm, reason=str(reason.code), detail=said.text, remedy=said.remedy, missing=missing)
 

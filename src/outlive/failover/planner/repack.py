@@ -2,7 +2,7 @@
 
 One slot after the other is tried to be emptied: each member joins another slot, if need be after somebody made room
 there, and only then leaves (docs/reference/failover-planning.md#repacking). Every state in between is valid, nobody's
-coverage drops, and what is held never grows. What cannot be done so is taken back.
+coverage drops, and what is held never grows. What cannot be done so is undone.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ class Against:
         kinds.put(Finding(Obstacle.MEMBER), _set(index.slot_numbers(self._number)))
         kinds.put(Finding(Obstacle.NOT_READY), ~index.open_slots)
         kinds.put(Finding(Obstacle.TOO_SMALL), ~index.fitting((vm.cpu_milli, vm.memory_bytes)))
-        kinds.put(Finding(Obstacle.MEMBERS_CLASH), index.slots_at_fault)
+        kinds.put(Finding(Obstacle.MEMBERS_CLASH), index.slots_at_fault())
         kinds.put(Finding(Obstacle.RULE), index.refused(self._number))
         kinds.put(Finding(Obstacle.APART), ~index.separation.among(vm.id, index.alive))
         if answer.reuse.error:
