@@ -22,7 +22,6 @@ TAKES_APART = frozenset(
 )
 ALLOWED: dict[str, str] = {
     "node/stop.py: given.reason == 'signal'": "a literal of the decision lifecycle.shutdown, a code by itself",
-    "simulation/scenario.py: error.message.removeprefix(f'{name}: ')": "shown without the name before it",
 }
 """``module: source`` → why it is no prose."""
 

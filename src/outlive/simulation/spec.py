@@ -85,7 +85,7 @@ def _not_a_size(name: str, text: str) -> str:
     try:
         return "" if Amounts.parse({name: text})[name] > 0 else f"{name}: is {text!r}, which is not more than 0"
     except BadInput as error:
-        return f"{name}: {error.message.removeprefix(f'{name}: ')}"
+        return error.message
 
 
 class _Host(_Sized, frozen=True, kw_only=True):
