@@ -243,10 +243,11 @@ class Engine:
     def _order(self, run: Run, at: Rows, total: FloatVector) -> Rows:
         """Indexes into ``at``: best first, own slots before all, only requested hosts, trimmed."""
         request, settings = run.request, self.settings
-        if not len(at):
-            return np.zeros(0, dtype=np.intp)
-        order = best_first(total, lambda which: self._keys(run, at[which]), lambda which: run.name(int(at[which])))
-        if request.intent is Intent.EVACUATE and settings.own_slots_first:
+        if len(at) < 2:
+            order: Rows = np.arange(len(at))
+        else:
+            order = best_first(total, lambda which: self._keys(run, at[which]), lambda which: run.name(int(at[which])))
+        if request.intent is Intent.EVACUATE and settings.own_slots_first and len(at) > 1:
             own = np.isin(at, run.positions(own_slot_rows(self.fleet, request.resource_id)))[order]
             if own.any():
                 order = np.concatenate((order[own], order[~own]))

@@ -251,13 +251,13 @@ class RecoveryActions:
 
     async def mark(self, name: str) -> None:
         """Let ``Hypervisor.status.lost`` say what the Membership says now."""
-        async with answered(f"host {name}"):
+        with answered(f"host {name}"):
             member = await self._store.get(Membership, name, fresh=True)
             host = await self._store.get(Hypervisor, name, fresh=True)
         wanted = lost_by(member.record)
         if wanted is None or bool(wanted) == bool(host.status.lost):
             return
-        async with answered(f"host {name}"):
+        with answered(f"host {name}"):
             written = await self._store.replace_status(_replace(host, status=_replace(host.status, lost=wanted)))
         self._hypervisors.note(written, replaced=host.metadata.resource_version)
         _log.info("recovery.host_lost" if wanted else "recovery.host_back", host=name, fence=wanted)

@@ -11,7 +11,6 @@ A writer's own acknowledged writes are shown at once; what exactly is guaranteed
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -138,14 +137,15 @@ class PassedVersions:
     """Versions that the cache showed and left: a write against one of them is one that the stream has passed."""
 
     def __init__(self) -> None:
-        self._left: OrderedDict[str, tuple[tuple[str, str], ...]] = OrderedDict()
+        self._left: dict[str, tuple[tuple[str, str], ...]] = {}
+        """The object that moved on last is the last one."""
 
     def leave(self, key: str, uid: str, version: str, *, gone: bool) -> None:
         """The cache moves on from this version, or (``gone``) from the uid as a whole."""
         entry = (uid, "" if gone else version)
         self._left[key] = (*self._left.pop(key, ()), entry)[-LEFT_VERSIONS:]
         if len(self._left) > LEFT_KEYS:
-            self._left.popitem(last=False)
+            del self._left[next(iter(self._left))]
 
     def passed(self, key: str, uid: str, version: str, replaced: str | None) -> bool:
         """Whether the cache is known to be beyond a write of ``version`` against ``replaced``."""

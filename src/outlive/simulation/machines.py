@@ -24,7 +24,6 @@ RESET_S: Final = 1.0
 """From a reset to the power-on test of the next boot."""
 EPOCH_S: Final = 1_767_225_600.0
 """The wall clock when a story begins."""
-_running_loop = asyncio.get_running_loop
 
 
 class HostClock:
@@ -35,6 +34,7 @@ class HostClock:
     """
 
     def __init__(self) -> None:
+        self._loop_time = asyncio.get_running_loop().time
         self._rate = 1.0
         self._loop_s = 0.0
         self._own_s = 0.0
@@ -48,7 +48,7 @@ class HostClock:
 
     def monotonic(self) -> float:
         """Seconds at the host's own rate."""
-        return self._own_s + (_running_loop().time() - self._loop_s) * self._rate
+        return self._own_s + (self._loop_time() - self._loop_s) * self._rate
 
     def boot_time(self) -> float:
         """Seconds since the host booted, what it was halted for included."""
@@ -65,7 +65,7 @@ class HostClock:
     def set_rate(self, rate: float) -> None:
         """Run at ``rate`` from now on; what has passed stays."""
         self._own_s = self.monotonic()
-        self._loop_s = asyncio.get_running_loop().time()
+        self._loop_s = self._loop_time()
         self._rate = rate
 
     def jump(self, seconds: float) -> None:

@@ -10,9 +10,8 @@ What is not promised: after ``Unavailable`` a write that was sent may still be a
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Literal
 
 import msgspec
@@ -36,11 +35,11 @@ Half = Literal["spec", "status"]
 """Which half of the object is written; kinds without halves are always written whole."""
 
 
-@asynccontextmanager
-async def answered(what: str, limit_s: float = CALL_S) -> AsyncIterator[None]:
+@contextmanager
+def answered(what: str, limit_s: float = CALL_S) -> Iterator[None]:
     """``Unavailable`` if the block, which asks about ``what``, takes longer."""
     try:
-        async with asyncio.timeout(limit_s):
+        with deadline(limit_s):
             yield
     except TimeoutError:
         raise Unavailable(f"the store did not answer about {what} within {limit_s:g} s") from None

@@ -260,10 +260,10 @@ class DesiredState(HostSettings):
 
     async def look(self) -> None:
         """Read again; errors of the store are the caller's, except that there may be no ``Cluster``."""
-        async with answered(f"Hypervisor/{self.host}"):
+        with answered(f"Hypervisor/{self.host}"):
             self.hypervisor = await self._store.get(Hypervisor, self.host)
         try:
-            async with answered(f"Cluster/{CLUSTER}"):
+            with answered(f"Cluster/{CLUSTER}"):
                 self.cluster = await self._store.get(Cluster, CLUSTER)
         except NotFound:
             self.cluster = None

@@ -256,7 +256,7 @@ async def switch_on_hosts(context: FencerContext) -> None:
     if not due:
         return
     held: dict[str, list[str]] = {host: [] for host in due}
-    async with answered("all virtual machines", LIST_S):
+    with answered("all virtual machines", LIST_S):
         async for vm in list_all(context.store, VirtualMachine):
             for one in vm.status.holders:
                 seen = due.get(one.hypervisor)

@@ -82,7 +82,7 @@ class PauseGate:
         lack and that waits is in ``waitsFor``, or adds itself to it, and the swap on ``cluster`` fails.
         """
         members = await self._members()
-        async with answered("all hypervisors", LIST_S):
+        with answered("all hypervisors", LIST_S):
             hosts = [one.name async for one in list_all(self._store, Hypervisor) if one.spec.management == "node"]
         left = waits_for(cluster, members, hosts)
         pause = _replace(cluster.status.pause or Pause(), waits_for=left) if left else None
@@ -95,7 +95,7 @@ class PauseGate:
         return not left
 
     async def _members(self) -> dict[str, MemberRecord]:
-        async with answered("all memberships", LIST_S):
+        with answered("all memberships", LIST_S):
             return {member.name: member.record async for member in list_all(self._store, Membership)}
 
     async def report(self, host: str, known: Collection[str], *, stamps: bool) -> bool:

@@ -33,7 +33,9 @@ def written_by_its_owner(write: Write, author: Author) -> str:
         return ""
     paths: list[str] = []
     for name in OWNED_METADATA:
-        _differ(getattr(before.metadata, name), getattr(after.metadata, name), f"metadata.{name}", paths)
+        old, new = getattr(before.metadata, name), getattr(after.metadata, name)
+        if old != new:
+            _differ(old, new, f"metadata.{name}", paths)
     wires, values = _fields(kind)
     for wire, old, new in zip(wires, values(before), values(after), strict=True):
         if old is not new and wire != "metadata":
