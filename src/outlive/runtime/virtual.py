@@ -244,7 +244,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _advance(self) -> None:
         """Nothing is ready: it becomes the moment of the next timer."""
         timers = self._timers
-        while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+        while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
             self._cancelled_timers -= 1
         if not timers:

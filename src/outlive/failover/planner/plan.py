@@ -82,13 +82,13 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         )
 
 
-def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> PlanResult:
+def plan(given: PlanInput, *, worded: bool = True, keep_going: Callable[[], bool] = lambda: True) -> PlanResult:
     """Serve every VM that misses slots, in the order of service.
 
     With ``packing`` the plan is made with several limits on the members of a slot, and the best one is returned: by
     priority from the highest down the fewest VMs without any slot and the fewest slots missing, then the fewest VMs
     that miss any, then the least reserved memory, then the fewest slots. With ``effort_s`` it is improved by search,
-    until ``keep_going`` says that it is enough.
+    until ``keep_going`` says that it is enough. ``worded`` as for ``Greedy.serve``.
     """
     slots = sorted(given.slots, key=lambda slot: slot.name)
     chosen = select(
@@ -117,7 +117,7 @@ def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> 
     layered = _layered(given, slots, claims)
     if layered is not None and _is_least(given, layered):
         return layered
-    tried = [_greedy_plan(given, slots, claims, most) for most in _limits(given, chosen)]
+    tried = [_greedy_plan(given, slots, claims, most, worded=worded) for most in _limits(given, chosen)]
 
     def cost(one: PlanResult) -> Any:
         return (
@@ -318,7 +318,9 @@ def _limits(given: PlanInput, chosen: Sequence[Missing]) -> list[int]:
     return [0, *limits] if memberships <= SMALL_MEMBERSHIPS else limits
 
 
-def _greedy_plan(given: PlanInput, slots: Sequence[SlotView], claims: Sequence[Claim], most_members: int) -> PlanResult:
+def _greedy_plan(
+    given: PlanInput, slots: Sequence[SlotView], claims: Sequence[Claim], most_members: int, *, worded: bool = True
+) -> PlanResult:
     """``most_members``: nobody joins a slot that has so many; 0: no limit."""
     ranked, groups = sorted(slots, key=lambda slot: slot.name), _groups(given)
 
@@ -335,5 +337,5 @@ def _greedy_plan(given: PlanInput, slots: Sequence[SlotView], claims: Sequence[C
             most_members=most_members,
         )
 
-    greedy, actions = serve_all(claims, begin)
+    greedy, actions = serve_all(claims, begin, worded=worded)
     return PlanResult.of(actions, result_of(slots, actions, greedy.opened).slots, missing=len(claims))

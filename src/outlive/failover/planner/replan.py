@@ -50,8 +50,8 @@ def replan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -
     old, kept = _divided(given)
     if not old or not (added.failed or _much_is_missing(given, added)):
         return added
-    free = with_room_of(given.free, old)
-    target = plan(msgspec.structs.replace(given, slots=kept, free=free), keep_going=keep_going)
+    bare = msgspec.structs.replace(given, slots=kept, free=with_room_of(given.free, old))
+    target = plan(bare, worded=False, keep_going=keep_going)
     switched = _Switching(given, old, target).result(added.missing)
     if switched is None:
         return added

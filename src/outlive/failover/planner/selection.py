@@ -142,16 +142,18 @@ class Way(enum.IntEnum):
     """The same, the largest first, however many slots they have."""
 
 
-def serve_all(claims: Sequence[Claim], begin: Callable[[], Greedy]) -> tuple[Greedy, list[Action]]:
+def serve_all(
+    claims: Sequence[Claim], begin: Callable[[], Greedy], *, worded: bool = True
+) -> tuple[Greedy, list[Action]]:
     """Serve everybody, in the given order; each VM ends with what it misses or with one ``Fail``.
 
-    ``begin`` makes the state to serve from, anew for each attempt.
+    ``begin`` makes the state to serve from, anew for each attempt. ``worded`` as for ``Greedy.serve``.
     """
     groups = [list(group) for _, group in groupby(claims, key=lambda claim: claim.priority)]
     few = sum(claim.need.needed for claim in claims) <= MANY_SLOTS
     other_ways = [_other_ways(group, few=few, alone=len(groups) == 1) for group in groups]
-    worded = not any(other_ways)
-    greedy, actions = _attempt(groups, begin(), {}, worded=worded)
+    complete = worded and not any(other_ways)
+    greedy, actions = _attempt(groups, begin(), {}, worded=complete)
     ways: dict[int, Way] = {}
     for _ in range(min(len(groups), GROUPS_TRIED if few else 1)):
         number = _first_failing(groups, other_ways, actions, ways)
@@ -160,14 +162,14 @@ def serve_all(claims: Sequence[Claim], begin: Callable[[], Greedy]) -> tuple[Gre
         ways[number] = Way.AT_ONCE
         best = (*_shortfall(groups[number], actions), Way.AT_ONCE)
         for way in other_ways[number]:
-            says_why = way is Way.ROUNDS  # kept wherever no other way is better
+            says_why = worded and way is Way.ROUNDS  # kept wherever no other way is better
             other, others = _attempt(groups, begin(), {**ways, number: way}, worded=says_why)
             found = (*_shortfall(groups[number], others), way)
             if found < best:
-                best, greedy, actions, ways[number], worded = found, other, others, way, says_why
-    if not worded and any(map(_for_room, actions)):
+                best, greedy, actions, ways[number], complete = found, other, others, way, says_why
+    if worded and not complete and any(map(_for_room, actions)):
         greedy, actions = _attempt(groups, begin(), ways)
-    return greedy, _asked_again(claims, greedy, actions)
+    return greedy, _asked_again(claims, greedy, actions, worded=worded)
 
 
 def _other_ways(group: Sequence[Claim], *, few: bool, alone: bool) -> list[Way]:
@@ -180,14 +182,14 @@ def _other_ways(group: Sequence[Claim], *, few: bool, alone: bool) -> list[Way]:
     return ways
 
 
-def _asked_again(claims: Sequence[Claim], greedy: Greedy, actions: Sequence[Action]) -> list[Action]:
+def _asked_again(claims: Sequence[Claim], greedy: Greedy, actions: Sequence[Action], *, worded: bool) -> list[Action]:
     """Those who failed before others opened slots ask once more at the end: they may join these."""
     opened = max((place for place, action in enumerate(actions) if isinstance(action, Open)), default=-1)
     failed = {action.vm: action.missing for action in actions[: opened + 1] if _for_room(action)}
     kept = [action for action in actions if not (isinstance(action, Fail) and action.vm in failed)]
     for claim in claims:
         if claim.vm.id in failed:
-            kept += _serve(greedy, claim, failed[claim.vm.id], worded=True)
+            kept += _serve(greedy, claim, failed[claim.vm.id], worded=worded)
     return kept
 
 
