@@ -67,14 +67,14 @@ def losses() -> list[Figure]:
 
 
 def _loss(what: str, hosts: tuple[str, ...], spec: HostsSpec, bar: float) -> Figure:
-    world = World(WorldSpec(hosts=spec, vms=VmsSpec(per_host=VMS_PER_HOST, cpu="1", memory="2Gi")), seed=1)
     begun = time.process_time()
-    took_s = run_virtual(_lost(world, hosts))
-    note = f"{time.process_time() - begun:.1f} CPU s, {len(world.violations)} violations"
+    took_s, violations = run_virtual(_lost(hosts, spec))
+    note = f"{time.process_time() - begun:.1f} CPU s, {violations} violations"
     return Figure(f"from the loss of {what}, to every VM seen running", took_s, "virtual s", bar, note=note)
 
 
-async def _lost(world: World, hosts: tuple[str, ...]) -> float:
+async def _lost(hosts: tuple[str, ...], spec: HostsSpec) -> tuple[float, int]:
+    world = World(WorldSpec(hosts=spec, vms=VmsSpec(per_host=VMS_PER_HOST, cpu="1", memory="2Gi")), seed=1)
     await world.build()
     await world.start()
     assert await world.settled()
@@ -87,7 +87,7 @@ async def _lost(world: World, hosts: tuple[str, ...]) -> float:
         if all(len(world.running(vm)) == 1 for vm in names) and world.all_run():
             break
     await world.stop()
-    return took_s
+    return took_s, len(world.violations)
 
 
 def promised() -> list[Figure]:
@@ -147,7 +147,10 @@ def _played(name: str, virtual: Virtual, at_s: float, until_s: float, failures: 
         name, msgspec.structs.replace(virtual.spec, settings=settings), virtual.acts(at_s), until_s
     )
     begun = time.process_time()
+
+    async def play() -> Ended:
+        return await Story(scenario, seed=1, replay="", inventory=virtual.objects).play()
+
     with rarely_collecting():
-        story = Story(scenario, seed=1, replay="", inventory=virtual.objects)
-        ended = run_virtual(story.play())
+        ended = run_virtual(play())
     return ended, time.process_time() - begun

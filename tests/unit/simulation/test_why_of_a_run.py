@@ -12,7 +12,7 @@ from outlive.cli.decide import decision_table
 from outlive.recovery.why import Why
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.scenario import read_scenario
-from outlive.simulation.story import Story
+from outlive.simulation.story import Ended, Story
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "host-loses-power"
 CHAIN = (
@@ -31,7 +31,11 @@ UNDATED = (0, len(CHAIN) - 1)
 
 def chain_of(name: str) -> Why:
     scenario = read_scenario(SCENARIO)
-    ended = run_virtual(Story(scenario, seed=scenario.spec.seed, replay="", why=name).play())
+
+    async def play() -> Ended:
+        return await Story(scenario, seed=scenario.spec.seed, replay="", why=name).play()
+
+    ended = run_virtual(play())
     assert not ended.failed
     assert ended.why is not None
     return ended.why

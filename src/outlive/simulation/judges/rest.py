@@ -229,7 +229,7 @@ def _uncovered(vm: str, home: dict[str, str], slots: list[_Shared], failures: in
 
 def _hit(slots: list[frozenset[frozenset[str]]], failed: frozenset[str], more: int) -> frozenset[str] | None:
     """Hosts, ``failed`` and so many more at most, whose failure breaks all these slots; ``None`` if there are none."""
-    left = [one for one in slots if not any(hosts <= failed for hosts in one)]
+    left = [one for one in slots if not _is_broken(one, failed)]
     if not left:
         return failed
     if more == 0:
@@ -239,6 +239,11 @@ def _hit(slots: list[frozenset[frozenset[str]]], failed: frozenset[str], more: i
         if len(new) <= more and (found := _hit(left[1:], failed | new, more - len(new))) is not None:
             return found
     return None
+
+
+def _is_broken(slot: frozenset[frozenset[str]], failed: frozenset[str]) -> bool:
+    # Most VMs need one slot: then nobody fails but their own host, and no set of hosts is smaller than it.
+    return failed in slot if len(failed) == 1 else any(hosts <= failed for hosts in slot)
 
 
 class _Shared:
