@@ -111,6 +111,40 @@ class Eyes:
             self.at_once.set()
 
 
+class Interposed:
+    """A store that does something first where a document is read, and afterwards where a kind was listed."""
+
+    def __init__(self, inner) -> None:
+        self._inner = inner
+        self.reading = None
+        """Called with kind and name, if set."""
+        self.listed = None
+        """Awaited with the kind, if set."""
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    async def get(self, kind, name, *, fresh=False):
+        if self.reading is not None:
+            self.reading(kind, name)
+        return await self._inner.get(kind, name, fresh=fresh)
+
+    async def list(self, kind, **how):
+        page = await self._inner.list(kind, **how)
+        if self.listed is not None:
+            await self.listed(kind)
+        return page
+
+    def fail(self, host: str, error: Exception) -> None:
+        """Let every read of that host's settings end so."""
+
+        def reading(kind, name) -> None:
+            if kind is Hypervisor and name == host:
+                raise error
+
+        self.reading = reading
+
+
 @dataclass
 class Watch:
     """One fencer, and what it runs on."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-from tests.support.fencing import site
+from tests.support.fencing import Interposed, site
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Unavailable
 from outlive.base.random import Random
 from outlive.node.ports import CutReport
-from outlive.resources import Assigned, Cluster, Fault, ObjectRef, VirtualMachine
+from outlive.resources import Assigned, Cluster, Fault, Membership, ObjectRef, VirtualMachine
 from outlive.resources.cluster import Pause
+from outlive.resources.memberships import Cut
 from outlive.runtime.faults import fault_name
 from outlive.store.faults import FaultStore
 
@@ -139,6 +140,24 @@ def test_isolation_ends_once_the_host_has_joined_in_a_new_boot():
             assert "d" not in cuts.out
             assert set(cuts.lifted) == {("d", 1)}
             assert (await s.record("d")).cut.through == 0
+
+    run(story())
+
+
+def test_host_whose_settings_cannot_be_read_does_not_keep_the_isolation_of_the_next_one():
+    async def story():
+        async with site() as s:
+            cuts, store = Cuts(), Interposed(s.store)
+            await _site(s, cuts, store=store)
+            store.fail("c", Unavailable("no answer"))
+            for name in ("c", "d"):
+                current = await s.store.get(Membership, name, fresh=True)
+                await s.write(current, epoch=2, dead_through=1, cut=Cut(through=1, scope=("disk:one",)))
+            await asyncio.sleep(10)
+            assert set(cuts.lifted) == {("d", 1)}
+            store.reading = None
+            await asyncio.sleep(10)
+            assert set(cuts.lifted) == {("c", 1), ("d", 1)}
 
     run(story())
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.support.fencing import Site, site
+from tests.support.fencing import Interposed, Site, site
 from tests.support.loops import run
 
-from outlive.resources import Hypervisor, Membership
+from outlive.resources import Hypervisor, Membership, ObjectRef, VirtualMachine
 
 BEFORE_S = 20.0
 """Long enough for every fencer's grace and first rehearsals."""
@@ -466,5 +466,93 @@ def test_good_rehearsals_are_written_again_while_their_host_lives():
             host = await s.store.get(Hypervisor, "d")
             assert host.status.rehearsed == "ok"
             assert (await s.record("d")).seq - host.status.rehearsed_seq <= 400
+
+    run(story())
+
+
+async def _two_off(s: Site) -> Interposed:
+    """Hosts d and e are proven dead; the store of the fencer, which looks for hosts to be switched on only later."""
+    for name in ("a", "b", "c", "f", "g", "d", "e"):
+        await s.host(name)
+    store = Interposed(s.store)
+    s.watch("a", store=store)
+    await asyncio.sleep(BEFORE_S)
+    for name in ("d", "e"):
+        s.silence(name)
+        await s.until_dead(name)
+    await asyncio.sleep(10)
+    return store
+
+
+def test_error_in_switching_one_host_on_ends_neither_that_of_another_nor_the_fencer():
+    async def story():
+        async with site() as s:
+            store = await _two_off(s)
+            store.fail("d", RuntimeError("nobody foresaw this"))
+            await s.policy(power_on_after=True)
+            await asyncio.sleep(10)
+            assert len(s.power.controllers["e"].ons) == 1
+            store.reading = None
+            await asyncio.sleep(10)
+            assert len(s.power.controllers["d"].ons) == 1
+
+    run(story())
+
+
+def test_slow_controller_does_not_keep_another_host_off():
+    async def story():
+        async with site() as s:
+            await _two_off(s)
+            vm = await s.vm("vm1", holder="e")
+            s.power.controllers["d"].delay_s = 9.5
+            await s.policy(power_on_after=True)
+            await s.until("d", lambda record: record.fence.power_on.tries == 1)
+            await s.release(vm)
+            await s.until("e", lambda record: record.fence.power_on.result == "ok", limit_s=7)
+            assert s.power.controllers["d"].ons == []
+            await s.until("d", lambda record: record.fence.power_on.result == "ok", limit_s=20)
+            assert (await s.record("d")).fence.power_on.tries == 1
+
+    run(story())
+
+
+def test_host_that_is_found_to_be_held_right_before_it_is_switched_on_stays_off():
+    async def story():
+        async with site() as s:
+            store = await _two_off(s)
+            held = []
+
+            async def listed(kind) -> None:
+                if kind is VirtualMachine and not held:
+                    held.append(await s.vm("vm1", holder="d"))
+
+            store.listed = listed
+            await s.policy(power_on_after=True)
+            await asyncio.sleep(30)
+            assert s.power.controllers["d"].ons == []
+            assert (await s.record("d")).fence.power_on.tries == 0
+            await s.release(held[0])
+            await asyncio.sleep(10)
+            assert len(s.power.controllers["d"].ons) == 1
+
+    run(story())
+
+
+def test_dead_host_that_is_registered_no_more_is_not_looked_after():
+    async def story():
+        async with site() as s:
+            store = await _two_off(s)
+            listed = []
+
+            async def count(kind) -> None:
+                listed.append(kind)
+
+            for name in ("d", "e"):
+                await s.store.delete(ObjectRef(kind="Hypervisor", name=name))
+            await s.policy(power_on_after=True)
+            await asyncio.sleep(10)
+            store.listed = count
+            await asyncio.sleep(60)
+            assert VirtualMachine not in listed
 
     run(story())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.support.fencing import Site, site
+from tests.support.fencing import Interposed, Site, site
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock, as_datetime
+from outlive.base.errors import Unavailable
 from outlive.node.fencing.rules import RateRule
 from outlive.resources import Condition, GuardRecord, Hypervisor, Instance, Membership
 from outlive.resources.cluster import Timing
@@ -493,6 +494,24 @@ def test_word_of_trust_that_was_said_while_no_fencer_ran_is_heeded_by_the_next_o
             s.watch("h0")
             await s.until("h7", lambda record: record.distrusted == (), limit_s=BEFORE_S)
             assert (await s.record("h7")).trust_word == "new controller"
+
+    run(story())
+
+
+def test_host_whose_settings_cannot_be_read_does_not_keep_the_next_one_distrusted():
+    async def story():
+        async with site() as s:
+            await _racks(s, 8)
+            store = Interposed(s.store)
+            for name in ("h6", "h7"):
+                await s.write(await s.store.get(Membership, name), distrusted=("power",))
+                await s.change_fencing(name, trust_again="new controller")
+            store.fail("h6", Unavailable("no answer"))
+            s.watch("h0", store=store)
+            await s.until("h7", lambda record: record.distrusted == (), limit_s=BEFORE_S)
+            assert (await s.record("h6")).distrusted == ("power",)
+            store.reading = None
+            await s.until("h6", lambda record: record.distrusted == (), limit_s=BEFORE_S)
 
     run(story())
 

@@ -77,6 +77,8 @@ class FencerContext:
         self.rules = Rules(self)
         self.power = PowerSequence(power, clock, decisions)
         self.power_slots = asyncio.Semaphore(POWER_AT_ONCE)
+        self.switching_on: dict[str, None] = {}
+        """Hosts that are being switched on."""
         self.isolation = None if cut is None else Isolation(cut, store)
         self.rehearsals = Rehearsals(self)
 

@@ -131,7 +131,7 @@ class Fencer:
                 (FAULTS_S, "reports faults", self._faults.look),
                 (TRUST_S, "trusts again", self._trust),
                 (ISOLATIONS_S, "ends isolations", partial(end_isolations, context)),
-                (POWER_ON_S, "switches on", partial(switch_on_hosts, context)),
+                (POWER_ON_S, "switches on", partial(switch_on_hosts, context, group)),
                 (FORECAST_S, "forecasts", Forecast(context).look),
             ):
                 group.create_task(self._repeat(seconds, name, look), name=f"fencer {name}")
@@ -355,7 +355,10 @@ class Fencer:
         for host, seen in list(self.context.watcher) if self.context.leads() else ():
             word = self._rules.settings(host).fencing.trust_again
             if seen.record.distrusted and word not in ("", seen.record.trust_word):
-                await self._trust_again(host)
+                try:
+                    await self._trust_again(host)
+                except OutliveError as error:
+                    _log.info("fence.trust_put_off", host=host, error=str(error))
 
     async def _trust_again(self, host: str) -> None:
         word = (await self.context.settings(host)).fencing.trust_again

@@ -258,7 +258,10 @@ async def end_isolations(context: FencerContext) -> None:
     for host, seen in list(context.watcher) if context.leads() else ():
         epoch = seen.record.cut.through
         if context.isolation is not None and seen.record.state == "Held" and 0 < epoch <= seen.record.dead_through:
-            await _end(context, context.isolation, host, epoch)
+            try:
+                await _end(context, context.isolation, host, epoch)
+            except OutliveError as error:
+                _log.info("fence.isolation_put_off", host=host, error=str(error))
 
 
 async def _end(context: FencerContext, orders: Isolation, host: str, epoch: int) -> None:

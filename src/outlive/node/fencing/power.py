@@ -38,14 +38,13 @@ from outlive.node.fencing.states import (
     is_off,
 )
 from outlive.node.ports import PowerPort, PowerReading, PowerState
-from outlive.resources import FenceRecord, Hypervisor, VirtualMachine
+from outlive.resources import Hypervisor, VirtualMachine
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import LIST_S, answered, list_all
 
 if TYPE_CHECKING:
     from outlive.node.fencing.context import FencerContext
-    from outlive.node.fencing.watcher import Seen
 
 OFF_LIMIT_S: Final = 20.0
 """How long the command to switch off may take."""
@@ -250,59 +249,75 @@ def _text(reading: PowerReading | None) -> str | None:
     return None if reading is None or reading.state is PowerState.UNKNOWN else f"power is {reading.state}"
 
 
-async def switch_on_hosts(context: FencerContext) -> None:
-    """Switch on those whose time has come."""
-    due = {host: seen for host, seen in context.watcher if _is_due(context, host, seen)} if context.leads() else {}
-    if not due:
+async def switch_on_hosts(context: FencerContext, group: OrderedTaskGroup) -> None:
+    """Begin to switch on, in the group, those whose time has come: no host waits for another one's controller."""
+    hosts = [host for host, _ in context.watcher if _is_due(context, host)] if context.leads() else []
+    if not hosts:
         return
-    held: dict[str, list[str]] = {host: [] for host in due}
-    with answered("all virtual machines", LIST_S):
-        async for vm in list_all(context.store, VirtualMachine):
-            for one in vm.status.holders:
-                seen = due.get(one.hypervisor)
-                if seen is not None and one.epoch <= seen.record.fence.epoch:
-                    held[one.hypervisor].append(vm.name)
-    async with OrderedTaskGroup() as group:
-        for host, seen in due.items():
-            if not held[host]:
-                work = _switch_on(context, host, seen.record.fence, tuple(held[host]))
-                group.create_task(work, name=f"switch on {host}")
+    held = await _held(context, hosts)
+    for host in hosts:
+        if not held[host] and _is_due(context, host):
+            context.switching_on[host] = None
+            group.create_task(_switch_on(context, host), name=f"switch on {host}")
 
 
-def _is_due(context: FencerContext, host: str, seen: Seen) -> bool:
+def _is_due(context: FencerContext, host: str) -> bool:
     """Whether the next try's time has come, if there is one."""
-    done = seen.record.fence.power_on
-    if not is_off(seen.record) or done.result == TAKEN or done.tries >= len(POWER_ON_WAITS_S):
+    seen = context.watcher.get(host)
+    if seen is None or host in context.switching_on or not is_off(seen.record):
         return False
-    settings = context.rules.settings(host)
-    if not settings.cluster_spec.fencing.power_on_after or settings.keeps_power(context.clock.now()):
+    settings, done = context.rules.settings(host), seen.record.fence.power_on
+    if settings.hypervisor is None or not settings.cluster_spec.fencing.power_on_after:
+        return False
+    if settings.keeps_power(context.clock.now()) or done.result == TAKEN or done.tries >= len(POWER_ON_WAITS_S):
         return False
     return context.clock.monotonic() - seen.since >= POWER_ON_WAITS_S[done.tries]
 
 
-async def _switch_on(context: FencerContext, host: str, fence: FenceRecord, holds: tuple[str, ...]) -> None:
-    """One try: it is written down, commanded, and what came of it is written down."""
-    tries = fence.power_on.tries + 1
+async def _held(context: FencerContext, hosts: list[str]) -> dict[str, list[str]]:
+    """Host → VMs that are held there in its dead epoch or before."""
+    epochs = {host: seen.record.fence.epoch for host in hosts if (seen := context.watcher.get(host)) is not None}
+    found: dict[str, list[str]] = {host: [] for host in hosts}
+    with answered("all virtual machines", LIST_S):
+        async for vm in list_all(context.store, VirtualMachine):
+            for one in vm.status.holders:
+                if one.epoch <= epochs.get(one.hypervisor, -1):
+                    found[one.hypervisor].append(vm.name)
+    return found
+
+
+async def _switch_on(context: FencerContext, host: str) -> None:
     try:
-        settings = await context.settings(host)
-        if settings.hypervisor is None or settings.keeps_power(context.clock.now()):
-            return
-        begun = await context.take(
-            host,
-            SWITCH_ON,
-            lambda record: SwitchOnView(host=host, record=record, fence=fence.id, holds=holds),
-            lambda record: record.fence.id == fence.id and record.fence.power_on.tries == tries,
-        )
-        if begun.refused is not None or begun.record is None or begun.record.fence.power_on.tries != tries:
-            return
-        async with context.power_slots:
-            why = await context.power.switch_on(settings.hypervisor)
-        _log.info("fence.switched_on", host=host, fence=fence.id, tries=tries, failed=why)
-        await context.take(
-            host,
-            SWITCHED_ON,
-            lambda record: SwitchedOnView(host=host, record=record, fence=fence.id, tries=tries, result=why or TAKEN),
-            lambda record: record.fence.power_on.result == (why or TAKEN),
-        )
+        await _try(context, host)
     except OutliveError as error:
         _log.info("fence.switching_on_put_off", host=host, error=str(error))
+    except Exception:  # noqa: BLE001 - one host's trouble must not end the others'
+        _log.exception("fence.switching_on_crashed", host=host)
+    finally:
+        del context.switching_on[host]
+
+
+async def _try(context: FencerContext, host: str) -> None:
+    """One try: what matters is read fresh, then written down, then commanded, and what came of it is written down."""
+    seen, settings = context.watcher.get(host), await context.settings(host)
+    if seen is None or settings.hypervisor is None or settings.keeps_power(context.clock.now()):
+        return
+    fence, tries = seen.record.fence.id, seen.record.fence.power_on.tries + 1
+    holds = tuple((await _held(context, [host]))[host])
+    begun = await context.take(
+        host,
+        SWITCH_ON,
+        lambda record: SwitchOnView(host=host, record=record, fence=fence, holds=holds),
+        lambda record: record.fence.id == fence and record.fence.power_on.tries == tries,
+    )
+    if begun.refused is not None or begun.record is None or begun.record.fence.power_on.tries != tries:
+        return
+    async with context.power_slots:
+        why = await context.power.switch_on(settings.hypervisor)
+    _log.info("fence.switched_on", host=host, fence=fence, tries=tries, failed=why)
+    await context.take(
+        host,
+        SWITCHED_ON,
+        lambda record: SwitchedOnView(host=host, record=record, fence=fence, tries=tries, result=why or TAKEN),
+        lambda record: record.fence.power_on.result == (why or TAKEN),
+    )
