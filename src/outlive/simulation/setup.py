@@ -147,7 +147,7 @@ def already_running(world: World) -> None:
     held: list[VirtualMachine] = []
     for vm in world.store.all_of(VirtualMachine):
         host = vm.host
-        if host not in uids or not wanted(vm):
+        if host not in uids or not wanted(vm, daemons=world.spec.daemons):
             continue
         run_id = ids.uuid()
         entry = Holder(hypervisor=host, member_uid=uids[host], epoch=EPOCH, run_id=run_id, seen="running")

@@ -334,7 +334,7 @@ class Losses:
     def _missed(self, name: str, accident: bool) -> bool:
         """Whether it should run, and nobody asked for its end."""
         vm = self._world.store.look(VirtualMachine, name)
-        if vm is None or not wanted(vm):
+        if vm is None or not wanted(vm, daemons=self._world.spec.daemons):
             return False
         if accident:
             return True
@@ -360,7 +360,7 @@ class Losses:
         return tuple(
             _held(vm, faults.get(vm.name), recent=vm.name in recent)
             for vm in vms
-            if wanted(vm) and not self._world.running(vm.name)
+            if wanted(vm, daemons=self._world.spec.daemons) and not self._world.running(vm.name)
         )
 
 

@@ -83,7 +83,7 @@ class World:
         self._watching: asyncio.Task[None] | None = None
         self.withdrawn: dict[str, Hypervisor] = {}
         """Documents of hosts that somebody deleted."""
-        self.truth = Truth(self.store, self._hypervisors, self.disks, self.history)
+        self.truth = Truth(self.store, self._hypervisors, self.disks, self.history, daemons=spec.daemons)
         self.judge = Judge(self.truth, seed=seed, replay=replay)
         for host in hosts_of(spec):
             self._add_host(host)

@@ -341,6 +341,11 @@ def test_vm_that_does_not_run_and_is_not_held_with_a_remedy_is_found_at_rest() -
     assert _at_rest(_vm(recovery=_replace(held, remedy=""))) == ["L1"]
 
 
+def test_vm_is_not_excused_by_the_phase_of_imported_ones_where_there_are_daemons() -> None:
+    vm = _replace(_vm(), status=_replace(_vm().status, phase="ACTIVE"))
+    assert _at_rest(vm) == ["L1"]
+
+
 def test_coverage_that_is_not_so_is_found_at_rest() -> None:
     stopped = _replace(_vm(), spec=_replace(_vm().spec, power_state="stopped"))
     there = _host("h1", "vm-1", "vm-2")

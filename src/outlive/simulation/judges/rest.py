@@ -22,14 +22,15 @@ ORDER_SLACK_S: Final = 5.0
 """So much longer than it says may a VM wait for others."""
 
 
-def wanted(vm: VirtualMachine) -> bool:
-    """Whether somebody wants us to run it."""
-    return vm.spec.power_state == "running" and vm.status.phase not in (*STOPPED_PHASES, IMPORTED_PHASE)
+def wanted(vm: VirtualMachine, *, daemons: bool = True) -> bool:
+    """Whether somebody wants us to run it; where hosts have no daemon of ours, not what runs as it was imported."""
+    unwanted = STOPPED_PHASES if daemons else (*STOPPED_PHASES, IMPORTED_PHASE)
+    return vm.spec.power_state == "running" and vm.status.phase not in unwanted
 
 
 def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     """L1: what should run runs, once, or is held with a reason and a remedy that somebody can follow."""
-    if not wanted(vm):
+    if not wanted(vm, daemons=truth.daemons):
         return _stays_down(truth, vm)
     running = truth.running(vm.name)
     if len(running) == 1:

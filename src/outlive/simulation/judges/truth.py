@@ -52,6 +52,8 @@ class Truth:
     """Membership, by uid → epoch through which it was on record as dead, also after somebody deleted it."""
     deleted: dict[str, None] = field(default_factory=dict)
     """VMs that somebody deleted."""
+    daemons: bool = True
+    """Whether hosts run our daemon."""
     restored: bool = False
     """Whether a backup was put back: until a host has registered again, the store knows less than is so of it."""
     holding: dict[str, tuple[str, ...]] = field(default_factory=dict)
