@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.support.node_worlds import (
     assigned,
     at,
@@ -16,6 +17,8 @@ from tests.support.node_worlds import (
 )
 
 from outlive.node.ports import DiskLock
+from outlive.node.vm.context import VmContext, VmMemory
+from outlive.node.vm.reconciler import CALM_S, LOOKS
 from outlive.resources import HOST_LABEL, Recovery, VirtualMachine
 from outlive.resources.vms import Holder
 from outlive.simulation.spec import VmSpec
@@ -246,3 +249,20 @@ def test_start_that_fails_after_its_hold_is_not_tried_again_at_once() -> None:
         assert 1 <= len(holds) <= 12
 
     play(story)
+
+
+def test_looks_that_the_vm_itself_asks_for_by_its_changes_come_to_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    async def story(world: World) -> None:
+        async def changing(node: VmContext, name: str, memory: VmMemory) -> None:
+            looks.append(name)
+            await set_status(world, message=f"look {len(looks)}")
+            await node.clock.sleep(0.02)
+
+        monkeypatch.setattr("outlive.node.vm.reconciler.reconcile", changing)
+        await set_status(world, message="changed")
+        await at(world, 20)
+
+    play(story, hosts=1, violations=True)
+    assert LOOKS < len(looks) < 20 * LOOKS / CALM_S

@@ -111,7 +111,7 @@ class VmMemory:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when something about it changed; jobs that wait look at it."""
     looks: int = 0
-    """Looks in a row after which it was to be looked at again at once."""
+    """Looks in a row after which, or during which, it was to be looked at again at once."""
     not_before_s: float = 0.0
     """No start before this moment (monotonic)."""
     failures: int = 0

@@ -341,8 +341,8 @@ RETRY_BASE_S: Final = 0.5
 RETRY_CAP_S: Final = 30.0
 """The longest."""
 CALM_S: Final = 2.0
-"""How much of a wait after an error nothing shortens: a look that failed may have changed the virtual machine before,
-and would be woken by that."""
+"""How much of a wait after an error, or after too many looks, nothing shortens: a look may have changed the virtual
+machine itself, and would be woken by that."""
 FOLLOW_S: Final = 1.0
 """How often a virtual machine is read that is here and labelled for another host: nobody reports its changes."""
 LOOKS: Final = 50
@@ -409,23 +409,24 @@ class VmReconciler:
             await self._back_off(vm)
         else:
             self._queue.forget(vm)
-            self._look_again(vm, memory, wait_s)
+            await self._look_again(vm, memory, wait_s)
         finally:
             self._queue.done(vm)
 
     async def _back_off(self, vm: str) -> None:
         await self._node.clock.sleep(min(self._queue.retry(vm), CALM_S))
 
-    def _look_again(self, vm: str, memory: VmMemory, wait_s: float | None) -> None:
+    async def _look_again(self, vm: str, memory: VmMemory, wait_s: float | None) -> None:
         node = self._node
-        memory.looks = memory.looks + 1 if wait_s == 0.0 else 0
+        memory.looks = memory.looks + 1 if wait_s == 0.0 or memory.changed.is_set() else 0
         if memory.looks >= LOOKS:
             _log.error("vm.too_many_looks", vm=vm, host=node.host, looks=memory.looks)
             memory.looks, wait_s = 0, RETRY_CAP_S
+            await node.clock.sleep(CALM_S)
         elsewhere = node.informer.get(vm) is None
         if elsewhere and vm in node.domains.by_vm:
             wait_s = _sooner(wait_s, FOLLOW_S)
         if wait_s is not None:
             self._queue.add_after(vm, wait_s)
-        elif elsewhere and vm not in node.domains.names() and not memory.late_create:
+        elif elsewhere and vm not in node.domains.names() and not (memory.late_create or memory.changed.is_set()):
             node.memories.pop(vm, None)
