@@ -151,7 +151,10 @@ class Daemon:
                 self.reporter.notify()
         if not await self._tried("daemon.domains_not_listed", self.shared.domains.look()):
             # the guard may have stopped the hypervisor service, and this host holds its membership again
-            await self._tried("daemon.no_hypervisor", self.shared.domains.start_service())
+            try:
+                await self.shared.domains.start_service()
+            except OutliveError as error:
+                _log.error("daemon.no_hypervisor", host=self.shared.host, error=str(error))
         creates = end_former_creates(self.shared.guard, self.shared.domains, self.shared.creates)
         await self._tried("daemon.former_creates_not_ended", creates)
         due_s = self._sweep_due_s
