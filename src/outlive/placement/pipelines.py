@@ -250,7 +250,8 @@ def _bound(
             continue
         try:
             made = kind(parameters(step, kind))
-            _check_multiplier(step)
+            if kinds is WEIGHERS:
+                _check_multiplier(step)
         except BadInput as error:
             errors.append(str(error))
             continue
@@ -259,7 +260,7 @@ def _bound(
 
 
 def _check_multiplier(step: pipelines.Step) -> None:
-    """Larger ones than any use could come to sums that are no numbers."""
+    """Larger ones than any use could come to sums that are no numbers. Nothing reads that of a filter."""
     if not abs(step.multiplier) <= MULTIPLIER_LIMIT:
         raise BadInput(
             f"step {step.name}: the multiplier is {step.multiplier}", remedy=f"at most {MULTIPLIER_LIMIT:g} either way"

@@ -125,6 +125,7 @@ def test_numbers_that_would_spoil_sums_are_refused(number: float) -> None:
         step("kvm_binpack", Parameter(key="resourceWeights", float_map_value={"memory": number})),
     ):
         assert "kvm_binpack" in admit(pipeline(weighers=(bad,))).errors[0]
+    assert build(pipeline(filters=(step("filter_correct_az", multiplier=number),))).pipeline is not None
 
 
 def test_all_errors_are_reported_together_and_unknown_steps_only_warned_about() -> None:
