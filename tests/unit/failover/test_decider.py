@@ -82,6 +82,21 @@ def test_a_computer_that_fails_ends_the_cycle_and_is_counted(monkeypatch: pytest
     run(story())
 
 
+def test_what_fails_besides_deciding_is_not_counted_as_deciding(monkeypatch: pytest.MonkeyPatch):
+    async def story() -> None:
+        cloud = await cloud_with(Counting())
+
+        async def away() -> None:
+            raise Unavailable("the store is away")
+
+        monkeypatch.setattr(cloud.failover_run.cache, "disagreements", away)
+        with pytest.raises(Unavailable, match="the store is away"):
+            await cloud.cycle()
+        assert cloud.metric("failover_reconciliation_aborted_total", step="decide") == 0
+
+    run(story())
+
+
 def test_slots_are_planned_anew_when_more_are_needed_than_can_be_added():
     """Slots made for one slot a VM leave hardly any second one; a plan for two covers everybody on these hosts."""
 

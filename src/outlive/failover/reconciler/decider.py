@@ -14,6 +14,7 @@ import msgspec
 
 from outlive.base.batches import batches
 from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError, Unavailable
 from outlive.failover.planner.assign import AssignInput, AssignResult, assign
 from outlive.failover.planner.cleanup import CleanInput, CleanResult, LeaveInput, clean, leave
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
@@ -21,6 +22,7 @@ from outlive.failover.planner.repack import RepackInput, RepackResult, repack
 from outlive.failover.planner.replan import replan
 from outlive.failover.planner.selection import SelectInput, SelectResult, select
 from outlive.failover.ports import Computer
+from outlive.failover.report.reporter import Step
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.runtime.decisions import Decision, DecisionLog
 
@@ -65,6 +67,16 @@ SEARCHES: Final = frozenset({REPACK.name, REPLAN.name})
 """Those that take long however small their input is."""
 
 
+class Aborted(Unavailable):
+    """A tick that could not go on, and during which step. If it could not read, nothing was written."""
+
+    code = "cycle-aborted"
+
+    def __init__(self, step: Step, error: OutliveError) -> None:
+        super().__init__(f"cycle aborted at step {step.value}: {error}")
+        self.step = step
+
+
 class Decider:
     """Decides for cycles and upkeep."""
 
@@ -79,7 +91,13 @@ class Decider:
         return self._log.use(decision, given)
 
     async def decide(self, decision: Decision[I, O], given: I) -> O:
-        """The answer; searches and large inputs go to the computer."""
+        """The answer; searches and large inputs go to the computer. ``Aborted`` where there is none."""
+        try:
+            return await self._decided(decision, given)
+        except OutliveError as error:
+            raise Aborted(Step.DECIDE, error) from error
+
+    async def _decided(self, decision: Decision[I, O], given: I) -> O:
         objects = sum(len(getattr(given, part, ())) for part in ("vms", "slots", "hosts"))
         few = len(getattr(given, "needs", ())) <= self._inline_needs
         if few and objects <= INLINE_OBJECTS and decision.name not in SEARCHES:

@@ -31,7 +31,7 @@ from outlive.failover.reconciler.assignment import Assigner
 from outlive.failover.reconciler.cache import check_current
 from outlive.failover.reconciler.context import Context
 from outlive.failover.reconciler.coverage import CoverageWriter
-from outlive.failover.reconciler.decider import ASSIGN, CLEAN, LEAVE, SELECT
+from outlive.failover.reconciler.decider import ASSIGN, CLEAN, LEAVE, SELECT, Aborted
 from outlive.failover.reconciler.inputs import Inputs, Terms
 from outlive.failover.reconciler.replanning import Replanning
 from outlive.failover.reconciler.report import CoverageReport
@@ -65,16 +65,6 @@ QUIET_S: Final = 3.0
 """How long the number of VMs that miss slots must not change before the whole fleet is planned between ticks."""
 
 _log = get_logger("failover.reconciler")
-
-
-class Aborted(Unavailable):
-    """A tick that could not go on, and during which step. If it could not read, nothing was written."""
-
-    code = "cycle-aborted"
-
-    def __init__(self, step: Step, error: OutliveError) -> None:
-        super().__init__(f"cycle aborted at step {step.value}: {error}")
-        self.step = step
 
 
 class Reconciler:
@@ -391,10 +381,9 @@ class Reconciler:
         with request_context(greq=new_global_request_id(context.ids, REQUEST_PREFIX), req=""):
             try:
                 summary = await self._tick_once(first=first)
-            except OutliveError as error:
-                step = error.step if isinstance(error, Aborted) else Step.DECIDE
-                _log.error("cycle.aborted", step=step.value, error=str(error))
-                context.reporter.cycle_aborted(step)
+            except Aborted as error:
+                _log.error("cycle.aborted", step=error.step.value, error=str(error))
+                context.reporter.cycle_aborted(error.step)
                 return self._config.reconcile_interval_s
             took_s = context.clock.monotonic() - started
             context.reporter.cycle_done(summary, took_s)
