@@ -283,6 +283,17 @@ def test_an_audit_names_what_is_wrong():
     assert world.audit() == ["VM v1"]
 
 
+def test_an_audit_names_whose_rules_are_judged_otherwise_than_their_units_say():
+    world = small()
+    world.cache.index.relabel("h1", "rack=1", {})
+    world.cache.index.relabel("h2", "rack=1", {})
+    assert world.cache.at_fault("v1")
+    assert world.audit() == ["VM v1", "VM v2"]
+    whole(world.cache.rebuild())
+    assert not world.cache.at_fault("v1")
+    assert world.audit() == []
+
+
 def test_an_audit_of_many_goes_round():
     world = Follower(trust=True)
     world.hosts["h1"] = host("h1")

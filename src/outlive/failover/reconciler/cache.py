@@ -8,7 +8,7 @@ call for nothing. Building goes in batches, so that others get their turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -570,7 +570,16 @@ class FleetCache:
         if now is None:
             return False
         counting = sum(serves(now, self.slots[name]) for name in mine if name in self.slots)
-        return self.index.misses(vm_id) != max(0, self.required(now) - counting)
+        return self.index.misses(vm_id) != max(0, self.required(now) - counting) or self._rules_differ(now, mine)
+
+    def _rules_differ(self, vm: VmView, mine: Sequence[str]) -> bool:
+        """The counter formula, literally: no unit occurs twice."""
+        hosts = [vm.host]
+        for slot in (self.slots[name] for name in mine if name in self.slots):
+            others = [other for other in slot.members if other != vm.id and self.index.has_vm(other)]
+            hosts += [slot.host, *map(self.index.location, others)]
+        units = set(map(self.topology(hosts).unit, hosts))
+        return self.index.holds_for(vm.id) != (len(units) == len(hosts))
 
 
 def check_current(informer: Informer[R]) -> None:
