@@ -6,18 +6,23 @@ from itertools import combinations
 
 import msgspec
 import pytest
+from tests.support.loops import run
 
 from outlive.base.random import Random
 from outlive.failover.analysis.drain.layout import Layout
 from outlive.failover.analysis.drain.order import order_drain
 from outlive.failover.analysis.drain.search import Search
 from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Move, Step, Stuck
-from outlive.failover.analysis.whatif.answers import Short, WholeRemedy
+from outlive.failover.analysis.whatif.altered import Altered, plain_host
+from outlive.failover.analysis.whatif.answers import Answer, Short, WholeRemedy
+from outlive.failover.analysis.whatif.questions import require
 from outlive.failover.check import separations
+from outlive.failover.config import FailoverSettings
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Join, Leave, Offer, Open
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.topology import Topology
+from outlive.resources import Amounts, ObjectMeta
 
 GIB = 2**30
 
@@ -436,6 +441,27 @@ def test_what_is_proven_to_be_impossible_is_so_and_nothing_possible_is_overlooke
         compared += truth is not None
     assert compared >= 100
     assert impossible >= 20
+
+
+def test_a_vm_of_which_nobody_knows_where_it_is_proves_nothing() -> None:
+    """Its slot has no room, that of the other has, all hosts added up: no plan was found, and none is ruled out."""
+
+    async def answer(*listed: VmView) -> Answer:
+        hosts = {
+            name: msgspec.structs.replace(
+                plain_host(Amounts(cpu=16_000, memory=size * GIB)), metadata=ObjectMeta(name=name)
+            )
+            for name, size in (("h1", 16), ("h2", 4))
+        }
+        cluster = Altered(hosts=hosts, reservations={}, vms={}, besides=(), settings=FailoverSettings())
+        cluster = cluster.with_vms([VmView(id="a", host="h1", flavor="f", cpu_milli=1_000, memory_bytes=8 * GIB)])
+        cluster = msgspec.structs.replace(cluster, vms={**cluster.vms, **{vm.id: vm for vm in listed}})
+        return await require(cluster, "*", 1)
+
+    alone = run(answer())
+    assert (alone.possible, alone.proven) == (False, False)
+    beside = run(answer(VmView(id="nowhere", host="h1", flavor="f", cpu_milli=1_000, memory_bytes=16 * GIB)))
+    assert (beside.possible, beside.proven) == (False, False)
 
 
 def test_the_remedy_for_everybody_names_each_zone_once() -> None:

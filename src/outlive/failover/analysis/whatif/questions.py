@@ -13,6 +13,7 @@ import msgspec
 
 from outlive.base.errors import BadInput, NotFound, OutliveError
 from outlive.base.patterns import compile_pattern
+from outlive.failover.analysis.bound import BoundInput, bound
 from outlive.failover.analysis.coverage import CoverageResult, Numbers
 from outlive.failover.analysis.drain.inputs import drain_input, move_request, why_not
 from outlive.failover.analysis.drain.order import order_drain
@@ -240,7 +241,7 @@ async def _answered(question: str, now: Altered, change: Change) -> Answer:
     return Answer(
         question=question,
         possible=not outcome.left_out,
-        proven=not outcome.left_out or is_impossible(after),
+        proven=not outcome.left_out or is_impossible(after.gathered),
         coverage=Pair(
             before=_numbers(before.coverage),
             planned=_numbers(replanned.coverage),
@@ -265,18 +266,22 @@ async def whole_remedy(now: Altered) -> WholeRemedy:
     return WholeRemedy(hosts=hosts, by=by)
 
 
-def is_impossible(seen: Seen) -> bool:
-    """Whether no plan can cover everybody on these hosts, by counting alone.
+def is_impossible(gathered: Snapshot) -> bool:
+    """Whether no plan can cover every VM of known location on these hosts, by counting alone.
 
     A VM needs a unit of failure for itself and one for each slot; and slots hold at least what ``bound`` says, in the
     room that hosts have beside their VMs.
     """
-    gathered, least = seen.gathered, seen.coverage.bound
     hosts = [host for host in gathered.observation.hosts if not host.closed]
     units = {gathered.topology.unit(host.name) for host in hosts}
     needing = [vm for vm in gathered.vms if gathered.required.get(vm.id, 0) > 0]
     if any(len(units - {gathered.topology.unit(vm.host)}) < gathered.required[vm.id] for vm in needing):
         return True
+    least = bound(
+        BoundInput(
+            vms=gathered.vms, required=gathered.required, hosts=gathered.observation.hosts, topology=gathered.topology
+        )
+    )
     room = [0, 0]
     for free in free_capacity(gathered.fleet).values():
         room[0] += max(0, free[0])
