@@ -20,7 +20,7 @@ from outlive.failover.analysis.survival import (
     matched,
     survive,
 )
-from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
+from outlive.failover.analysis.tolerance import SurvivalMatrix, ToleranceInput, tolerance
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.rules import fits
 from outlive.failover.topology import TopologyChoice
@@ -191,6 +191,23 @@ def test_each_case_told_one_by_one_adds_up_to_the_totals() -> None:
         assert sum(len(answer.lost) for _, answer in cases) == result.lost_count
         own = sum(1 for _, answer in cases for one in answer.landing if not one.contested)
         assert own == result.affected - result.lost_count
+
+
+def test_an_enumeration_does_not_rely_on_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = next(fleet for seed in range(60) if not survive((fleet := Fleet(seed, "host")).asked(failures=2)).holds)
+    lost = survive(fleet.asked(failures=2, enumerate=True)).lost
+    monkeypatch.setattr(SurvivalMatrix, "levels", lambda matrix: ([9] * len(matrix.vms), []))
+    assert survive(fleet.asked(failures=2)).holds
+    assert survive(fleet.asked(failures=2, enumerate=True)).lost == lost
+
+
+def test_a_vm_in_many_slots_that_share_a_member_is_counted_without_looking_at_all_sets_of_slots() -> None:
+    members = {"a": "h1", "b": "h2"}
+    slots = tuple(SlotView(name=f"s{at:02}", host=f"s{at:02}", members=members) for at in range(60))
+    vms = tuple(VmView(id=vm, host=host) for vm, host in members.items())
+    given = FailuresInput(vms=vms, required={"a": 1}, slots=slots, failures=2, enumerate=True)
+    result = survive(given)
+    assert (result.lost_count, [one.case for one in result.lost]) == (1, [("h1", "h2")])
 
 
 def test_lists_are_cut_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,11 +110,11 @@ def survive(given: FailuresInput) -> FailuresResult:
         raise BadInput("nothing fails", place="failures", remedy="name cases, or failures of 1 or more")
     failures = min(given.failures, max(1, len(matrix.unit_names)))
     pairs = len(matrix.vms) * comb(max(0, len(matrix.unit_names) - 1), failures - 1) if failures else 0
-    levels, understated = matrix.levels()
-    weak = sorted((at for at, level in enumerate(levels) if level < failures), key=lambda at: matrix.vms[at].id)
+    levels, understated = ([], []) if given.enumerate else matrix.levels()
+    weak = [at for at, level in enumerate(levels) if level < failures]
     doubtful = not set(understated).isdisjoint(weak)
     if not given.enumerate and not doubtful and (not weak or pairs > PAIRS_UNASKED):
-        weak.sort(key=levels.__getitem__)
+        weak.sort(key=lambda at: (levels[at], matrix.vms[at].id))
         listed, method = [(at, matrix.killers(at)) for at in weak[:LOST_LISTED]], Method.TOLERANCE
         lost, worst = dict.fromkeys(weak, 1), []
     elif pairs > PAIRS_LIMIT:
@@ -126,7 +126,8 @@ def survive(given: FailuresInput) -> FailuresResult:
         )
     else:
         losses = Losses(matrix, failures)
-        lost = {at: count for at in weak if (count := losses.count(at))}
+        everybody = sorted(range(len(matrix.vms)), key=lambda at: matrix.vms[at].id)
+        lost = {at: count for at in everybody if (count := losses.count(at))}
         method, listed, worst = Method.ENUMERATION, losses.listed(lost), losses.worst(lost)
     return FailuresResult(
         failures=failures,
@@ -154,21 +155,20 @@ class Losses:
         """Units that fail besides the VM's own."""
 
     def count(self, vm: int) -> int:
-        """How many there are: of all sets those that miss no slot's spoilers, by inclusion and exclusion."""
-        others = len(self._matrix.unit_names) - 1
-        signs = {0: 1}
-        for units in self._matrix.spoilers(vm):
-            for missed, sign in list(signs.items()):
-                signs[missed | units] = signs.get(missed | units, 0) - sign
-        return sum(sign * comb(others - missed.bit_count(), self._more) for missed, sign in signs.items())
+        """How many there are."""
+        return sum(comb(free.bit_count(), more) for _, free, more in self._stems(vm))
 
     def of(self, vm: int) -> Iterator[tuple[int, ...]]:
         """Each of them once, its units ascending."""
+        own = self._matrix.own[vm]
+        for units, free, more in self._stems(vm):
+            for rest in combinations(bits(free), more):
+                yield tuple(sorted((own, *units, *rest)))
+
+    def _stems(self, vm: int) -> Iterator[Stem]:
         matrix = self._matrix
-        own = matrix.own[vm]
-        others = ((1 << len(matrix.unit_names)) - 1) & ~(1 << own)
-        for units in _spoiling(matrix.spoilers(vm), others, self._more):
-            yield tuple(sorted((own, *units)))
+        others = ((1 << len(matrix.unit_names)) - 1) & ~(1 << matrix.own[vm])
+        return _spoiling(matrix.spoilers(vm), others, self._more)
 
     def listed(self, lost: Mapping[int, int]) -> list[tuple[int, tuple[str, ...]]]:
         """(VM, case) up to ``LOST_LISTED``; every VM that is lost comes before any second case."""
@@ -184,16 +184,30 @@ class Losses:
         return nsmallest(WORST_SHOWN, tally.items(), key=lambda one: (-one[1], one[0]))
 
 
-def _spoiling(spoilers: Sequence[int], others: int, number: int) -> Iterator[tuple[int, ...]]:
-    """Every set of so many of the other units that has one of each of these, once: by its first unit of the first."""
+Stem = tuple[tuple[int, ...], int, int]
+"""Units that spoil everything, and how many more fail: whichever they are of these."""
+
+
+def _spoiling(spoilers: Sequence[int], others: int, number: int) -> Iterator[Stem]:
+    """Every set of so many of the other units that has one of each of these is of one stem."""
     if not spoilers:
-        yield from combinations(bits(others), number)
-    elif number:
+        yield (), others, number
+    elif number >= _disjoint(spoilers):
         for unit in bits(spoilers[0] & others):
             others &= ~(1 << unit)
             rest = [units for units in spoilers[1:] if not units >> unit & 1]
-            for more in _spoiling(rest, others, number - 1):
-                yield (unit, *more)
+            for units, free, more in _spoiling(rest, others, number - 1):
+                yield (unit, *units), free, more
+
+
+def _disjoint(spoilers: Sequence[int]) -> int:
+    """Spoilers of which no two have a unit in common: each needs one of its own."""
+    seen = count = 0
+    for units in spoilers:
+        if not seen & units:
+            seen |= units
+            count += 1
+    return count
 
 
 def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResult]]:
