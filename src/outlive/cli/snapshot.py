@@ -38,8 +38,7 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
         if settings.upkeep.vm_source == "resources":
             return await gather(store, settings, k=k, in_flight=in_flight)
         async with synced_tables(settings) as source:
-            listing = await source.list_vms()
-        return await gather(store, settings, listing=listing, k=k, in_flight=in_flight)
+            return await gather(store, settings, list_vms=source.list_vms, k=k, in_flight=in_flight)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ the same as in a cycle (docs/reference/failover-operation.md#cycle), only withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -110,22 +110,23 @@ class _Local:
 
 InFlight = Callable[[VirtualMachine, Callable[[str], Hypervisor | None], Sequence[Reservation]], Iterable[Reservation]]
 """VM, hosts by name, the slots that it uses → blocks for what hosts are to run and do not report yet."""
+ListVms = Callable[[], Awaitable[VmList]]
+"""Who lists the VMs, where they are not our own objects; asked after the hosts and slots are read."""
 
 
 async def gather(
     store: Store,
     settings: FailoverSettings,
     *,
-    listing: VmList | None = None,
+    list_vms: ListVms | None = None,
     k: int | None = None,
     in_flight: InFlight = lambda vm, host, slots: (),
 ) -> Snapshot:
     """Read everything that a plan or a coverage is made from.
 
-    Reading is all or nothing, but not of one moment. ``listing``: the VMs, where they are not our own objects. ``k``
-    replaces the required slots of every VM.
+    Reading is all or nothing, but not of one moment. ``k`` replaces the required slots of every VM.
     """
-    observation = await _observe(store, listing, trust_hosts=settings.failover.trust_hypervisor_location)
+    observation = await _observe(store, list_vms, trust_hosts=settings.failover.trust_hypervisor_location)
     demands = Demands(settings.failover.requirements, settings.protection, everybody=k)
     unplaced = tuple(
         msgspec.structs.replace(vm, host_limit=("",))
@@ -159,10 +160,12 @@ async def gather(
     )
 
 
-async def _observe(store: Store, listing: VmList | None, *, trust_hosts: bool) -> Observation:
+async def _observe(store: Store, list_vms: ListVms | None, *, trust_hosts: bool) -> Observation:
     hosts = tuple([host async for host in list_all(store, Hypervisor)])
     slots = [slot async for slot in list_all(store, Reservation, selector=SLOT_SELECTOR)]
-    if listing is None:
+    if list_vms is not None:
+        listing = await list_vms()
+    else:
         listing = list_resources([vm async for vm in list_all(store, VirtualMachine)])
     views = tuple(map(host_view, hosts))
     names = {vm: name for host in hosts for vm, name in names_on(host).items()}

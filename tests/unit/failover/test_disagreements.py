@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import structlog
+from tests.support.loops import run
 
+from outlive.base.clock import SystemClock
+from outlive.base.ids import SystemIds
+from outlive.failover.config import FailoverSettings
 from outlive.failover.locations import OnHypervisors, merge
 from outlive.failover.model import HostView
 from outlive.failover.report.reporter import NAMED_IN_A_CYCLE, disagreements, log_disagreements
+from outlive.failover.snapshot import gather
 from outlive.failover.vms import FlavorRow, ServerRow, VmList, join_rows
+from outlive.resources import Hypervisor, ObjectMeta
+from outlive.store.memory import MemoryStore
 
 
 def seen(
@@ -24,6 +31,21 @@ def logged(observation: tuple[VmList, OnHypervisors]) -> list[dict[str, object]]
 
 def events(entries: list[dict[str, object]], name: str) -> list[dict[str, object]]:
     return [entry for entry in entries if entry["event"] == name]
+
+
+def test_a_look_reads_hosts_before_it_asks_the_source_for_vms():
+    async def story() -> tuple[str, ...]:
+        store = MemoryStore(SystemClock(), SystemIds())
+        await store.create(Hypervisor(metadata=ObjectMeta(name="h1")))
+
+        async def list_vms() -> VmList:
+            await store.create(Hypervisor(metadata=ObjectMeta(name="h2")))
+            return VmList()
+
+        gathered = await gather(store, FailoverSettings(), list_vms=list_vms)
+        return tuple(host.name for host in gathered.observation.hosts)
+
+    assert run(story()) == ("h1",)
 
 
 def test_a_stranger_is_named_with_its_host_and_the_total_told():

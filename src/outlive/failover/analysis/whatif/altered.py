@@ -51,8 +51,11 @@ class Altered(msgspec.Struct, frozen=True, kw_only=True):
         """What failover would see."""
         store = MemoryStore(SystemClock(), SystemIds())
         store.load((*self.hosts.values(), *self.reservations.values(), *self.besides))
-        listing = VmList(vms=tuple(self.vms[name] for name in sorted(self.vms)))
-        return await gather(store, self.settings, listing=listing, k=self.k)
+
+        async def listed() -> VmList:
+            return VmList(vms=tuple(self.vms[name] for name in sorted(self.vms)))
+
+        return await gather(store, self.settings, list_vms=listed, k=self.k)
 
     def with_hosts(self, hosts: Iterable[Hypervisor]) -> Altered:
         """With further hosts, or others of the same names."""
