@@ -45,6 +45,7 @@ from outlive.resources import (
     ObjectMeta,
 )
 from outlive.resources.cluster import ClusterStatus, Pause
+from outlive.resources.reasons import VmReason
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
 from outlive.simulation.world import World
 from outlive.store.memory import MemoryStore
@@ -173,9 +174,11 @@ def test_paused_cluster_starts_nothing_until_an_operator_confirms_that_the_missi
         pause = cluster_of(world).status.pause
         assert pause is not None
         assert (pause.reason, pause.waits_for) == ("restored", ("kvm-2",))
+        assert vm_of(world).status.reason == VmReason.CLUSTER_PAUSED
         await world.do("confirm-incarnation", {})
         await at(world, 100)
         assert world.running("vm-1") == ("kvm-1",)
+        assert vm_of(world).status.reason == ""
 
     play(story)
 

@@ -20,6 +20,7 @@ from outlive.resources import (
     Coverage,
     CoverageStatus,
     FailoverStatus,
+    Fault,
     Holder,
     Hypervisor,
     HypervisorStatus,
@@ -27,6 +28,7 @@ from outlive.resources import (
     MemberRecord,
     Membership,
     ObjectMeta,
+    ObjectRef,
     Proof,
     Reservation,
     ReservationSpec,
@@ -34,6 +36,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.memberships import Cut, FenceRecord
+from outlive.resources.reasons import VmReason
 from outlive.resources.vms import Recovery, RecoveryStep
 from outlive.simulation.hypervisors import domain_of
 from outlive.simulation.judges.judge import PACE_WRITES
@@ -339,6 +342,22 @@ def test_vm_that_does_not_run_and_is_not_held_with_a_remedy_is_found_at_rest() -
     held = Recovery(fence="f", phase="held", reason="no-slot", remedy="add a host")
     assert _at_rest(_vm(recovery=held)) == []
     assert _at_rest(_vm(recovery=_replace(held, remedy=""))) == ["L1"]
+
+
+def test_vm_that_waits_for_the_end_of_a_pause_is_held_while_a_fault_says_what_that_waits_for() -> None:
+    vm = _replace(_vm(), status=_replace(_vm().status, phase="start", reason=VmReason.CLUSTER_PAUSED))
+    fault = Fault(
+        metadata=ObjectMeta(name="store-restored.default"),
+        code="store-restored",
+        subject=ObjectRef(kind="Cluster", name="default"),
+        message="the cluster is paused",
+        remedy="start the daemons of the hosts",
+        first_seen=as_datetime(0.0),
+        last_seen=as_datetime(0.0),
+    )
+    assert _at_rest(vm, fault) == []
+    assert _at_rest(vm, _replace(fault, ended=True)) == ["L1"]
+    assert _at_rest(_vm(), fault) == ["L1"]
 
 
 def test_vm_is_not_excused_by_the_phase_of_imported_ones_where_there_are_daemons() -> None:

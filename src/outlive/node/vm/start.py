@@ -24,7 +24,7 @@ from msgspec import UNSET, UnsetType
 from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.membership.holders import CREATE, HOLD, CreateView, HoldersOutcome, HoldView
+from outlive.node.membership.holders import CREATE, HOLD, NOT_PAUSED, CreateView, HoldersOutcome, HoldView
 from outlive.node.membership.states import MemberView
 from outlive.node.ports import Domain, DomainState, GuardPort
 from outlive.node.vm.context import VmContext, VmMemory
@@ -81,7 +81,7 @@ class Entry:
     run_id: str = ""
     held_in: str = ""
     """The store's incarnation before the step was decided on."""
-    refused: bool = False
+    refused: Refusal | None = None
 
 
 async def add_entry(
@@ -125,7 +125,7 @@ async def add_entry(
     if after is not None and any(one.run_id == run_id for one in after.status.holders):
         return Entry(after, run_id, held_in)
     _log.info("vm.not_held", vm=name, host=node.host, why=refusal.why if refusal is not None else "changed")
-    return Entry(after, refused=True) if after is not None and refusal is not None else None
+    return Entry(after, refused=refusal) if after is not None and refusal is not None else None
 
 
 # Creating its domain
@@ -279,8 +279,10 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
     entry = await add_entry(node, name, may, hold, turn.order)
     if entry is None:
         return AGAIN_S if node.lease.held else SOON_S
-    if entry.refused:
+    if entry.refused is not None:
         await turn_over(node, entry.vm, turn)
+        if entry.refused.precondition == NOT_PAUSED.name:
+            await _report_paused(node, entry.vm)
         return _later(memory)
     why = await obstacle(node, entry.vm)
     if why is not None:
@@ -293,6 +295,19 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
         memory.waits = 0
         return await report_running(node, name, memory)
     return await _failed(node, entry.vm, created.problem or "its domain ended at once", memory)
+
+
+async def _report_paused(node: VmContext, vm: VirtualMachine) -> None:
+    """Say once that it waits for the end of the pause."""
+    if vm.status.reason == VmReason.CLUSTER_PAUSED:
+        return
+
+    def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+        return (
+            in_phase(now.status, now.status.phase, reason(VmReason.CLUSTER_PAUSED)) if now.host == node.host else None
+        )
+
+    await node.change(vm.name, change)
 
 
 def _later(memory: VmMemory) -> float:

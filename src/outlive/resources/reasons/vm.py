@@ -18,6 +18,8 @@ class VmReason(enum.StrEnum):
     TO_BE_DISABLED = "to-be-disabled"
     """Of a stop after which it is disabled."""
     CRASHED = "crashed"
+    CLUSTER_PAUSED = "cluster-paused"
+    """Ends with the pause; what that waits for is a Fault of the cluster."""
     LOCKS_UNREADABLE = "locks-unreadable"
     """Its host could not read the locks on its disks; that may pass, or another host may be able to."""
     LOCK_NOT_REMOVED = "lock-not-removed"
@@ -71,6 +73,7 @@ TABLE: Final[Table] = {
     ),
     VmReason.TO_BE_DISABLED: Template("it is to be disabled"),
     VmReason.CRASHED: Template("its domain ended by itself ({crashes} in a row); it is started again after {wait_s} s"),
+    VmReason.CLUSTER_PAUSED: Template("it is started once the cluster is not paused any more"),
     VmReason.LOCKS_UNREADABLE: Template("the locks on its disks could not be looked at: {error}", "see to the storage"),
     VmReason.LOCK_NOT_REMOVED: Template(
         "lock {lock} on one of its disks could not be removed", "remove the lock, or see to the storage"

@@ -41,7 +41,11 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     recovery = vm.status.recovery
     if recovery is not None and recovery.unfinished and recovery.reason and recovery.remedy:
         return ""
-    fault = any(one.subject.name == vm.name and not one.ended and one.remedy for one in truth.store.all_of(Fault))
+    paused = vm.status.reason == VmReason.CLUSTER_PAUSED
+    fault = any(
+        (one.subject.name == vm.name or (paused and one.subject.kind == "Cluster")) and not one.ended and one.remedy
+        for one in truth.store.all_of(Fault)
+    )
     if fault or (vm.status.phase == "fail" and vm.status.reason):
         return ""
     where = vm.host or "nowhere"
