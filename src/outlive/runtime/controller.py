@@ -71,7 +71,7 @@ KEYS_LIMIT: Final = 1_000_000
 
 
 LEAST_S: Final = 0.001
-"""The shortest delay of a key: of a shorter one a clock may not move, and what is due then would never be."""
+"""The shortest delay of a key, and the shortest sleep: in a shorter one a clock may not move at all."""
 
 
 class QueueClosed(Exception):
@@ -220,7 +220,7 @@ class WorkQueue:
         self._waiters[waiter] = None
         sleeper: asyncio.Task[None] | None = None
         if self._timers:
-            seconds = self._timers[0][0] - self._clock.monotonic()
+            seconds = max(self._timers[0][0] - self._clock.monotonic(), LEAST_S)
             sleeper = asyncio.get_running_loop().create_task(_sleep_then(self._clock, seconds, waiter))
         try:
             await waiter

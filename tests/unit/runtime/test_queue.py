@@ -14,6 +14,7 @@ from outlive.base.errors import LimitExceeded
 from outlive.base.random import Random
 from outlive.runtime.controller import QueueClosed, WorkQueue
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.simulation.machines import HostClock
 
 
 def _queue(**options) -> WorkQueue:
@@ -49,6 +50,21 @@ def test_a_key_added_while_a_worker_has_it_comes_back_when_that_is_done():
         queue.done("k")
         assert len(queue) == 0
         assert queue.working == 0
+
+    run(main())
+
+
+def test_a_key_comes_though_a_clock_of_another_rate_has_not_quite_come_to_its_time_after_the_sleep():
+    async def main():
+        clock, random = HostClock(), Random(3)
+        queue = WorkQueue(clock, Random(1))
+        clock.set_rate(0.95)
+        await clock.sleep(125.0)  # the loop's numbers are coarser than the clock's by now
+        clock.set_rate(1.05)
+        for _ in range(1_000):
+            queue.add_after("k", random.uniform(0.001, 0.002))
+            assert await queue.get() == "k"
+            queue.done("k")
 
     run(main())
 
