@@ -417,6 +417,8 @@ def test_vm_between_two_living_hosts_claims_a_slot_only_where_both_fail() -> Non
     assert _at_rest(*there, _condemned("h2")) == ["S3"]
     holder = Holder(hypervisor="h1", member_uid="u", epoch=1, run_id="r", seen="running")
     held = _replace(moving, status=_replace(moving.status, holders=(holder,)))
+    unheard = (_registered("h1", incarnation="another"), _registered("h2", incarnation="another"))
+    assert _at_rest(there[0], *unheard, *there[2:4], held, *there[5:]) == [], "no host has spoken since the restoring"
     fenced = (there[0], _condemned("h1"), *there[2:4], held, *there[5:])
     assert _at_rest(*fenced, _registered("h2")) == [], "it starts on h2 once h1 is proven dead"
     assert _at_rest(*fenced, _condemned("h2")) == ["S3"]

@@ -135,8 +135,8 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
     """VMs that one host runs and that are assigned to another, while both live: they claim a slot only if both fail.
 
     Where the first fails it starts on the other, in room that is kept for it; where the other fails it runs on. It does
-    not matter whether one of them is being emptied, nor whether the other has registered in this very store, which was
-    restored: until somebody finds it dead, its failure is one more. Nor does it that the first is condemned by now, as
+    not matter whether one of them is being emptied, nor whether they have registered in this very store, which was
+    restored: until somebody finds one dead, its failure is one more. Nor does it that the first is condemned by now, as
     long as it is not proven dead, and the other can start it.
     """
     pairs = {
@@ -148,7 +148,7 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
         name: (one, other)
         for name, (one, other) in pairs.items()
         if one != other
-        and ((_lives(truth, one) and _counts(truth, other)) or (_is_being_fenced(truth, one) and _lives(truth, other)))
+        and ((_counts(truth, one) and _counts(truth, other)) or (_is_being_fenced(truth, one) and _lives(truth, other)))
     }
 
 
