@@ -280,13 +280,15 @@ class SimHypervisor:
         if self.domains.get(domain.vm) is domain and domain.state is DomainState.RUNNING:
             self._to(domain, DomainState.OFF, "shut down")
 
-    async def resume(self, vm: str) -> None:
-        """Let it run."""
-        await self._takes(self.latencies.look)
+    async def resume(self, vm: str, run_id: str) -> None:
+        """Let that run go on."""
+        await self._takes(self.latencies.look, self.faults.lag_s)
         domain = self.domains.get(vm)
-        if domain is None or domain.state not in (DomainState.PAUSED, DomainState.HANDED_OVER):
+        paused = domain is not None and domain.state in (DomainState.PAUSED, DomainState.HANDED_OVER)
+        if domain is None or not paused or domain.run_id != run_id:
             raise Refused(f"{vm} on {self.host} cannot be resumed", remedy="look at its state")
         self._to(domain, DomainState.RUNNING, "resumed")
+        self._lose_answer()
 
     async def start_service(self) -> None:
         """The service runs when this returns."""
@@ -406,9 +408,9 @@ class HypervisorClient:
         """Ask the guest."""
         await self._call(lambda: self._hypervisor.shutdown(vm), f"shutdown {vm}")
 
-    async def resume(self, vm: str) -> None:
-        """Let run."""
-        await self._call(lambda: self._hypervisor.resume(vm), f"resume {vm}")
+    async def resume(self, vm: str, *, run_id: str) -> None:
+        """Let it go on."""
+        await self._call(lambda: self._hypervisor.resume(vm, run_id), f"resume {vm}")
 
     async def migrate(self, vm: str, target: str, *, max_downtime_ms: int) -> None:
         """Send; the downtime is the network's, not the caller's."""

@@ -161,7 +161,7 @@ def test_domain_that_runs_again_after_its_state_ran_elsewhere_is_found() -> None
         await source.migrate("vm-1", "h2")
         await bench.hypervisors["h2"].destroy("vm-1", "")
         assert bench.broken() == []
-        await source.resume("vm-1")
+        await source.resume("vm-1", run_id="r1")
 
     assert _judged(story) == ["S1a"]
 

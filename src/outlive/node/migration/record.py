@@ -280,7 +280,7 @@ async def resume_here(node: VmContext, vm: VirtualMachine, domain: Domain) -> fl
     outcome = node.decisions.use(_RESUME, view, subject=name)
     if outcome.refused is None:
         try:
-            await node.domains.resume(name)
+            await node.domains.resume(name, domain.run_id)
         except OutliveError as error:
             _log.warning("move.not_resumed", vm=name, why=str(error))
             return LOOK_S

@@ -97,9 +97,9 @@ class LocalDomains:
         """Ask the guest to end. ``Unknown`` where nobody answers in time; other errors as they come."""
         await self._bounded(self.hypervisor.shutdown(vm), f"the request that {vm} shuts down")
 
-    async def resume(self, vm: str) -> None:
-        """Let a paused or handed-over domain run. ``Unknown`` where nobody answers in time."""
-        await self._bounded(self.hypervisor.resume(vm), f"the request that {vm} runs on")
+    async def resume(self, vm: str, run_id: str) -> None:
+        """Let the paused or handed-over domain of that run go on. ``Unknown`` where nobody answers in time."""
+        await self._bounded(self.hypervisor.resume(vm, run_id=run_id), f"the request that {vm} runs on")
 
     async def start_service(self) -> None:
         """See to it that the hypervisor service runs. ``Unknown`` where nobody answers in time."""

@@ -1,0 +1,33 @@
+"""What the node daemon and its fencer need of the outside, one module for each port.
+
+The docstrings are the whole promise: what holds when a call returns, after each error, and after the process that
+called it was killed. Nothing else may be relied upon.
+
+For every call, unless it says otherwise: ``Unavailable`` means that nothing happened and nothing will; ``Unknown`` that
+it may have happened, or may yet. The caller sets the deadline and counts its end as ``Unknown``; a driver blocks
+neither the event loop nor the end of the call, whatever it waits for. No driver repeats an order by itself. What a
+process asked for goes on when it is killed, or it does not; whoever comes next looks.
+"""
+
+from outlive.node.ports.guard import GuardPort, GuardReport
+from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
+from outlive.node.ports.isolation import CutPort, CutReport
+from outlive.node.ports.machine import MachinePort
+from outlive.node.ports.power import PowerPort, PowerReading, PowerState
+from outlive.node.ports.storage import DiskLock, StoragePort
+
+__all__ = [
+    "CutPort",
+    "CutReport",
+    "DiskLock",
+    "Domain",
+    "DomainState",
+    "GuardPort",
+    "GuardReport",
+    "HypervisorPort",
+    "MachinePort",
+    "PowerPort",
+    "PowerReading",
+    "PowerState",
+    "StoragePort",
+]

@@ -1,0 +1,115 @@
+"""The hypervisor of one host: the domains that exist there, and their ends."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from outlive.resources import VirtualMachine
+
+
+class DomainState(StrEnum):
+    """What a domain is doing."""
+
+    STARTING = "starting"
+    """Its creation was asked for, by this daemon or by one before it, and has not ended: it may yet run, or not."""
+    RUNNING = "running"
+    PAUSED = "paused"
+    """It exists and does not run: before its first start, or because somebody paused it."""
+    INCOMING = "incoming"
+    """It waits for the state of a migration."""
+    HANDED_OVER = "handed-over"
+    """Its state was sent completely; it must not run again unless the target is known never to have run."""
+    OFF = "off"
+    """It ended by itself: the guest shut down, or crashed."""
+
+
+class Domain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One domain; ``run_id`` and ``epoch`` are kept in its own metadata, so that a new daemon knows them."""
+
+    vm: str
+    run_id: str
+    """Empty where a process of the VM exists and nobody knows of which run it is."""
+    epoch: int
+    state: DomainState
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    crashed: bool = False
+    """For ``OFF``: whether nobody asked for it."""
+
+
+class HypervisorPort(Protocol):
+    """The hypervisor of one host, as its daemon reaches it.
+
+    A stopped hypervisor service answers nothing: every call but ``start_service`` raises ``Unavailable``, and guests
+    run on. After ``Unknown`` the daemon looks with ``domains``, which is what is really there.
+    """
+
+    async def domains(self) -> tuple[Domain, ...]:
+        """All domains that exist on this host, in the order of VM names.
+
+        A VM that is not listed has no process on this host: the driver looks at the processes themselves (those of
+        the VM's cgroup, and any other that carries its mark), not only at the service's list. What the service has
+        lost track of is listed as running, by what its process says of itself.
+
+        From the moment at which ``create`` is called until that call has ended, the domain is listed as ``starting``,
+        whoever asked for it and whether they still wait: also what the driver has not handed on yet, and what the
+        service still queues for a daemon that is dead. What a process that is gone has asked for and that is not
+        listed never happens any more. What came later than the call is not missed: each answer is of a moment after
+        its call.
+        """
+        ...
+
+    async def create(self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: bool = False) -> None:
+        """Create and start a transient domain (``incoming``: let it wait for a migration); it runs when this returns.
+
+        ``Refused`` says why the hypervisor will not, and then no process of that run exists. ``InUse`` if there is a
+        domain of this VM, or one that is ``starting``. The domain never starts by itself: not with its host, and not
+        again after its end.
+        """
+        ...
+
+    async def destroy(self, vm: str, *, run_id: str = "") -> None:
+        """Stop it hard (only that run, where one is named) and return once no process of it is left; fine if none was.
+
+        A creation under way is waited for or broken off: once this returned, nothing that was asked for before
+        appears any more. ``Unavailable`` also where its process does not end. What the service has lost track of, and
+        what runs outside the slice, is killed all the same.
+        """
+        ...
+
+    async def decline(self, vm: str, run_id: str) -> None:
+        """End the incoming domain of that run, in one step with the look whether it ever ran: afterwards it never did.
+
+        ``Refused`` where it is not there any more or has begun to run; then nothing happened. Real drivers stop the
+        process first, look at it while it cannot begin, and kill it or let it go on.
+        """
+        ...
+
+    async def shutdown(self, vm: str) -> None:
+        """Ask the guest to end; it may ignore that. Asking twice is as asking once."""
+        ...
+
+    async def resume(self, vm: str, *, run_id: str) -> None:
+        """Let a paused or handed-over domain of that run go on; it runs when this returns.
+
+        ``Refused`` where it is of another run or in another state. Nothing else ever lets a handed-over domain run:
+        not the driver, not the service after a failed migration or its own restart, not the hypervisor itself.
+        """
+        ...
+
+    async def migrate(self, vm: str, target: str, *, max_downtime_ms: int) -> None:
+        """Send a running domain to the incoming one on ``target``; returns once it is handed over and runs there.
+
+        At no moment may both run. The source pauses before the switch-over, and until the last of its state is sent
+        the target cannot run: whatever fails by then is ``Refused``, and the domain runs on here. From then on it is
+        ``handed-over`` whatever fails (``Unknown``), and stays so until ``resume`` or ``destroy``. Where the caller
+        is killed, the migration goes on or is called off in the same way. One migration of a domain at a time.
+        """
+        ...
+
+    async def start_service(self) -> None:
+        """See to it that the hypervisor service runs, which a guard may have stopped; fine if it does."""
+        ...

@@ -1,0 +1,40 @@
+"""Storage isolation: who can shut a host out of disks and networks, and who shows that it is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class CutReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a host is shut out of, as it was read back."""
+
+    scope: tuple[str, ...] = ()
+    """``disk:<id>`` and ``port:<id>``."""
+    evidence: str = ""
+    expires_in_s: float | None = None
+    """When it ends unless renewed; ``None``: never."""
+
+
+class CutPort(Protocol):
+    """Who can shut a host out. ``NotFound`` where nobody can."""
+
+    async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
+        """Shut the host out of as much of ``scope`` as is in its power; renewing is the same call.
+
+        Every client of the host is meant, whatever its address and process: those that are connected, and those that
+        connect later in this epoch. What was shut out before stays so. The host itself is needed for nothing.
+        """
+        ...
+
+    async def read_back(self, host: str, epoch: int) -> CutReport:
+        """What is shut out now, as the servers that enforce it say; never what was ordered.
+
+        Of ``scope`` only what **every** client of the host is shut out of.
+        """
+        ...
+
+    async def lift(self, host: str, epoch: int) -> None:
+        """Let it in again, as far as it was shut out through that epoch: what was cut through a later one stays."""
+        ...
