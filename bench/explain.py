@@ -21,7 +21,7 @@ from outlive.failover.calls import Caller
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.offers import free_capacity
 from outlive.failover.planner.plan import plan
-from outlive.failover.sizing import ResolvedSize
+from outlive.failover.sizes import ResolvedSize
 from outlive.resources import (
     Amounts,
     FailoverStatus,

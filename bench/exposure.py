@@ -20,7 +20,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Need, Offer
 from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.planner.selection import Missing, SelectInput, SelectResult, select
-from outlive.failover.sizing import resolve_size
+from outlive.failover.sizes import resolve_size
 
 GIB: Final = 2**30
 K: Final = 2

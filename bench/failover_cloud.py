@@ -10,7 +10,7 @@ from outlive.failover.calls import Caller
 from outlive.failover.model import VmView
 from outlive.failover.offers import InProcessPlacement, Offers, claim_of, free_capacity, gather_offers
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
-from outlive.failover.sizing import resolve_size
+from outlive.failover.sizes import resolve_size
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable

@@ -34,7 +34,7 @@ from outlive.failover.reconciler.assignment import Assigner
 from outlive.failover.reconciler.cache import FleetCache, Informers
 from outlive.failover.reconciler.decider import Decider
 from outlive.failover.reconciler.inputs import Terms
-from outlive.failover.sizing import resolve_size
+from outlive.failover.sizes import resolve_size
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     Amounts,

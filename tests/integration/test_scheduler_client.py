@@ -14,7 +14,7 @@ from outlive.base.errors import BadInput, Refused, Unavailable
 from outlive.drivers.scheduler_client import SchedulerClient
 from outlive.failover.calls import Caller, with_candidates
 from outlive.failover.model import VmView
-from outlive.failover.sizing import resolve_size
+from outlive.failover.sizes import resolve_size
 from outlive.placement.external import decode_request
 from outlive.placement.request import Options
 

@@ -18,7 +18,7 @@ from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.codec import to_builtins
 from outlive.simulation.judges.writes import everybody, owners_of
 from outlive.store.contract import Change, Store
-from outlive.store.forwarding import Forwarding
+from outlive.store.proxy import StoreProxy
 from outlive.store.selectors import Selector
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class WriterViolation(Forbidden):
         self.violation = violation
 
 
-class WriterStore(Forwarding):
+class WriterStore(StoreProxy):
     """A store as one writer may use it. Violations are raised, or reported where ``report`` is given."""
 
     def __init__(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 import numpy as np
 
-from outlive.base.hashing import stable_hash
+from outlive.base.hashes import stable_hash
 from outlive.placement import weighers
 from outlive.placement.engine import STEP_ERRORS, Engine
 from outlive.placement.filters.capacity import EnoughCapacity, vm_amounts

@@ -13,7 +13,7 @@ from typing import Final
 from starlette.responses import Response
 
 from outlive.base.errors import Invalid, NotFound, Refused
-from outlive.base.wording import count_of, listing
+from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
 from outlive.node.vm.start_order import circles
 from outlive.placement.pipelines import admit

@@ -15,7 +15,7 @@ import msgspec
 
 from outlive.api.auth import Access
 from outlive.api.patches import APPLY_PATCH, JSON_PATCH, MERGE_PATCH
-from outlive.base.hashing import stable_hash
+from outlive.base.hashes import stable_hash
 from outlive.resources import API_VERSION, GROUP, KINDS, VERSION, Resource
 from outlive.resources.schema import openapi_schemas
 

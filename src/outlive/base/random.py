@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 
-from outlive.base.hashing import stable_hash
+from outlive.base.hashes import stable_hash
 
 
 class Random(random.Random):

@@ -16,7 +16,7 @@ import typer
 
 from outlive.base.errors import ExitCode, Refused
 from outlive.base.garbage import collector_paused
-from outlive.base.wording import count_of
+from outlive.base.phrases import count_of
 from outlive.cli.access import Access, all_objects
 from outlive.cli.output import Report, and_more, cut_table, progress, table
 from outlive.cli.snapshot import Config, Slots, look

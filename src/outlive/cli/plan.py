@@ -10,7 +10,7 @@ import typer
 from outlive.base.duration import parse_duration
 from outlive.base.errors import ExitCode, Usage
 from outlive.base.ids import SystemIds
-from outlive.base.wording import count_of
+from outlive.base.phrases import count_of
 from outlive.cli.access import Access
 from outlive.cli.coverage import coverage_document, coverage_lines, level_costs_lines
 from outlive.cli.output import Report, progress

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from outlive.base.errors import NotFound
-from outlive.base.wording import listing
+from outlive.base.phrases import listing
 from outlive.cli.access import Access
 from outlive.cli.output import Output, table
 from outlive.resources import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlive.base.errors import ExitCode, NotFound, Usage
-from outlive.base.wording import count_of
+from outlive.base.phrases import count_of
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, cut_table, progress, table

@@ -20,7 +20,7 @@ import msgspec
 from outlive.failover.analysis.coverage import allocation_fault
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.sizing import amounts
+from outlive.failover.sizes import amounts
 from outlive.failover.slots import slot_view
 from outlive.failover.snapshot import Observation, Snapshot
 from outlive.failover.topology import HOST_UNIT, Topology

@@ -23,7 +23,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.protection import required
 from outlive.failover.reconciler.decider import DECISIONS as RECONCILER_DECISIONS
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
-from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
+from outlive.failover.sizes import ResolvedSize, groups_by_flavor, resolve_size
 from outlive.failover.topology import Topology
 from outlive.failover.verify.check import Verdict, VerifyInput
 from outlive.failover.verify.check import decide as verify

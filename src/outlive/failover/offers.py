@@ -22,7 +22,7 @@ from outlive.failover.fleet import FreeAmounts
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Claim, Need, Offer
 from outlive.failover.ports import PlacementPort
-from outlive.failover.sizing import ResolvedSize
+from outlive.failover.sizes import ResolvedSize
 from outlive.placement.fleet import Fleet
 from outlive.placement.likeness import likeness
 from outlive.placement.ranking import Ranking

@@ -22,7 +22,7 @@ from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import RepackInput
 from outlive.failover.planner.selection import SelectInput, select
 from outlive.failover.protection import Demands
-from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
+from outlive.failover.sizes import ResolvedSize, enough_for, groups_by_flavor, resolve_size
 from outlive.failover.slots import SLOT_SELECTOR, as_it_stands, slot_view, too_much, unschedulable_hosts
 from outlive.failover.topology import Topology
 from outlive.failover.vms import VmList, host_view, list_resources, names_on

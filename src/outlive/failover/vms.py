@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from outlive.failover.model import HostView, VmView
-from outlive.failover.sizing import MIB, MILLI
+from outlive.failover.sizes import MIB, MILLI
 from outlive.resources import CPU, DOMAIN_LABEL_PREFIX, MEMORY, ZONE_LABEL, Hypervisor, VirtualMachine
 from outlive.resources.hosts import unschedulable
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from outlive.failover.calls import Caller, forced_hosts, pipeline_for, placement_class
-from outlive.failover.sizing import ResolvedSize
+from outlive.failover.sizes import ResolvedSize
 from outlive.failover.vms import view_of_resource
 from outlive.inventory.check import Existing
 from outlive.inventory.plan import ImportPlan, after

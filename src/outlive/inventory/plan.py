@@ -16,7 +16,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from outlive.base.hashing import stable_hash
+from outlive.base.hashes import stable_hash
 from outlive.inventory.check import CREATOR, Existing, ImportOptions, Wanted
 from outlive.inventory.records import FlavorRecord, HostRecord, VmRecord, is_active
 from outlive.resources import (

@@ -23,7 +23,7 @@ from msgspec import Meta
 
 from outlive.base.errors import BadInput
 from outlive.base.natural import natural_key
-from outlive.base.wording import count_of, listing
+from outlive.base.phrases import count_of, listing
 from outlive.node.vm.states import VmState
 from outlive.resources import Degrading
 from outlive.runtime.decisions import Decision

@@ -15,7 +15,7 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import InUse, NotFound, Refused, Usage
 from outlive.base.ids import Ids
-from outlive.base.wording import listing
+from outlive.base.phrases import listing
 from outlive.node.fencing.attestation import attest, is_missing, lost_memberships
 from outlive.node.fencing.policy import ProfileInput, fence_order, profile_of, validate_profile
 from outlive.node.fencing.proofs import PROVE_OPERATOR, OperatorView

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.base.hashing import stable_hash
+from outlive.base.hashes import stable_hash
 from outlive.placement.reservations import AMOUNT_LIMIT
 from outlive.resources import CPU, MEMORY, ZONE_LABEL, Amounts, Hypervisor, condition
 from outlive.resources.hosts import WORKING_CONDITIONS

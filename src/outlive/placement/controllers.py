@@ -13,7 +13,7 @@ import msgspec
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, NotFound
-from outlive.base.hashing import stable_hash
+from outlive.base.hashes import stable_hash
 from outlive.base.logging import get_logger
 from outlive.placement.pipelines import DOMAIN, PipelineTable, with_outcome
 from outlive.placement.request import HYPERVISOR_TYPE

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.base.hashing import stable_hash
+from outlive.base.hashes import stable_hash
 from outlive.placement.columns import BoolVector, FloatVector, Rows
 from outlive.placement.steps import Event, Reason, Run
 

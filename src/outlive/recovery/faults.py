@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from outlive.base.deadline import set_within
+from outlive.base.phrases import listing
 from outlive.base.quantity import format_bytes
-from outlive.base.wording import listing
 from outlive.recovery.view import RecoveryInformers
 from outlive.resources import Cluster, Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.cluster import CLUSTER, Pause

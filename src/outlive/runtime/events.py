@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from outlive.base import limits
 from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import OutliveError
-from outlive.base.hashing import stable_hash
+from outlive.base.hashes import stable_hash
 from outlive.base.ids import Ids
 from outlive.base.logging import global_request_id
 from outlive.resources import Event, ObjectMeta, ObjectRef, check_name

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from outlive.base.errors import BadInput
-from outlive.base.wording import count_of, listing
+from outlive.base.phrases import count_of, listing
 from outlive.node.status import effective
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.natural import natural_key
-from outlive.base.wording import count_of, listing
+from outlive.base.phrases import count_of, listing
 from outlive.node.health import becomes
 from outlive.node.membership.join import is_nobodys
 from outlive.resources import Cluster, Coverage, Fault, Hypervisor, Membership, Reservation, Resource, VirtualMachine

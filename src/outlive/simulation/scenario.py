@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.errors import BadInput, NotFound
-from outlive.base.wording import count_of
+from outlive.base.phrases import count_of
 from outlive.resources.documents import Problems, parse_documents
 from outlive.roles.settings import SECTIONS
 from outlive.runtime.units import Duration, decode_unit

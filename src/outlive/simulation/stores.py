@@ -26,8 +26,8 @@ from outlive.simulation.process import Process, go
 from outlive.store import Store
 from outlive.store.contract import Page
 from outlive.store.faults import FaultObservation, FaultRates, FaultStore
-from outlive.store.forwarding import Forwarding
 from outlive.store.memory import MemoryStore
+from outlive.store.proxy import StoreProxy
 from outlive.store.selectors import Selector
 from outlive.store.tables import Batch, Tables, Write
 
@@ -223,7 +223,7 @@ class WorldStore(MemoryStore):
             self._tables.table(Cluster).put("default", encode(marked))
 
 
-class ProcessStore(Forwarding):
+class ProcessStore(StoreProxy):
     """The store as one process reaches it, under one name: ``Store``."""
 
     embedded: bool = False

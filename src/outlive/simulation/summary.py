@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.wording import count_of
+from outlive.base.phrases import count_of
 from outlive.simulation.judges.truth import Violation
 
 HELD_SHOWN: Final = 20

@@ -28,7 +28,7 @@ from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.resources import R
 from outlive.store.contract import Change, Delete, Reset, Store, Synced, Upsert
-from outlive.store.forwarding import Forwarding
+from outlive.store.proxy import StoreProxy
 from outlive.store.selectors import Selector
 
 
@@ -311,7 +311,7 @@ LATE_WRITES = 1_000
 """Writes that may be on their way after their caller was answered ``Unknown``; beyond it they are dropped."""
 
 
-class FaultStore(Forwarding):
+class FaultStore(StoreProxy):
     """Any store, at the far end of a ``Network``."""
 
     def __init__(self, inner: Store, *, clock: Clock, random: Random, rates: FaultRates | None = None) -> None:

@@ -12,7 +12,7 @@ import uuid
 from tests.support.loops import run
 
 from outlive.base.clock import Instant, LoopClock, SystemClock, as_datetime, as_instant
-from outlive.base.hashing import stable_hash
+from outlive.base.hashes import stable_hash
 from outlive.base.ids import SeededIds, SystemIds
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context, request_id
 from outlive.base.random import Random, system_random
@@ -70,7 +70,7 @@ def test_hashes_know_the_borders_of_their_parts() -> None:
 
 def test_hashes_and_forks_are_the_same_under_every_hash_seed() -> None:
     script = (
-        "from outlive.base.hashing import stable_hash; from outlive.base.random import Random; "
+        "from outlive.base.hashes import stable_hash; from outlive.base.random import Random; "
         "print(stable_hash('a', 'b'), Random(1).fork('x').random())"
     )
     said = {

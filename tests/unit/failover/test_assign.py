@@ -15,7 +15,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planner.assign import AssignInput, AssignResult, assign
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
-from outlive.failover.sizing import ResolvedSize, resolve_size
+from outlive.failover.sizes import ResolvedSize, resolve_size
 from outlive.resources.reasons import CoverageReason
 
 GIB = 2**30

@@ -7,7 +7,7 @@ import itertools
 from tests.support.failover import Cloud
 from tests.support.loops import run
 
-from outlive.failover.reconciler.replanning import MOST_TICKS, Attempts, Ground
+from outlive.failover.reconciler.fleet_plan import MOST_TICKS, Attempts, Ground
 
 GROUND = Ground(revision=1, missing=5, hosts=frozenset({"h1", "h2"}), free=(4_000, 100))
 

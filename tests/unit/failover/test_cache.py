@@ -13,7 +13,8 @@ from outlive.base.clock import SystemClock
 from outlive.base.random import Random
 from outlive.failover.model import VmView
 from outlive.failover.protection import Demands
-from outlive.failover.reconciler.cache import COMPARED, FleetCache, Informers
+from outlive.failover.reconciler.cache import FleetCache, Informers
+from outlive.failover.reconciler.comparison import COMPARED, Comparison
 from outlive.failover.topology import TopologyChoice
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
@@ -107,6 +108,7 @@ class Follower:
         self.vms: dict[str, VmView] = {}
         self.slots: dict[str, Reservation] = {}
         self.cache = self.empty()
+        self.comparison = Comparison(self.cache, Still())
 
     def empty(self) -> FleetCache:
         shown: Any = [Shown(self.hosts), Shown(self.slots), Shown({}), Shown({})]
@@ -177,7 +179,7 @@ class Follower:
         return located.host if located is not None and random.random() < 0.8 else random.choice(HOSTS)
 
     def audit(self) -> list[str]:
-        return whole(self.cache.compare())
+        return whole(self.comparison.differences())
 
 
 def check_equal(world: Follower) -> None:

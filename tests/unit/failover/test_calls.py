@@ -14,7 +14,7 @@ from outlive.failover.calls import (
     with_candidates,
 )
 from outlive.failover.model import VmView
-from outlive.failover.sizing import ResolvedSize, resolve_size
+from outlive.failover.sizes import ResolvedSize, resolve_size
 from outlive.placement.request import HANA_SPEC, SILENT, Intent, Options
 from outlive.resources import Aggregate, Amounts, Hypervisor, HypervisorSpec, HypervisorStatus, ObjectMeta
 

@@ -21,7 +21,7 @@ from outlive.failover.protection import Demands
 from outlive.failover.reconciler import decider
 from outlive.failover.reconciler.decider import ENCODED, encode_large
 from outlive.failover.reconciler.reconciler import PASS_VMS
-from outlive.failover.sizing import ResolvedSize
+from outlive.failover.sizes import ResolvedSize
 from outlive.resources.codec import encode_canonical
 from outlive.runtime.decisions import Decision
 

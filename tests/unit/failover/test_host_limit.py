@@ -27,7 +27,7 @@ from outlive.failover.planner.cleanup import Cause, CleanInput, clean
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import RepackInput, repack
 from outlive.failover.rules import counts, find_eligible_reservations, may_run_on, serves
-from outlive.failover.sizing import resolve_size
+from outlive.failover.sizes import resolve_size
 from outlive.failover.slots import as_it_stands
 from outlive.failover.verify.check import Options, verify
 from outlive.failover.verify.findings import Code

@@ -9,7 +9,7 @@ from outlive.failover.model import VmView
 from outlive.failover.offers import WithCandidates, claim_of, gather_offers
 from outlive.failover.planner.actions import Fail, Need, Offer
 from outlive.failover.planner.assign import AssignInput, assign
-from outlive.failover.sizing import resolve_size
+from outlive.failover.sizes import resolve_size
 from outlive.placement.fleet import Fleet
 from outlive.resources import Amounts, Hypervisor, HypervisorStatus, ObjectMeta
 

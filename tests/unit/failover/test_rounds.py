@@ -15,7 +15,7 @@ from outlive.failover.planner.actions import Action, Fail, Need, Offer, Open
 from outlive.failover.planner.assign import AssignInput, AssignResult, assign
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.selection import Missing, SelectInput, select
-from outlive.failover.sizing import resolve_size
+from outlive.failover.sizes import resolve_size
 
 GIB = 2**30
 

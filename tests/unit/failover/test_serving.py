@@ -29,7 +29,7 @@ from outlive.failover.reconciler.cache import FleetCache, Informers
 from outlive.failover.reconciler.decider import Decider
 from outlive.failover.reconciler.inputs import Terms
 from outlive.failover.separation import groups_of
-from outlive.failover.sizing import resolve_size
+from outlive.failover.sizes import resolve_size
 from outlive.failover.topology import TopologyChoice
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,

@@ -22,7 +22,7 @@ from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.separation import groups_of
-from outlive.failover.sizing import resolve_size
+from outlive.failover.sizes import resolve_size
 from outlive.failover.topology import Topology, TopologyChoice
 
 GIB = 2**30

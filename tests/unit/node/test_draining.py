@@ -9,7 +9,7 @@ from tests.support.node_worlds import at, faults, host_of, play, record, vm_of
 from outlive.node.vm.states import state_of
 from outlive.resources import Membership, VirtualMachine
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
-from outlive.simulation.verbs.operating import change_spec
+from outlive.simulation.verbs.operations import change_spec
 from outlive.simulation.world import World
 
 TWO = (VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1"))

@@ -17,7 +17,7 @@ from outlive.recovery.faults import active_faults
 from outlive.resources import Assigned, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine
 from outlive.resources.vms import Answer, Request, VirtualMachineStatus
 from outlive.simulation.history import HistoryEvent
-from outlive.simulation.verbs.operating import change_spec
+from outlive.simulation.verbs.operations import change_spec
 from outlive.simulation.world import World
 from outlive.store.memory import MemoryStore
 

@@ -19,7 +19,7 @@ from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail
 from outlive.failover.rules import counts, fits, may_run_on
-from outlive.failover.sizing import amounts
+from outlive.failover.sizes import amounts
 from outlive.failover.topology import Topology
 from outlive.resources import Amounts, CoverageStatus
 from outlive.resources.reasons import AllocationFault, CoverageReason, Reason, reason, render

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 import msgspec
 
 from outlive.base.errors import NotFound, Usage
-from outlive.base.wording import count_of, listing
+from outlive.base.phrases import count_of, listing
 from outlive.failover.analysis.survival import FailuresResult, Lost, LostReason, Method
 from outlive.failover.model import HostView
 from outlive.failover.topology import HOST_UNIT, TopologyChoice

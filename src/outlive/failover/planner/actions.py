@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size, resource_group
+from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size, resource_group
 from outlive.failover.topology import Topology
 
 
@@ -28,35 +28,44 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """Why placement could not answer; then ``hosts`` means nothing."""
 
 
-class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Offered(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What there is for VMs that miss slots, and in which order they come."""
+
+    priorities: dict[str, int] = {}
+    """VM → priority, larger is earlier; missing means 0."""
+    reuse: dict[str, Offer] = {}
+    """Class → hosts whose slots such VMs may join."""
+    new: dict[str, Offer] = {}
+    """Class → hosts that can hold a new slot for such VMs."""
+    free: dict[str, tuple[int, int]] = {}
+    """Host → free milli-cores and bytes before the new slots.
+
+    A host that is missing here has no room; an empty table limits nothing.
+    """
+    hosts: tuple[str, ...] = ()
+    """All hosts, for the numbers in reasons."""
+    one_new_per_host: bool = False
+    """At most one new slot a host and cycle."""
+    topology: Topology = Topology()
+
+
+class PlanInput(Offered, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A fleet, what its VMs need, and what placement offers."""
 
     vms: tuple[VmView, ...]
     required: dict[str, int]
     """VM → slots that it needs; missing means none."""
-    priorities: dict[str, int] = {}
-    """VM → priority, larger is earlier; missing means 0."""
     slots: tuple[SlotView, ...] = ()
     sizes: dict[str, ResolvedSize] = {}
     """VM → size of its slots; missing means its own."""
     classes: dict[str, str] = {}
     """VM → key of its offers; missing means the empty key."""
-    reuse: dict[str, Offer] = {}
-    new: dict[str, Offer] = {}
-    free: dict[str, tuple[int, int]] = {}
-    """Host → free milli-cores and bytes.
-
-    A host that is missing here has no room; an empty table limits nothing.
-    """
-    hosts: tuple[str, ...] = ()
-    one_new_per_host: bool = False
     packing: bool = True
     """Look for a plan that reserves less; off gives the plain greedy one of a cycle."""
     effort_s: float = msgspec.field(default=0.0, name="effort")
     """Nominal seconds of search for a plan that reserves still less; the same number gives the same plan."""
     seed: int = 0
     """Which of the equally likely searches it is."""
-    topology: Topology = Topology()
 
     @property
     def offered_hosts(self) -> list[str]:

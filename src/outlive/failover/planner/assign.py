@@ -13,38 +13,22 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.failover.fleet import Fleet
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.actions import Action, Claim, Fail, Join, Need, Offer, Open
+from outlive.failover.planner.actions import Action, Claim, Fail, Join, Need, Offer, Offered, Open
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.planner.selection import presence, serve_all
 from outlive.failover.separation import ServerGroup
-from outlive.failover.topology import Topology
 
 __all__ = ["Action", "AssignInput", "AssignResult", "Fail", "Join", "Need", "Offer", "Open", "assign"]
 
 
-class AssignInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class AssignInput(Offered, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The state after clean-up, who misses slots, and what placement offers."""
 
     slots: tuple[SlotView, ...]
     vms: tuple[VmView, ...]
     """At least the VMs of ``needs``."""
     needs: tuple[Need, ...]
-    """In the order in which they are served."""
-    priorities: dict[str, int] = {}
-    """VM → priority, larger is earlier; missing means 0. VMs of one priority stand together in ``needs``."""
-    reuse: dict[str, Offer] = {}
-    """Class → hosts whose slots such VMs may join."""
-    new: dict[str, Offer] = {}
-    """Class → hosts that can hold a new slot for such VMs."""
-    free: dict[str, tuple[int, int]] = {}
-    """Host → free milli-cores and bytes before this answer's slots.
-
-    A host that is missing here has no room; an empty table limits nothing.
-    """
-    hosts: tuple[str, ...] = ()
-    """All hosts, for the numbers in reasons."""
-    one_new_per_host: bool = False
-    """At most one new slot a host and cycle."""
+    """In the order in which they are served; VMs of one priority stand together."""
     used_hosts: tuple[str, ...] = ()
     """Hosts that already received a new slot in this cycle."""
     excluded_slots: tuple[str, ...] = ()
@@ -54,7 +38,6 @@ class AssignInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """Keys of new slots are this and a number that makes them differ from the names of all slots."""
     groups: tuple[ServerGroup, ...] = ()
     """The server groups of the VMs of ``needs``, with all their members; of these ``slots`` has every slot."""
-    topology: Topology = Topology()
 
 
 class AssignResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -17,7 +17,7 @@ import msgspec
 from outlive.failover.culprits import Culprit, find_culprits, without
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.rules import fits, may_run_on
-from outlive.failover.sizing import amounts
+from outlive.failover.sizes import amounts
 from outlive.failover.topology import Topology
 
 DETAIL_LIMIT = 300

@@ -8,7 +8,7 @@ call for nothing. Building goes in batches, so that others get their turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -27,7 +27,6 @@ from outlive.failover.slots import UNKNOWN_HOST, as_it_stands, is_slot, slot_vie
 from outlive.failover.topology import Topology, TopologyChoice, unit_of
 from outlive.failover.vms import failure_domains, host_view, names_on, vm_of_resource
 from outlive.resources import FlavorGroup, Hypervisor, ObjectRef, R, Reservation, Resource, VirtualMachine
-from outlive.resources.hosts import unschedulable
 from outlive.resources.reasons.coverage import CoverageReason
 from outlive.runtime.informer import Informer
 
@@ -37,9 +36,6 @@ VMS_AT_ONCE = 500
 VIEWS_AT_ONCE = 200
 SLOTS_AT_ONCE = 20
 HOSTS_AT_ONCE = 50
-COMPARED = 300
-"""Hosts, slots and VMs that one ``compare`` looks at; the next one goes on behind them."""
-COMPARED_AT_ONCE = 30
 
 T = TypeVar("T")
 
@@ -85,7 +81,6 @@ class FleetCache:
         self._subscriptions: list[Callable[[], None]] = []
         self._missed: dict[tuple[type[Resource], str], None] | None = None
         """What changed while the cache is built; ``None`` while it follows."""
-        self._to_compare: dict[str, list[str]] = {}
         self._reset({})
 
     def _reset(self, known: dict[str, VmView]) -> None:
@@ -193,7 +188,7 @@ class FleetCache:
             await pause(0)
         for reservations in batches((slot for slot in slots if is_slot(slot)), SLOTS_AT_ONCE):
             for slot in reservations:
-                self.slots[slot.name] = self._applied(slot_view(slot))
+                self.slots[slot.name] = self.applied(slot_view(slot))
             self.index.load(self.slots[slot.name] for slot in reservations)
             await pause(0)
         for members in batches(list(self.index.names), VMS_AT_ONCE):
@@ -320,14 +315,15 @@ class FleetCache:
     def put_slot(self, name: str, slot: Reservation | None) -> None:
         """A reservation looks like this now, or is gone; those that are no slots are overlooked."""
         if slot is not None and is_slot(slot):
-            self._put_view(name, self._applied(slot_view(slot)))
+            self._put_view(name, self.applied(slot_view(slot)))
             return
         before = self.slots.pop(name, None)
         if before is not None:
             self.index.remove_slot(name)
             self._left(before.members)
 
-    def _applied(self, slot: SlotView) -> SlotView:
+    def applied(self, slot: SlotView) -> SlotView:
+        """The slot as it applies on its host."""
         if slot.host and slot.host not in self.locations.names:
             return as_it_stands(slot, {slot.host: UNKNOWN_HOST})
         return as_it_stands(slot, self.locations.closed)
@@ -509,77 +505,6 @@ class FleetCache:
             on_another_hypervisor=sum(part.on_another_hypervisor for part in parts),
             listed_nowhere=sum(part.listed_nowhere for part in parts),
         )
-
-    # Comparing with the informers
-
-    async def compare(self) -> list[str]:
-        """What differs from a rebuild out of the informers, in words; a difference is a defect of following.
-
-        All names are compared; apart from that ``COMPARED`` hosts, slots and VMs, the next time others.
-        """
-        hosts, slots = self.informers.hypervisors, self.informers.reservations
-        differences = [f"host {name}" for name in sorted({one.name for one in hosts.items()} ^ self.locations.names)]
-        listed: set[str] = set()
-        for reservations in batches(slots.items(), VMS_AT_ONCE):
-            listed.update(slot.name for slot in reservations if is_slot(slot))
-            await self._clock.sleep(0)
-        there = [(name, slots.get(name)) for name in listed ^ self.slots.keys()]
-        missing = [name for name, slot in there if (slot is not None and is_slot(slot)) != (name in self.slots)]
-        differences += [f"slot {name}" for name in sorted(missing)]
-        checks: tuple[tuple[str, Callable[[], Iterable[str]], Callable[[str], bool]], ...] = (
-            ("VMs on host", lambda: sorted(self.locations.names), self._host_differs),
-            ("slot", lambda: self.slots, self._slot_differs),
-            ("VM", lambda: [*self.known, *(vm for vm in self.index.names if vm not in self.known)], self._vm_differs),
-        )
-        for what, names, differs in checks:
-            for some in batches(self._next(what, names), COMPARED_AT_ONCE):
-                differences += [f"{what} {name}" for name in some if differs(name)]
-                await self._clock.sleep(0)
-        return differences
-
-    def _next(self, what: str, names: Callable[[], Iterable[str]]) -> list[str]:
-        rest = self._to_compare.get(what)
-        if not rest:
-            rest = self._to_compare[what] = list(names())
-        some, self._to_compare[what] = rest[:COMPARED], rest[COMPARED:]
-        return some
-
-    def _host_differs(self, name: str) -> bool:
-        host = self.informers.hypervisors.get(name)
-        if host is None or name not in self.locations.names:
-            return False  # it came or went since
-        reported = {instance.id for instance in host.status.instances if instance.active}
-        return self.locations.on(name) != reported or self.locations.closed.get(name, "") != unschedulable(host)
-
-    def _slot_differs(self, name: str) -> bool:
-        slot = self.informers.reservations.get(name)
-        if slot is None or not is_slot(slot) or name not in self.slots:
-            return False
-        view = self._applied(slot_view(slot))
-        return self.slots[name] != view or self.index.members(name) != sorted(view.members)
-
-    def _vm_differs(self, vm_id: str) -> bool:
-        now = self.locations.located(self.known.get(vm_id))
-        if now != self.vms.get(vm_id):
-            return True
-        if not self.index.has_vm(vm_id):
-            return now is not None
-        mine = self.index.slots_of(vm_id)
-        if any(vm_id not in self.slots[name].members for name in mine if name in self.slots):
-            return True
-        if now is None:
-            return False
-        counting = sum(serves(now, self.slots[name]) for name in mine if name in self.slots)
-        return self.index.misses(vm_id) != max(0, self.required(now) - counting) or self._rules_differ(now, mine)
-
-    def _rules_differ(self, vm: VmView, mine: Sequence[str]) -> bool:
-        """The counter formula, literally: no unit occurs twice."""
-        hosts = [vm.host]
-        for slot in (self.slots[name] for name in mine if name in self.slots):
-            others = [other for other in slot.members if other != vm.id and self.index.has_vm(other)]
-            hosts += [slot.host, *map(self.index.location, others)]
-        units = set(map(self.topology(hosts).unit, hosts))
-        return self.index.holds_for(vm.id) != (len(units) == len(hosts))
 
 
 def check_current(informer: Informer[R]) -> None:

@@ -26,7 +26,7 @@ from outlive.failover.planner.selection import SelectInput
 from outlive.failover.reconciler.cache import check_current
 from outlive.failover.reconciler.context import Context
 from outlive.failover.separation import groups_of
-from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
+from outlive.failover.sizes import ResolvedSize, enough_for, groups_by_flavor, resolve_size
 from outlive.resources import FlavorGroupSpec
 
 KEY_PREFIX: Final = "+new-"

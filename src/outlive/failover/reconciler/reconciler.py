@@ -29,11 +29,12 @@ from outlive.failover.planner.selection import service_rank
 from outlive.failover.reconciler.apply import Changes, Outcome
 from outlive.failover.reconciler.assignment import Assigner
 from outlive.failover.reconciler.cache import check_current
+from outlive.failover.reconciler.comparison import Comparison
 from outlive.failover.reconciler.context import Context
 from outlive.failover.reconciler.coverage import CoverageWriter
 from outlive.failover.reconciler.decider import ASSIGN, CLEAN, LEAVE, SELECT, Aborted
+from outlive.failover.reconciler.fleet_plan import FleetPlanner
 from outlive.failover.reconciler.inputs import Inputs, Terms
-from outlive.failover.reconciler.replanning import Replanning
 from outlive.failover.reconciler.report import CoverageReport
 from outlive.failover.report.forecast import Forecast, Pass
 from outlive.failover.report.reporter import Reporter, Step, Summary
@@ -74,13 +75,14 @@ class Reconciler:
         self._context = context
         self._config = context.config
         self._cache = context.cache
+        self._comparison = Comparison(context.cache, context.clock)
         self._budget = context.budget
         self._lock = context.lock
         self._inputs = Inputs(context)
         self._changes = Changes(context, self._judge)
         self._assigner = Assigner(self._cache, context.decider)
         self._report = CoverageReport(context)
-        self._replanning = Replanning(context, self._inputs, self._changes, self._report)
+        self._fleet_plan = FleetPlanner(context, self._inputs, self._changes, self._report)
         self._wake = asyncio.Event()
         self._soon = asyncio.Event()
         """Set where most of the fleet misses slots: a tick plans for everybody together."""
@@ -396,7 +398,7 @@ class Reconciler:
         self._looked_up.clear()
         self._closed.clear()
         await self._observe()
-        differences = await cache.compare()
+        differences = await self._comparison.differences()
         context.reporter.audited(differences)
         if differences:
             _log.error("cache.diverged", differences=differences[:20], count=len(differences))
@@ -408,15 +410,15 @@ class Reconciler:
         chosen = await self._context.decider.decide(SELECT, self._inputs.select(cycle=self._tick, draw=draw))
         bare = first and not self._cache.slots and bool(chosen.missing)
         if not chosen.missing:
-            self._replanning.attempts.forget()
-        if bare or (self._is_bare(len(chosen.missing)) and self._replanning.is_due(self._tick)):
-            outcome = await self._replanning.plan(self._tick, {one.vm for one in chosen.missing})
+            self._fleet_plan.attempts.forget()
+        if bare or (self._is_bare(len(chosen.missing)) and self._fleet_plan.is_due(self._tick)):
+            outcome = await self._fleet_plan.plan(self._tick, {one.vm for one in chosen.missing})
         else:
             limit_new = bool(self._config.limit_one_new_reservation_per_hypervisor)
             vms = [one.vm for one in chosen.selected if self._may_be_given(one.vm)]
             outcome = await self._give(vms, in_order=True, limit_new=limit_new)
-            if self._replanning.may_help(self._tick, outcome):
-                planned = await self._replanning.plan(self._tick, set(cache.index.missing()) & cache.vms.keys())
+            if self._fleet_plan.may_help(self._tick, outcome):
+                planned = await self._fleet_plan.plan(self._tick, set(cache.index.missing()) & cache.vms.keys())
                 outcome.reused, outcome.created = outcome.reused + planned.reused, outcome.created + planned.created
         summary = Summary(
             total_vms=len(cache.vms) + len(cache.unplaced),
@@ -433,7 +435,7 @@ class Reconciler:
             braked=cleaned.brake is not None,
         )
         if not chosen.missing and not summary.braked:
-            await self._replanning.repack(self._tick)
+            await self._fleet_plan.repack(self._tick)
         await self._report.everybody(braked=summary.braked)
         self._budget.hold(summary.braked)
         context.forecast.away(cache.on_lost_hosts())

@@ -20,7 +20,7 @@ import msgspec
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.duration import format_duration
-from outlive.base.wording import count_of, listing
+from outlive.base.phrases import count_of, listing
 from outlive.resources import CoverageStatus
 from outlive.resources.reasons import AllocationFault, CoverageReason
 

@@ -18,7 +18,7 @@ import msgspec
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Refused, Unknown
-from outlive.base.hashing import stable_hash
+from outlive.base.hashes import stable_hash
 from outlive.node.fencing.policy import HostSettings
 from outlive.node.membership.join import FORMER_LIMIT, NOBODYS, is_nobodys
 from outlive.node.membership.states import dated

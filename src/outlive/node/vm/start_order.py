@@ -19,7 +19,7 @@ import msgspec
 
 from outlive.base.clock import as_datetime
 from outlive.base.logging import get_logger
-from outlive.base.wording import listing
+from outlive.base.phrases import listing
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import OrderMemory, VmContext, VmMemory
 from outlive.node.vm.states import VmState, active_move, fence_of, order_here, state_of, wanted

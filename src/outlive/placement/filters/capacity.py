@@ -11,7 +11,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from outlive.base.wording import count_of
+from outlive.base.phrases import count_of
 from outlive.placement.columns import BoolVector, IntVector
 from outlive.placement.errors import StepFailed
 from outlive.placement.request import PlacementRequest

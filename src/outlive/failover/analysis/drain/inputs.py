@@ -17,7 +17,7 @@ from outlive.failover.calls import Caller, forced_hosts, pipeline_for, placement
 from outlive.failover.model import VmView, amounts_of
 from outlive.failover.planner.actions import Offer
 from outlive.failover.protection import restart_order
-from outlive.failover.sizing import ResolvedSize
+from outlive.failover.sizes import ResolvedSize
 from outlive.failover.snapshot import Snapshot, placement_offers
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import NEVER, Fleet

@@ -16,7 +16,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Join, Leave, Offer, new_slot, opening
 from outlive.failover.rules import serves
 from outlive.failover.separation import ANTI_AFFINITY
-from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
+from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size
 from outlive.resources import MEMORY
 
 NEW_SLOT = "new-{}"

@@ -12,7 +12,7 @@ from outlive.failover.analysis.drain.steps import DrainInput, Obstacle, Stuck
 from outlive.failover.fleet import Fleet, FreeAmounts, held_by, holders
 from outlive.failover.model import VmView, amounts_of
 from outlive.failover.planner.actions import Offer
-from outlive.failover.sizing import amounts
+from outlive.failover.sizes import amounts
 
 
 def impossibilities(given: DrainInput, floors: dict[str, int], *, lawful: bool) -> list[Obstacle]:

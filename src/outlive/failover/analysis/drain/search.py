@@ -18,7 +18,7 @@ from outlive.failover.analysis.drain.steps import DrainInput
 from outlive.failover.fleet import holders
 from outlive.failover.model import amounts_of
 from outlive.failover.rules import fits
-from outlive.failover.sizing import ResolvedSize
+from outlive.failover.sizes import ResolvedSize
 
 SEARCHED_HOSTS = 8
 """The largest fleet that is searched, in hosts …"""

@@ -13,7 +13,7 @@ import msgspec
 
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Join, Leave, Offer, Open
-from outlive.failover.sizing import ResolvedSize
+from outlive.failover.sizes import ResolvedSize
 from outlive.failover.topology import Topology
 
 SEARCHED_CHANGES = 30_000

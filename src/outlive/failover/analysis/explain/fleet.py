@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.wording import count_of, listing, noun_for
+from outlive.base.phrases import count_of, listing, noun_for
 from outlive.failover.analysis.explain.model import (
     CLEANED_UP,
     NOT_CLEANED_UP,
@@ -31,7 +31,7 @@ from outlive.failover.analysis.whatif.answers import WholeRemedy
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Fail, Need
 from outlive.failover.planner.selection import service_rank
-from outlive.failover.sizing import amounts, enough_for, resolve_size
+from outlive.failover.sizes import amounts, enough_for, resolve_size
 from outlive.resources.reasons import CoverageReason
 
 GROUPS_TRIED: Final = 50

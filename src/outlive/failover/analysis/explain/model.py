@@ -13,11 +13,11 @@ from typing import Final, Protocol
 
 import msgspec
 
+from outlive.base.phrases import count_of, listing, noun_for
 from outlive.base.quantity import format_bytes, format_milli
-from outlive.base.wording import count_of, listing, noun_for
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Offer
-from outlive.failover.sizing import ResolvedSize, amounts
+from outlive.failover.sizes import ResolvedSize, amounts
 from outlive.failover.topology import Topology
 from outlive.resources.reasons.obstacles import Obstacle
 

@@ -23,7 +23,7 @@ from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.rules import serves
 from outlive.failover.separation import groups_of
-from outlive.failover.sizing import ResolvedSize, amounts
+from outlive.failover.sizes import ResolvedSize, amounts
 from outlive.failover.slotsets import bits
 from outlive.resources.reasons import render
 from outlive.resources.reasons.obstacles import Obstacle, of_many, of_one

@@ -18,7 +18,7 @@ from outlive.failover.calls import Caller, pins_projects, placement_class
 from outlive.failover.model import VmView
 from outlive.failover.offers import free_capacity, offer_of
 from outlive.failover.planner.actions import Offer
-from outlive.failover.sizing import ResolvedSize
+from outlive.failover.sizes import ResolvedSize
 from outlive.failover.snapshot import Snapshot
 from outlive.placement.columns import BoolVector
 from outlive.placement.engine import STEP_ERRORS, Engine

@@ -20,7 +20,7 @@ from outlive.failover.planner.actions import Action, Fail, Need, Offer
 from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.planner.selection import service_rank
-from outlive.failover.sizing import ResolvedSize
+from outlive.failover.sizes import ResolvedSize
 
 _CLASS = ""
 Needs = Sequence[tuple[VmView, Need]]

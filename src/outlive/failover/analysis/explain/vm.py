@@ -11,7 +11,7 @@ from functools import cached_property
 
 from outlive.base.errors import NotFound
 from outlive.base.garbage import collector_paused
-from outlive.base.wording import count_of, listing
+from outlive.base.phrases import count_of, listing
 from outlive.failover.analysis.coverage import allocation_fault
 from outlive.failover.analysis.explain.model import (
     Answer,
@@ -28,7 +28,7 @@ from outlive.failover.analysis.explain.trials import Model, done_of
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail
 from outlive.failover.rules import counts
-from outlive.failover.sizing import ResolvedSize, amounts, enough_for, resolve_size
+from outlive.failover.sizes import ResolvedSize, amounts, enough_for, resolve_size
 from outlive.resources.reasons import CoverageReason, render
 from outlive.resources.reasons.obstacles import Obstacle
 

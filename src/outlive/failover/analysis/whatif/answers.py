@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from outlive.base.wording import count_of, listing
+from outlive.base.phrases import count_of, listing
 from outlive.failover.analysis.coverage import Numbers, Uncovered
 from outlive.failover.analysis.drain.steps import Obstacle, Step
 from outlive.failover.planner.actions import Leave

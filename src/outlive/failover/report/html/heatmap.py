@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from outlive.base.natural import natural_key
-from outlive.base.wording import count_of
+from outlive.base.phrases import count_of
 from outlive.failover.report.html.figures import (
     FleetFigures,
     HostFigures,

@@ -27,7 +27,7 @@ MOST_TICKS: Final = 32
 """From one try in vain to the next."""
 
 
-_log = get_logger("failover.replanning")
+_log = get_logger("failover.fleet_plan")
 
 
 class Ground(NamedTuple):
@@ -81,7 +81,7 @@ class Attempts:
         self._last = self._most = None
 
 
-class Replanning:
+class FleetPlanner:
     """Plans for everybody together."""
 
     def __init__(self, context: Context, inputs: Inputs, changes: Changes, report: CoverageReport) -> None:

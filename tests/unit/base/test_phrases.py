@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.base.wording import count_of, listing
+from outlive.base.phrases import count_of, listing
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from outlive.failover.model import VmView
-from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size, resource_group
+from outlive.failover.sizes import ResolvedSize, enough_for, groups_by_flavor, resolve_size, resource_group
 from outlive.resources import FlavorGroupSpec, GroupFlavor
 
 GIB = 2**30

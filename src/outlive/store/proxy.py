@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -12,14 +13,14 @@ from outlive.store.selectors import Selector
 T = TypeVar("T")
 
 
-class Forwarding:
+class StoreProxy(ABC):
     """Calls of ``Store`` but ``observe``, each through ``_read`` or ``_write``, which give it the store behind."""
 
-    async def _read(self, call: Callable[[Store], Awaitable[T]]) -> T:
-        raise NotImplementedError
+    @abstractmethod
+    async def _read(self, call: Callable[[Store], Awaitable[T]]) -> T: ...
 
-    async def _write(self, call: Callable[[Store], Awaitable[T]]) -> T:
-        raise NotImplementedError
+    @abstractmethod
+    async def _write(self, call: Callable[[Store], Awaitable[T]]) -> T: ...
 
     async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """As the store behind."""
