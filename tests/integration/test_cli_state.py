@@ -383,15 +383,15 @@ def coverage(state: Path) -> dict[str, object]:
 
 def test_the_slots_of_an_applied_plan_are_a_setting_of_the_cluster_from_then_on(state: Path) -> None:
     assert outlive("failover", "plan", "-k", "1", "--apply", "--state-dir", state).code == 0
-    told = coverage(state)
-    assert (told["covered"], told["required"], told["uncovered"]) == (16, 16, [])
-    assert told["tolerance"] == 1
+    stated = coverage(state)
+    assert (stated["covered"], stated["required"], stated["uncovered"]) == (16, 16, [])
+    assert stated["tolerance"] == 1
     with up(state) as server:
         server.until("16 of 16 VMs that need slots are covered")
         refused = outlive("failover", "plan", "-k", "2", "--apply", "--state-dir", state)
         assert refused.code == 1
         assert "the running server does not ask for 2 slots" in refused.line
-    assert coverage(state)["slots"] == told["slots"]
+    assert coverage(state)["slots"] == stated["slots"]
 
 
 def test_slots_that_the_settings_contradict_are_not_applied(state: Path) -> None:

@@ -45,9 +45,9 @@ def test_a_search_tells_what_it_saved_and_is_the_same_again(state: Path) -> None
 
 
 def test_a_searched_plan_is_written_as_it_was_told(state: Path) -> None:
-    told = document("plan", "--effort", "1s", "--apply", "--state-dir", state)["after"]
+    reported = document("plan", "--effort", "1s", "--apply", "--state-dir", state)["after"]
     now = document("coverage", "--state-dir", state)
-    assert (now["slots"], now["covered"], now["reserved"]) == (told["slots"], 42, told["reserved"])
+    assert (now["slots"], now["covered"], now["reserved"]) == (reported["slots"], 42, reported["reserved"])
     assert outlive("failover", "check", "--state-dir", state).code == 0
 
 

@@ -66,9 +66,9 @@ def shown(tab: Browser, path: Path, *, hosts: int) -> str:
 
 def test_a_coverage_report_shows_hosts_tolerance_weakest_vms_and_gap(tab: Browser, state: Path, tmp_path: Path) -> None:
     path = tmp_path / "coverage.html"
-    told = outlive("failover", "coverage", "--state", state, "--html", path, "-o", "json")
-    assert told.code == 1
-    document = json.loads(told.out)
+    reported = outlive("failover", "coverage", "--state", state, "--html", path, "-o", "json")
+    assert reported.code == 1
+    document = json.loads(reported.out)
     text = shown(tab, path, hosts=16)
     assert "2 of 50 VMs that need slots do not have them." in text
     assert f"{document['slots']:,}" in text
@@ -90,9 +90,9 @@ def test_a_report_of_failures_shows_what_fails_where_vms_land_and_who_is_lost(
     tab: Browser, state: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "survive.html"
-    told = outlive("survive", "--hosts", "h01,h02", "--state", state, "--html", path, "-o", "json")
-    assert told.code == 1
-    document = json.loads(told.out)
+    reported = outlive("survive", "--hosts", "h01,h02", "--state", state, "--html", path, "-o", "json")
+    assert reported.code == 1
+    document = json.loads(reported.out)
     text = shown(tab, path, hosts=16)
     assert "What if h01 and h02 fail?" in text
     assert tab.evaluate("document.querySelectorAll('.h.x').length") == 2
@@ -122,8 +122,8 @@ def test_the_keyboard_goes_from_host_to_host_and_tells_figures(tab: Browser, sta
     tab.press("ArrowRight")
     assert tab.evaluate("document.activeElement === document.querySelectorAll('.h')[1]") is True
     assert tab.evaluate("document.querySelectorAll('.h')[0].tabIndex") == -1
-    told = tab.evaluate("getComputedStyle(document.activeElement, '::after').content")
-    assert "memory" in told
+    reported = tab.evaluate("getComputedStyle(document.activeElement, '::after').content")
+    assert "memory" in reported
 
 
 def test_five_thousand_hosts_with_hostile_names_stay_usable(tab: Browser, tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ def folder(path: Path, **changed: str) -> Path:
 def test_a_story_reads_from_the_loss_to_the_running_vm(tmp_path: Path) -> None:
     result = outlive("simulate", folder(tmp_path))
     assert result.code == 0, result.err
-    told = result.out
+    reported = result.out
     order = ["kvm-4 loses power", "kvm-4 is condemned by", "kvm-4 is proven dead by power", "promised slot", "runs on"]
-    places = [told.rindex(part) if part == "runs on" else told.index(part) for part in order]
+    places = [reported.rindex(part) if part == "runs on" else reported.index(part) for part in order]
     assert places == sorted(places)
-    assert "lost       1 of 4 VMs" in told
+    assert "lost       1 of 4 VMs" in reported
 
 
 def test_programs_get_the_members_that_they_rely_on(tmp_path: Path) -> None:

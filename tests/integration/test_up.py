@@ -187,9 +187,9 @@ def test_a_server_on_an_empty_state_says_what_to_do_and_takes_an_import(tmp_path
 
         def looked_after() -> bool:
             """Nearly everybody is covered, and whoever is not has been told why."""
-            told = json.loads(outlive("status", "--state-dir", directory, "-o", "json").out)["coverage"]
-            waiting = told["reasons"].get("waiting-for-a-cycle", 0)
-            return told["required"] == 600 and told["covered"] >= 590 and not waiting
+            reported = json.loads(outlive("status", "--state-dir", directory, "-o", "json").out)["coverage"]
+            waiting = reported["reasons"].get("waiting-for-a-cycle", 0)
+            return reported["required"] == 600 and reported["covered"] >= 590 and not waiting
 
         assert within(LIMIT_S * 2, looked_after)
 

@@ -105,9 +105,9 @@ def test_opening_on_a_full_disk_says_so(small_disk: Path) -> None:
             ballast.write(b"x" * 4096)
 
     async def scene() -> None:
-        with pytest.raises(Unavailable) as told:
+        with pytest.raises(Unavailable) as reported:
             await SqliteStore.open(small_disk / "state", clock=SystemClock(), ids=SystemIds())
-        assert told.value.remedy
+        assert reported.value.remedy
         (small_disk / "ballast").unlink()
         await (await SqliteStore.open(small_disk / "state", clock=SystemClock(), ids=SystemIds())).close()
 

@@ -35,7 +35,7 @@ def cache(*listed: VirtualMachine, ring: int = 100) -> WatchCache:
     return made
 
 
-def told(happenings: Iterable[WatchEvent]) -> list[tuple[str, str, str]]:
+def shown(happenings: Iterable[WatchEvent]) -> list[tuple[str, str, str]]:
     return [(one.type, one.entry.name, one.entry.version) for one in happenings]
 
 
@@ -58,8 +58,8 @@ def test_changes_are_told_in_order_from_any_place_in_the_ring() -> None:
         made.apply(Upsert(vm("a", 2)))
         made.apply(Upsert(vm("b", 3)))
         made.apply(Delete(vm("a").ref, vm("a", 2)))
-        assert told(made.since(start)) == [("MODIFIED", "a", "2"), ("ADDED", "b", "3"), ("DELETED", "a", "2")]
-        assert told(made.since(start + 2)) == [("DELETED", "a", "2")]
+        assert shown(made.since(start)) == [("MODIFIED", "a", "2"), ("ADDED", "b", "3"), ("DELETED", "a", "2")]
+        assert shown(made.since(start + 2)) == [("DELETED", "a", "2")]
         assert made.place(str(start + 1)) == start + 1
 
     run(claim())
@@ -71,8 +71,8 @@ def test_a_client_may_resume_from_the_version_of_an_object_it_saw_and_misses_not
         made.apply(Upsert(vm("a", 7)))
         made.apply(Upsert(vm("b", 8)))
         made.apply(Delete(vm("a").ref, vm("a", 7)))
-        assert told(made.since(made.place("7"))) == [("ADDED", "b", "8"), ("DELETED", "a", "7")]
-        assert told(made.since(made.place("8"))) == [("DELETED", "a", "7")]
+        assert shown(made.since(made.place("7"))) == [("ADDED", "b", "8"), ("DELETED", "a", "7")]
+        assert shown(made.since(made.place("8"))) == [("DELETED", "a", "7")]
         with pytest.raises(Expired):
             made.place("9")
 
@@ -98,7 +98,11 @@ def test_what_has_left_the_ring_is_too_old() -> None:
             made.apply(Upsert(vm("a", version)))
         with pytest.raises(Expired):
             made.since(start + 1)
-        assert told(made.since(start + 2)) == [("MODIFIED", "a", "3"), ("MODIFIED", "a", "4"), ("MODIFIED", "a", "5")]
+        assert shown(made.since(start + 2)) == [
+            ("MODIFIED", "a", "3"),
+            ("MODIFIED", "a", "4"),
+            ("MODIFIED", "a", "5"),
+        ]
         with pytest.raises(Expired):
             made.place("1")
 
@@ -126,7 +130,7 @@ def test_a_new_listing_after_a_doubt_tells_only_what_differs() -> None:
             made.apply(Upsert(obj))
         made.apply(Synced())
         assert made.trusted
-        assert told(made.since(start)) == [("MODIFIED", "b", "2"), ("ADDED", "d", "3"), ("DELETED", "c", "1")]
+        assert shown(made.since(start)) == [("MODIFIED", "b", "2"), ("ADDED", "d", "3"), ("DELETED", "c", "1")]
 
     run(claim())
 
@@ -136,7 +140,7 @@ def test_delete_and_recreate_between_two_looks_is_both() -> None:
         made = cache(vm("a"))
         _, start = made.states()
         made.apply(Upsert(vm("a", 9, uid="v")))
-        assert told(made.since(start)) == [("DELETED", "a", "1"), ("ADDED", "a", "9")]
+        assert shown(made.since(start)) == [("DELETED", "a", "1"), ("ADDED", "a", "9")]
 
     run(claim())
 
@@ -150,7 +154,11 @@ def test_a_resumed_watch_gets_each_object_once_in_its_last_state() -> None:
         made.apply(Upsert(vm("a", 3)))
         made.apply(Delete(vm("x").ref, vm("x", 2)))
         made.apply(Upsert(vm("x", 5, uid="v")))
-        assert told(coalesced(made.since(start))) == [("ADDED", "a", "3"), ("DELETED", "x", "2"), ("ADDED", "x", "5")]
+        assert shown(coalesced(made.since(start))) == [
+            ("ADDED", "a", "3"),
+            ("DELETED", "x", "2"),
+            ("ADDED", "x", "5"),
+        ]
 
     run(claim())
 
@@ -179,7 +187,7 @@ def test_a_watch_cache_follows_its_store_and_outlives_its_trouble() -> None:
         number = made.number
         await store.create(VirtualMachine(metadata=ObjectMeta(name="b")))
         await made.changed(number)
-        assert [one[:2] for one in told(made.since(number))] == [("ADDED", "b")]
+        assert [one[:2] for one in shown(made.since(number))] == [("ADDED", "b")]
         await store.close()
         await asyncio.sleep(1)
         assert not made.trusted

@@ -78,17 +78,17 @@ def test_a_cancellation_at_the_very_moment_of_the_limit_is_not_lost() -> None:
 
 def test_the_outer_of_two_limits_ends_both_blocks() -> None:
     async def story() -> list[str]:
-        told: list[str] = []
+        reported: list[str] = []
         try:
             with deadline(1.0):
                 try:
                     with deadline(5.0):
                         await _for(9.0)
                 except TimeoutError:
-                    told.append("inner")
+                    reported.append("inner")
         except TimeoutError:
-            told.append("outer")
-        return told
+            reported.append("outer")
+        return reported
 
     assert run(story()) == ["outer"]
 

@@ -27,9 +27,9 @@ def test_a_duration_has_its_seconds(text: str | int, seconds: float) -> None:
     "text", ["", " ", "5", "5x", "s", "m5", "1 m", "--5s", "+-5s", "5s5", "1d", "nan", "inf", 5, 1.5, True, False, "٣s"]
 )
 def test_what_is_no_duration_is_refused(text: str | float) -> None:
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as reported:
         parse_duration(text)
-    assert told.value.remedy
+    assert reported.value.remedy
 
 
 def test_a_duration_that_go_cannot_hold_is_refused() -> None:

@@ -39,9 +39,9 @@ def test_a_quantity_has_its_exact_value(text: str | int | float, value: Fraction
      "½", "٣", "8\n9", True, float("nan"), float("inf"), "9" * 41],
 )  # fmt: skip
 def test_what_is_no_quantity_is_refused_by_name(text: str | float) -> None:
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as reported:
         parse_quantity(text)
-    assert told.value.remedy
+    assert reported.value.remedy
 
 
 @pytest.mark.parametrize("text", ["8Ei", "9223372036854775808", "1e30", "-1e30", "1e999", "1e-999"])

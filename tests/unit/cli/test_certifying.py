@@ -75,9 +75,9 @@ def test_every_answer_knows_that_a_host_is_not_ready(state: Path, certificate: P
     host["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
     path = tmp_path / "state.json"
     path.write_bytes(state_file(resources(plain)))
-    told = outlive("failover", "coverage", "--state", path, "-o", "json")
-    assert told.code == 1
-    uncovered = json.loads(told.out)["uncovered"]
+    answered = outlive("failover", "coverage", "--state", path, "-o", "json")
+    assert answered.code == 1
+    uncovered = json.loads(answered.out)["uncovered"]
     assert {one["reason"] for one in uncovered} == {"slot-not-ready"}
     certified = json.loads(outlive("failover", "certify", "--state", path, "-o", "json").out)["uncertified"]
     assert [one["vm"] for one in certified] == [one["vm"] for one in uncovered]
@@ -89,7 +89,7 @@ def test_every_answer_knows_that_a_host_is_not_ready(state: Path, certificate: P
     assert "slot-not-ready" in verdict["counts"]
     planned = outlive("failover", "plan", "--state", path, "-o", "json")
     assert planned.code == 0, planned.out
-    assert json.loads(planned.out)["after"]["covered"] == json.loads(told.out)["required"]
+    assert json.loads(planned.out)["after"]["covered"] == json.loads(answered.out)["required"]
 
 
 @pytest.mark.parametrize(("doubt", "code"), [("unreported", "vm-not-reported"), ("disputed", "location-disputed")])
@@ -105,9 +105,9 @@ def test_every_answer_counts_a_vm_of_which_nobody_can_say_where_it_is(
         hosts[1]["status"]["instances"].append({"id": vm, "active": True})
     path = tmp_path / "state.json"
     path.write_bytes(state_file(resources(plain)))
-    told = json.loads(outlive("failover", "coverage", "--state", path, "-o", "json").out)
-    assert (told["vms"], told["required"]) == (before["vms"], before["required"])
-    assert [(one["vm"], one["reason"]) for one in told["uncovered"]] == [(vm, code)]
+    answered = json.loads(outlive("failover", "coverage", "--state", path, "-o", "json").out)
+    assert (answered["vms"], answered["required"]) == (before["vms"], before["required"])
+    assert [(one["vm"], one["reason"]) for one in answered["uncovered"]] == [(vm, code)]
     lost = json.loads(outlive("survive", "--failures", "1", "--state", path, "-o", "json").out)
     assert [one["vm"] for one in lost["lost"]] == [vm]
     assert json.loads(outlive("failover", "tolerance", "--state", path, "-o", "json").out)["vms"][vm] == 0

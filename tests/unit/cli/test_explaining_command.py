@@ -26,24 +26,24 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_covered_vm_is_a_yes(cloud: Path) -> None:
-    told = outlive("failover", "explain", "web", "--state-dir", cloud)
-    assert told.code == 0, told.err
-    assert told.out.startswith("web is covered: 2 of 2 slots, so that it survives the failure of any 2 hosts.\n")
+    reported = outlive("failover", "explain", "web", "--state-dir", cloud)
+    assert reported.code == 0, reported.err
+    assert reported.out.startswith("web is covered: 2 of 2 slots, so that it survives the failure of any 2 hosts.\n")
 
 
 def test_an_uncovered_vm_is_a_no_with_reasons_and_a_remedy(cloud: Path) -> None:
-    told = outlive("failover", "explain", "far", "--state-dir", cloud)
-    assert told.code == 1, told.err
-    lines = told.out.splitlines()
+    reported = outlive("failover", "explain", "far", "--state-dir", cloud)
+    assert reported.code == 1, reported.err
+    lines = reported.out.splitlines()
     assert lines[0].startswith("far is not covered: 0 of 2 slots; it runs on h4 in zone b")
     assert lines[2] == "Of 5 hosts 1 is its own and 4 are not in zone b."
     assert "What helps: add 2 hosts in zone b, each with at least 2 cpu and 4Gi memory free." in lines
 
 
 def test_json_names_every_host_and_slot(cloud: Path) -> None:
-    told = outlive("failover", "explain", "db", "--state-dir", cloud, "-o", "json")
-    assert told.code == 1
-    answer = json.loads(told.out)
+    reported = outlive("failover", "explain", "db", "--state-dir", cloud, "-o", "json")
+    assert reported.code == 1
+    answer = json.loads(reported.out)
     assert [one["host"] for one in answer["hosts"]] == ["h1", "h2", "h3", "h4", "h5"]
     assert {one["reason"] for one in answer["slots"]} == {"slot-too-small"}
     assert answer["remedy"]["tried"] is True
@@ -51,15 +51,15 @@ def test_json_names_every_host_and_slot(cloud: Path) -> None:
 
 
 def test_a_fleet_is_a_no_while_anybody_misses_slots(cloud: Path) -> None:
-    told = outlive("failover", "explain", "--fleet", "--state-dir", cloud)
-    assert told.code == 1
-    assert told.out.startswith("2 of 3 VMs that need slots miss some.\n")
+    reported = outlive("failover", "explain", "--fleet", "--state-dir", cloud)
+    assert reported.code == 1
+    assert reported.out.startswith("2 of 3 VMs that need slots miss some.\n")
     nobody = outlive("failover", "explain", "--fleet", "-k", "0", "--state-dir", cloud)
     assert (nobody.code, nobody.out) == (0, "No VM needs slots.\n")
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(("nobody",), 4), ((), 2), (("web", "--fleet"), 2)])
 def test_a_question_about_nobody_or_nothing_is_refused(cloud: Path, arguments: tuple[str, ...], code: int) -> None:
-    told = outlive("failover", "explain", *arguments, "--state-dir", cloud)
-    assert told.code == code
-    assert told.line.startswith("outlive: ")
+    reported = outlive("failover", "explain", *arguments, "--state-dir", cloud)
+    assert reported.code == code
+    assert reported.line.startswith("outlive: ")

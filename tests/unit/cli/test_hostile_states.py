@@ -48,8 +48,8 @@ def test_a_no_is_one_document_whatever_was_logged_on_the_way(alone: Path, questi
 
 def test_a_lonely_host_is_told_to_be_too_few_not_that_placement_is_away(alone: Path) -> None:
     done = outlive("failover", "coverage", "--state", alone, "-o", "json")
-    (told,) = json.loads(done.out)["uncovered"]
-    assert told["reason"] == "rules-exclude-all-hosts"
+    (reported,) = json.loads(done.out)["uncovered"]
+    assert reported["reason"] == "rules-exclude-all-hosts"
     assert done.err == ""
 
 

@@ -28,9 +28,9 @@ def cloud(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_repacking_changes_no_more_than_allowed_and_what_is_held_shrinks(cloud: Path) -> None:
     assert outlive("failover", "plan", "--apply", "--state-dir", cloud).code == 0
-    told = outlive("failover", "plan", "--repack", "20", "--apply", "--state-dir", cloud, "-o", "json")
-    assert told.code == 0, told.err
-    answer = json.loads(told.out)
+    reported = outlive("failover", "plan", "--repack", "20", "--apply", "--state-dir", cloud, "-o", "json")
+    assert reported.code == 0, reported.err
+    answer = json.loads(reported.out)
     assert answer["changes"] <= 20
     before, after = answer["before"], answer["after"]
     assert after["covered"] == before["covered"] == VMS
@@ -59,5 +59,5 @@ def test_nobody_moves_while_a_rule_is_broken_and_that_is_said(cloud: Path, tmp_p
     slot = next(one for one in document["objects"] if one["kind"] == "Reservation")
     slot["status"]["host"] = next(iter(slot["status"]["failoverReservation"]["allocations"].values()))
     state.write_text(json.dumps(document))
-    told = outlive("failover", "plan", "--repack", "20", "--state", state)
-    assert told.out.startswith("nothing was found to repack: nobody moves while a rule is broken")
+    reported = outlive("failover", "plan", "--repack", "20", "--state", state)
+    assert reported.out.startswith("nothing was found to repack: nobody moves while a rule is broken")

@@ -35,15 +35,15 @@ def asked(*arguments: object) -> dict[str, Any]:
 @pytest.mark.parametrize("spare", [2, 4, 8])
 def test_hosts_that_explain_proposes_are_those_that_require_is_short_of(tmp_path: Path, spare: int) -> None:
     path = state(tmp_path / "state.json", hosts=8, vms=24, spare=spare, needs=1)
-    told = asked("failover", "explain", "--fleet", "-k", "2", "--state", path)
+    reported = asked("failover", "explain", "--fleet", "-k", "2", "--state", path)
     answer = asked("whatif", "require", "*=2", "--state", path)
-    proposed = [one for group in told["groups"] for one in group["remedy"].get("actions", ()) if "count" in one]
+    proposed = [one for group in reported["groups"] for one in group["remedy"].get("actions", ()) if "count" in one]
     if answer["possible"]:
         assert not proposed
         assert answer["shortHosts"] == 0
     else:
         assert {one["count"] for one in proposed} == {answer["shortHosts"]}
-        assert f"{answer['shortHosts']} more host" in told["everybody"]
+        assert f"{answer['shortHosts']} more host" in reported["everybody"]
 
 
 def test_a_no_is_called_proven_only_where_counting_shows_it(tmp_path: Path) -> None:

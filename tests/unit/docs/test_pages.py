@@ -93,6 +93,6 @@ def test_every_bug_names_a_test_or_story_that_keeps_it_away() -> None:
 
 
 def test_every_fault_is_explained_to_whoever_is_woken_by_it() -> None:
-    told = (ROOT / "docs/concepts/safety.md").read_text()
+    reported = (ROOT / "docs/concepts/safety.md").read_text()
     assert len(FaultCode) > 12
-    assert sorted(code for code in FaultCode if f"`{code}`" not in told) == []
+    assert sorted(code for code in FaultCode if f"`{code}`" not in reported) == []

@@ -18,11 +18,11 @@ def asked(effort_s: float, *moments: float) -> list[bool]:
     async def main() -> list[bool]:
         goes_on = time_for(effort_s, LoopClock())
         await asyncio.sleep(GREEDY_S)
-        begun, told = asyncio.get_running_loop().time(), [goes_on()]
+        begun, reported = asyncio.get_running_loop().time(), [goes_on()]
         for moment in moments:
             await asyncio.sleep(begun + moment - asyncio.get_running_loop().time())
-            told.append(goes_on())
-        return told
+            reported.append(goes_on())
+        return reported
 
     return run_virtual(main())
 

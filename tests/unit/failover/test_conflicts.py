@@ -329,11 +329,11 @@ def test_objections_are_the_breaches_that_joining_would_bring(seed: int) -> None
     index = ConflictIndex.build(slots, vms, topology=topology)
     for vm, slot in itertools.product(vms, slots):
         if vm.id not in slot.members:
-            told = index.objections(vm.id, slot.name)
+            reported = index.objections(vm.id, slot.name)
             brought = broken_by(index, vm.id, slot)
-            assert not set(told) - set(brought)
-            assert told[:1] == brought[:1]
-            assert {one for one in brought if one.vm == vm.id} == {one for one in told if one.vm == vm.id}
+            assert not set(reported) - set(brought)
+            assert reported[:1] == brought[:1]
+            assert {one for one in brought if one.vm == vm.id} == {one for one in reported if one.vm == vm.id}
     for vm, host in itertools.product(vms, fleets.hosts(6)):
         with index.trial():
             index.add_slot(SlotView(name=NEW_SLOT, host=host))

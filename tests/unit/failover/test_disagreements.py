@@ -74,8 +74,8 @@ def test_the_three_reasons_for_dropping_a_vm_are_counted():
     servers = [ServerRow(id=f"v{n}", host=host, flavor_name="f") for n, host in enumerate(("gone", "h2", "h2", "h1"))]
     listing = join_rows(servers, [FlavorRow(name="f", vcpus=1, ram_mib=1)])
     observation = seen(listing, HostView(name="h1", active=("v1", "v3")), HostView(name="h2"))
-    (told,) = events(logged(observation), "vms.not_confirmed")
-    assert (told["unknown_hypervisor"], told["another_hypervisor"], told["nowhere"]) == (1, 1, 1)
+    (reported,) = events(logged(observation), "vms.not_confirmed")
+    assert (reported["unknown_hypervisor"], reported["another_hypervisor"], reported["nowhere"]) == (1, 1, 1)
     counted = disagreements(*observation)
     assert [counted[kind] for kind in ("on-unknown-hypervisor", "on-another-hypervisor", "listed-nowhere")] == [1, 1, 1]
 

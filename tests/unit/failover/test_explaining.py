@@ -265,14 +265,14 @@ def clean_input(gathered: Snapshot) -> CleanInput:
     )
 
 
-def carried_out(cloud: SmallCloud, told: Explanation) -> bool:
+def carried_out(cloud: SmallCloud, reported: Explanation) -> bool:
     """The remedy done to the resources, then a clean-up, then the planner for this VM alone: is it covered?"""
-    assert told.remedy is not None
-    after = cloud.gathered(apply(told.remedy, cloud.resources))
+    assert reported.remedy is not None
+    after = cloud.gathered(apply(reported.remedy, cloud.resources))
     seen, slots = after.observation, clean(clean_input(after)).slots
     alone = msgspec.structs.replace(
         after,
-        required={told.vm: after.required[told.vm]},
+        required={reported.vm: after.required[reported.vm]},
         observation=msgspec.structs.replace(seen, slots=slots),
     )
     result = coverage_of(alone, plan(cloud.plan_input(alone)).slots)
@@ -299,17 +299,17 @@ def test_every_reason_is_true_and_every_remedy_works(start: int, runner: asyncio
         explainer = explainer_of(gathered)
         views = {vm.id: vm for vm in gathered.vms}
         for vm in missing if len(missing) < 3 else [random.choice(missing), random.choice(missing)]:
-            told = explainer.explain(vm)
+            reported = explainer.explain(vm)
             truth = Truth(gathered, views[vm])
-            assert not told.covered
-            for reason in told.hosts:
+            assert not reported.covered
+            for reason in reported.hosts:
                 check_host(truth, reason)
-            for reason in told.slots:
+            for reason in reported.slots:
                 check_slot(truth, reason)
-            assert told.remedy is not None
-            kinds[told.remedy.kind] += 1
-            if told.remedy.tried:
-                assert carried_out(cloud, told), (seed, vm, told.remedy)
+            assert reported.remedy is not None
+            kinds[reported.remedy.kind] += 1
+            if reported.remedy.tried:
+                assert carried_out(cloud, reported), (seed, vm, reported.remedy)
     assert kinds[Kind.NONE] <= sum(kinds.values()) // 10, kinds
 
 
@@ -374,13 +374,13 @@ class Small:
         resources = Resources(hypervisors=tuple(self.hosts), vms=tuple(self.vms), reservations=tuple(self.slots))
         return SmallCloud(resources=resources, settings=settings, k=self.k, runner=self.runner)
 
-    def told(self, vm: str) -> Explanation:
+    def reported(self, vm: str) -> Explanation:
         """The explanation, whose remedy works if it says that it was tried."""
         cloud = self.cloud()
-        told = explainer_of(cloud.gathered()).explain(vm)
-        if told.remedy is not None and told.remedy.tried:
-            assert carried_out(cloud, told)
-        return told
+        reported = explainer_of(cloud.gathered()).explain(vm)
+        if reported.remedy is not None and reported.remedy.tried:
+            assert carried_out(cloud, reported)
+        return reported
 
 
 def by_name(reasons: Iterable[Reason]) -> dict[str, tuple[str, str]]:
@@ -397,16 +397,16 @@ def test_a_membership_of_another_vm_that_can_move_is_the_remedy(runner: asyncio.
     small.vm("y", "h5", 1)
     small.slot("large", "h2", 4, w="h1", y="h5")
     small.slot("little", "h3", 1, x="h4")
-    told = small.told("v")
-    assert by_name(told.slots)["large"] == (
+    reported = small.reported("v")
+    assert by_name(reported.slots)["large"] == (
         "rule-3",
         "rule 3 would be broken: VMs v and w both run on h1 and are members of slot large",
     )
-    assert by_name(told.slots)["little"][0] == "slot-too-small"
-    assert told.remedy is not None
-    assert told.remedy.text == "move VM w from slot large to slot little"
-    assert told.otherwise is not None
-    assert told.otherwise.text == "add 1 host in zone z, with at least 4 cpu and 8Gi memory free"
+    assert by_name(reported.slots)["little"][0] == "slot-too-small"
+    assert reported.remedy is not None
+    assert reported.remedy.text == "move VM w from slot large to slot little"
+    assert reported.otherwise is not None
+    assert reported.otherwise.text == "add 1 host in zone z, with at least 4 cpu and 8Gi memory free"
 
 
 def test_room_is_to_be_freed_on_the_host_that_lacks_least(runner: asyncio.Runner) -> None:
@@ -417,12 +417,12 @@ def test_room_is_to_be_freed_on_the_host_that_lacks_least(runner: asyncio.Runner
     small.vm("v", "h1", 3)
     small.vm("other", "h2", 3)
     small.vm("another", "h3", 3)
-    told = small.told("v")
-    assert by_name(told.hosts)["h3"] == ("no-capacity", "needs 3 cpu and 6Gi memory, has 2 cpu and 4Gi memory free")
-    assert told.reason == "no-capacity"
-    assert told.remedy is not None
-    assert told.remedy.text == "free 1 cpu and 2Gi memory on h3"
-    assert told.summary[0] == (
+    reported = small.reported("v")
+    assert by_name(reported.hosts)["h3"] == ("no-capacity", "needs 3 cpu and 6Gi memory, has 2 cpu and 4Gi memory free")
+    assert reported.reason == "no-capacity"
+    assert reported.remedy is not None
+    assert reported.remedy.text == "free 1 cpu and 2Gi memory on h3"
+    assert reported.summary[0] == (
         "of 3 hosts 1 is its own and 2 have less than 3 cpu and 6Gi memory free; "
         "the most room is on h3 with 2 cpu and 4Gi memory"
     )
@@ -434,15 +434,15 @@ def test_a_missing_trait_asks_for_hosts_that_have_it(runner: asyncio.Runner) -> 
     small.host("h2", 8, "CUSTOM_GOLD")
     small.host("h3", 8)
     small.vm("v", "h1", 1, CUSTOM_GOLD="required")
-    told = small.told("v")
-    assert by_name(told.hosts)["h3"] == (
+    reported = small.reported("v")
+    assert by_name(reported.hosts)["h3"] == (
         "refused-by-placement",
         "filter_has_requested_traits: trait CUSTOM_GOLD is required and missing",
     )
-    assert told.remedy is not None
+    assert reported.remedy is not None
     text = "add 1 host in zone z with trait CUSTOM_GOLD, with at least 1 cpu and 2Gi memory free"
-    assert told.remedy.text == text
-    assert told.summary[-1] == "1 slot could be given now, 1 could not beside that"
+    assert reported.remedy.text == text
+    assert reported.summary[-1] == "1 slot could be given now, 1 could not beside that"
 
 
 def test_with_racks_as_units_a_host_of_the_same_rack_is_its_own(runner: asyncio.Runner) -> None:
@@ -450,12 +450,12 @@ def test_with_racks_as_units_a_host_of_the_same_rack_is_its_own(runner: asyncio.
     small.host("h1", 8, rack="a")
     small.host("h2", 8, rack="a")
     small.vm("v", "h1", 1)
-    told = small.told("v")
-    assert by_name(told.hosts)["h2"] == (
+    reported = small.reported("v")
+    assert by_name(reported.hosts)["h2"] == (
         "rule-1",
         "rule 1 would be broken: slot NEW of VM v is in rack=a (on h1 and h2), where the VM runs",
     )
-    assert told.reason == "rules-exclude-all-hosts"
+    assert reported.reason == "rules-exclude-all-hosts"
 
 
 def test_a_slot_that_is_not_ready_is_to_be_made_ready(runner: asyncio.Runner) -> None:
@@ -464,10 +464,10 @@ def test_a_slot_that_is_not_ready_is_to_be_made_ready(runner: asyncio.Runner) ->
     small.host("h2")
     small.vm("v", "h1")
     small.slot("s", "h2", 1, ready=False, v="h1")
-    told = small.told("v")
-    assert [(one.slot, one.counts) for one in told.promises] == [("s", False)]
-    assert told.remedy is not None
-    assert told.remedy.text == "make slot s ready (see the condition Ready of Reservation/s)"
+    reported = small.reported("v")
+    assert [(one.slot, one.counts) for one in reported.promises] == [("s", False)]
+    assert reported.remedy is not None
+    assert reported.remedy.text == "make slot s ready (see the condition Ready of Reservation/s)"
 
 
 def test_a_slot_without_room_on_its_host_is_not_to_be_made_ready(runner: asyncio.Runner) -> None:
@@ -479,13 +479,13 @@ def test_a_slot_without_room_on_its_host_is_not_to_be_made_ready(runner: asyncio
     full = small.hosts[1]
     status = msgspec.structs.replace(full.status, capacity=Amounts(cpu=0, memory=0))
     small.hosts[1] = msgspec.structs.replace(full, status=status)
-    told = small.told("v")
-    assert by_name(told.slots)["s"] == (
+    reported = small.reported("v")
+    assert by_name(reported.slots)["s"] == (
         "already-member",
         "it is a member, but the slot is not ready: h2 holds more than it has",
     )
-    assert told.remedy is not None
-    assert told.remedy.text == "add 1 host in zone z, with at least 1 cpu and 2Gi memory free"
+    assert reported.remedy is not None
+    assert reported.remedy.text == "add 1 host in zone z, with at least 1 cpu and 2Gi memory free"
 
 
 def test_a_covered_vm_is_told_what_its_slots_promise(runner: asyncio.Runner) -> None:
@@ -495,10 +495,10 @@ def test_a_covered_vm_is_told_what_its_slots_promise(runner: asyncio.Runner) -> 
     small.vm("v", "h1")
     small.vm("w", "h2")
     small.slot("s", "h3", 1, v="h1", w="h2")
-    told = small.told("v")
-    assert (told.covered, told.remedy) == (True, None)
-    assert told.text == "v is covered: 1 of 1 slot, so that it survives the failure of any host"
-    assert told.promises[0].text == "1 cpu and 2Gi memory on h3, shared with w on h2"
+    reported = small.reported("v")
+    assert (reported.covered, reported.remedy) == (True, None)
+    assert reported.text == "v is covered: 1 of 1 slot, so that it survives the failure of any host"
+    assert reported.promises[0].text == "1 cpu and 2Gi memory on h3, shared with w on h2"
 
 
 def test_the_decision_says_the_same_as_the_command(runner: asyncio.Runner) -> None:
@@ -522,10 +522,10 @@ def test_only_the_closest_are_shown_where_not_all_are_wanted(runner: asyncio.Run
     for number in range(9):
         small.host(f"h{number}", 4 if number == 7 else 0)
     small.vm("v", "h0")
-    told = explainer_of(small.cloud().gathered()).explain("v", shown=2)
-    assert [(one.host, one.reason) for one in told.hosts] == [("h7", "nothing"), ("h1", "no-capacity")]
-    told = explainer_of(small.cloud().gathered()).explain("v", shown=5)
-    assert [one.host for one in told.hosts] == ["h7", "h1", "h2", "h3", "h0"], "an example of everything"
+    reported = explainer_of(small.cloud().gathered()).explain("v", shown=2)
+    assert [(one.host, one.reason) for one in reported.hosts] == [("h7", "nothing"), ("h1", "no-capacity")]
+    reported = explainer_of(small.cloud().gathered()).explain("v", shown=5)
+    assert [one.host for one in reported.hosts] == ["h7", "h1", "h2", "h3", "h0"], "an example of everything"
 
 
 def test_a_fleet_is_grouped_by_what_helps(runner: asyncio.Runner) -> None:
@@ -536,9 +536,9 @@ def test_a_fleet_is_grouped_by_what_helps(runner: asyncio.Runner) -> None:
     for number in range(6):
         small.vm(f"gold-{number}", "gold", 2, CUSTOM_GOLD="required")
     small.vm("plain", "h1", 1)
-    told = explain_fleet(explainer_of(small.cloud().gathered()))
-    assert told.text == "7 of 7 VMs that need slots miss some"
-    first, second = told.groups
+    reported = explain_fleet(explainer_of(small.cloud().gathered()))
+    assert reported.text == "7 of 7 VMs that need slots miss some"
+    first, second = reported.groups
     assert (first.count, first.covers, first.reason) == (6, 6, "refused-by-placement")
     assert first.text.startswith("add 1 host in zone z with trait CUSTOM_GOLD")
     assert first.text.endswith("covers 6 of 6")
@@ -557,12 +557,12 @@ def test_whether_clean_up_takes_a_clash_away_is_told_of_a_vm_and_of_a_fleet(
     small.slot("own", "h1", 1, v="h1")
     small.slot("other", "h2", 1, v="h1")
     explainer = explainer_of(small.cloud().gathered())
-    told = explainer.explain("v")
+    reported = explainer.explain("v")
     (group,) = explain_fleet(explainer).groups
-    assert told.remedy is not None
-    assert told.reason == group.reason == "memberships-clash"
-    assert told.remedy.kind == group.remedy.kind == (Kind.NONE if braked else Kind.CYCLE)
-    assert told.remedy.text == group.text
+    assert reported.remedy is not None
+    assert reported.reason == group.reason == "memberships-clash"
+    assert reported.remedy.kind == group.remedy.kind == (Kind.NONE if braked else Kind.CYCLE)
+    assert reported.remedy.text == group.text
     assert "plan --apply" not in group.text, "a plan takes nobody out of a slot"
     assert group.covers == (0 if braked else 1)
 
@@ -573,12 +573,12 @@ def test_hosts_that_a_fleet_asks_for_cover_as_many_as_said(seed: int, runner: as
     cloud = small_cloud(Random(seed), runner)
     explainer = explainer_of(cloud.gathered())
     before = [slot.members for slot in explainer.model.slots.values()]
-    told = explain_fleet(explainer)
+    reported = explain_fleet(explainer)
     assert [slot.members for slot in explainer.model.slots.values()] == before
     for name, slot in explainer.model.slots.items():
         assert explainer.model.index.members(name) == sorted(slot.members), "everything is taken back"
-    assert sorted(vm for group in told.groups for vm in group.vms) == uncovered(cloud.gathered())
-    for group in told.groups:
+    assert sorted(vm for group in reported.groups for vm in group.vms) == uncovered(cloud.gathered())
+    for group in reported.groups:
         if group.remedy.kind is not Kind.ADD_HOSTS:
             continue
         after = cloud.gathered(apply(group.remedy, cloud.resources))

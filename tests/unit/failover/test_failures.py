@@ -107,14 +107,14 @@ def test_whether_it_holds_is_known_from_tolerance_without_looking_at_the_sets(mo
             ToleranceInput(vms=tuple(fleet.vms), required=fleet.required, slots=tuple(fleet.slots), units=fleet.units)
         )
         for failures in (1, 2, 3):
-            told = survive(fleet.asked(failures=failures))
+            reported = survive(fleet.asked(failures=failures))
             looked = survive(fleet.asked(failures=failures, enumerate=True))
             clamped = min(failures, len(fleet.all_units()))
-            assert told.holds == looked.holds == (min(least.vms.values(), default=failures) >= clamped)
-            assert told.method is Method.TOLERANCE
-            assert {one.vm for one in told.lost} == {one.vm for one in looked.lost}
-            assert (told.cases, told.affected) == (looked.cases, looked.affected)
-            for one in told.lost:
+            assert reported.holds == looked.holds == (min(least.vms.values(), default=failures) >= clamped)
+            assert reported.method is Method.TOLERANCE
+            assert {one.vm for one in reported.lost} == {one.vm for one in looked.lost}
+            assert (reported.cases, reported.affected) == (looked.cases, looked.affected)
+            for one in reported.lost:
                 vm = next(vm for vm in fleet.vms if vm.id == one.vm)
                 assert len(one.case) <= clamped
                 assert vm in fleet.affected(one.case)

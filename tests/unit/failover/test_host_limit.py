@@ -167,15 +167,15 @@ def test_what_coverage_promises_recovery_assigns_and_the_host_admits_whatever_fa
     slots = tuple(_replace(slot, ready=random.random() > 0.1) for slot in slots)
     closed = frozenset(random.sample(on, random.randint(0, 1)))
     standing = tuple(as_it_stands(slot, dict.fromkeys(closed, "is closed")) for slot in slots)
-    told = assess_state(CoverageInput(vms=tuple(vms), required=needs, slots=standing))
+    reported = assess_state(CoverageInput(vms=tuple(vms), required=needs, slots=standing))
     for size in (1, 2):
         for failed in combinations(on, size):
             actions = recovered(vms, slots, on, failed, closed)
             for vm in vms:
-                if vm.host in failed and told[vm.id].covered and needs[vm.id] >= size:
+                if vm.host in failed and reported[vm.id].covered and needs[vm.id] >= size:
                     action = actions[vm.id]
                     assert action.kind is ActionKind.SLOT, action
-                    assert action.slot in told[vm.id].slots
+                    assert action.slot in reported[vm.id].slots
                     assert action.host not in {*failed, *closed}
                     slot = next(one for one in slots if one.name == action.slot)
                     assert admitted(vm, slot, {one.slot for one in actions.values() if one.vm != vm.id})

@@ -361,8 +361,8 @@ def test_a_vm_that_only_hosts_know_is_not_told_covered_by_slots_of_another_place
         await cloud.instances("h1", lambda there: ())
         await cloud.instances(slot.host, lambda there: (*there, Instance(id="v")))
         await cloud.cycle()
-        told = await cloud.coverage("v")
-        assert (told.covered, told.reason, told.host) == (False, "unlisted-and-moved", slot.host)
+        answered = await cloud.coverage("v")
+        assert (answered.covered, answered.reason, answered.host) == (False, "unlisted-and-moved", slot.host)
         assert list((await cloud.members()).values()) == [{"v": "h1"}]
 
     run(story())

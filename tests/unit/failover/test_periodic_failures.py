@@ -307,10 +307,10 @@ def test_nothing_is_told_that_only_the_cycle_supposes():
         cloud.store.faults.append(away)
         await cloud.cycle()
         assert (await cloud.members())["r"] == {"a": "h1", "b": "h2"}
-        told = await cloud.coverage("a")
-        assert not told.covered or "r" not in told.slots
-        told = await cloud.coverage("b")
-        assert not told.covered or "r" not in told.slots
+        reported = await cloud.coverage("a")
+        assert not reported.covered or "r" not in reported.slots
+        reported = await cloud.coverage("b")
+        assert not reported.covered or "r" not in reported.slots
 
     run(story())
 

@@ -81,10 +81,10 @@ def judged(gathered: Snapshot, reservations: tuple[Reservation, ...]) -> dict[st
     checked = check(CheckInput(vms=seen.vms, slots=slots, required=gathered.required, topology=gathered.topology))
     assert checked.holds, checked.violations[:3]
     assert without_room(seen.hypervisors, reservations, seen.vms) == {}
-    told = assess_state(
+    reported = assess_state(
         CoverageInput(vms=seen.vms, required=gathered.required, slots=slots, topology=gathered.topology)
     )
-    return {vm: len(status.slots) for vm, status in told.items()}
+    return {vm: len(status.slots) for vm, status in reported.items()}
 
 
 @pytest.mark.slow

@@ -28,18 +28,18 @@ def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
             given = CoverageInput(vms=tuple(vms), required=required, slots=tuple(slots), topology=topology)
             statuses = {vm: status for vm, status in assess_state(given).items() if status.required > 0}
             levels = {vm: exactly.get(vm, 0) if vm in broken else len(status.slots) for vm, status in statuses.items()}
-            told = tolerated(unit, ((views[vm].zone, level) for vm, level in levels.items()))
+            reported = tolerated(unit, ((views[vm].zone, level) for vm, level in levels.items()))
             exact = tolerance(
                 ToleranceInput(vms=tuple(vms), required=required, slots=tuple(slots), units=topology.units)
             )
-            assert told.fleet == exact.fleet, seed
-            assert told.zones == exact.zones
-            assert {str(level): count for level, count in told.counts.items()} == exact.counts
+            assert reported.fleet == exact.fleet, seed
+            assert reported.zones == exact.zones
+            assert {str(level): count for level, count in reported.counts.items()} == exact.counts
 
 
 def test_a_fleet_without_protected_vms_has_no_tolerance_rather_than_none() -> None:
-    told = tolerated("host", ())
-    assert (told.fleet, told.zones, told.counts) == (None, {}, {})
+    reported = tolerated("host", ())
+    assert (reported.fleet, reported.zones, reported.counts) == (None, {}, {})
 
 
 def test_the_metrics_follow_the_cycle() -> None:

@@ -134,8 +134,8 @@ def carried_out(given: DrainInput, result: DrainResult) -> Model:
     assert not drained & set(model.at.values())
     assert not any(slot.host in drained for slot, _ in model.slots.values())
     assert {vm.id: vm.host for vm in result.vms} == model.at
-    told = {slot.name: (slot.host, dict(slot.members)) for slot in result.slots}
-    assert told == {
+    reported = {slot.name: (slot.host, dict(slot.members)) for slot in result.slots}
+    assert reported == {
         name: (slot.host, {vm: model.at[vm] for vm in members}) for name, (slot, members) in model.slots.items()
     }
     return model

@@ -173,7 +173,7 @@ class World:
         self.groups = Informer(self.store, FlavorGroup, clock=self.clock, random=self.random)
 
 
-def told(story: Any) -> None:
+def reported(story: Any) -> None:
     async def telling() -> None:
         world = World()
         informers = (world.pipelines, world.flavors, world.groups)
@@ -196,7 +196,7 @@ def test_shipped_pipelines_are_created_once_and_never_overwritten() -> None:
         assert await install_shipped(world.store) == ()
         assert (await world.store.get(Pipeline, "kvm-report-capacity")).spec.description == "mine"
 
-    told(story)
+    reported(story)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_the_controller_writes_what_became_of_a_pipeline(
         await controller.reconcile("p")
         assert "p" not in table
 
-    told(story)
+    reported(story)
 
 
 def flavor(name: str, memory_gib: int, group: str = "s4") -> Flavor:
@@ -267,7 +267,7 @@ def test_flavor_groups_follow_the_flavors() -> None:
         page = await world.store.list(FlavorGroup)
         assert [one.name for one in page.items] == ["theirs"]
 
-    told(story)
+    reported(story)
 
 
 def _theirs() -> Any:

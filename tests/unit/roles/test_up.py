@@ -142,9 +142,9 @@ def test_a_vm_that_moves_is_covered_again_within_seconds() -> None:
         status = VirtualMachineStatus(assigned=Assigned(hypervisor="h05"))
         await store.replace_status(msgspec.structs.replace(moved, status=status))
         await asyncio.sleep(3)
-        told = await store.get(Coverage, "v00")
-        assert told.status.covered
-        assert told.status.host == "h05"
+        reported = await store.get(Coverage, "v00")
+        assert reported.status.covered
+        assert reported.status.host == "h05"
 
     for slot in lived(4, story):
         failover = slot.status.failover_reservation

@@ -161,7 +161,7 @@ def test_a_mistake_in_the_file_is_named_with_its_line(tmp_path, text, words):
 def test_all_mistakes_of_all_sections_and_sources_are_told_at_once(tmp_path):
     text = "thingg: {}\nthing:\n  intervall: 3s\n  mode: medium\n  hosts: [1, a]\n  counts: {a: x}\notherPart: 3\n"
     error = _complaint(text, {"OUTLIVE_THING__NONSENSE": "1"}, {"thing.rubbish": 1}, tmp=tmp_path)
-    told = [str(one) for one in error.problems]
+    reported = [str(one) for one in error.problems]
     for words in (
         "section 'thingg' is not known",
         "thing.intervall",
@@ -172,8 +172,8 @@ def test_all_mistakes_of_all_sections_and_sources_are_told_at_once(tmp_path):
         "thing.NONSENSE",
         "thing.rubbish",
     ):
-        assert [words in one for one in told].count(True) == 1, words
-    assert all(":" in one for one in told)
+        assert [words in one for one in reported].count(True) == 1, words
+    assert all(":" in one for one in reported)
 
 
 @pytest.mark.parametrize(

@@ -9,41 +9,41 @@ from tests.support.loops import run
 from outlive.runtime.virtual import Part, outside_parts
 
 
-async def _ticks(told: list[float]) -> None:
+async def _ticks(reported: list[float]) -> None:
     while True:
         await asyncio.sleep(1.0)
-        told.append(asyncio.get_running_loop().time())
+        reported.append(asyncio.get_running_loop().time())
 
 
 def test_halted_part_runs_nothing_and_goes_on_where_it_was() -> None:
     async def story() -> list[float]:
-        told: list[float] = []
+        reported: list[float] = []
         part = Part("daemon")
-        task = asyncio.get_running_loop().create_task(_ticks(told), context=part.context())
+        task = asyncio.get_running_loop().create_task(_ticks(reported), context=part.context())
         await asyncio.sleep(2.5)
         part.halt()
         await asyncio.sleep(5.0)
         part.go_on()
         await asyncio.sleep(1.4)
         task.cancel()
-        return told
+        return reported
 
     assert run(story()) == [1.0, 2.0, 7.5, 8.5]
 
 
 def test_what_a_part_starts_belongs_to_it_and_answers_wait_outside() -> None:
     async def story() -> list[str]:
-        told: list[str] = []
+        reported: list[str] = []
         loop = asyncio.get_running_loop()
         part = Part("daemon")
 
         async def server() -> str:
             await asyncio.sleep(1.0)
-            told.append("applied")
+            reported.append("applied")
             return "answer"
 
         async def client() -> None:
-            told.append(await asyncio.shield(loop.create_task(server(), context=outside_parts())))
+            reported.append(await asyncio.shield(loop.create_task(server(), context=outside_parts())))
 
         async def main() -> None:
             await loop.create_task(client())
@@ -52,20 +52,20 @@ def test_what_a_part_starts_belongs_to_it_and_answers_wait_outside() -> None:
         await asyncio.sleep(0.5)
         part.halt()
         await asyncio.sleep(5.0)
-        told.append("still")
+        reported.append("still")
         part.go_on()
         await client_task
-        return told
+        return reported
 
     assert run(story()) == ["applied", "still", "answer"]
 
 
 def test_cancelled_part_ends_and_a_halted_one_ends_with_the_run() -> None:
     async def story() -> int:
-        told: list[float] = []
+        reported: list[float] = []
         first, second = Part("first"), Part("second")
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(_ticks(told), context=each.context()) for each in (first, second)]
+        tasks = [loop.create_task(_ticks(reported), context=each.context()) for each in (first, second)]
         await asyncio.sleep(0.5)
         first.cancel()
         second.halt()

@@ -23,7 +23,7 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     deep: Outer | None = None
 
 
-def told(value: object) -> list[str]:
+def reported(value: object) -> list[str]:
     return [f"{at_text(one.at)}: {one.text}" for one in mistakes(value, Outer)]
 
 
@@ -34,7 +34,7 @@ def test_every_part_that_is_wrong_is_told_in_its_place() -> None:
         "word": "c",
         "other": 0,
     }
-    assert told(value) == [
+    assert reported(value) == [
         "someInner[0].name: Expected `str`, got `int`",
         "someInner[1].number: Expected `int` >= 0",
         "someInner[1].colour: Object contains unknown field `colour`",
@@ -47,16 +47,16 @@ def test_every_part_that_is_wrong_is_told_in_its_place() -> None:
 
 
 def test_what_is_wrong_as_a_whole_is_told_as_a_whole() -> None:
-    assert told(3) == [": Expected `object`, got `int`"]
+    assert reported(3) == [": Expected `object`, got `int`"]
     assert [one.at for one in mistakes({"someInner": 3}, Outer)] == [("someInner",)]
 
 
 def test_there_is_an_end_to_it() -> None:
-    assert len(told({"byName": {str(number): "x" for number in range(10_000)}})) == MISTAKES_LIMIT
+    assert len(reported({"byName": {str(number): "x" for number in range(10_000)}})) == MISTAKES_LIMIT
     value: dict[str, object] = {"word": 1}
     for _ in range(3 * DEPTH_LIMIT):
         value = {"deep": value}
-    assert len(told(value)) == 1
+    assert len(reported(value)) == 1
 
 
 VALUES = st.recursive(

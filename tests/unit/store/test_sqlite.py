@@ -45,9 +45,9 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def refused(path: Path, error: type[Exception]) -> str:
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as reported:
         run_real(opened(path))
-    return str(told.value)
+    return str(reported.value)
 
 
 def test_what_was_written_is_there_after_reopening(tmp_path: Path) -> None:
@@ -84,11 +84,11 @@ def test_a_version_is_not_given_again_after_reopening(tmp_path: Path) -> None:
 def test_a_second_store_on_the_directory_is_told_who_has_it(tmp_path: Path) -> None:
     async def scene() -> None:
         store = await opened(tmp_path)
-        with pytest.raises(InUse) as told:
+        with pytest.raises(InUse) as reported:
             await opened(tmp_path)
-        assert str(tmp_path) in str(told.value)
-        assert str(os.getpid()) in str(told.value)
-        assert told.value.remedy
+        assert str(tmp_path) in str(reported.value)
+        assert str(os.getpid()) in str(reported.value)
+        assert reported.value.remedy
         await store.create(vm())
         await store.close()
         await (await opened(tmp_path)).close()
