@@ -99,6 +99,8 @@ class _Host(_Sized, frozen=True, kw_only=True):
     proofs: Proofs = 0
     boot_s: Seconds = 30.0
     """From power to the start of its services."""
+    system_uuid: str = ""
+    """What firmware and power controller say that it is; empty: a uuid of its own."""
 
 
 class HostSpec(_Host, frozen=True, kw_only=True):

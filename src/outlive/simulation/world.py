@@ -295,6 +295,7 @@ class World:
             up=lambda: self.hosts[name].booted(),
             down=lambda how: self.hosts[name].ended(how),
         )
+        machine.system_uuid = spec.system_uuid or machine.system_uuid
         bmc = Bmc(machine, random=random.fork("bmc"), mode=spec.bmc)
         self._hypervisors[name] = hypervisor
         self._bmcs[name] = bmc

@@ -15,6 +15,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import Unavailable
 from outlive.base.natural import natural_key
 from outlive.base.random import Random
+from outlive.node.fencing.identity import SystemIndex
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import HostSettings
 from outlive.node.fencing.power import PowerSequence
@@ -75,7 +76,9 @@ class FencerContext:
         """The other coordinators."""
         self.observer = observer
         self.rules = Rules(self)
-        self.power = PowerSequence(power, clock, decisions)
+        self.systems = SystemIndex()
+        self.hypervisors.subscribe(self.systems.changed)
+        self.power = PowerSequence(power, clock, decisions, self.systems)
         self.power_slots = asyncio.Semaphore(POWER_AT_ONCE)
         self.switching_on: dict[str, None] = {}
         """Hosts that are being switched on."""

@@ -264,6 +264,7 @@ class Fence:
                 **common,
                 system_uuid=attempt.system_uuid,
                 expected_uuid=host.spec.fencing.system_uuid,
+                shared_by=context.systems.shared_by(host),
                 rehearsed=not unrehearsed,
                 off_after_command=attempt.off_after_s,
             ),

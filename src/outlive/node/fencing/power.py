@@ -27,6 +27,7 @@ from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
+from outlive.node.fencing.identity import SystemIndex, identity_problem
 from outlive.node.fencing.proofs import READINGS_APART_S
 from outlive.node.fencing.states import (
     POWER_ON_WAITS_S,
@@ -153,10 +154,11 @@ async def answer_of(call: Awaitable[T], limit_s: float, host: str) -> T:
 class PowerSequence:
     """See the module."""
 
-    def __init__(self, port: PowerPort, clock: Clock, decisions: DecisionLog) -> None:
+    def __init__(self, port: PowerPort, clock: Clock, decisions: DecisionLog, systems: SystemIndex) -> None:
         self._port = port
         self._clock = clock
         self._decisions = decisions
+        self._systems = systems
 
     async def refusal(self, host: Hypervisor) -> str:
         """Why the host cannot be switched off by its controller now; empty: it answers, and is the host's own."""
@@ -167,7 +169,7 @@ class PowerSequence:
             reading = await answer_of(self._port.read(host), READ_LIMIT_S, host.name)
         except OutliveError as error:
             return f"its power controller at {fencing.address} does not answer: {error.message}"
-        return _of_another(host, reading)
+        return self._of_another(host, reading)
 
     async def switch_off(self, host: Hypervisor) -> Attempt:
         """One attempt; the caller has looked, and has written down that it tries."""
@@ -195,6 +197,11 @@ class PowerSequence:
         except OutliveError as error:
             return error.message
         return ""
+
+    def _of_another(self, host: Hypervisor, reading: PowerReading) -> str:
+        """Why a reading says nothing of this host; empty: it does."""
+        expected, shared_by = host.spec.fencing.system_uuid, self._systems.shared_by(host)
+        return identity_problem(reading.system_uuid, expected, shared_by)
 
     async def _off(self, host: Hypervisor) -> Answer:
         try:
@@ -226,23 +233,13 @@ class PowerSequence:
                 off.clear()
                 continue
             readings.append(reading)
-            if reading.state is not PowerState.OFF or _of_another(host, reading):
+            if reading.state is not PowerState.OFF or self._of_another(host, reading):
                 off.clear()
                 continue
             # The first counts from when it was received and the last from when it was sent: the least time between.
             off.append(sent - acknowledged if off else self._clock.monotonic() - acknowledged)
             next_at = self._clock.monotonic() + APART_S
         return readings, tuple(off)
-
-
-def _of_another(host: Hypervisor, reading: PowerReading) -> str:
-    """Why a reading says nothing of this host; empty: it does."""
-    expected, said = host.spec.fencing.system_uuid, reading.system_uuid
-    if not expected:
-        return f"no system uuid is recorded for it (its controller says {said or 'none'})"
-    if said != expected:
-        return f"its power controller speaks of system {said or 'unknown'}, and the host is {expected}"
-    return ""
 
 
 def _text(reading: PowerReading | None) -> str | None:

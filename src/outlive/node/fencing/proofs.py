@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from outlive.node.fencing.identity import identity_problem
 from outlive.node.membership.holders import NOT_PAUSED
 from outlive.node.membership.steps import RecordOutcome
 from outlive.resources import Cut, FencePhase, MemberRecord, Part, Proof, ProofKind
@@ -53,6 +54,8 @@ class PowerView(FencedView, frozen=True, kw_only=True):
     """That the controller says its system has."""
     expected_uuid: str = ""
     """That the host is known to have."""
+    shared_by: tuple[str, ...] = ()
+    """Other hosts that are known to have the same."""
     rehearsed: bool = False
     """A rehearsal of this controller succeeded and is in date."""
     off_after_command: tuple[float, ...] = ()
@@ -197,11 +200,8 @@ PROVE_POWER: Final = ProtocolStep(
         *_common("power"),
         Precondition[PowerView](
             "identity",
-            lambda view: view.system_uuid != "" and view.system_uuid == view.expected_uuid,
-            lambda view: (
-                f"the controller speaks of system {view.system_uuid or 'unknown'}, "
-                f"and {view.host} is {view.expected_uuid or 'unknown'}"
-            ),
+            lambda view: not identity_problem(view.system_uuid, view.expected_uuid, view.shared_by),
+            lambda view: f"{view.host}: {identity_problem(view.system_uuid, view.expected_uuid, view.shared_by)}",
         ),
         Precondition[PowerView](
             "rehearsed", lambda view: view.rehearsed, lambda view: f"the controller of {view.host} was not rehearsed"
