@@ -16,9 +16,10 @@ from outlive.failover.breaches import Breach
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.culprits import removals
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.rules import fits, may_run_on
+from outlive.failover.rules import fits
 from outlive.failover.separation import ANTI_AFFINITY, ServerGroup, groups_of
 from outlive.failover.topology import Topology
+from outlive.placement.rules import may_run_on
 
 
 class Fault(enum.StrEnum):

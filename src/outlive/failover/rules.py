@@ -16,6 +16,7 @@ from outlive.base.errors import BadInput
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.topology import HOSTS_ALONE, Topology
+from outlive.placement.rules import may_run_on
 from outlive.resources import Reservation
 
 SLOT_RESOURCES = ("cpu", "memory")
@@ -36,23 +37,9 @@ class Sized(Protocol):
         ...
 
 
-class Choosy(Protocol):
-    """A VM, as far as it says where it may run."""
-
-    @property
-    def host_limit(self) -> tuple[str, ...]:
-        """The only hosts that it may run on; empty: any."""
-        ...
-
-
 def fits(vm: Sized, slot: Sized) -> bool:
     """Whether the slot is at least as large as the VM itself; a VM that declares nothing fits anywhere."""
     return slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes
-
-
-def may_run_on(vm: Choosy, host: str) -> bool:
-    """Whether the VM may run on the host, by its own limit of hosts."""
-    return not vm.host_limit or host in vm.host_limit
 
 
 def serves(vm: VmView, slot: SlotView) -> bool:

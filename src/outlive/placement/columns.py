@@ -1,11 +1,10 @@
-"""Facts of hosts, and arrays with one entry a row: names, classes of equal facts, amounts. They grow as needed.
+"""Arrays with one entry a row: names, classes of equal facts, amounts. They grow as needed.
 
 Only storage: what a row means and when it is in use is the business of ``outlive.placement.fleet``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -14,89 +13,7 @@ from numpy.typing import NDArray
 
 from outlive.base.hashes import stable_hash
 from outlive.placement.reservations import AMOUNT_LIMIT
-from outlive.resources import CPU, MEMORY, ZONE_LABEL, Amounts, Hypervisor, condition
-from outlive.resources.hosts import WORKING_CONDITIONS
-
-_HYPERVISOR_TYPES: Final = {"ch": "CH", "kvm": "QEMU"}
-_OUT_OF_SERVICE: Final = frozenset({"manual", "termination"})
-_TENANT_KEY: Final = "filter_tenant_id"
-
-
-@dataclass(frozen=True)
-class HostFacts:
-    """Facts of one host that change rarely; hosts with equal ones are alike to every ``FactsFilter``."""
-
-    zone: str | None
-    """``None`` without a zone label."""
-    traits: frozenset[str]
-    allowed_projects: frozenset[str]
-    aggregates: frozenset[str]
-    """Aggregate uuids."""
-    tenants: frozenset[str]
-    """Projects for which its aggregates are reserved; empty: not reserved."""
-    bad_condition: tuple[str, str, str] | None
-    """The first condition (type, status, reason) that keeps requests away."""
-    in_service: bool
-    high_availability: bool
-    maintenance: str
-    hypervisor_type: str
-    """As flavors say it (``QEMU``, ``CH``); empty when libvirt's word is not known."""
-    raw_type: str
-    """libvirt's word."""
-    cpu_arch: str
-    cpu_modes: frozenset[str]
-    features: frozenset[str]
-    devices: frozenset[str]
-
-
-def facts_of(host: Hypervisor) -> HostFacts:
-    """The facts of a host record."""
-    spec, status = host.spec, host.status
-    machine = status.domain_capabilities
-    return HostFacts(
-        zone=host.metadata.labels.get(ZONE_LABEL),
-        traits=frozenset(status.traits) | frozenset(spec.custom_traits),
-        allowed_projects=frozenset(spec.allowed_projects),
-        aggregates=frozenset(aggregate.uuid for aggregate in status.aggregates if aggregate.uuid),
-        tenants=_tenants(host),
-        bad_condition=_bad_condition(host),
-        in_service=spec.maintenance not in _OUT_OF_SERVICE,
-        high_availability=spec.high_availability is not False,
-        maintenance=spec.maintenance,
-        hypervisor_type=_HYPERVISOR_TYPES.get(machine.hypervisor_type, ""),
-        raw_type=machine.hypervisor_type,
-        cpu_arch=status.capabilities.cpu_arch,
-        cpu_modes=frozenset(machine.supported_cpu_modes),
-        features=frozenset(machine.supported_features),
-        devices=frozenset(machine.supported_devices),
-    )
-
-
-def _bad_condition(host: Hypervisor) -> tuple[str, str, str] | None:
-    """The first condition with a status other than the wanted one; absent conditions are fine.
-
-    A host that is lost, or that is being emptied, counts as one in such a condition.
-    """
-    if host.status.lost:
-        return "Lost", "True", f"fence {host.status.lost}"
-    if host.closed():
-        return "Emptied", "True", host.status.domain_state or "drain"
-    for kind, wanted in WORKING_CONDITIONS:
-        found = condition(host.status.conditions, kind)
-        if found is not None and found.status != wanted:
-            return kind, found.status, found.reason
-    return None
-
-
-def _tenants(host: Hypervisor) -> frozenset[str]:
-    """Projects named by the metadata of the host's aggregates; several aggregates add up."""
-    found: set[str] = set()
-    for aggregate in host.status.aggregates:
-        for key, value in aggregate.metadata.items():
-            if key.startswith(_TENANT_KEY):
-                found.update(part for piece in value.split(",") if (part := piece.strip()))
-    return frozenset(found)
-
+from outlive.resources import CPU, MEMORY, Amounts, Hypervisor
 
 BoolVector = NDArray[np.bool_]
 IntVector = NDArray[np.int64]

@@ -20,10 +20,11 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.placement.columns import NOBODY, BoolVector, Columns, FloatVector, HostFacts, IntVector, Rows, facts_of
+from outlive.placement.columns import NOBODY, BoolVector, Columns, FloatVector, IntVector, Rows
 from outlive.placement.ledger import Ledger
 from outlive.placement.request import Intent
 from outlive.placement.reservations import CapacityQuery, blocked_hosts, has_landed
+from outlive.placement.rules import HostFacts, facts_of
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Hypervisor, Reservation
 

@@ -17,9 +17,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.placement.columns import BoolVector, FloatVector, HostFacts, Rows
+from outlive.placement.columns import BoolVector, FloatVector, Rows
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import PlacementRequest
+from outlive.placement.rules import HostFacts, Unsuited
 from outlive.placement.settings import PlacementSettings
 
 OnError = Literal["skip", "reject"]
@@ -142,6 +143,10 @@ class Filter(Step):
     def no(self, code: str, message: str) -> Reason:
         """A refusal by this step."""
         return Reason(self.name, code, message)
+
+    def unsuited(self, found: Unsuited | None) -> Reason | None:
+        """What a rule of ``outlive.placement.rules`` says, as a refusal by this step."""
+        return None if found is None else self.no(found.code, found.message)
 
     def unknown(self, host: str) -> Reason:
         """The refusal of a host without a record."""

@@ -16,9 +16,10 @@ import msgspec
 from outlive.failover.analysis.survival import matched
 from outlive.failover.model import VmView
 from outlive.failover.protection import restart_order
-from outlive.failover.rules import fits, may_run_on
+from outlive.failover.rules import fits
 from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order
+from outlive.placement.rules import may_run_on
 from outlive.recovery.model import (
     Action,
     ActionKind,

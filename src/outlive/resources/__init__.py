@@ -84,6 +84,7 @@ from outlive.resources.reservations import (
     SpecAllocation,
 )
 from outlive.resources.vms import (
+    AffinityRule,
     Assigned,
     Coverage,
     CoverageStatus,
@@ -94,6 +95,7 @@ from outlive.resources.vms import (
     GroupFlavor,
     Holder,
     Migration,
+    PreferredHosts,
     Recovery,
     RecoveryStep,
     Rejection,

@@ -30,6 +30,28 @@ class Answer(Part, frozen=True, kw_only=True):
     """``accepted``, ``made_permanent``, or why it was refused (docs/reference/node-decisions.md#vmrequest)."""
 
 
+AffinityPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
+
+
+class AffinityRule(Part, frozen=True, kw_only=True):
+    """One group that a VM is in. VMs that name the same group with the same policy are its members."""
+
+    group: str
+    policy: AffinityPolicy
+
+
+class PreferredHosts(Part, frozen=True, kw_only=True):
+    """Where a VM is to run rather than elsewhere."""
+
+    weights: dict[str, int] = {}
+    """Host → weight, 1 to 1000; the heaviest is the best, a host that is not named weighs nothing."""
+    strict: bool = False
+    """Whether it may run nowhere else."""
+
+
+Failback = Literal["", "never", "planned", "auto"]
+
+
 class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     """What a user wants of a VM. ``resources`` are kept even when the flavor is unknown to this cluster."""
 
@@ -44,7 +66,14 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     zone: str = ""
     server_group: str = ""
     server_group_policy: Literal["", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity"] = ""
-    """What the group asks for; the soft policies and the empty one bind nobody."""
+    """What the group asks for; the soft policies are preferences, the empty one asks for nothing."""
+    affinity: tuple[AffinityRule, ...] = ()
+    """Further groups that it is in, each with its policy; at most ``AFFINITY_LIMIT``
+    (docs/operating/policies.md#affinity)."""
+    preferred_hosts: PreferredHosts = PreferredHosts()
+    failback: Failback = ""
+    """Whether it goes back to a host that weighs more once that is ready again: ``planned`` when an operator asks for
+    it, ``auto`` by itself; empty: ``never``."""
     protection: str = ""
     """Protection level (docs/concepts/coverage.md#levels); empty: by project, flavor, or the default level."""
     restart_priority: int | None = None
@@ -73,9 +102,35 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     ``START_AFTER_LIMIT``."""
     request: Request | None = None
 
+    @property
+    def affinity_rules(self) -> tuple[AffinityRule, ...]:
+        """Every group that it is in, the one of ``serverGroup`` first, each once."""
+        if not self.server_group or not self.server_group_policy:
+            return tuple(dict.fromkeys(self.affinity)) if self.affinity else ()
+        first = AffinityRule(group=self.server_group, policy=self.server_group_policy)
+        return tuple(dict.fromkeys((first, *self.affinity)))
 
-START_AFTER_LIMIT = 32
+    @property
+    def allowed_hosts(self) -> tuple[str, ...]:
+        """The only hosts that it may run on, by its limit and by strict preferred hosts, by name; empty: any.
+
+        Where the two have no host in common it is ``NOWHERE``.
+        """
+        limit, preferred = set(self.host_limit), self.preferred_hosts
+        if not preferred.strict or not preferred.weights:
+            return tuple(sorted(limit))
+        strict = set(preferred.weights)
+        return tuple(sorted(limit & strict if limit else strict)) or NOWHERE
+
+
+START_AFTER_LIMIT: Final = 32
 """VMs that one VM may start after."""
+AFFINITY_LIMIT: Final = 16
+"""Groups that one VM may be in."""
+WEIGHT_LIMIT: Final = 1000
+"""The largest weight of a preferred host."""
+NOWHERE: Final = ("-",)
+"""Hosts of a VM that may run on none: no host can have this name."""
 
 
 class Assigned(Part, frozen=True, kw_only=True):

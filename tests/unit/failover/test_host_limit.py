@@ -26,7 +26,7 @@ from outlive.failover.planner.actions import Fail, Join, Offer, Open
 from outlive.failover.planner.cleanup import Cause, CleanInput, clean
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import RepackInput, repack
-from outlive.failover.rules import counts, find_eligible_reservations, may_run_on, serves
+from outlive.failover.rules import counts, find_eligible_reservations, serves
 from outlive.failover.sizes import resolve_size
 from outlive.failover.slots import as_it_stands
 from outlive.failover.verify.check import Options, verify
@@ -34,6 +34,7 @@ from outlive.failover.verify.findings import Code
 from outlive.node.membership.holders import HOLD, HoldView, Me
 from outlive.node.membership.states import MemberView
 from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
+from outlive.placement.rules import may_run_on
 from outlive.recovery.model import (
     Action,
     ActionKind,

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from tests.support.placement import fleet_of, host, instances, request
 
 from outlive.placement.engine import Engine
-from outlive.placement.filters.hardware import satisfies
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import Destination, InstanceGroup, Intent
+from outlive.placement.rules import satisfies
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import Hypervisor, Parameter, Pipeline, PipelineSpec, Step
 from outlive.resources.meta import ObjectMeta

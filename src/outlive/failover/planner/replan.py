@@ -29,7 +29,7 @@ from outlive.failover.fleet import Fleet, FreeAmounts, held_by
 from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Join, Leave, Open, offered, opening
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan, shortfalls_of, with_room_of
-from outlive.failover.rules import may_run_on
+from outlive.placement.rules import may_run_on
 from outlive.resources import MEMORY
 
 PASSES: Final = 50

@@ -24,7 +24,8 @@ from outlive.failover.planner.cleanup import Cause, CleanResult, Deletion, Drop,
 from outlive.failover.reconciler.context import Context
 from outlive.failover.reconciler.plan_writes import stages
 from outlive.failover.reconciler.writes import SlotWriter
-from outlive.failover.rules import may_run_on, serves
+from outlive.failover.rules import serves
+from outlive.placement.rules import may_run_on
 from outlive.resources import Reservation
 from outlive.resources.reasons import Reason, render
 from outlive.resources.reasons.coverage import CoverageReason

@@ -287,7 +287,7 @@ def needs(vm: VirtualMachine) -> Needs:
     return Needs(
         memory=vm.spec.resources.memory_bytes / MEBIBYTE,
         vcpus=vm.spec.resources.cpu_milli / 1000,
-        node_limit=vm.spec.host_limit or None,
+        node_limit=vm.spec.allowed_hosts or None,
         selector=vm.spec.selector or None,
     )
 

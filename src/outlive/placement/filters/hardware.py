@@ -2,57 +2,23 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 
-from outlive.placement.columns import HostFacts
 from outlive.placement.errors import StepFailed
 from outlive.placement.request import INTERNAL_CALLS, SOURCE_HOST_HINT, Intent
+from outlive.placement.rules import (
+    ACCELERATORS_TRAIT,
+    DEVICE_PROFILE,
+    HostFacts,
+    capabilities_asked,
+    traits_asked,
+    unsuited_capabilities,
+    unsuited_traits,
+)
 from outlive.placement.steps import Event, FactsFilter, OnError, Reason, Run
-
-_NUMBERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
-    "=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">=": operator.ge,
-    "<=": operator.le,
-}
-_TEXTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
-    "s==": operator.eq,
-    "s!=": operator.ne,
-    "s<": operator.lt,
-    "s<=": operator.le,
-    "s>": operator.gt,
-    "s>=": operator.ge,
-}
-
-
-def satisfies(has: str, wanted: str) -> bool:
-    """Whether what a host has meets what an extra spec wants."""
-    words = wanted.split()
-    first = words[0] if words else ""
-    if first == "<or>":
-        return has in [word for word in words if word != "<or>"]
-    if first == "<in>":
-        return len(words) > 1 and " ".join(words[1:]) in has
-    if first == "<all-in>":
-        return len(words) > 1 and all(word in has for word in words[1:])
-    if first in _TEXTS:
-        return _TEXTS[first](has, " ".join(words[1:]))
-    if first in _NUMBERS:
-        try:
-            return _NUMBERS[first](float(has), float(" ".join(words[1:])))
-        except ValueError:
-            return False
-    return has == wanted
-
-
-_CAPABILITY = "capabilities:"
-_TRAIT = "trait:"
 
 
 class ImageProperties(FactsFilter):
@@ -96,20 +62,11 @@ class HypervisorCapabilities(FactsFilter):
 
     def asked(self, run: Run) -> tuple[tuple[str, str], ...] | None:
         """The capabilities and their wanted values."""
-        specs = run.request.extra_specs
-        return tuple(sorted((key, value) for key, value in specs.items() if key.startswith(_CAPABILITY))) or None
+        return capabilities_asked(run.request.extra_specs) or None
 
     def refusal(self, asked: tuple[tuple[str, str], ...], facts: HostFacts) -> Reason | None:
         """The first capability that the host does not have."""
-        if not facts.hypervisor_type:
-            return self.no("unmapped-hypervisor", f"hypervisor type {facts.raw_type!r} is not known")
-        has = {"capabilities:hypervisor_type": facts.hypervisor_type, "capabilities:cpu_arch": facts.cpu_arch}
-        for key, value in asked:
-            if key not in has:
-                return self.no("unknown-capability", f"no host states {key}")
-            if not satisfies(has[key], value):
-                return self.no("wrong-capability", f"{key} is {has[key]!r}, requested is {value!r}")
-        return None
+        return self.unsuited(unsuited_capabilities(asked, facts))
 
     def events(self, run: Run) -> list[Event]:
         """Candidates with a hypervisor type that flavors have no word for."""
@@ -132,21 +89,11 @@ class RequestedTraits(FactsFilter):
 
     def asked(self, run: Run) -> tuple[tuple[str, bool], ...] | None:
         """(trait, required or else forbidden); other values than these two words say nothing."""
-        wanted = (
-            (key[len(_TRAIT) :], value == "required")
-            for key, value in run.request.extra_specs.items()
-            if key.startswith(_TRAIT) and value in ("required", "forbidden")
-        )
-        return tuple(sorted(wanted)) or None
+        return traits_asked(run.request.extra_specs) or None
 
     def refusal(self, asked: tuple[tuple[str, bool], ...], facts: HostFacts) -> Reason | None:
         """The first trait that is missing, or that should be."""
-        for trait, required in asked:
-            if required and trait not in facts.traits:
-                return self.no("missing-trait", f"trait {trait} is required and missing")
-            if not required and trait in facts.traits:
-                return self.no("forbidden-trait", f"trait {trait} is forbidden and present")
-        return None
+        return self.unsuited(unsuited_traits(asked, facts))
 
 
 class _NeedsTrait(FactsFilter):
@@ -165,13 +112,13 @@ class Accelerators(_NeedsTrait):
     """A flavor with a device profile needs a host with accelerators."""
 
     name = "filter_has_accelerators"
-    trait = "COMPUTE_ACCELERATORS"
+    trait = ACCELERATORS_TRAIT
     code = "no-accelerators"
     what = "the flavor has a device profile"
 
     def asked(self, run: Run) -> bool | None:
         """Whether the flavor has a device profile; any value counts as one."""
-        return "accel:device_profile" in run.request.extra_specs or None
+        return DEVICE_PROFILE in run.request.extra_specs or None
 
 
 class PackedVirtqueue(_NeedsTrait):

@@ -7,8 +7,9 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from outlive.placement.columns import BoolVector, HostFacts
+from outlive.placement.columns import BoolVector
 from outlive.placement.request import FAILOVER_SEARCH, INTERNAL_CALLS, Destination, InstanceGroup
+from outlive.placement.rules import HostFacts, unsuited_zone
 from outlive.placement.steps import FactsFilter, Filter, OnError, Reason, Run
 
 
@@ -63,10 +64,7 @@ class CorrectZone(FactsFilter):
 
     def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
         """The zone that the host is in instead."""
-        if facts.zone == asked:
-            return None
-        where = "has no zone" if facts.zone is None else f"is in zone {facts.zone}"
-        return self.no("wrong-zone", f"the host {where}, requested is {asked}")
+        return self.unsuited(unsuited_zone(asked, facts))
 
 
 class HostInstructions(Filter):

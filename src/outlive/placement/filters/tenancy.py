@@ -10,8 +10,9 @@ from typing import ClassVar
 
 import msgspec
 
-from outlive.placement.columns import BoolVector, HostFacts
+from outlive.placement.columns import BoolVector
 from outlive.placement.request import DOMAIN_NAME_HINT, FAILOVER_SEARCH, INTERNAL_PROBES, Intent
+from outlive.placement.rules import HostFacts, unsuited_aggregate, unsuited_project
 from outlive.placement.steps import Event, FactsFilter, Filter, OnError, Reason, Run
 
 DECISION = "quota_decision"
@@ -123,10 +124,7 @@ class AllowedProjects(FactsFilter):
 
     def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
         """Whether the host's list leaves the project out."""
-        if not facts.allowed_projects or asked in facts.allowed_projects:
-            return None
-        others = len(facts.allowed_projects)
-        return self.no("project-not-allowed", f"the host is for {others} other project(s), not for {asked}")
+        return self.unsuited(unsuited_project(asked, facts))
 
 
 class AggregateTenants(FactsFilter):
@@ -142,7 +140,4 @@ class AggregateTenants(FactsFilter):
 
     def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
         """Whether the host's aggregates are for others."""
-        if not facts.tenants or asked in facts.tenants:
-            return None
-        who = asked or "a request without project"
-        return self.no("aggregate-reserved", f"its aggregates are for {len(facts.tenants)} other project(s), not {who}")
+        return self.unsuited(unsuited_aggregate(asked, facts))

@@ -15,13 +15,16 @@ import enum
 from types import MappingProxyType
 from typing import Final
 
-from outlive.resources.reasons import coverage, inventory, recovery, vm
+from outlive.resources.reasons import coverage, inventory, places, recovery, vm
 from outlive.resources.reasons.coverage import AllocationFault, CoverageReason
 from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, names
+from outlive.resources.reasons.places import PlaceReason, RuleConflict
 from outlive.resources.reasons.recovery import HoldReason, PlanReason, SlotReason, StepReason, StoryReason
 from outlive.resources.reasons.vm import MigrationReason, OrderReason, VmReason
 
-TABLE: Final[Table] = MappingProxyType({**coverage.TABLE, **recovery.TABLE, **vm.TABLE, **inventory.TABLE})
+TABLE: Final[Table] = MappingProxyType(
+    {**coverage.TABLE, **recovery.TABLE, **vm.TABLE, **inventory.TABLE, **places.TABLE}
+)
 """Every code of every family."""
 
 

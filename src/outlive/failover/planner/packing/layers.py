@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import PlanInput, offered
-from outlive.failover.rules import may_run_on
+from outlive.placement.rules import may_run_on
 from outlive.resources import CPU, MEMORY
 
 Size = tuple[int, int]

@@ -11,7 +11,7 @@ import msgspec
 from outlive.failover.model import HostView
 from outlive.failover.offers import free_capacity
 from outlive.failover.snapshot import Snapshot
-from outlive.placement.columns import facts_of
+from outlive.placement.rules import facts_of
 from outlive.resources import Amounts, Hypervisor
 
 GIB = 2**30

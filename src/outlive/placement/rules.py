@@ -1,0 +1,404 @@
+"""Whether a VM may be brought up on a host: each rule once, asked by everybody who sends a VM anywhere.
+
+Recovery, drains, moves of users, failback and rebalancing ask ``judge``; planning of slots binds the same groups
+(``outlive.failover.separation``), and the filters of placement state what a host must be with the functions of this
+module. A hard rule refuses a host. A soft rule and a preferred host only rank, and whoever goes against a soft rule
+reports it. Room and health are not looked at. Plain data, without a store and without numpy.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from outlive.resources import ZONE_LABEL, Hypervisor, VirtualMachine, condition
+from outlive.resources.hosts import WORKING_CONDITIONS
+from outlive.resources.meta import Part
+from outlive.resources.reasons import PlaceReason, Reason, reason
+from outlive.resources.vms import AffinityRule
+
+AFFINITY: Final = "affinity"
+ANTI_AFFINITY: Final = "anti-affinity"
+HARD: Final = frozenset({AFFINITY, ANTI_AFFINITY})
+"""Policies that refuse hosts; the others only rank them."""
+_TOGETHER: Final = frozenset({AFFINITY, "soft-affinity"})
+_CODES: Final = {policy: PlaceReason(policy) for policy in (*HARD, "soft-affinity", "soft-anti-affinity")}
+
+# What a host is
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """Facts of one host that change rarely; hosts with equal ones are alike to every ``FactsFilter``."""
+
+    zone: str | None
+    """``None`` without a zone label."""
+    traits: frozenset[str]
+    allowed_projects: frozenset[str]
+    aggregates: frozenset[str]
+    """Aggregate uuids."""
+    tenants: frozenset[str]
+    """Projects for which its aggregates are reserved; empty: not reserved."""
+    bad_condition: tuple[str, str, str] | None
+    """The first condition (type, status, reason) that keeps requests away."""
+    in_service: bool
+    high_availability: bool
+    maintenance: str
+    hypervisor_type: str
+    """As flavors say it (``QEMU``, ``CH``); empty when libvirt's word is not known."""
+    raw_type: str
+    """libvirt's word."""
+    cpu_arch: str
+    cpu_modes: frozenset[str]
+    features: frozenset[str]
+    devices: frozenset[str]
+
+
+_HYPERVISOR_TYPES: Final = {"ch": "CH", "kvm": "QEMU"}
+_OUT_OF_SERVICE: Final = frozenset({"manual", "termination"})
+_TENANT_KEY: Final = "filter_tenant_id"
+
+
+def facts_of(host: Hypervisor) -> HostFacts:
+    """The facts of a host record."""
+    spec, status = host.spec, host.status
+    machine = status.domain_capabilities
+    return HostFacts(
+        zone=host.metadata.labels.get(ZONE_LABEL),
+        traits=frozenset(status.traits) | frozenset(spec.custom_traits),
+        allowed_projects=frozenset(spec.allowed_projects),
+        aggregates=frozenset(aggregate.uuid for aggregate in status.aggregates if aggregate.uuid),
+        tenants=_tenants(host),
+        bad_condition=_bad_condition(host),
+        in_service=spec.maintenance not in _OUT_OF_SERVICE,
+        high_availability=spec.high_availability is not False,
+        maintenance=spec.maintenance,
+        hypervisor_type=_HYPERVISOR_TYPES.get(machine.hypervisor_type, ""),
+        raw_type=machine.hypervisor_type,
+        cpu_arch=status.capabilities.cpu_arch,
+        cpu_modes=frozenset(machine.supported_cpu_modes),
+        features=frozenset(machine.supported_features),
+        devices=frozenset(machine.supported_devices),
+    )
+
+
+def _bad_condition(host: Hypervisor) -> tuple[str, str, str] | None:
+    """The first condition with a status other than the wanted one; absent conditions are fine.
+
+    A host that is lost, or that is being emptied, counts as one in such a condition.
+    """
+    if host.status.lost:
+        return "Lost", "True", f"fence {host.status.lost}"
+    if host.closed():
+        return "Emptied", "True", host.status.domain_state or "drain"
+    for kind, wanted in WORKING_CONDITIONS:
+        found = condition(host.status.conditions, kind)
+        if found is not None and found.status != wanted:
+            return kind, found.status, found.reason
+    return None
+
+
+def _tenants(host: Hypervisor) -> frozenset[str]:
+    """Projects named by the metadata of the host's aggregates; several aggregates add up."""
+    found: set[str] = set()
+    for aggregate in host.status.aggregates:
+        for key, value in aggregate.metadata.items():
+            if key.startswith(_TENANT_KEY):
+                found.update(part for piece in value.split(",") if (part := piece.strip()))
+    return frozenset(found)
+
+
+# What a VM asks of a host itself
+
+
+class Unsuited(NamedTuple):
+    """Why a host is not for a VM: a word that never changes, and a sentence."""
+
+    code: str
+    message: str
+
+
+def unsuited_zone(zone: str, facts: HostFacts) -> Unsuited | None:
+    """The zone that the host is in instead; a host without the label is in none."""
+    if facts.zone == zone:
+        return None
+    where = "has no zone" if facts.zone is None else f"is in zone {facts.zone}"
+    return Unsuited("wrong-zone", f"the host {where}, requested is {zone}")
+
+
+def unsuited_project(project: str, facts: HostFacts) -> Unsuited | None:
+    """Whether the host's list of projects leaves this one out."""
+    if not facts.allowed_projects or project in facts.allowed_projects:
+        return None
+    others = len(facts.allowed_projects)
+    return Unsuited("project-not-allowed", f"the host is for {others} other project(s), not for {project}")
+
+
+def unsuited_aggregate(project: str, facts: HostFacts) -> Unsuited | None:
+    """Whether the host's aggregates are for others."""
+    if not facts.tenants or project in facts.tenants:
+        return None
+    who = project or "a request without project"
+    return Unsuited("aggregate-reserved", f"its aggregates are for {len(facts.tenants)} other project(s), not {who}")
+
+
+_TRAIT: Final = "trait:"
+_CAPABILITY: Final = "capabilities:"
+DEVICE_PROFILE: Final = "accel:device_profile"
+ACCELERATORS_TRAIT: Final = "COMPUTE_ACCELERATORS"
+
+
+def traits_asked(extra_specs: Mapping[str, str]) -> tuple[tuple[str, bool], ...]:
+    """(trait, required or else forbidden); other values than these two words say nothing."""
+    return tuple(
+        sorted(
+            (key[len(_TRAIT) :], value == "required")
+            for key, value in extra_specs.items()
+            if key.startswith(_TRAIT) and value in ("required", "forbidden")
+        )
+    )
+
+
+def unsuited_traits(asked: Iterable[tuple[str, bool]], facts: HostFacts) -> Unsuited | None:
+    """The first trait that is missing, or that should be."""
+    for trait, required in asked:
+        if required and trait not in facts.traits:
+            return Unsuited("missing-trait", f"trait {trait} is required and missing")
+        if not required and trait in facts.traits:
+            return Unsuited("forbidden-trait", f"trait {trait} is forbidden and present")
+    return None
+
+
+def capabilities_asked(extra_specs: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The capabilities and their wanted values."""
+    return tuple(sorted((key, value) for key, value in extra_specs.items() if key.startswith(_CAPABILITY)))
+
+
+def unsuited_capabilities(asked: Iterable[tuple[str, str]], facts: HostFacts) -> Unsuited | None:
+    """The first capability that the host does not have."""
+    if not facts.hypervisor_type:
+        return Unsuited("unmapped-hypervisor", f"hypervisor type {facts.raw_type!r} is not known")
+    has = {"capabilities:hypervisor_type": facts.hypervisor_type, "capabilities:cpu_arch": facts.cpu_arch}
+    for key, value in asked:
+        if key not in has:
+            return Unsuited("unknown-capability", f"no host states {key}")
+        if not satisfies(has[key], value):
+            return Unsuited("wrong-capability", f"{key} is {has[key]!r}, requested is {value!r}")
+    return None
+
+
+_NUMBERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    "<=": operator.le,
+}
+_TEXTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
+    "s==": operator.eq,
+    "s!=": operator.ne,
+    "s<": operator.lt,
+    "s<=": operator.le,
+    "s>": operator.gt,
+    "s>=": operator.ge,
+}
+
+
+def satisfies(has: str, wanted: str) -> bool:
+    """Whether what a host has meets what an extra spec wants."""
+    words = wanted.split()
+    first = words[0] if words else ""
+    if first == "<or>":
+        return has in [word for word in words if word != "<or>"]
+    if first == "<in>":
+        return len(words) > 1 and " ".join(words[1:]) in has
+    if first == "<all-in>":
+        return len(words) > 1 and all(word in has for word in words[1:])
+    if first in _TEXTS:
+        return _TEXTS[first](has, " ".join(words[1:]))
+    if first in _NUMBERS:
+        try:
+            return _NUMBERS[first](float(has), float(" ".join(words[1:])))
+        except ValueError:
+            return False
+    return has == wanted
+
+
+# What a VM asks of where others are
+
+
+class Choosy(Protocol):
+    """A VM, as far as it says where it may run."""
+
+    @property
+    def host_limit(self) -> tuple[str, ...]:
+        """The only hosts that it may run on; empty: any."""
+        ...
+
+
+class RuledVm(Choosy, Protocol):
+    """A VM, as far as its rules go."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def rules(self) -> tuple[AffinityRule, ...]:
+        """Every group that it is in."""
+        ...
+
+    @property
+    def preferred(self) -> Mapping[str, int]:
+        """Host → weight."""
+        ...
+
+
+class Demands(Part, frozen=True, kw_only=True):
+    """A VM, as far as it says where it may run."""
+
+    id: str
+    rules: tuple[AffinityRule, ...] = ()
+    host_limit: tuple[str, ...] = ()
+    preferred: dict[str, int] = {}
+    zone: str = ""
+    project: str = ""
+    extra_specs: dict[str, str] = {}
+
+    def unsuited(self, facts: HostFacts) -> Unsuited | None:
+        """The first thing that a host with these facts is not, and that the VM asks for."""
+        specs = self.extra_specs
+        return (
+            (unsuited_zone(self.zone, facts) if self.zone else None)
+            or (unsuited_project(self.project, facts) if self.project else None)
+            or unsuited_aggregate(self.project, facts)
+            or unsuited_traits(traits_asked(specs), facts)
+            or (unsuited_traits([(ACCELERATORS_TRAIT, True)], facts) if DEVICE_PROFILE in specs else None)
+            or (unsuited_capabilities(asked, facts) if (asked := capabilities_asked(specs)) else None)
+        )
+
+
+def demands_of(vm: VirtualMachine) -> Demands:
+    """As its spec says."""
+    spec = vm.spec
+    return Demands(
+        id=vm.name,
+        rules=spec.affinity_rules,
+        host_limit=spec.allowed_hosts,
+        preferred=spec.preferred_hosts.weights,
+        zone=spec.zone,
+        project=spec.project,
+        extra_specs=spec.extra_specs,
+    )
+
+
+class Group(Part, frozen=True, kw_only=True):
+    """The VMs of one rule, and the hosts where each of them runs, may run or goes."""
+
+    rule: AffinityRule
+    members: dict[str, tuple[str, ...]] = {}
+
+
+class Peers:
+    """Where the members of groups are. VMs that name the same group with another policy are of another group."""
+
+    def __init__(self, groups: Iterable[Group] = ()) -> None:
+        self._hosts: dict[AffinityRule, dict[str, tuple[str, ...]]] = {}
+        """Rule → member → its hosts, …"""
+        self._members: dict[AffinityRule, dict[str, dict[str, None]]] = {}
+        """… and rule → host → members there."""
+        for group in groups:
+            for vm, hosts in group.members.items():
+                self.put(vm, (group.rule,), hosts)
+
+    def put(self, vm: str, rules: Iterable[AffinityRule], hosts: Iterable[str]) -> None:
+        """The VM is on these hosts now, or goes there, and nowhere else; on none: nobody has to regard it."""
+        now = tuple(hosts)
+        for rule in rules:
+            members, there = self._hosts.setdefault(rule, {}), self._members.setdefault(rule, {})
+            for host in members.pop(vm, ()):
+                del there[host][vm]
+            if now:
+                members[vm] = now
+            for host in now:
+                there.setdefault(host, {})[vm] = None
+
+    def groups(self, rules: Iterable[AffinityRule]) -> tuple[Group, ...]:
+        """These groups as plain data."""
+        return tuple(Group(rule=rule, members=dict(sorted(self._hosts.get(rule, {}).items()))) for rule in rules)
+
+    def on(self, rule: AffinityRule, vm: str, host: str) -> tuple[str, ...]:
+        """Other members of the group on the host, by name."""
+        return tuple(sorted(one for one in self._members.get(rule, {}).get(host, ()) if one != vm))
+
+    def hosts(self, rule: AffinityRule, vm: str) -> Iterator[str]:
+        """The hosts of other members of the group; one as often as members are there."""
+        return (host for member, hosts in self._hosts.get(rule, {}).items() if member != vm for host in hosts)
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a VM's rules say of a host."""
+
+    refusal: Reason | None = None
+    """The hard rule that closes the host to it."""
+    against: tuple[Reason, ...] = ()
+    """Soft rules that it would go against there."""
+    weight: int = 0
+    """Of the host, among the preferred ones."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether it may run there."""
+        return self.refusal is None
+
+    @property
+    def merit(self) -> tuple[int, int]:
+        """The larger the better, among hosts that are allowed: soft rules first, then preference."""
+        return -len(self.against), self.weight
+
+
+ANYWHERE: Final = Verdict()
+NOBODY: Final = Peers()
+
+
+def may_run_on(vm: Choosy, host: str) -> bool:
+    """Whether the VM may run on the host, by its own limit of hosts and its strict preferred hosts."""
+    return not vm.host_limit or host in vm.host_limit
+
+
+def judge(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None = None) -> Verdict:
+    """Whether the VM may be brought up on the host, and how well it would be there.
+
+    ``peers``: where the members of its groups are or go, on hosts that live and that are not being left.
+    ``facts``: of the host; ``None`` where placement has looked at them already.
+    """
+    if not may_run_on(vm, host):
+        return Verdict(refusal=reason(PlaceReason.NOT_ALLOWED, vm=vm.id, host=host, hosts=vm.host_limit))
+    if facts is not None and isinstance(vm, Demands) and (unsuited := vm.unsuited(facts)) is not None:
+        return Verdict(refusal=reason(PlaceReason.UNSUITED, vm=vm.id, host=host, why=unsuited.message))
+    if not vm.rules and not vm.preferred:
+        return ANYWHERE
+    against: list[Reason] = []
+    for rule in vm.rules:
+        wrong = _wrong(vm.id, host, rule, peers)
+        if wrong is not None and rule.policy in HARD:
+            return Verdict(refusal=wrong)
+        if wrong is not None:
+            against.append(wrong)
+    return Verdict(against=tuple(against), weight=vm.preferred.get(host, 0))
+
+
+def _wrong(vm: str, host: str, rule: AffinityRule, peers: Peers) -> Reason | None:
+    """How the host is not as the rule asks."""
+    here, code = peers.on(rule, vm, host), _CODES[rule.policy]
+    if rule.policy not in _TOGETHER:
+        return reason(code, vm=vm, host=host, group=rule.group, others=here) if here else None
+    if here or next(peers.hosts(rule, vm), None) is None:
+        return None
+    hosts = tuple(sorted(set(peers.hosts(rule, vm))))
+    return reason(code, vm=vm, host=host, group=rule.group, hosts=hosts)

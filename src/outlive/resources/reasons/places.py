@@ -1,0 +1,79 @@
+"""Why a VM may not be brought up on a host by its own rules, what it asks for in vain there, and rules that no host
+can meet."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from outlive.resources.reasons.model import Table, Template
+
+
+class PlaceReason(enum.StrEnum):
+    """What of a VM's rules speaks against a host. The soft ones are told, and forbid nothing."""
+
+    NOT_ALLOWED = "not-allowed-there"
+    UNSUITED = "not-suited"
+    AFFINITY = "affinity"
+    ANTI_AFFINITY = "anti-affinity"
+    SOFT_AFFINITY = "soft-affinity"
+    SOFT_ANTI_AFFINITY = "soft-anti-affinity"
+
+
+class RuleConflict(enum.StrEnum):
+    """Rules of VMs that cannot be met together."""
+
+    BOTH_POLICIES = "rules-both-policies"
+    CHAINED = "rules-chained"
+    NO_COMMON_HOST = "rules-no-common-host"
+    NO_ALLOWED_HOST = "rules-no-allowed-host"
+    ZONES_DIFFER = "rules-zones-differ"
+    TOO_MANY_MEMBERS = "rules-too-many-members"
+
+
+TABLE: Final[Table] = {
+    PlaceReason.NOT_ALLOWED: Template(
+        "{vm} may not run on {host}, by its hostLimit or its strict preferred hosts: {hosts}",
+        "name one of these hosts, or change spec.hostLimit or spec.preferredHosts",
+    ),
+    PlaceReason.UNSUITED: Template("{host} does not suit {vm}: {why}"),
+    PlaceReason.AFFINITY: Template(
+        "{host} has no VM of affinity group {group} of {vm}, which is on {hosts}",
+        "choose the host of its group, drain the host to move all of them, or make the policy soft-affinity",
+    ),
+    PlaceReason.ANTI_AFFINITY: Template(
+        "{host} has {others} of anti-affinity group {group} of {vm}, or is to get it",
+        "choose another host, or make the policy soft-anti-affinity",
+    ),
+    PlaceReason.SOFT_AFFINITY: Template(
+        "{host} has no VM of soft affinity group {group} of {vm}, which is on {hosts}",
+    ),
+    PlaceReason.SOFT_ANTI_AFFINITY: Template(
+        "{host} has {others} of soft anti-affinity group {group} of {vm}, or is to get it"
+    ),
+    RuleConflict.BOTH_POLICIES: Template(
+        "{vm} and {other} are together in affinity group {group} and apart in anti-affinity group {apart}",
+        "take one of them out of one of the two groups, or make one policy soft",
+    ),
+    RuleConflict.CHAINED: Template(
+        "affinity groups {groups} put {vm} and {other} together, and anti-affinity group {apart} keeps them apart",
+        "take one of them out of one of the groups, or make one policy soft",
+    ),
+    RuleConflict.NO_COMMON_HOST: Template(
+        "{vm} and {other} are together in affinity groups {groups} and have no host in common: {vm} may run on "
+        "{hosts}, {other} on {others}",
+        "give them a host in common in hostLimit and strict preferredHosts, or make the policy soft",
+    ),
+    RuleConflict.NO_ALLOWED_HOST: Template(
+        "no host is both in hostLimit and in the strict preferred hosts of {vm}",
+        "give the two a host in common, or leave one out",
+    ),
+    RuleConflict.ZONES_DIFFER: Template(
+        "{vm} and {other} are together in affinity groups {groups}, and are of zones {zone} and {zones}",
+        "give them one zone, or make the policy soft",
+    ),
+    RuleConflict.TOO_MANY_MEMBERS: Template(
+        "{count} VMs of anti-affinity group {group} may run on only {hosts}: {vms}",
+        "allow them more hosts, take VMs out of the group, or make the policy soft-anti-affinity",
+    ),
+}
