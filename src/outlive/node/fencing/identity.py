@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from outlive.base.wording import listing
+from outlive.base.phrases import listing
 from outlive.resources import Hypervisor
 
 UNSET: Final = frozenset(
