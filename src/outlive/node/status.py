@@ -17,7 +17,7 @@ import msgspec
 from outlive.base.clock import as_datetime
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.policy import DAEMON_CONDITION, STOPPING
+from outlive.node.fencing.policy import DAEMON_CONDITION, Departure
 from outlive.node.health_monitor import HealthMonitor
 from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import VmContext
@@ -195,6 +195,8 @@ class HostReporter:
         """Whether the host takes virtual machines, as its draining says; empty: leave what is there."""
         self.stopping = ""
         """Why the host is about to stop; empty while it is not."""
+        self.departure = Departure.DAEMON
+        """What stops then."""
         self._node = node
         self._health = health
         self._stale_cycles = 0
@@ -269,7 +271,7 @@ class HostReporter:
     def _ready(self) -> Condition:
         reason, message = "DaemonRuns", ""
         if self.stopping:
-            reason, message = STOPPING, self.stopping
+            reason, message = self.departure.value, self.stopping
         elif not self._node.lease.held:
             reason, message = "NotMember", "the host does not hold its membership"
         now = as_datetime(self._node.clock.now())

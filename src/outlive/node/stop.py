@@ -3,8 +3,8 @@
 Decision ``lifecycle.shutdown`` gives the order: keepalives go on through the steps that may take minutes, or a peer
 fences a host that is only slow. Only a host that runs and holds nothing leaves its membership; any other stays held and
 ages, so that it is fenced if nobody starts its daemon again in time. Where the machine itself goes down, guests are
-asked to end before it ends them, if the settings say so. They stay held all the same: a machine that is back soon
-starts them again, and one that stays away is fenced, and they are recovered elsewhere.
+asked to end before it ends them, if the settings say so. They stay held all the same: a machine that stays away longer
+than its profile allows is fenced, and they are recovered elsewhere (``fencing.policy.absence_limit_s``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.daemon import Daemon
+from outlive.node.fencing.policy import Departure
 from outlive.node.membership.steps import LEAVE, LeaveView
 from outlive.node.vm.states import mine, of_host
 from outlive.resources import MemberRecord, VirtualMachine
@@ -113,6 +114,7 @@ async def stop(daemon: Daemon, *, going_down: bool) -> None:
     """Everything up to the moment at which the parts are cancelled."""
     given = ShutdownInput(flush_active=daemon.drainer.active, primary=False, node_count=1, reason="signal")
     result = daemon.shared.decisions.use(LIFECYCLE_SHUTDOWN, given, subject=daemon.shared.host)
+    daemon.reporter.departure = Departure.MACHINE if going_down else Departure.DAEMON
     for step in result.steps:
         _log.info("daemon.stopping", host=daemon.shared.host, step=step.value)
         try:

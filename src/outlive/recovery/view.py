@@ -18,7 +18,7 @@ from outlive.base.clock import Clock
 from outlive.failover.model import VmView
 from outlive.failover.slots import is_slot
 from outlive.failover.vms import view_of_resource
-from outlive.node.fencing.policy import Profile, profile_of
+from outlive.node.fencing.policy import Departure, HostSettings, Profile, absence_limit_s, profile_of
 from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
 from outlive.node.vm.states import active_move, order_here, reach_of, rejection_here, wanted
@@ -330,17 +330,17 @@ class RecoveryObserver:
         return HostHealth.SILENT if silent else HostHealth.LIVE
 
     def _stays_away(self, name: str, host: Hypervisor | None, *, armed: bool) -> bool:
-        """Whether a host that was stopped in good order has not come back within the limit of its profile.
-
-        One that is to be drained, or in maintenance, is waited for.
-        """
-        cluster = self._informers.clusters.get(CLUSTER)
-        now = self._clock.now()
-        if cluster is not None and cluster.spec.in_maintenance(now):
+        """Whether a host that left in good order has not come back in time; one with announced work is waited for."""
+        if host is None:
             return False
-        if host is None or host.spec.drain or host.spec.maintenance or host.spec.fencing.in_maintenance(now):
-            return False
-        return self._renewed.seconds(name) > float(self._profile(host, armed=armed).suspicion_s)
+        settings = HostSettings(self._informers.clusters.get(CLUSTER), host)
+        limit_s = absence_limit_s(
+            Departure.LEFT,
+            self._profile(host, armed=armed),
+            settings.cluster_spec.fencing.transition_grace_s,
+            settings.planned_work(self._clock.now()),
+        )
+        return self._renewed.seconds(name) > limit_s
 
     def _silence_s(self, host: Hypervisor | None, *, armed: bool) -> float:
         return float(self._profile(host, armed=armed).silence_s)

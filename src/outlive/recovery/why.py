@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from outlive.base.errors import NotFound
 from outlive.node import health
 from outlive.node.fencing.attestation import lost_memberships
-from outlive.node.fencing.policy import fence_order
+from outlive.node.fencing.policy import Departure, HostSettings, departure_of, fence_order
 from outlive.node.fencing.states import CondemnView
 from outlive.node.membership.steps import RecordOutcome
-from outlive.node.vm.states import order_here
+from outlive.node.vm.states import order_here, wanted
 from outlive.recovery.states import summary_of, waits_for
 from outlive.resources import (
+    Cluster,
     DecisionRecord,
     FormerMembership,
     Hypervisor,
@@ -30,6 +31,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import decode_as
 from outlive.resources.reasons import render
 from outlive.resources.vms import RecoveryPhase
@@ -37,6 +39,8 @@ from outlive.store import Store, list_all, read
 
 DECISIONS_LIMIT: Final = 200
 """Decisions that one answer shows, the last ones."""
+ANY_TIME: Final = float("-inf")
+"""A moment before the end of all announced work."""
 
 
 _ORDER: Final = ("safety.condemn", "safety.attempt", "safety.claim", "safety.assign", "safety.hold", "safety.create")
@@ -89,14 +93,16 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     mine = [one for one in records if one.subject == vm.name]
     if recovery is None:
         where, waits = vm.host or "no host", waits_for(vm)
+        away = await _departed(store, vm.host) if wanted(vm) else None
         then = f"waits there for {', '.join(waits)}" if waits else "was never recovered from a dead one"
+        then = f"{away.said}; {away.waits}" if away is not None else then
         summary = f"{vm.name} is assigned to {where}, and {then}"
         return Why(
             subject=vm.name,
             summary=summary,
-            settled=not waits,
+            settled=not waits and away is None,
             chain=(*_held(vm), *_start_order(vm)),
-            remedy=_remedy_of_waiting(vm),
+            remedy=away.remedy if away is not None else _remedy_of_waiting(vm),
             decisions=_recorded(mine),
         )
     fenced = [one for one in records if one.subject == recovery.origin and _is_fence(one, recovery.fence)]
@@ -115,6 +121,45 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
         chain=tuple(chain),
         remedy=recovery.remedy or _remedy_of_waiting(vm),
         decisions=_recorded([*fenced, *mine]),
+    )
+
+
+class _Departed(NamedTuple):
+    """A host that said that it goes, and has not come back."""
+
+    said: str
+    waits: str
+    """For whom its VMs wait, or for how long."""
+    remedy: str
+
+
+async def _departed(store: Store, host: str) -> _Departed | None:
+    """What a VM waits for whose host went in good order; ``None``: it did not, or was condemned since.
+
+    Announced work counts here until somebody ends it, also past its time: no clock is read.
+    """
+    hypervisor, member = await read(store, Hypervisor, host), await read(store, Membership, host)
+    if hypervisor is None or member is None or member.record.state == "Revoked":
+        return None
+    how = departure_of(hypervisor, released=member.record.state == "Released")
+    if how is Departure.NONE:
+        return None
+    said = {
+        Departure.DAEMON: f"the daemon of {host} was stopped",
+        Departure.MACHINE: f"{host} went down in good order",
+        Departure.LEFT: f"{host} was stopped in good order",
+    }[how]
+    settings = HostSettings(await read(store, Cluster, CLUSTER), hypervisor)
+    planned = settings.planned_work(ANY_TIME)
+    if planned:
+        return _Departed(
+            said,
+            f"its VMs wait for it because work is announced ({planned})",
+            f"switch {host} on, or end the work (outlive maintenance off, outlive ready {host}): "
+            "then they are recovered elsewhere",
+        )
+    return _Departed(
+        said, "unless it is soon back, its VMs are recovered elsewhere", f"start its daemon or switch {host} on"
     )
 
 
@@ -154,9 +199,10 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     chain += [link for link, _ in moved]
     if record.state == "Held":
         chain.append(Link(text=f"{name} holds its membership in epoch {record.epoch}, at renewal {record.seq}"))
+    departed = await _departed(store, name) if record.state == "Held" else None
     host = await read(store, Hypervisor, name)
     slow = host.status.degrading if host is not None else None
-    remedy = ""
+    remedy = departed.remedy if departed is not None else ""
     if slow is not None:
         chain.append(Link(at=slow.since, text=f"{health.message(name, slow)} (score {slow.score} of 100)"))
         remedy = health.remedy(name, slow)
@@ -174,7 +220,7 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
         remedy = f"{remedy}; {back}" if remedy else back
     return Why(
         subject=name,
-        summary=_host_summary(member, dead),
+        summary=_host_summary(member, dead) if departed is None else f"{departed.said}; {departed.waits}",
         settled=record.state != "Revoked" or (dead and not any(held for _, held in moved)),
         chain=tuple(chain),
         remedy=remedy,

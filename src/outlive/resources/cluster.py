@@ -52,8 +52,8 @@ class FencingPolicy(Part, frozen=True, kw_only=True):
     """Kinds of proof that must agree before a host counts as dead."""
     power_on_after: bool = False
     """Whether the host is switched on again once its VMs are placed."""
-    transition_grace_s: float = 300.0
-    """How long a host may take to start or to stop while VMs are assigned to it."""
+    transition_grace_s: float = 45.0
+    """How long the daemon of a host may be stopped, as for an upgrade, while VMs are held there."""
 
 
 class DegradingPolicy(Part, frozen=True, kw_only=True):

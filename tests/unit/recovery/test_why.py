@@ -19,10 +19,12 @@ from outlive.node.fencing.states import CONDEMN, CondemnView
 from outlive.recovery.why import Why, why
 from outlive.resources import (
     Assigned,
+    Condition,
     FencingSpec,
     Holder,
     Hypervisor,
     HypervisorSpec,
+    HypervisorStatus,
     MemberRecord,
     Membership,
     ObjectMeta,
@@ -220,3 +222,47 @@ def test_of_a_host_that_nobody_watches_that_is_said() -> None:
 
     assert "no membership, so nobody watches it" in run(scene("h1"))
     assert "no VM and no host 'nobody'" in run(scene("nobody"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "fencing", "says"),
+    [
+        (
+            "GoingDown",
+            FencingSpec(maintenance=True),
+            "h1, and h1 went down in good order; its VMs wait for it",
+        ),
+        (
+            "GoingDown",
+            FencingSpec(),
+            "h1 went down in good order; unless it is soon back",
+        ),
+        ("Stopping", FencingSpec(), "the daemon of h1 was stopped; unless it is soon back"),
+    ],
+)
+def test_a_vm_whose_host_went_in_good_order_says_for_what_it_waits(
+    reason: str, fencing: FencingSpec, says: str
+) -> None:
+    async def scene() -> tuple[Why, Why]:
+        store = MemoryStore(CLOCK, SeededIds(Random(1)))
+        gone = Condition(type="Ready", status="False", reason=reason)
+        store.load(
+            [
+                Hypervisor(
+                    metadata=ObjectMeta(name="h1"),
+                    spec=HypervisorSpec(fencing=fencing),
+                    status=HypervisorStatus(conditions=(gone,)),
+                ),
+                Membership(metadata=ObjectMeta(name="h1"), record=HELD),
+                VirtualMachine(
+                    metadata=ObjectMeta(name="vm-1"), status=VirtualMachineStatus(assigned=Assigned(hypervisor="h1"))
+                ),
+            ]
+        )
+        return await why(store, "vm-1"), await why(store, "h1")
+
+    of_vm, of_host = run(scene())
+    assert says in of_vm.summary
+    assert not of_vm.settled
+    assert of_vm.remedy
+    assert of_host.summary in of_vm.summary

@@ -8,6 +8,7 @@ themselves, or are suspected, although nothing is wrong (docs/reference/node-dec
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
@@ -21,6 +22,7 @@ from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S
 from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.hosts import HypervisorSpec
+from outlive.resources.meta import condition
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount, Count, Number, Positive
 from outlive.store import Store, answered
@@ -30,8 +32,7 @@ _log = get_logger("node")
 WRITE_LIMIT_S: Final = 2.0
 """How long one renewal may take before it counts as lost."""
 DAEMON_CONDITION: Final = "Ready"
-"""Condition of a Hypervisor by which its daemon says, as the reason, that it stops."""
-STOPPING: Final = "Stopping"
+"""Condition of a Hypervisor by which its daemon says, as the reason, that it stops (``Departure``)."""
 STORE_SHARE: Final = 0.2
 """The part of the store's compare-and-swaps that renewals may use."""
 RENEWALS_BEFORE_STOP: Final = 3
@@ -175,6 +176,47 @@ VALIDATE_PROFILE: Final = Decision(
 )
 
 
+class Departure(enum.StrEnum):
+    """How a host went, as it said itself; the values are reasons of the condition ``Ready``."""
+
+    NONE = ""
+    """It said nothing: it runs, or it died."""
+    DAEMON = "Stopping"
+    """Its daemon alone stops, as for an upgrade; VMs run on."""
+    MACHINE = "GoingDown"
+    """The machine goes down, and what it holds goes down with it."""
+    LEFT = "Released"
+    """It runs and holds nothing, and left its membership."""
+
+
+def departure_of(host: Hypervisor | None, *, released: bool = False) -> Departure:
+    """What the host said last; ``released``: what its Membership says counts before it."""
+    if released:
+        return Departure.LEFT
+    ready = None if host is None else condition(host.status.conditions, DAEMON_CONDITION)
+    if ready is None or ready.status == "True" or ready.reason not in (Departure.DAEMON, Departure.MACHINE):
+        return Departure.NONE
+    return Departure(ready.reason)
+
+
+def absence_limit_s(departure: Departure, profile: Profile, grace_s: float, planned: str = "") -> float:
+    """How long a host may be silent; what became of it in good order counts here and nowhere else.
+
+    A machine that goes down gets no more time than one that dies: its VMs are down. A daemon that stops alone gets
+    ``grace_s``, because its VMs run on. Of a host that left its membership nothing has to be proven, so that its limit
+    takes the place of suspicion and looks. Infinite where ``planned`` work is announced, which nobody fences for.
+    """
+    if planned:
+        return math.inf
+    match departure:
+        case Departure.NONE | Departure.MACHINE:
+            return float(profile.silence_s)
+        case Departure.DAEMON:
+            return max(float(profile.silence_s), grace_s)
+        case Departure.LEFT:
+            return float(profile.suspicion_s)
+
+
 def fence_order(text: str, uid: str) -> tuple[int, str, str] | None:
     """``spec.fencing.requested``, ``<epoch>[@<uid>]|<name>|<reason>``: that epoch, who, why; ``None`` for other texts.
 
@@ -238,6 +280,14 @@ class HostSettings:
         if self.cluster_spec.in_maintenance(now):
             return "maintenance of the cluster"
         return "maintenance of this host" if self.fencing.in_maintenance(now) else ""
+
+    def planned_work(self, now: float) -> str:
+        """Which announced work a host that left in good order is waited for; empty: none."""
+        if why := self.maintenance(now):
+            return why
+        if self.spec.drain:
+            return "it is to be emptied"
+        return f"spec.maintenance is {self.spec.maintenance}" if self.spec.maintenance else ""
 
     def keeps_power(self, now: float) -> bool:
         """Whether some maintenance forbids commands to the host's power controller."""

@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from outlive.node.fencing.policy import DAEMON_CONDITION, STOPPING, HostSettings, Profile, profile_of
+from outlive.node.fencing.policy import (
+    Departure,
+    HostSettings,
+    Profile,
+    absence_limit_s,
+    departure_of,
+    profile_of,
+)
 from outlive.node.fencing.states import is_open
 from outlive.node.fencing.suspicion import (
     FENCE_LOOKS,
@@ -28,7 +35,7 @@ from outlive.node.fencing.suspicion import (
 from outlive.node.fencing.watcher import Seen
 from outlive.resources import ClusterSpec, Hypervisor, MemberRecord, SilentPeer
 from outlive.resources.cluster import CLUSTER
-from outlive.resources.meta import DOMAIN_LABEL_PREFIX, condition
+from outlive.resources.meta import DOMAIN_LABEL_PREFIX
 
 if TYPE_CHECKING:
     from outlive.node.fencing.context import FencerContext
@@ -158,20 +165,16 @@ class Rules:
         self._profiles[host] = (applied, wanted, since)
         return applied
 
-    def stopping(self, host: str) -> bool:
-        """Whether the host's daemon said last that it stops."""
-        hypervisor = self._context.hypervisors.get(host)
-        ready = None if hypervisor is None else condition(hypervisor.status.conditions, DAEMON_CONDITION)
-        return ready is not None and ready.status != "True" and ready.reason == STOPPING
+    def departure(self, host: str) -> Departure:
+        """How the host's daemon said last that it stops."""
+        return departure_of(self._context.hypervisors.get(host))
 
     # Limits of silence
 
     def silence_s(self, host: str, seen: Seen) -> float:
         """After how long an unchanged version looks silent."""
-        silence = self.profile(host, seen.record).silence_s
-        if self.stopping(host):
-            return max(silence, self.cluster().fencing.transition_grace_s)
-        return silence
+        grace_s = self.cluster().fencing.transition_grace_s
+        return absence_limit_s(self.departure(host), self.profile(host, seen.record), grace_s)
 
     def renew_s(self, host: str) -> float:
         """How often the host renews."""
@@ -276,7 +279,7 @@ class Rules:
             return "dead" if is_open(record) else "fenced"
         if record.state == "Released":
             return "stop"
-        return "shutdown" if self.stopping(host) else "run"
+        return "shutdown" if self.departure(host) is Departure.DAEMON else "run"
 
     def take_over_s(self, host: str, seen: Seen, now: float) -> float:
         """After how long without a change another may carry this open fence on."""
