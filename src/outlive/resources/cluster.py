@@ -7,6 +7,7 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
+from outlive.resources.hosts import HostSelector
 from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers, lasts
 
 FORMER_LIMIT: Final = 16
@@ -86,7 +87,7 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     """When maintenance ends by itself; absent: when somebody ends it."""
     fencing: FencingPolicy = FencingPolicy()
     degrading: DegradingPolicy = DegradingPolicy()
-    default_selector: Literal["", "mem", "memprov", "memfree", "load", "vcpus", "vms"] = ""
+    default_selector: HostSelector = ""
     """How a flush chooses hosts for VMs that do not say; empty: ``mem``."""
     confirmed_incarnation: str = ""
     """The store's incarnation in which an operator confirms that hosts which have not registered are lost: the pause is

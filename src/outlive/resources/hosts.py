@@ -42,6 +42,8 @@ def refuses(host: Hypervisor) -> str:
 
 
 Management = Literal["nova", "node", "kubevirt"]
+HostSelector = Literal["", "mem", "memprov", "memfree", "load", "vcpus", "vms"]
+"""How a host is chosen for a VM that leaves another one."""
 Maintenance = Literal["", "manual", "auto", "ha", "termination"]
 DomainState = Literal["", "ready", "flush", "flushed", "unflush"]
 TAKES_NOTHING: Final[frozenset[DomainState]] = frozenset({"flush", "flushed"})

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import ClassVar, Final, Literal
 
 from outlive.resources.amounts import Amounts
+from outlive.resources.hosts import HostSelector
 from outlive.resources.memberships import Proof
 from outlive.resources.meta import HOST_LABEL, KindInfo, ObjectRef, Part, Resource, Writers
 
@@ -65,7 +66,7 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     os_type: str = ""
     zone: str = ""
     server_group: str = ""
-    server_group_policy: Literal["", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity"] = ""
+    server_group_policy: Literal["", AffinityPolicy] = ""
     """What the group asks for; the soft policies are preferences, the empty one asks for nothing."""
     affinity: tuple[AffinityRule, ...] = ()
     """Further groups that it is in, each with its policy; at most ``AFFINITY_LIMIT``
@@ -93,7 +94,7 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     migration_method: Literal["", "live", "shutdown"] = ""
     migration_downtime_ms: int | None = None
     """The longest pause while it moves live; absent: as the daemon is set (``node.downtimeMs``)."""
-    selector: Literal["", "mem", "memprov", "memfree", "load", "vcpus", "vms"] = ""
+    selector: HostSelector = ""
     """How a host is chosen for it; empty: as the cluster says."""
     host_limit: tuple[str, ...] = ()
     """Hosts that it may run on; empty: any."""

@@ -30,6 +30,7 @@ from outlive.resources import (
     Resource,
     VirtualMachine,
 )
+from outlive.resources.cluster import ClusterSpec
 from outlive.simulation.judges.rest import wanted
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
 from outlive.simulation.timeline import Act
@@ -43,6 +44,11 @@ RACK: Final = "rack"
 ZONE: Final = "zone"
 NAMES_SHOWN: Final = 8
 """Names that a complaint lists."""
+_PASSING: Final = frozenset(("maintenance", "maintenance_until"))
+"""What is so for a while only, and over when the story begins."""
+_CLUSTER_POLICIES: Final = tuple(
+    sorted({*ClusterSpec.__struct_fields__} & {*WorldSpec.__struct_fields__} - _PASSING - {"fencing"})
+)
 _STOPPED: Final = frozenset(("SHUTOFF", "stop", "shutdown", "disable", "PAUSED", "SUSPENDED", "ERROR", "fail"))
 
 
@@ -83,7 +89,7 @@ def virtual_of(objects: Iterable[Resource], failing: Sequence[str]) -> Virtual:
         vms=vms,
         controllers=1,
         policy=cluster.spec.fencing,
-        degrading=cluster.spec.degrading,
+        **{name: getattr(cluster.spec, name) for name in _CLUSTER_POLICIES},
     )
     laid_over = tuple(one for one in kept if isinstance(one, Hypervisor | VirtualMachine | Flavor) or _is_slot(one))
     if not any(map(_is_slot, laid_over)):
@@ -222,7 +228,19 @@ def laid_over(world: World, imported: Iterable[Resource]) -> tuple[Resource, ...
 
 def _whole_host(built: Hypervisor, imported: Hypervisor, vms: Sequence[VirtualMachine]) -> Hypervisor:
     """As its daemon reported it last: that reports what is there, and not what it was imported with."""
-    spec = _replace(imported.spec, management="node", mode=built.spec.mode, fencing=built.spec.fencing)
+    controlled = built.spec.fencing
+    fencing = _replace(
+        imported.spec.fencing,
+        driver=controlled.driver,
+        address=controlled.address,
+        system_uuid=controlled.system_uuid,
+        maintenance=False,
+        power_maintenance=False,
+        operator_proof="",
+        trust_again="",
+        requested="",
+    )
+    spec = _replace(imported.spec, management="node", mode=built.spec.mode, fencing=fencing)
     was = imported.status
     status = _replace(
         built.status,

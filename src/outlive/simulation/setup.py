@@ -16,6 +16,7 @@ import msgspec
 from outlive.base.ids import SeededIds
 from outlive.node.membership.steps import Remembered
 from outlive.node.ports import DomainState
+from outlive.node.status import effective
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     HOST_LABEL,
@@ -43,7 +44,7 @@ from outlive.resources.cluster import ClusterSpec, ClusterStatus
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.hypervisors import SimDomain, domain_of
 from outlive.simulation.judges.rest import IMPORTED_PHASE, wanted
-from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec, hosts_of, vms_of
+from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec, hosts_of, said, vms_of
 
 if TYPE_CHECKING:
     from outlive.simulation.world import World
@@ -53,7 +54,7 @@ def resources_of(spec: WorldSpec, bmcs: Mapping[str, Bmc], *, incarnation: str) 
     """Everything that the spec says, as resources."""
     yield Cluster(
         metadata=ObjectMeta(name="default"),
-        spec=ClusterSpec(fencing=spec.policy, degrading=spec.degrading),
+        spec=said(spec, ClusterSpec, fencing=spec.policy),
         status=ClusterStatus(store_incarnation=incarnation),
     )
     vms = [vm_of(vm, daemons=spec.daemons) for vm in vms_of(spec)]
@@ -82,11 +83,13 @@ def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine
         profile=host.profile,
         proofs=host.proofs,
     )
+    capacity = Amounts.parse({"cpu": host.cpu, "memory": host.memory})
     return Hypervisor(
         metadata=ObjectMeta(name=host.name, labels=labels),
-        spec=HypervisorSpec(management="node", mode=host.mode, fencing=fencing) if daemons else HypervisorSpec(),
+        spec=said(host, HypervisorSpec, management="node", fencing=fencing) if daemons else said(host, HypervisorSpec),
         status=HypervisorStatus(
-            capacity=Amounts.parse({"cpu": host.cpu, "memory": host.memory}),
+            capacity=capacity,
+            effective_capacity=effective(capacity, host.overcommit),
             allocation=Amounts(
                 cpu=sum(vm.spec.resources.cpu_milli for vm in vms),
                 memory=sum(vm.spec.resources.memory_bytes for vm in vms),
@@ -105,23 +108,13 @@ def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine
 
 def vm_of(vm: VmSpec, *, daemons: bool = True) -> VirtualMachine:
     """A VM that is assigned and does not run yet, or that runs where it was imported."""
-    spec = VirtualMachineSpec(
-        project=vm.project,
-        flavor=vm.flavor,
-        zone=vm.zone,
+    spec = said(
+        vm,
+        VirtualMachineSpec,
         resources=Amounts.parse({"cpu": vm.cpu, "memory": vm.memory}),
-        protection=vm.protection,
         restart_priority=vm.priority,
-        recovery_time_objective_s=vm.recovery_time_objective_s,
-        power_state=vm.power_state,
         disks=vm.disks if vm.disks is not None else (f"{vm.name}-root",),
         ports=vm.ports if vm.ports is not None else (f"{vm.name}-net",),
-        network_policy=vm.network_policy,
-        migration_method=vm.migration_method,
-        migration_downtime_ms=vm.migration_downtime_ms,
-        server_group=vm.server_group,
-        server_group_policy=vm.server_group_policy,
-        start_after=vm.start_after,
     )
     phase = ("start" if daemons else IMPORTED_PHASE) if vm.power_state == "running" else "stop"
     return VirtualMachine(

@@ -17,6 +17,8 @@ from outlive.base.duration import parse_duration
 from outlive.base.errors import BadInput
 from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
 from outlive.resources.documents import Problems
+from outlive.resources.hosts import HostSelector, Maintenance
+from outlive.resources.vms import AffinityPolicy, AffinityRule, Failback, PreferredHosts
 from outlive.runtime.units import decode_unit
 from outlive.runtime.validation import at_text, mistakes
 
@@ -89,7 +91,7 @@ def _not_a_size(name: str, text: str) -> str:
 
 
 class _Host(_Sized, frozen=True, kw_only=True):
-    """What one host and many alike have in common."""
+    """What one host and many alike have in common. What ``HypervisorSpec`` has as well means the same."""
 
     cpu: str = "32"
     memory: str = "128Gi"
@@ -99,6 +101,13 @@ class _Host(_Sized, frozen=True, kw_only=True):
     proofs: Proofs = 0
     boot_s: Seconds = 30.0
     """From power to the start of its services."""
+    custom_traits: tuple[str, ...] = ()
+    allowed_projects: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    overcommit: dict[str, float] = {}
+    high_availability: bool | None = None
+    maintenance: Maintenance = ""
+    drain: bool = False
     system_uuid: str = ""
     """What firmware and power controller say that it is; empty: a uuid of its own."""
 
@@ -127,14 +136,28 @@ class HostsSpec(_Host, frozen=True, kw_only=True):
 
 
 class _Vm(_Sized, frozen=True, kw_only=True):
-    """What one VM and many alike have in common."""
+    """What one VM and many alike have in common. What ``VirtualMachineSpec`` has as well means the same."""
 
     project: str = ""
     flavor: str = "std"
+    os_type: str = ""
+    extra_specs: dict[str, str] = {}
     protection: str = ""
+    priority: int | None = None
+    """Its ``restart_priority``."""
     recovery_time_objective_s: Seconds | None = None
-    """How soon it is to run again after its host dies."""
+    power_state: Literal["running", "stopped"] = "running"
+    autostart: bool = False
+    network_policy: Literal["", "accept-duplicate"] = ""
     migration_method: Literal["", "live", "shutdown"] = ""
+    migration_downtime_ms: int | None = None
+    selector: HostSelector = ""
+    host_limit: tuple[str, ...] = ()
+    preferred_hosts: PreferredHosts = PreferredHosts()
+    failback: Failback = ""
+    server_group: str = ""
+    server_group_policy: Literal["", AffinityPolicy] = ""
+    affinity: tuple[AffinityRule, ...] = ()
 
 
 class VmSpec(_Vm, frozen=True, kw_only=True):
@@ -142,18 +165,13 @@ class VmSpec(_Vm, frozen=True, kw_only=True):
 
     name: str
     host: str
-    priority: int | None = None
+    display_name: str = ""
+    disk_gib: Number = 0
     disks: tuple[str, ...] | None = None
     """Absent: one disk, named after the VM."""
     ports: tuple[str, ...] | None = None
     """Absent: one port, named after the VM."""
-    network_policy: Literal["", "accept-duplicate"] = ""
-    power_state: Literal["running", "stopped"] = "running"
-    migration_downtime_ms: int | None = None
-    server_group: str = ""
-    server_group_policy: Literal["", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity"] = ""
     start_after: tuple[str, ...] = ()
-    """VMs that are to be seen running before it starts."""
 
 
 class VmsSpec(_Vm, frozen=True, kw_only=True):
@@ -163,14 +181,17 @@ class VmsSpec(_Vm, frozen=True, kw_only=True):
 
 
 class WorldSpec(FromFile, frozen=True, kw_only=True):
-    """The whole of it."""
+    """The whole of it. What ``ClusterSpec`` has as well means the same."""
 
     hosts: HostsSpec | tuple[HostSpec, ...] = ()
     vms: VmsSpec | tuple[VmSpec, ...] = ()
     controllers: Number | Literal["on-coordinators"] = 2
     """Processes that place slots and recover VMs: on machines of their own (``ctl-1``, …), or beside the daemons."""
     policy: FencingPolicy = FencingPolicy()
+    """Its ``fencing``."""
     degrading: DegradingPolicy = DegradingPolicy()
+    default_selector: HostSelector = ""
+    maintenance: bool = False
     settings: dict[str, Any] = {}
     """Sections as in ``outlive.yaml``."""
     cuts: Literal["none", "disks", "all"] = "none"
@@ -183,6 +204,12 @@ class WorldSpec(FromFile, frozen=True, kw_only=True):
     """Of a story, unless another one is asked for."""
     real: bool = False
     """Whether the tests of the project also play the story on real stores."""
+
+
+def said(part: FromFile, kind: type[T], **others: Any) -> T:
+    """The spec of a resource: what the part says under the same names, and the others."""
+    names = set(part.__struct_fields__) & set(kind.__struct_fields__)  # type: ignore[attr-defined]
+    return kind(**{name: getattr(part, name) for name in names - others.keys()}, **others)
 
 
 def hosts_of(spec: WorldSpec) -> tuple[HostSpec, ...]:

@@ -1,0 +1,134 @@
+"""Whatever users and operators can want of VMs, hosts and the cluster can be said in a scenario's ``cluster.yaml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from outlive.resources import Amounts, Cluster, ClusterSpec, Hypervisor, HypervisorSpec, Resource, VirtualMachine
+from outlive.resources.codec import to_builtins
+from outlive.resources.documents import Problems, parse_documents
+from outlive.resources.hosts import FencingSpec
+from outlive.resources.vms import VirtualMachineSpec
+from outlive.simulation.setup import resources_of
+from outlive.simulation.spec import HostSpec, HostsSpec, VmSpec, VmsSpec, WorldSpec, read_as
+
+PAGE: Final = (Path(__file__).parents[3] / "docs/operating/simulating.md").read_text()
+DERIVED: Final = {
+    VirtualMachineSpec: {"resources": "cpu and memory", "request": "the verb `request`"},
+    HypervisorSpec: {"management": "`daemons`", "fencing": "`armed`, `profile`, `proofs`, `bmc`"},
+    ClusterSpec: {
+        "description": "nobody reads it",
+        "maintenanceUntil": "the verb `maintenance`",
+        "confirmedIncarnation": "the verb `confirm-incarnation`",
+    },
+}
+"""What is said in other words, or by verbs of the timeline."""
+CALLED: Final = {"restartPriority": "priority", "fencing": "policy"}
+"""What has another name there."""
+
+VM: Final = {
+    "displayName": "web 1",
+    "project": "shop",
+    "flavor": "m.large",
+    "diskGib": 20,
+    "extraSpecs": {"trait:GPU": "required"},
+    "osType": "linux",
+    "zone": "b",
+    "serverGroup": "web",
+    "serverGroupPolicy": "anti-affinity",
+    "affinity": [{"group": "db", "policy": "soft-affinity"}],
+    "preferredHosts": {"weights": {"kvm-1": 10}, "strict": True},
+    "failback": "auto",
+    "protection": "critical",
+    "restartPriority": 7,
+    "recoveryTimeObjectiveS": 60.0,
+    "powerState": "stopped",
+    "disks": ["d1"],
+    "ports": ["p1", "p2"],
+    "networkPolicy": "accept-duplicate",
+    "autostart": True,
+    "migrationMethod": "shutdown",
+    "migrationDowntimeMs": 300,
+    "selector": "load",
+    "hostLimit": ["kvm-1", "kvm-2"],
+    "startAfter": ["vm-b"],
+}
+HOST: Final = {
+    "mode": "coordinator",
+    "customTraits": ["GPU"],
+    "allowedProjects": ["shop"],
+    "groups": ["g1"],
+    "overcommit": {"cpu": 2.0},
+    "highAvailability": False,
+    "maintenance": "manual",
+    "drain": True,
+}
+CLUSTER: Final = {
+    "maintenance": True,
+    "fencing": {"profile": "steady", "fencesLimit": 5, "powerOnAfter": True},
+    "degrading": {"action": "tell", "windowS": 20.0},
+    "defaultSelector": "load",
+}
+WANTED: Final = {VirtualMachineSpec: VM, HypervisorSpec: HOST, ClusterSpec: CLUSTER}
+
+
+def built(document: dict[str, Any], tmp_path: Path) -> dict[str, Resource]:
+    """What the cluster begins with, by kind; there is one of each."""
+    path = tmp_path / "cluster.yaml"
+    path.write_bytes(msgspec.yaml.encode(document))
+    problems = Problems()
+    value = parse_documents(path.read_bytes(), "cluster.yaml")[0].value
+    spec = read_as(value, WorldSpec, "cluster.yaml", problems, "")
+    assert spec is not None, problems.shown
+    bmcs: Any = {"kvm-1": _Controller()}
+    return {one.kind(): one for one in resources_of(spec, bmcs, incarnation="i")}
+
+
+class _Controller:
+    class owner:  # noqa: N801 - an attribute
+        system_uuid = "u"
+
+
+def said(name: str, wanted: Any, of: type[Any]) -> dict[str, Any]:
+    """A document that says this one thing."""
+    written = {CALLED.get(name, name): wanted}
+    vm = {"name": "vm-a", "host": "kvm-1"} | (written if of is VirtualMachineSpec else {})
+    host = {"name": "kvm-1"} | (written if of is HypervisorSpec else {})
+    return {"hosts": [host], "vms": [vm]} | (written if of is ClusterSpec else {})
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [(of, name) for of, wanted in WANTED.items() for name in wanted],
+    ids=lambda one: one if isinstance(one, str) else one.__name__,
+)
+def test_a_policy_is_said_under_its_own_name(of: type[Any], name: str, tmp_path: Path) -> None:
+    found = built(said(name, WANTED[of][name], of), tmp_path)
+    kind = {VirtualMachineSpec: VirtualMachine, HypervisorSpec: Hypervisor, ClusterSpec: Cluster}[of]
+    assert to_builtins(found[kind.kind()])["spec"][name] == WANTED[of][name]
+
+
+@pytest.mark.parametrize("of", WANTED, ids=lambda one: one.__name__)
+def test_every_field_can_be_said(of: type[Any]) -> None:
+    """A new field needs a line above, a field in ``outlive.simulation.spec``, and its name on the page."""
+    assert {*WANTED[of], *DERIVED[of]} == {one.encode_name for one in msgspec.structs.fields(of)}
+
+
+def test_the_host_s_way_to_die_is_said_by_it() -> None:
+    assert {"armed", "profile", "proofs"} <= {*FencingSpec.__struct_fields__} & {*HostSpec.__struct_fields__}
+
+
+def test_a_host_that_is_overcommitted_begins_with_what_that_gives(tmp_path: Path) -> None:
+    host = built(said("overcommit", {"cpu": 2.0}, HypervisorSpec), tmp_path)["Hypervisor"]
+    assert isinstance(host, Hypervisor)
+    assert host.effective_capacity() == Amounts.parse({"cpu": "64", "memory": "128Gi"})
+
+
+@pytest.mark.parametrize("part", [WorldSpec, HostSpec, HostsSpec, VmSpec, VmsSpec], ids=lambda one: one.__name__)
+def test_the_page_names_every_member(part: type[Any]) -> None:
+    names = [one.encode_name for one in msgspec.structs.fields(part)]
+    assert [name for name in names if f"`{name}`" not in PAGE] == []
