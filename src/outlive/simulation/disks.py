@@ -1,6 +1,7 @@
 """The VMs' disks and addresses: who is shut out of them, and whose locks lie on them.
 
-Being shut out is recorded by host and epoch, so that a host that comes back in a later epoch is let in again. A lock
+Being shut out is recorded by host and epoch, so that a host that comes back in a later epoch is let in again. It is
+read back as soon as it is on record; the servers that enforce it hear of it one after the other, a moment later. A lock
 is taken by the domain that opens the disk and given back when it ends in good order; what was killed leaves its lock.
 Locks forbid nothing here: the judges must see what the protocol alone prevents.
 """
@@ -9,22 +10,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
-from typing import Literal
+from typing import Final, Literal
 
 from outlive.base.errors import Unavailable
+from outlive.base.random import Random
 from outlive.node.ports import CutReport, DiskLock
+from outlive.runtime.virtual import outside_parts
 from outlive.simulation.hypervisors import SimDomain
 from outlive.simulation.process import Process
 
 CutAbility = Literal["none", "disks", "all"]
+SPREADS_S: Final = (0.05, 0.6)
+"""How long it takes until the last server has heard of a cut."""
 
 
 class Disks:
     """See the module."""
 
-    def __init__(self, ability: CutAbility, changed: Callable[[str], None]) -> None:
+    def __init__(self, ability: CutAbility, changed: Callable[[str], None], random: Random | None = None) -> None:
         self.ability = ability
+        self.spreads_s: tuple[float, float] = (0.0, 0.0) if random is None else SPREADS_S
+        """From the record of a cut to the last server that heard of it, from and to."""
+        self._random = random or Random(0)
         self._cuts: dict[str, tuple[int, tuple[str, ...]]] = {}
+        """As it is on record."""
+        self._enforced: dict[str, tuple[int, tuple[str, ...]]] = {}
+        """As all servers have heard of it."""
+        self._spreading: dict[int, asyncio.Event] = {}
+        """What some servers have not heard of."""
+        self._orders = 0
         self._locks: dict[str, DiskLock] = {}
         self._changed = changed
 
@@ -32,28 +46,56 @@ class Disks:
         """Shut out of what is in our power; repeated, it grows."""
         able = [one for one in scope if self.ability == "all" or one.startswith("disk:")]
         before = self._cuts.get(host, (0, ()))
-        self._cuts[host] = (max(epoch, before[0]), tuple(sorted({*before[1], *able})))
-        self._changed(host)
+        after = (max(epoch, before[0]), tuple(sorted({*before[1], *able})))
+        if after == before:
+            return
+        self._cuts[host] = after
+        least_s, most_s = self.spreads_s
+        if most_s == 0.0:
+            self._enforce(host)
+            return
+        self._orders += 1
+        order, heard = self._orders, asyncio.Event()
+        self._spreading[order] = heard
+        loop, after_s = asyncio.get_running_loop(), self._random.uniform(least_s, most_s)
+        loop.call_later(after_s, self._heard, host, order, context=outside_parts())
+
+    def _heard(self, host: str, order: int) -> None:
+        self._enforce(host)
+        self._spreading.pop(order).set()
+
+    def _enforce(self, host: str) -> None:
+        if host in self._cuts:
+            self._enforced[host] = self._cuts[host]
+            self._changed(host)
+
+    async def all_heard(self) -> None:
+        """Return once every server has heard of every cut that is on record now."""
+        for heard in list(self._spreading.values()):
+            await heard.wait()
 
     def lift(self, host: str, epoch: int) -> None:
         """Let in again, unless it was shut out anew through a later epoch."""
         if host in self._cuts and self._cuts[host][0] <= epoch:
             del self._cuts[host]
+            self._enforced.pop(host, None)
             self._changed(host)
 
     def scope(self, host: str, epoch: int) -> tuple[str, ...]:
-        """What this epoch of the host is shut out of."""
-        through, scope = self._cuts.get(host, (0, ()))
-        return scope if epoch <= through else ()
+        """What this epoch of the host is shut out of, as it is on record."""
+        return _of_epoch(self._cuts.get(host), epoch)
 
-    def reaches_disks(self, host: str, domain: SimDomain) -> bool:
-        """Whether the domain can write any of its disks. A domain without disks writes none, but is taken to."""
-        scope = self.scope(host, domain.epoch)
+    def reaches_disks(self, host: str, domain: SimDomain, *, on_record: bool = False) -> bool:
+        """Whether the domain can write any of its disks. A domain without disks writes none, but is taken to.
+
+        ``on_record``: once all servers have heard of what is on record.
+        """
+        scope = _of_epoch((self._cuts if on_record else self._enforced).get(host), domain.epoch)
         return not domain.disks or any(f"disk:{disk}" not in scope for disk in domain.disks)
 
     def reaches_network(self, host: str, domain: SimDomain) -> bool:
         """Whether the domain answers at any of its addresses."""
-        scope = self.scope(host, domain.epoch)
+        scope = _of_epoch(self._enforced.get(host), domain.epoch)
         return any(f"port:{port}" not in scope for port in domain.ports)
 
     def opened(self, host: str, domain: SimDomain) -> None:
@@ -90,6 +132,11 @@ class Disks:
             del self._locks[lock.volume]
 
 
+def _of_epoch(cut: tuple[int, tuple[str, ...]] | None, epoch: int) -> tuple[str, ...]:
+    through, scope = cut or (0, ())
+    return scope if epoch <= through else ()
+
+
 class StorageClient:
     """Storage, and who isolates hosts from it, as one process reaches them: ``StoragePort`` and ``CutPort``."""
 
@@ -123,6 +170,12 @@ class StorageClient:
         await self._sent()
         scope = self._disks.scope(host, epoch)
         return CutReport(scope=scope, evidence=f"blocklist of {host} through epoch {epoch}" if scope else "")
+
+    async def barrier(self, scope: tuple[str, ...]) -> None:
+        """Wait for the slowest server."""
+        await self._sent()
+        await self._disks.all_heard()
+        self._process.check()
 
     async def lift(self, host: str, epoch: int) -> None:
         """Let in again."""

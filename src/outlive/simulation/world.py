@@ -69,7 +69,7 @@ class World:
         self.store = store(
             self.clock, SeededIds(self.random.fork("store")), lambda write, author: self.judge.wrote(write, author)
         )
-        self.disks = Disks(spec.cuts, lambda host: self.judge.reach(host))
+        self.disks = Disks(spec.cuts, lambda host: self.judge.reach(host), self.random.fork("disks"))
         self.networks = Networks(self._network_changed)
         self.hosts: dict[str, SimHost] = {}
         self.controllers: dict[str, Service] = {}

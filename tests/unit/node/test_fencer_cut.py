@@ -53,6 +53,9 @@ class Cuts:
         scope = () if self.mode == "forgets" else scope
         return CutReport(scope=scope, evidence="blocklist of the storage cluster", expires_in_s=self.lasts_s)
 
+    async def barrier(self, scope):
+        await asyncio.sleep(0.05)
+
     async def lift(self, host, epoch):
         self.lifted.append((host, epoch))
         if self.through.get(host, 0) <= epoch:

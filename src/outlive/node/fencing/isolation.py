@@ -65,6 +65,11 @@ class CutResult(NamedTuple):
     renew_in_s: float = AGAIN_S
 
 
+def scope_of(vm: VirtualMachine) -> tuple[str, ...]:
+    """The VM's disks and ports, as isolation names them."""
+    return (*(f"disk:{disk}" for disk in vm.spec.disks), *(f"port:{port}" for port in vm.spec.ports))
+
+
 class Isolation:
     """Orders to storage and network controllers, one for each host at a time."""
 
@@ -84,14 +89,20 @@ class Isolation:
             with deadline(SCOPE_LIMIT_S):
                 async for vm in list_all(self._store, VirtualMachine):
                     if any(one.hypervisor == host and one.epoch <= epoch for one in vm.status.holders):
-                        found.update(f"disk:{disk}" for disk in vm.spec.disks)
-                        found.update(f"port:{port}" for port in vm.spec.ports)
+                        found.update(scope_of(vm))
         except (OutliveError, TimeoutError) as error:
             if not kept:
                 raise Unavailable(f"what {host} holds could not be read: {error or 'no answer in time'}") from error
             _log.warning("fence.isolation_scope_not_read", host=host, epoch=epoch, error=str(error))
             return kept
         return tuple(sorted(found))
+
+    async def barrier(self, vm: VirtualMachine) -> None:
+        """Return once whoever was shut out of the VM's disks and ports before really is; ``Unavailable``: not known."""
+        try:
+            await answer_of(self._port.barrier(scope_of(vm)), CALL_LIMIT_S, vm.name)
+        except NotFound:
+            return
 
     async def impossible(self, host: str, epoch: int) -> str:
         """Why nobody can isolate the host now, as far as that is known before an order; empty: somebody may."""

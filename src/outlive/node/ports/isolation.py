@@ -35,6 +35,15 @@ class CutPort(Protocol):
         """
         ...
 
+    async def barrier(self, scope: tuple[str, ...]) -> None:
+        """Return once everybody who was shut out of something in ``scope`` before this call really is.
+
+        A server may learn of a cut after it can be read back (Ceph: an OSD with an older map), and would until then
+        still take a write of the one who is shut out after a write of the one who comes next. Asked before each start
+        on the host of the start: afterwards no such write is taken any more. ``Unavailable`` where that is not known.
+        """
+        ...
+
     async def lift(self, host: str, epoch: int) -> None:
         """Let it in again, as far as it was shut out through that epoch: what was cut through a later one stays."""
         ...

@@ -102,7 +102,16 @@ _log = get_logger("node.vm")
 
 
 async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
-    """Which lock on its disks forbids its start; ``None``: none does any more. Stale locks are removed."""
+    """What on its storage forbids its start; ``None``: nothing does any more. Stale locks are removed.
+
+    The hold was acknowledged before this: who had to be isolated for it was isolated before, and every server has heard
+    of that when this returns.
+    """
+    if node.isolation is not None:
+        try:
+            await node.isolation.barrier(vm)
+        except OutliveError as error:
+            return reason(VmReason.ISOLATION_UNCONFIRMED, error=error.message)
     if not vm.spec.disks:
         return None
     try:

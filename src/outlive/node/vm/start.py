@@ -46,6 +46,8 @@ WAIT_CAP_S: Final = 15.0
 """The longest."""
 UNREADABLE_TRIES: Final = 3
 """How often in a row storage may not report the disks of what a recovery brought, before this host rejects it."""
+UNREADABLE: Final = (VmReason.LOCKS_UNREADABLE, VmReason.ISOLATION_UNCONFIRMED)
+"""Reasons why it is not known yet whether its disks are free."""
 AGAIN_S: Final = 0.1
 """Until the next try where only a swap was lost."""
 SOON_S: Final = 1.0
@@ -328,7 +330,7 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     A lock of somebody else is in the way of every host: what a recovery assigned here stays and is tried again.
     What only this host cannot do makes room for the next slot.
     """
-    unreadable, unconfirmed = why.code == VmReason.LOCKS_UNREADABLE, why.code == VmReason.LOCK_UNCONFIRMED
+    unreadable, unconfirmed = why.code in UNREADABLE, why.code == VmReason.LOCK_UNCONFIRMED
     memory.unreadable = memory.unreadable + 1 if unreadable else 0
     _log.warning("vm.obstructed", vm=vm.name, host=node.host, reason=why.code, why=render(why).text)
     if (unreadable and memory.unreadable < UNREADABLE_TRIES) or ((unreadable or unconfirmed) and not brought(vm)):

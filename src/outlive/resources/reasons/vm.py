@@ -21,6 +21,7 @@ class VmReason(enum.StrEnum):
     CLUSTER_PAUSED = "cluster-paused"
     """Ends with the pause; what that waits for is a Fault of the cluster."""
     LOCKS_UNREADABLE = "locks-unreadable"
+    ISOLATION_UNCONFIRMED = "isolation-unconfirmed"
     """Its host could not read the locks on its disks; that may pass, or another host may be able to."""
     LOCK_NOT_REMOVED = "lock-not-removed"
     """Its host could not remove a stale lock; another one may."""
@@ -75,6 +76,10 @@ TABLE: Final[Table] = {
     VmReason.CRASHED: Template("its domain ended by itself ({crashes} in a row); it is started again after {wait_s} s"),
     VmReason.CLUSTER_PAUSED: Template("it is started once the cluster is not paused any more"),
     VmReason.LOCKS_UNREADABLE: Template("the locks on its disks could not be looked at: {error}", "see to the storage"),
+    VmReason.ISOLATION_UNCONFIRMED: Template(
+        "whether all of storage and network has heard of which hosts are shut out is not known: {error}",
+        "see to the storage, and to who isolates hosts from it",
+    ),
     VmReason.LOCK_NOT_REMOVED: Template(
         "lock {lock} on one of its disks could not be removed", "remove the lock, or see to the storage"
     ),

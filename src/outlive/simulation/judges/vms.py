@@ -59,8 +59,9 @@ def one_presence(truth: Truth, vm: str) -> str:
 def held_where_it_runs(truth: Truth, name: str, vm: VirtualMachine | None) -> str:
     """What rests under S1: a domain that runs has an entry in ``holders``, until the host is known not to run it.
 
-    A VM that was deleted has no document that could hold an entry; an entry of a host that is fenced may be dropped; a
-    store that was restored knows only of hosts that have registered since.
+    A VM that was deleted has no document that could hold an entry; an entry of a host that is fenced may be dropped,
+    also while some servers have yet to hear of its cut; a store that was restored knows only of hosts that have
+    registered since.
     """
     if vm is None:
         return ""
@@ -71,7 +72,7 @@ def held_where_it_runs(truth: Truth, name: str, vm: VirtualMachine | None) -> st
         member = truth.store.look_member(host)
         if member is not None and member.dead_through >= domain.epoch:
             continue
-        shut_out = not truth.disks.reaches_disks(host, domain)
+        shut_out = not truth.disks.reaches_disks(host, domain, on_record=True)
         if not shut_out and host not in truth.lied and not truth.forgotten(host):
             return f"it runs on {host} as run {domain.run_id} of epoch {domain.epoch}, which is not among its holders"
     return ""

@@ -90,6 +90,11 @@ def _slow_starts(world: World, host: SimHost, for_: Duration) -> None:
     host.hypervisor.faults.slow_starts_s = for_
 
 
+@verb("slow-cuts", "servers of disks and networks take longer to hear who is shut out: {details}")
+def _slow_cuts(world: World, by: Duration) -> None:
+    world.disks.spreads_s = (by, by)
+
+
 @verb("slow-disk", "the disks of {who} make everything wait: {details}")
 def _slow_disk(world: World, host: SimHost, stall: Share) -> None:
     """``stall``: for such a share of the time."""
