@@ -18,6 +18,7 @@ from tests.support.loops import run_real
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import Refused, Unavailable
+from outlive.guard.clocks import Instants
 from outlive.node.guard_client import GuardClient
 from outlive.node.membership.guard import record_of
 from outlive.node.ports import Domain, DomainState, HypervisorPort
@@ -33,7 +34,7 @@ def test_the_daemon_learns_all_that_it_needs(guard: Guard, vms: Cgroups) -> None
             await port.arm(T_S, W_S)
         assert await port.begin_create("early"), "an unarmed guard stops nobody"
         await port.end_create("early")
-        await port.beat(port.boot_time(), 3)
+        await port.beat(port.instants(), 3)
         await port.arm(T_S, W_S)
         report = await port.report()
         assert (report.armed, report.timeout_s, report.watchdog_s, report.gate_open) == (True, T_S, W_S, True)
@@ -43,11 +44,11 @@ def test_the_daemon_learns_all_that_it_needs(guard: Guard, vms: Cgroups) -> None
         until(lambda: guard.in_phase("empty"), "the host is verified empty")
         with pytest.raises(Refused):
             await port.disarm()
-        await port.beat(port.boot_time(), 4)
+        await port.beat(port.instants(), 4)
         report = await port.report()
         assert (report.gate_open, report.closed_epochs) == (True, (3,))
         with pytest.raises(Unavailable, match="future"):
-            await port.beat(port.boot_time() + 60, 4)
+            await port.beat(Instants(*(each + 60 for each in port.instants())), 4)
         await port.disarm()
         assert not (await port.report()).armed
         await port.close()
@@ -58,7 +59,7 @@ def test_the_daemon_learns_all_that_it_needs(guard: Guard, vms: Cgroups) -> None
 def test_a_guard_that_rehearses_is_never_published_as_armed(guard: Guard) -> None:
     async def main() -> None:
         port = GuardClient(str(guard.socket))
-        await port.beat(port.boot_time(), 3)
+        await port.beat(port.instants(), 3)
         await port.arm(30.0, 5.0)
         report = await port.report()
         assert (report.armed, report.hardware) == (True, False)
@@ -71,12 +72,12 @@ def test_a_guard_that_rehearses_is_never_published_as_armed(guard: Guard) -> Non
 def test_while_an_armed_guard_does_not_answer_nothing_is_created(guard: Guard) -> None:
     async def main() -> None:
         port = GuardClient(str(guard.socket), limit_s=0.3)
-        await port.beat(port.boot_time(), 1)
+        await port.beat(port.instants(), 1)
         await port.arm(30.0, 5.0)
         guard.process.send_signal(signal.SIGSTOP)
         assert not await port.begin_create("r")
         with pytest.raises(Unavailable, match="did not answer beat within"):
-            await port.beat(port.boot_time(), 1)
+            await port.beat(port.instants(), 1)
         assert not (await port.report()).armed
         assert not (await port.report()).gate_open
         guard.process.send_signal(signal.SIGCONT)
@@ -108,7 +109,7 @@ def test_whoever_answers_like_no_guard_is_none(tmp_path: Path, said: bytes) -> N
         async with await asyncio.start_unix_server(answer, tmp_path / "s"):
             port = GuardClient(str(tmp_path / "s"))
             with pytest.raises(Unavailable, match="cannot be reached"):
-                await port.beat(port.boot_time(), 1)
+                await port.beat(port.instants(), 1)
             assert not (await port.report()).armed
             await port.close()
 
@@ -118,7 +119,7 @@ def test_whoever_answers_like_no_guard_is_none(tmp_path: Path, said: bytes) -> N
 def test_calls_at_once_each_get_their_own_answer(guard: Guard) -> None:
     async def main() -> None:
         port = GuardClient(str(guard.socket))
-        await port.beat(port.boot_time(), 1)
+        await port.beat(port.instants(), 1)
         await port.arm(30.0, 5.0)
         calls = [port.begin_create(f"r{n}") for n in range(20)] + [port.begin_create("x" * 500) for _ in range(5)]
         assert await asyncio.gather(*calls) == [True] * 20 + [False] * 5
@@ -136,7 +137,7 @@ def test_where_no_guard_is_nothing_is_stopped(tmp_path: Path) -> None:
         assert await port.begin_create("r")
         await port.end_create("r")
         with pytest.raises(Unavailable, match="cannot be reached"):
-            await port.beat(port.boot_time(), 1)
+            await port.beat(port.instants(), 1)
         with pytest.raises(Unavailable):
             await port.arm(5.0, 10.0)
 
@@ -177,7 +178,7 @@ def test_create_of_a_killed_daemon_is_ended_once_the_hypervisor_does_not_list_it
 ) -> None:
     async def main() -> None:
         port = GuardClient(str(guard.socket))
-        await port.beat(port.boot_time(), 1)
+        await port.beat(port.instants(), 1)
         await port.arm(30.0, 5.0)
         _begun_by_a_daemon_that_is_killed(guard)
         assert (await port.report()).creates == ("r1",)
@@ -198,7 +199,7 @@ def test_create_of_a_killed_daemon_is_ended_once_the_hypervisor_does_not_list_it
 def test_host_is_called_empty_although_a_daemon_was_killed_while_it_created(guard: Guard, vms: Cgroups) -> None:
     async def main() -> None:
         port = GuardClient(str(guard.socket))
-        await port.beat(port.boot_time(), 1)
+        await port.beat(port.instants(), 1)
         await port.arm(T_S * 2, W_S)
         _begun_by_a_daemon_that_is_killed(guard)
         here = LocalDomains(cast(HypervisorPort, _Listed()), LoopClock(), limit_s=1.0)

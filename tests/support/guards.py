@@ -30,6 +30,12 @@ def boot_time_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def both(boot_s: float) -> dict[str, float]:
+    """A moment, by its time on the one clock, on both: as a client of the guard names it."""
+    apart_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
+    return {"bootS": boot_s, "rawS": boot_s - apart_s}
+
+
 def until(happened: Callable[[], Any], what: str, limit_s: float = WAIT_S) -> Any:
     """Wait for a condition; returns its value."""
     end = time.monotonic() + limit_s
@@ -164,7 +170,7 @@ class Connection:
         return self.ask("status")
 
     def beat(self, sent_at_s: float | None = None, epoch: int = 1) -> dict[str, Any]:
-        return self.ask("beat", sentAtS=boot_time_s() if sent_at_s is None else sent_at_s, epoch=epoch)
+        return self.ask("beat", sent=both(boot_time_s() if sent_at_s is None else sent_at_s), epoch=epoch)
 
     def arm(self, timeout_s: float = T_S, watchdog_s: float = W_S) -> float:
         """Armed by a fresh beat; returns when that beat was sent."""
@@ -227,7 +233,8 @@ guard.connect(path)
 lines = guard.makefile("rb")
 def beat():
     sent = time.clock_gettime(time.CLOCK_BOOTTIME)
-    guard.sendall(json.dumps({"id": 1, "do": "beat", "sentAtS": sent, "epoch": 1}).encode() + b"\\n")
+    both = {"bootS": sent, "rawS": time.clock_gettime(time.CLOCK_MONOTONIC_RAW)}
+    guard.sendall(json.dumps({"id": 1, "do": "beat", "sent": both, "epoch": 1}).encode() + b"\\n")
     lines.readline()
     print(sent, flush=True)
 def beats():

@@ -3,14 +3,20 @@
 ``now`` is for showing and recording (seconds since 1970, UTC); ``monotonic`` is for measuring and
 judging silence. Both are seconds as floats. Under the event loop of ``outlive.runtime.virtual`` the
 very same ``LoopClock`` runs on virtual time. No clock promises that ``now`` never jumps.
+
+``monotonic`` never runs ahead: what it says has passed has passed by every clock of the kernel, whatever a time
+service does to them (docs/concepts/safety.md#clocks). Its readings are compared with those of the same object only,
+and never with the event loop's time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import NewType, Protocol
+from threading import Lock
+from typing import Final, NewType, Protocol
 
 Instant = NewType("Instant", float)
 """Seconds since 1970-01-01T00:00:00Z."""
@@ -24,28 +30,64 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Seconds since some fixed moment; never goes back, and never runs ahead of the time that passed."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return after ``seconds``; zero or less yields once."""
+        """Return after ``seconds`` of ``monotonic``; zero or less yields once."""
         ...
+
+
+SHORTEST_SLEEP_S: Final = 0.001
+"""A sleep that ended a hair too early goes on for so long."""
+
+
+class SlowerOf:
+    """One clock made of two: each of its steps is the smaller of theirs since the reading before.
+
+    Two readings of it therefore never differ by more than either clock advanced. As long as both agree it says what the
+    first says.
+    """
+
+    def __init__(self, first: Callable[[], float], second: Callable[[], float]) -> None:
+        self._first, self._second = first, second
+        self._read = first(), second()
+        self._ahead: float = 0
+        """Of this clock, the first."""
+        self._one_reading = Lock()
+
+    def __call__(self) -> float:
+        """What it says now."""
+        with self._one_reading:
+            first, second = self._first(), self._second()
+            step, other = first - self._read[0], second - self._read[1]
+            self._read = first, second
+            self._ahead += step - min(step, other)
+            return first - self._ahead
 
 
 class SystemClock:
     """The machine's clock."""
+
+    def __init__(self) -> None:
+        self._now_ns = SlowerOf(
+            lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME), lambda: time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+        )
 
     def now(self) -> Instant:
         """Wall clock, seconds since 1970 (UTC)."""
         return Instant(time.time())
 
     def monotonic(self) -> float:
-        """The same clock that asyncio's own timers use."""
-        return time.monotonic()
+        """The slower of the clock that goes on while the machine sleeps and the one that nobody steers."""
+        return self._now_ns() / 1e9
 
     async def sleep(self, seconds: float) -> None:
-        """Return after ``seconds``."""
+        """Return after ``seconds``, which may take longer than a timer of the event loop does."""
+        until = self.monotonic() + seconds
         await asyncio.sleep(max(0.0, seconds))
+        while (left := until - self.monotonic()) > 0:  # noqa: ASYNC110 - it is time alone that is waited for
+            await asyncio.sleep(max(left, SHORTEST_SLEEP_S))
 
 
 class LoopClock:
@@ -65,11 +107,6 @@ class LoopClock:
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds`` of the loop's time."""
         await asyncio.sleep(max(0.0, seconds))
-
-
-def boot_time_s() -> float:
-    """Seconds since this host started, its sleep included (``CLOCK_BOOTTIME``): what its processes agree upon."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def as_datetime(instant: float) -> datetime:

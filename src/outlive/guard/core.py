@@ -6,6 +6,9 @@ Two statements carry the proof by watchdog, and hold after every step:
   nothing left in the VM cgroups while the gate is shut (``EMPTY``);
 * the gate is open only where the first of the two holds, or where nothing is promised (``UNARMED``).
 
+What must not come too late (the end of T and W, the next feed) counts by the faster of two clocks; what must not come
+too early (a create that nobody ends any more) by the slower.
+
 What it does not give: time between a judgement and the feed that follows is the process's to keep short, and a
 process outside the VM cgroups is none that it knows of. See docs/operating/guard.md#what-it-does.
 """
@@ -17,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from outlive.guard.clocks import Instants, elapsed_least, elapsed_most
 from outlive.guard.states import (
     CLOSURES,
     CREATE_LIMIT_S,
@@ -54,7 +58,7 @@ Act = Callable[[State, Action], Event | None]
 """Carries one action out, in the state that asked for it; what it leads to, where that is known at once."""
 
 
-def follow(state: State, event: Event, now: Callable[[], float], act: Act) -> tuple[State, Refusal | None]:
+def follow(state: State, event: Event, now: Callable[[], Instants], act: Act) -> tuple[State, Refusal | None]:
     """Judge an event, act, and judge what follows from that, until nothing does; the state then, and a refusal.
 
     The clock is read anew for every judgement: what was carried out before it took time.
@@ -74,7 +78,7 @@ def follow(state: State, event: Event, now: Callable[[], float], act: Act) -> tu
     return state, refused
 
 
-def step(state: State, event: Event, now: float) -> Step:
+def step(state: State, event: Event, now: Instants) -> Step:
     """The next state and what to do, in order. A refused event changes nothing; time may.
 
     A beat counts before the deadline is judged: one that waited while the guard was not scheduled still proves that
@@ -87,17 +91,17 @@ def step(state: State, event: Event, now: float) -> Step:
     return after._replace(actions=shut.actions + after.actions)
 
 
-def wake_s(state: State, now: float) -> float | None:
+def wake_s(state: State, now: Instants) -> float | None:
     """After how many seconds a tick is due; ``None``: never, as long as nothing happens."""
     if state.phase is Phase.UNARMED:
         return None
-    due = state.acted_s + interval_s(state)
+    left_s = interval_s(state) - elapsed_most(state.acted, now)
     if state.phase is Phase.WATCHING:
         late_s = state.timeout_s if state.warned else state.timeout_s / 2
-        due = min(due, _beat_s(state) + late_s)
+        left_s = min(left_s, late_s - _beat_age_s(state, now))
     elif state.phase is Phase.KILLING:
-        due = min(due, state.shut_s + state.watchdog_s)
-    return max(0.0, due - now)
+        left_s = min(left_s, state.watchdog_s - elapsed_most(state.shut, now))
+    return max(0.0, left_s)
 
 
 def interval_s(state: State) -> float:
@@ -111,14 +115,14 @@ def interval_s(state: State) -> float:
             return min(FEED_INTERVAL_S, state.watchdog_s / 4, state.timeout_s / 4)
 
 
-def may_feed(state: State, now: float) -> bool:
+def may_feed(state: State, now: Instants) -> bool:
     """Whether a feed at this moment would be true; the process asks again right before it writes."""
     if state.phase is Phase.WATCHING:
         return _fresh(state, now)
     return state.phase is Phase.EMPTY
 
 
-def arm_refusal(state: State, event: Arm, now: float) -> Refusal | None:
+def arm_refusal(state: State, event: Arm, now: Instants) -> Refusal | None:
     """Why the guard cannot be armed like this now, or ``None``. The process asks before it starts the watchdog."""
     times = (event.timeout_s, event.watchdog_s)
     if not all(math.isfinite(time_s) and 0 < time_s <= TIME_LIMIT_S for time_s in times):
@@ -131,7 +135,7 @@ def arm_refusal(state: State, event: Arm, now: float) -> Refusal | None:
             f"armed with T {state.timeout_s} s and W {state.watchdog_s} s, which fencers may rely on: disarm before "
             f"arming with T {times[0]} s and W {times[1]} s",
         )
-    if state.beat_s is None or not 0 <= now - state.beat_s < event.timeout_s:
+    if not _younger(state.beat, now, event.timeout_s):
         return Refusal("no-beat", f"no renewal was acknowledged within {times[0]} s: is the daemon renewing?")
     return None
 
@@ -139,15 +143,15 @@ def arm_refusal(state: State, event: Arm, now: float) -> Refusal | None:
 # --- the deadline
 
 
-def _judged(state: State, now: float) -> Step:
+def _judged(state: State, now: Instants) -> Step:
     """The gate shut, if it is armed and the newest beat is T old: first the gate, then all the rest."""
     if state.phase is not Phase.WATCHING or _fresh(state, now):
         return Step(state)
-    closure = Closure(at_s=now, epoch=state.epoch, verified=False)
+    closure = Closure(at=now, epoch=state.epoch, verified=False)
     epochs = tuple(epoch for epoch in state.closed_epochs if epoch != state.epoch)
     shut = _moved(state, Phase.KILLING)._replace(
-        shut_s=now,
-        acted_s=now,
+        shut=now,
+        acted=now,
         service=Service.STOPPING,
         closures=(*state.closures, closure)[-CLOSURES:],
         closed=state.closed + 1,
@@ -156,19 +160,24 @@ def _judged(state: State, now: float) -> Step:
     return Step(shut, (Action.CLOSE_GATE, Action.STOP_SERVICE, Action.KILL))
 
 
-def _fresh(state: State, now: float) -> bool:
-    """Whether the newest beat is younger than T. A clock that went back is no proof of anything."""
-    return state.beat_s is not None and 0 <= now - state.beat_s < state.timeout_s
+def _fresh(state: State, now: Instants) -> bool:
+    """Whether the newest beat is younger than T."""
+    return _younger(state.beat, now, state.timeout_s)
 
 
-def _beat_s(state: State) -> float:
-    return -math.inf if state.beat_s is None else state.beat_s
+def _younger(moment: Instants | None, now: Instants, limit_s: float) -> bool:
+    """Whether less than that passed, by both clocks. A clock that went back is no proof of anything."""
+    return moment is not None and elapsed_least(moment, now) >= 0 and elapsed_most(moment, now) < limit_s
+
+
+def _beat_age_s(state: State, now: Instants) -> float:
+    return math.inf if state.beat is None else elapsed_most(state.beat, now)
 
 
 # --- the events
 
 
-def _after(state: State, event: Event, now: float) -> Step:
+def _after(state: State, event: Event, now: Instants) -> Step:
     match event:
         case Tick():
             return _tick(state, now)
@@ -189,18 +198,18 @@ def _after(state: State, event: Event, now: float) -> Step:
             raise AssertionError("a beat is judged before the deadline")
 
 
-def _tick(state: State, now: float) -> Step:
-    if state.phase is Phase.KILLING and now - state.shut_s >= state.watchdog_s:
-        return Step(_moved(state, Phase.LOST)._replace(acted_s=now), (Action.GIVE_UP, Action.KILL))
+def _tick(state: State, now: Instants) -> Step:
+    if state.phase is Phase.KILLING and elapsed_most(state.shut, now) >= state.watchdog_s:
+        return Step(_moved(state, Phase.LOST)._replace(acted=now), (Action.GIVE_UP, Action.KILL))
     forgotten = _without_old_creates(state, now)
     notes = (Action.FORGET_CREATE,) if forgotten is not state else ()
     state = forgotten
-    if state.phase is Phase.WATCHING and not state.warned and now - _beat_s(state) >= state.timeout_s / 2:
+    if state.phase is Phase.WATCHING and not state.warned and _beat_age_s(state, now) >= state.timeout_s / 2:
         state = state._replace(warned=True)
         notes = (*notes, Action.WARN_LATE)
-    if state.phase is Phase.UNARMED or 0 <= now - state.acted_s < interval_s(state):
+    if state.phase is Phase.UNARMED or _younger(state.acted, now, interval_s(state)):
         return Step(state, notes)
-    return _regular(state._replace(acted_s=now), notes)
+    return _regular(state._replace(acted=now), notes)
 
 
 def _regular(state: State, notes: tuple[Action, ...]) -> Step:
@@ -216,20 +225,20 @@ def _regular(state: State, notes: tuple[Action, ...]) -> Step:
             return Step(state, (*notes, Action.KILL))
 
 
-def _looked(state: State, event: Looked, now: float) -> Step:
+def _looked(state: State, event: Looked, now: Instants) -> Step:
     if state.phase is Phase.KILLING:
         if (
             event.left
             or state.creates
             or state.service is not Service.STOPPED
-            or now - state.shut_s >= state.watchdog_s
+            or elapsed_most(state.shut, now) >= state.watchdog_s
         ):
             return Step(state)
         return Step(_verified(_moved(state, Phase.EMPTY), True), (Action.VERIFIED, Action.FEED))
     if state.phase is Phase.EMPTY:
         if not event.left:
             return Step(state, (Action.FEED,))
-        again = _verified(_moved(state, Phase.KILLING), False)._replace(shut_s=now, service=Service.STOPPING)
+        again = _verified(_moved(state, Phase.KILLING), False)._replace(shut=now, service=Service.STOPPING)
         return Step(again, (Action.RELAPSED, Action.STOP_SERVICE, Action.KILL))
     return Step(state)
 
@@ -245,31 +254,32 @@ def _service_stopped(state: State, event: ServiceStopped) -> Step:
     return Step(state._replace(service=Service.STOPPED if event.well else Service.FAILED))
 
 
-def _beat(state: State, event: Beat, now: float) -> Step:
+def _beat(state: State, event: Beat, now: Instants) -> Step:
     refusal = _beat_refusal(event, now)
-    if refusal is None and event.sent_at_s > _beat_s(state):
-        state = state._replace(beat_s=event.sent_at_s, epoch=event.epoch, warned=False)
+    if refusal is None and (state.beat is None or elapsed_least(state.beat, event.sent) > 0):
+        state = state._replace(beat=event.sent, epoch=event.epoch, warned=False)
         if state.phase is Phase.EMPTY and _fresh(state, now):
-            reopened = _moved(state, Phase.WATCHING)._replace(acted_s=now, service=Service.UNTOUCHED)
+            reopened = _moved(state, Phase.WATCHING)._replace(acted=now, service=Service.UNTOUCHED)
             return Step(reopened, (Action.OPEN_GATE, Action.START_SERVICE, Action.FEED))
     return _judged(state, now)._replace(refusal=refusal)
 
 
-def _beat_refusal(event: Beat, now: float) -> Refusal | None:
+def _beat_refusal(event: Beat, now: Instants) -> Refusal | None:
     if not 0 <= event.epoch < EPOCH_LIMIT:
         return Refusal("bad-epoch", f"epoch {event.epoch}: say a whole number from 0 on")
-    if not math.isfinite(event.sent_at_s) or event.sent_at_s > now:
-        sent = f"a renewal sent at {event.sent_at_s:.3f} s lies in the future, now is {now:.3f} s"
-        return Refusal("future-beat", f"{sent}: take the time from CLOCK_BOOTTIME of this host")
+    if not all(map(math.isfinite, event.sent)) or elapsed_least(event.sent, now) < 0:
+        sent = "a renewal sent at {:.3f} s, {:.3f} s lies in the future".format(*event.sent)
+        clocks = "take the times from CLOCK_BOOTTIME and CLOCK_MONOTONIC_RAW of this host"
+        return Refusal("future-beat", f"{sent}, now is {now.boot_s:.3f} s, {now.raw_s:.3f} s: {clocks}")
     return None
 
 
-def _arm(state: State, event: Arm, now: float) -> Step:
+def _arm(state: State, event: Arm, now: Instants) -> Step:
     refusal = arm_refusal(state, event, now)
     if refusal is not None:
         return Step(state, (), refusal)
     armed = state if state.armed else _moved(state, Phase.WATCHING)
-    armed = armed._replace(timeout_s=event.timeout_s, watchdog_s=event.watchdog_s, acted_s=now, warned=False)
+    armed = armed._replace(timeout_s=event.timeout_s, watchdog_s=event.watchdog_s, acted=now, warned=False)
     return Step(armed, (Action.FEED,))
 
 
@@ -284,7 +294,7 @@ def _disarm(state: State) -> Step:
 # --- creates
 
 
-def _create_begin(state: State, event: CreateBegin, now: float) -> Step:
+def _create_begin(state: State, event: CreateBegin, now: Instants) -> Step:
     if not 0 < len(event.run_id) <= RUN_ID_LENGTH:
         return Step(state, (), Refusal("bad-run-id", f"a run id has 1 to {RUN_ID_LENGTH} characters"))
     if not state.gate_open:
@@ -295,11 +305,12 @@ def _create_begin(state: State, event: CreateBegin, now: float) -> Step:
     return Step(state._replace(creates=(*others, Create(event.run_id, now))))
 
 
-def _without_old_creates(state: State, now: float) -> State:
+def _without_old_creates(state: State, now: Instants) -> State:
     """Without creates that nobody will end any more. None is forgotten while the gate is shut: it may still appear."""
-    if not state.gate_open or all(now - create.begun_s < CREATE_LIMIT_S for create in state.creates):
+    if not state.gate_open:
         return state
-    return state._replace(creates=tuple(c for c in state.creates if now - c.begun_s < CREATE_LIMIT_S))
+    left = tuple(create for create in state.creates if elapsed_least(create.begun, now) < CREATE_LIMIT_S)
+    return state if left == state.creates else state._replace(creates=left)
 
 
 def _moved(state: State, phase: Phase) -> State:

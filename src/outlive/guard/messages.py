@@ -1,8 +1,8 @@
 """The protocol of the guard's socket: one JSON object a line each way, and nothing is believed unread.
 
-A request is ``{"id": 7, "do": "beat", "sentAtS": 812.25, "epoch": 3}``; its answer ``{"id": 7, "ok": true, …}`` or
-``{"id": 7, "ok": false, "code": "…", "message": "…"}``. All requests with their members:
-docs/operating/guard.md#protocol.
+A request is ``{"id": 7, "do": "beat", "sent": {"bootS": 812.25, "rawS": 811.5}, "epoch": 3}``; its answer
+``{"id": 7, "ok": true, …}`` or ``{"id": 7, "ok": false, "code": "…", "message": "…"}``. All requests with their
+members: docs/operating/guard.md#protocol.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
+from outlive.guard.clocks import Instants
 from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm, Event, State
 
 MESSAGE_BYTES: Final = 4096
@@ -50,7 +51,7 @@ def parsed(line: bytes) -> Request:
 def request(identity: int, event: Event | None) -> bytes:
     """The line of a request."""
     do = name_of(event)
-    members = dict(zip(_REQUESTS[do][1], event, strict=True)) if event is not None else {}
+    members = dict(zip(_REQUESTS[do][1], map(_shown, event), strict=True)) if event is not None else {}
     return _line({"id": identity, "do": do, **members})
 
 
@@ -69,7 +70,7 @@ def refused(identity: int, code: str, message: str) -> bytes:
     return _line({"id": identity, "ok": False, "code": code, "message": message})
 
 
-def status(state: State, *, now: float, feeding: bool, processes: int, hardware: bool) -> dict[str, Any]:
+def status(state: State, *, now: Instants, feeding: bool, processes: int, hardware: bool) -> dict[str, Any]:
     """What the guard says of itself."""
     return {
         "armed": state.armed,
@@ -77,9 +78,9 @@ def status(state: State, *, now: float, feeding: bool, processes: int, hardware:
         "gate": "open" if state.gate_open else "closed",
         "timeoutS": state.timeout_s,
         "watchdogS": state.watchdog_s,
-        "beatS": state.beat_s,
+        "beat": _shown(state.beat),
         "epoch": state.epoch,
-        "nowS": now,
+        "now": _shown(now),
         "feeding": feeding,
         "hardware": hardware,
         "processes": processes,
@@ -88,13 +89,19 @@ def status(state: State, *, now: float, feeding: bool, processes: int, hardware:
         "closed": state.closed,
         "closedEpochs": list(state.closed_epochs),
         "closures": [
-            {"atS": closure.at_s, "epoch": closure.epoch, "verified": closure.verified} for closure in state.closures
+            {"at": _shown(closure.at), "epoch": closure.epoch, "verified": closure.verified}
+            for closure in state.closures
         ],
     }
 
 
 def _line(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def _shown(value: Any) -> Any:
+    """As it is on the wire."""
+    return {"bootS": value.boot_s, "rawS": value.raw_s} if isinstance(value, Instants) else value
 
 
 def _no_constant(word: str) -> NoReturn:
@@ -114,6 +121,13 @@ def _number(document: Mapping[str, Any], name: str) -> float:
     return number
 
 
+def _instants(document: Mapping[str, Any], name: str) -> Instants:
+    value = document.get(name)
+    if not isinstance(value, dict):
+        raise Malformed(f'{name} is not {{"bootS": …, "rawS": …}}')
+    return Instants(_number(value, "bootS"), _number(value, "rawS"))
+
+
 def _whole(document: Mapping[str, Any], name: str) -> int:
     value = document.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -131,7 +145,7 @@ def _text(document: Mapping[str, Any], name: str) -> str:
 
 
 _REQUESTS: Final[dict[str, tuple[type[Any], dict[str, Callable[[Mapping[str, Any], str], Any]]]]] = {
-    "beat": (Beat, {"sentAtS": _number, "epoch": _whole}),
+    "beat": (Beat, {"sent": _instants, "epoch": _whole}),
     "arm": (Arm, {"timeoutS": _number, "watchdogS": _number}),
     "disarm": (Disarm, {}),
     "create-begin": (CreateBegin, {"runId": _text}),

@@ -14,12 +14,12 @@ import select
 import selectors
 import signal
 import socket
-import time
 from pathlib import Path
 from typing import Final
 
 from outlive.guard import cgroups, core, messages
 from outlive.guard.clients import Clients
+from outlive.guard.clocks import START, Instants, elapsed_most, instants
 from outlive.guard.messages import Request
 from outlive.guard.options import Options
 from outlive.guard.states import (
@@ -95,14 +95,14 @@ class Runner:
 
     def __init__(self) -> None:
         self._pid = 0
-        self._deadline_s = 0.0
+        self._started = START
 
     @property
     def busy(self) -> bool:
         """Whether a command runs."""
         return self._pid > 0
 
-    def start(self, command: tuple[str, ...], now: float) -> bool:
+    def start(self, command: tuple[str, ...], now: Instants) -> bool:
         """Start it; ``False`` where it cannot be started."""
         self._kill()
         null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
@@ -112,12 +112,12 @@ class Runner:
             )
         except OSError:
             return False
-        self._deadline_s = now + COMMAND_LIMIT_S
+        self._started = now
         with contextlib.suppress(OSError), open(f"/proc/{self._pid}/oom_score_adj", "w") as file:  # noqa: PTH123
             file.write("0")
         return True
 
-    def ended(self, now: float) -> bool | None:
+    def ended(self, now: Instants) -> bool | None:
         """Whether the command ended well; ``None`` while it runs or where none does."""
         if not self.busy:
             return None
@@ -125,7 +125,7 @@ class Runner:
         if pid:
             self._pid = 0
             return os.waitstatus_to_exitcode(status) == 0
-        if now < self._deadline_s:
+        if elapsed_most(self._started, now) < COMMAND_LIMIT_S:
             return None
         self._kill()
         return False
@@ -155,11 +155,6 @@ WORDS: Final[dict[Action, tuple[str, dict[str, object]]]] = {
 """What the log says of actions."""
 
 
-def boot_time() -> float:
-    """Seconds since the host started, sleep included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class Guard:
     """The state, and what it is connected to."""
 
@@ -172,7 +167,7 @@ class Guard:
         self._arm_with = options.arm_with
         self._arm_trouble = ""
         self._stop = False
-        self._seen = (-LOOK_KEPT_S, 0)
+        self._seen: tuple[Instants, int] | None = None
 
     def run(self, listening: socket.socket) -> int:
         """Serve until asked to stop while unarmed; returns the exit code."""
@@ -198,7 +193,7 @@ class Guard:
     def _patience_s(self, behind: bool) -> float | None:
         if behind:
             return 0.0
-        due = core.wake_s(self._state, boot_time())
+        due = core.wake_s(self._state, instants())
         if self._runner.busy:
             return CHILD_LOOK_S if due is None else min(due, CHILD_LOOK_S)
         return due
@@ -231,7 +226,7 @@ class Guard:
         return False
 
     def _check_runner(self) -> None:
-        well = self._runner.ended(boot_time())
+        well = self._runner.ended(instants())
         if well is not None:
             self._note("guard.service-command-ended", well=well)
             self._apply(ServiceStopped(well))
@@ -253,8 +248,8 @@ class Guard:
         return messages.granted(request.id)
 
     def _status(self) -> dict[str, object]:
-        now = boot_time()
-        if now - self._seen[0] >= LOOK_KEPT_S:
+        now = instants()
+        if self._seen is None or elapsed_most(self._seen[0], now) >= LOOK_KEPT_S:
             self._seen = (now, cgroups.look(self._options.cgroup).left)
         feeding = self._watchdog.open and core.may_feed(self._state, now)
         hardware = self._watchdog.hardware
@@ -262,7 +257,7 @@ class Guard:
 
     def _arm(self, event: Arm) -> Refusal | None:
         """Armed only with everything that it takes to keep the promise."""
-        refusal = core.arm_refusal(self._state, event, boot_time())
+        refusal = core.arm_refusal(self._state, event, instants())
         if refusal is not None:
             return refusal
         try:
@@ -301,7 +296,7 @@ class Guard:
 
     def _apply(self, event: Event) -> Refusal | None:
         """Let the core judge an event and all that follows from it; returns its refusal."""
-        self._state, refused = core.follow(self._state, event, boot_time, self._act)
+        self._state, refused = core.follow(self._state, event, instants, self._act)
         return refused
 
     def _act(self, state: State, action: Action) -> Event | None:
@@ -316,7 +311,7 @@ class Guard:
             case Action.STOP_SERVICE:
                 return self._stop_service()
             case Action.START_SERVICE:
-                if self._options.start_service and not self._runner.start(self._options.start_service, boot_time()):
+                if self._options.start_service and not self._runner.start(self._options.start_service, instants()):
                     self._note("guard.start-service-failed", remedy="start the hypervisor service by hand")
             case Action.RELEASE:
                 self._release()
@@ -326,20 +321,20 @@ class Guard:
 
     def _feed(self, state: State) -> None:
         """The clock is read again on both sides of the write: before, to be true; after, to say if it was not."""
-        if not self._watchdog.open or not core.may_feed(state, boot_time()):
+        if not self._watchdog.open or not core.may_feed(state, instants()):
             return
         try:
             self._watchdog.feed()
         except OSError as error:
             self._note("guard.feed-failed", why=error.strerror)
-        if not core.may_feed(state, boot_time()):
+        if not core.may_feed(state, instants()):
             self._note("guard.fed-late", why="the guard was not scheduled between judging and feeding")
 
     def _stop_service(self) -> Event | None:
         command = self._options.stop_service
         if not command:
             return ServiceStopped(True)
-        return None if self._runner.start(command, boot_time()) else ServiceStopped(False)
+        return None if self._runner.start(command, instants()) else ServiceStopped(False)
 
     def _release(self) -> None:
         try:
@@ -350,13 +345,13 @@ class Guard:
 
     def _log_action(self, state: State, action: Action) -> None:
         """What only the log needs to know."""
-        now = boot_time()
+        now = instants()
         event, more = WORDS.get(action, (f"guard.{action}", {}))
         if action is Action.VERIFIED:
-            more = {"took_s": now - state.shut_s, **more}
+            more = {"took_s": elapsed_most(state.shut, now), **more}
         elif action is Action.GIVE_UP:
             more = {"why": self._why_lost(state), **more}
-        age_s = now - state.beat_s if state.beat_s is not None else -1.0
+        age_s = elapsed_most(state.beat, now) if state.beat is not None else -1.0
         self._note(
             event, epoch=state.epoch, beat_age_s=age_s, timeout_s=state.timeout_s, phase=str(state.phase), **more
         )

@@ -1,13 +1,15 @@
 """What the guard knows, what can happen to it, and what it can do about that: plain values without behaviour.
 
-``outlive.guard.core`` is the machine over them. Times are seconds of the boot-time clock (``CLOCK_BOOTTIME``), which
-runs on while the host sleeps and which every process of the host reads alike.
+``outlive.guard.core`` is the machine over them. Moments are those of ``outlive.guard.clocks``, which every process of
+the host reads alike.
 """
 
 from __future__ import annotations
 
 import enum
 from typing import Final, NamedTuple
+
+from outlive.guard.clocks import START, Instants
 
 FEED_INTERVAL_S: Final = 1.0
 """Between two feeds, at most; a quarter of T or of W where that is less."""
@@ -85,7 +87,7 @@ class Action(enum.StrEnum):
 class Closure(NamedTuple):
     """One time that the gate was shut."""
 
-    at_s: float
+    at: Instants
     epoch: int
     verified: bool
 
@@ -94,7 +96,7 @@ class Create(NamedTuple):
     """A domain that somebody is about to start."""
 
     run_id: str
-    begun_s: float
+    begun: Instants
 
 
 class State(NamedTuple):
@@ -105,14 +107,14 @@ class State(NamedTuple):
     """T."""
     watchdog_s: float = 0.0
     """W."""
-    beat_s: float | None = None
+    beat: Instants | None = None
     """B: when the newest acknowledged renewal was sent."""
     epoch: int = 0
     warned: bool = False
     """Whether the present beat was called late."""
-    shut_s: float = 0.0
+    shut: Instants = START
     """Since when the guard tries to empty the host."""
-    acted_s: float = 0.0
+    acted: Instants = START
     """When it last fed, looked or killed."""
     service: Service = Service.UNTOUCHED
     creates: tuple[Create, ...] = ()
@@ -138,9 +140,9 @@ class Tick(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """A renewal was acknowledged that was sent at ``sent_at_s``."""
+    """A renewal was acknowledged that was sent at ``sent``."""
 
-    sent_at_s: float
+    sent: Instants
     epoch: int
 
 

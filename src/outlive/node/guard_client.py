@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import boot_time_s
 from outlive.base.errors import Refused, Unavailable
 from outlive.base.logging import get_logger
-from outlive.guard import messages
+from outlive.guard import clocks, messages
+from outlive.guard.clocks import Instants
 from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm, Event, Refusal
 from outlive.node.ports import GuardReport
 
@@ -78,10 +78,10 @@ class GuardConnection(ABC):
         self.armed = answer.armed
         return answer
 
-    async def beat(self, sent_at_s: float, epoch: int) -> None:
+    async def beat(self, sent: Instants, epoch: int) -> None:
         """Report an acknowledged renewal. ``Unavailable`` where the guard did not take it."""
         try:
-            await self._granted(Beat(sent_at_s, epoch))
+            await self._granted(Beat(sent, epoch))
         except Refused as error:
             raise Unavailable(f"the guard refused a renewal: {error.message}", remedy=error.remedy) from error
 
@@ -142,9 +142,9 @@ class GuardClient(GuardConnection):
         self._calls = 0
         self._reachable = True
 
-    def boot_time(self) -> float:
-        """The guard's clock."""
-        return boot_time_s()
+    def instants(self) -> Instants:
+        """The guard's clocks."""
+        return clocks.instants()
 
     async def close(self) -> None:
         """Let the connection go; the next call makes another one."""

@@ -20,6 +20,8 @@ FROM_S: Final = 20.0
 """The cluster has started and placed its slots by then."""
 UNTIL_S: Final = 120.0
 """No fault begins later."""
+SLEW: Final = 0.083
+"""By which share a time service makes a clock run faster or slower at most."""
 AROUND_SILENCE_S: Final = (0.5, 2.0, 4.0, 6.0, 8.0, 12.0, 20.0, 45.0)
 """Durations, most of them near the limits at which hosts are condemned and guards kill."""
 
@@ -138,8 +140,10 @@ def _watchdog(draw: Draw, at_s: float) -> None:
 
 
 def _clock(draw: Draw, at_s: float) -> None:
+    """Of a host, by as much as its crystal may be off, and by as much as a time service may steer."""
     rate, jump = draw.random.uniform(0.9955, 1.0045), draw.random.uniform(-7200.0, 7200.0)
-    draw.add(at_s, "clock", hosts=draw.one(), rate=rate, jump=jump)
+    slew = draw.random.choice((1.0, 1 - SLEW, 1 + SLEW, draw.random.uniform(1 - SLEW, 1 + SLEW)))
+    draw.add(at_s, "clock", hosts=draw.one(), rate=rate, slew=slew, jump=jump)
 
 
 def _bmc(draw: Draw, at_s: float) -> None:
@@ -246,6 +250,7 @@ ACCIDENTAL: Final[dict[str, Kind]] = {
     "power": lambda draw, at_s: draw.while_(at_s, draw.short(), "power-off", "power-on", hosts=draw.one()),
     "rack": _rack,
     "pause-host": lambda draw, at_s: draw.add(at_s, "pause-host", hosts=draw.one(), for_=draw.short()),
+    "suspend-host": lambda draw, at_s: draw.add(at_s, "suspend-host", hosts=draw.one(), for_=draw.short()),
     "replace-machine": _replace_machine,
     "watchdog": _watchdog,
     "clock": _clock,

@@ -12,6 +12,7 @@ from typing import Final
 
 from outlive.base.errors import Unavailable
 from outlive.guard import core
+from outlive.guard.clocks import Instants
 from outlive.guard.messages import name_of
 from outlive.guard.states import Action, Arm, Event, Looked, Refusal, ServiceStopped, State, Tick
 from outlive.node.guard_client import GuardConnection
@@ -34,6 +35,7 @@ class SimGuard:
         self._hypervisor = hypervisor
         self._history = history
         self.process = process
+        process.at_end = self._close
         self.state = State()
         self._context = process.part.context()
         self._timer: asyncio.TimerHandle | None = None
@@ -71,8 +73,8 @@ class SimGuard:
         self._wake()
         return refusal
 
-    def _now(self) -> float:
-        return self._machine.clock.boot_time()
+    def _now(self) -> Instants:
+        return self._machine.clock.instants()
 
     def _apply(self, event: Event) -> Refusal | None:
         self.state, refused = core.follow(self.state, event, self._now, self._act)
@@ -100,6 +102,11 @@ class SimGuard:
                 pass
         return None
 
+    def _close(self) -> None:
+        """The kernel feeds a watchdog whose process ends without having stopped it, once more."""
+        if self.state.armed:
+            self._machine.watchdog.feed()
+
     async def _stopped(self) -> None:
         await asyncio.sleep(SERVICE_STOP_S)
         if self.process.alive:
@@ -117,9 +124,9 @@ class GuardClient(GuardConnection):
         self._machine = machine
         self._process = process
 
-    def boot_time(self) -> float:
-        """The host's boot-time clock."""
-        return self._machine.clock.boot_time()
+    def instants(self) -> Instants:
+        """The host's clocks."""
+        return self._machine.clock.instants()
 
     async def ask(self, event: Event | None) -> GuardReport | Refusal:
         """At once, or never."""

@@ -207,19 +207,21 @@ class SimHost:
         self.paused = False
         self._history.record(narrate_end(self.name, how))
 
-    def pause(self) -> None:
-        """Everything on it stands still."""
+    def pause(self, *, asleep: bool = False) -> None:
+        """Everything on it stands still; ``asleep``: one of its clocks as well."""
         if self.lives and not self.paused:
             self.paused = True
+            self.machine.clock.set_asleep(asleep)
             for service in self.services:
                 service.halt()
             self.hypervisor.pause()
-            self._history.add("machine", self.name, "stands still")
+            self._history.add("machine", self.name, "sleeps" if asleep else "stands still")
 
     def go_on(self) -> None:
         """It goes on."""
         if self.paused:
             self.paused = False
+            self.machine.clock.set_asleep(False)
             self._history.add("machine", self.name, "goes on")
             self.hypervisor.go_on()
             for service in self.services:

@@ -13,8 +13,9 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from outlive.base.clock import Instant
+from outlive.base.clock import Instant, SlowerOf
 from outlive.base.ids import Ids
+from outlive.guard.clocks import Instants
 from outlive.node.membership.steps import Remembered
 from outlive.resources import Amounts
 from outlive.runtime.virtual import outside_parts
@@ -22,55 +23,86 @@ from outlive.simulation.process import Process
 
 RESET_S: Final = 1.0
 """From a reset to the power-on test of the next boot."""
+RESET_TAKES_S: Final = 1.9
+"""From when a watchdog fires until nothing runs any more: the most that fencers allow for beside the guard's own tick
+(``outlive.node.fencing.proofs.GUARD_SLACK_S``)."""
 EPOCH_S: Final = 1_767_225_600.0
 """The wall clock when a story begins."""
 
 
 class HostClock:
-    """The clocks of one host (``outlive.base.clock.Clock``): the loop's time at a rate of its own, and a wall clock.
+    """The clocks of one host (``outlive.base.clock.Clock``), and what is wrong with them.
 
-    Nobody but the host's own processes reads them. Timers that the event loop sets by itself (``asyncio.timeout``) run
-    at the loop's rate; what measures or waits through ``Clock`` runs at the host's.
+    The crystal runs at a rate of its own and nobody steers it (``raw_s``); a time service steers the others by a factor
+    on top of that (``boot_s``, ``now``). While the host sleeps only those go on. Nobody but the host's own processes
+    reads them. Timers that the event loop sets by itself (``asyncio.timeout``) run at the loop's rate; what measures or
+    waits through ``Clock`` runs at the host's.
     """
 
     def __init__(self) -> None:
         self._loop_time = asyncio.get_running_loop().time
         self._rate = 1.0
-        self._loop_s = 0.0
-        self._own_s = 0.0
-        """What ``monotonic`` said at the loop's ``_loop_s``, when the rate changed last."""
+        self._slew = 1.0
+        self._asleep = False
+        self._at_s = 0.0
+        """Of the loop: when any of these changed last; the readings of that moment follow."""
+        self._raw_s = 0.0
+        self._steered_s = 0.0
         self._jumped_s = 0.0
-        self._booted_s = 0.0
+        self._booted = Instants(0.0, 0.0)
+        self.monotonic = SlowerOf(self._steered, self._raw)
+        """Seconds at the slower of the host's rates."""
 
     def now(self) -> Instant:
         """The host's wall clock."""
-        return Instant(EPOCH_S + self.monotonic() + self._jumped_s)
+        return Instant(EPOCH_S + self._steered() + self._jumped_s)
 
-    def monotonic(self) -> float:
-        """Seconds at the host's own rate."""
-        return self._own_s + (self._loop_time() - self._loop_s) * self._rate
-
-    def boot_time(self) -> float:
-        """Seconds since the host booted, what it was halted for included."""
-        return self.monotonic() - self._booted_s
+    def instants(self) -> Instants:
+        """Both clocks of the kernel, since the host booted."""
+        return Instants(*Instants(self._steered(), self._raw()).since(self._booted))
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds of this clock."""
-        await asyncio.sleep(max(0.0, seconds) / self._rate)
+        """Return after so many seconds of ``monotonic``, as fast as it runs now."""
+        await asyncio.sleep(max(0.0, seconds) / (self._rate * min(1.0, self._slew)))
 
     def boot(self) -> None:
         """The host boots now."""
-        self._booted_s = self.monotonic()
+        self._note()
+        self._asleep = False
+        self._booted = Instants(self._steered_s, self._raw_s)
 
     def set_rate(self, rate: float) -> None:
-        """Run at ``rate`` from now on; what has passed stays."""
-        self._own_s = self.monotonic()
-        self._loop_s = self._loop_time()
+        """The crystal runs at ``rate`` from now on; what has passed stays."""
+        self._note()
         self._rate = rate
+
+    def set_slew(self, slew: float) -> None:
+        """A time service has its clocks run so much faster or slower than the crystal from now on."""
+        self._note()
+        self._slew = slew
+
+    def set_asleep(self, asleep: bool) -> None:
+        """The host falls asleep, or wakes up."""
+        self._note()
+        self._asleep = asleep
 
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward or back."""
         self._jumped_s += seconds
+
+    def _passed_s(self) -> float:
+        return self._loop_time() - self._at_s
+
+    def _steered(self) -> float:
+        return self._steered_s + self._passed_s() * self._rate * self._slew
+
+    def _raw(self) -> float:
+        return self._raw_s + (0.0 if self._asleep else self._passed_s() * self._rate)
+
+    def _note(self) -> None:
+        """What the clocks say now, before their rates change."""
+        self.monotonic()
+        self._at_s, self._steered_s, self._raw_s = self._loop_time(), self._steered(), self._raw()
 
 
 class Watchdog:
@@ -117,7 +149,8 @@ class Watchdog:
         elif self.armed:
             self.armed = False
             if not self.broken:
-                self._fires()
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(RESET_TAKES_S, self._fires, context=outside_parts())
 
 
 class Machine:

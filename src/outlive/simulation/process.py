@@ -26,6 +26,8 @@ class Process:
         self.alive = False
         self.error: BaseException | None = None
         """Why it ended by itself, where it did so badly."""
+        self.at_end: Callable[[], None] = lambda: None
+        """What the kernel does when it ends, however it does: closes its files."""
         self._main: asyncio.Task[None] | None = None
 
     def start(self, main: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[Process], None]) -> None:
@@ -37,10 +39,12 @@ class Process:
 
     def kill(self) -> None:
         """End it where it stands; nothing of it has an effect from now on."""
-        self.alive = False
+        ended, self.alive = self.alive, False
         while self.part.halted:
             self.part.go_on()
         self.part.cancel()
+        if ended:
+            self.at_end()
 
     def halt(self) -> None:
         """As ``SIGSTOP``."""
@@ -79,6 +83,7 @@ class Process:
         if self.alive:
             self.alive = False
             self.part.cancel(besides=self._main)
+            self.at_end()
             ended(self)
 
 

@@ -9,13 +9,16 @@ import subprocess
 import sys
 import uuid
 
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.loops import run
 
-from outlive.base.clock import Instant, LoopClock, SystemClock, as_datetime, as_instant
+from outlive.base.clock import Instant, LoopClock, SlowerOf, SystemClock, as_datetime, as_instant
 from outlive.base.hashes import stable_hash
 from outlive.base.ids import SeededIds, SystemIds
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context, request_id
 from outlive.base.random import Random, system_random
+from outlive.guard.clocks import elapsed_least, instants
 
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
@@ -104,6 +107,29 @@ def test_the_system_clock_moves() -> None:
         assert clock.now() >= at > 1_700_000_000
 
     asyncio.run(scene())
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=30))
+def test_slower_of_two_clocks_never_says_that_more_passed_than_by_either(steps: list[tuple[int, int]]) -> None:
+    one, other = [100], [7]
+    slower = SlowerOf(lambda: one[0], lambda: other[0])
+    seen = [(one[0], other[0], slower())]
+    for forward, beside in steps:
+        one[0] += forward
+        other[0] += beside
+        now = (one[0], other[0], slower())
+        for before in seen:
+            assert 0 <= now[2] - before[2] <= min(now[0] - before[0], now[1] - before[1])
+        seen.append(now)
+
+
+def test_the_system_clock_never_runs_ahead_of_the_kernels_clocks() -> None:
+    clock = SystemClock()
+    before, at = instants(), clock.monotonic()
+    for _ in range(1000):
+        clock.monotonic()
+    passed_s = clock.monotonic() - at
+    assert 0 < passed_s <= elapsed_least(before, instants())
 
 
 def test_instants_become_whole_seconds_and_come_back() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.guard.messages import Malformed, granted, parsed, refused
+from outlive.guard.clocks import Instants
+from outlive.guard.messages import Malformed, granted, parsed, refused, request
 from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm
 
 
@@ -17,7 +18,7 @@ from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm
     ("line", "event"),
     [
         ({"do": "status"}, None),
-        ({"do": "beat", "sentAtS": 8, "epoch": 3}, Beat(8.0, 3)),
+        ({"do": "beat", "sent": {"bootS": 8, "rawS": 7.5}, "epoch": 3}, Beat(Instants(8.0, 7.5), 3)),
         ({"do": "arm", "timeoutS": 5, "watchdogS": 10.5}, Arm(5.0, 10.5)),
         ({"do": "disarm"}, Disarm()),
         ({"do": "create-begin", "runId": "r"}, CreateBegin("r")),
@@ -41,18 +42,20 @@ def test_every_request_is_read(line: dict, event: object) -> None:
         b'{"do":"reboot"}',
         b'{"do":["beat"]}',
         b'{"do":"beat"}',
-        b'{"do":"beat","sentAtS":NaN,"epoch":1}',
-        b'{"do":"beat","sentAtS":1e999,"epoch":1}',
-        b'{"do":"beat","sentAtS":true,"epoch":1}',
-        b'{"do":"beat","sentAtS":1,"epoch":1.5}',
-        b'{"do":"beat","sentAtS":1,"epoch":99999999999999999999}',
-        b'{"do":"beat","sentAtS":"1","epoch":1}',
-        b'{"do":"beat","sentAtS":1,"epoch":1,"id":"x"}',
+        b'{"do":"beat","sent":{"bootS":NaN,"rawS":1},"epoch":1}',
+        b'{"do":"beat","sent":{"bootS":1e999,"rawS":1},"epoch":1}',
+        b'{"do":"beat","sent":{"bootS":true,"rawS":1},"epoch":1}',
+        b'{"do":"beat","sent":1,"epoch":1}',
+        b'{"do":"beat","sent":{"bootS":1},"epoch":1}',
+        b'{"do":"beat","sent":{"bootS":1,"rawS":1},"epoch":1.5}',
+        b'{"do":"beat","sent":{"bootS":1,"rawS":1},"epoch":99999999999999999999}',
+        b'{"do":"beat","sent":{"bootS":"1","rawS":1},"epoch":1}',
+        b'{"do":"beat","sent":{"bootS":1,"rawS":1},"epoch":1,"id":"x"}',
         b'{"do":"create-begin","runId":""}',
         b'{"do":"create-begin","runId":5}',
         b"[" * 4000,
         b"9" * 4000,
-        b'{"do":"beat","epoch":1,"sentAtS":' + b"9" * 400 + b"}",
+        b'{"do":"beat","epoch":1,"sent":{"rawS":1,"bootS":' + b"9" * 400 + b"}}",
     ],
 )
 def test_what_is_no_request_is_said_to_be_none(line: bytes) -> None:
@@ -69,3 +72,8 @@ def test_no_bytes_bring_the_parser_down(line: bytes) -> None:
 def test_answers_are_one_line() -> None:
     assert json.loads(granted(3, {"gate": "open"})) == {"id": 3, "ok": True, "gate": "open"}
     assert refused(3, "gate-shut", "a\nb").count(b"\n") == 1
+
+
+def test_what_is_asked_for_is_read_as_it_was() -> None:
+    beat = Beat(Instants(8.25, 7.5), 3)
+    assert parsed(request(4, beat)) == (4, beat)

@@ -201,7 +201,7 @@ def profile(**more: Any) -> dict[str, Any]:
 
 class TestProfiles:
     def test_both_shipped_profiles_are_sound(self) -> None:
-        for name, suspicion, wait in [("fast", 7, 17.17), ("steady", 60, 42.42)]:
+        for name, suspicion, wait in [("fast", 7, 27.27), ("steady", 60, 57.57)]:
             answer = decide("profile.validate", profile=name, hosts=40, store_cas_per_s=1000)
             assert answer["errors"] == answer["warnings"] == []
             assert answer["suspicion_s"] == suspicion

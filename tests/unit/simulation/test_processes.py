@@ -148,13 +148,44 @@ def test_clock_of_a_host_has_its_own_rate_and_jumps_only_its_wall_clock() -> Non
         clock.set_rate(2.0)
         await asyncio.sleep(5.0)
         assert clock.monotonic() == 20.0
-        assert clock.boot_time() == 10.0
+        assert clock.instants() == (10.0, 10.0)
         before = clock.now()
         clock.jump(-3600.0)
         assert clock.now() == before - 3600.0
         assert clock.monotonic() == 20.0
         await clock.sleep(2.0)
         assert asyncio.get_running_loop().time() == 16.0
+
+    run(story())
+
+
+def test_steered_clock_of_a_host_leaves_its_crystal_and_the_slower_one_is_what_is_measured_by() -> None:
+    async def story() -> None:
+        clock = HostClock()
+        clock.boot()
+        clock.set_slew(1.25)
+        await asyncio.sleep(8.0)
+        assert clock.instants() == (10.0, 8.0)
+        assert clock.monotonic() == 8.0
+        clock.set_slew(0.5)
+        await clock.sleep(2.0)
+        assert asyncio.get_running_loop().time() == 12.0
+        assert clock.instants() == (12.0, 12.0)
+        assert clock.monotonic() == 10.0
+
+    run(story())
+
+
+def test_host_that_sleeps_counts_on_one_of_its_clocks_only() -> None:
+    async def story() -> None:
+        clock = HostClock()
+        clock.boot()
+        clock.set_asleep(True)
+        await asyncio.sleep(60.0)
+        clock.set_asleep(False)
+        await asyncio.sleep(2.0)
+        assert clock.instants() == (62.0, 2.0)
+        assert clock.monotonic() == 2.0
 
     run(story())
 

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S
+from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S, emptied_after_s
 from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.hosts import HypervisorSpec
@@ -67,7 +67,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def watchdog_wait_s(self) -> float:
         """Silence after which an armed host is certainly empty or reset, on the observer's clock."""
-        return (self.guard_timeout_s + self.watchdog_s + self.grace_s) * (1 + 2 * self.clock_error)
+        return emptied_after_s(self.guard_timeout_s, self.watchdog_s, self.grace_s, self.clock_error)
 
 
 class ProfileName(enum.StrEnum):

@@ -21,7 +21,7 @@ from outlive.runtime.steps import Precondition, ProtocolStep
 _replace = msgspec.structs.replace
 
 CLOCK_ERROR: Final = 0.005
-"""p: how far the rate of a machine's clock may be off."""
+"""p: how far the rate of a machine's crystal may be off; steered clocks are not counted by."""
 GUARD_SLACK_S: Final = 2.0
 """g: the guard's tick and the time that a reset takes."""
 READINGS_APART_S: Final = 2.0
@@ -96,10 +96,20 @@ class OperatorView(FencedView, frozen=True, kw_only=True):
 F = TypeVar("F", bound=FencedView)
 
 
+def emptied_after_s(
+    timeout_s: float, watchdog_s: float, slack_s: float = GUARD_SLACK_S, clock_error: float = CLOCK_ERROR
+) -> float:
+    """After so many seconds without a renewal an armed host is empty or reset, by the clock of any other host.
+
+    The guard feeds for T at most. Where it dies then instead of emptying the host, the kernel closes the watchdog and
+    feeds it once more: up to W after the last feed, and the reset comes W after that.
+    """
+    return (timeout_s + 2 * watchdog_s + slack_s) * (1 + 2 * clock_error)
+
+
 def safe_after_s(record: MemberRecord, slack_s: float = GUARD_SLACK_S, clock_error: float = CLOCK_ERROR) -> float:
-    """After so many seconds without a renewal an armed host is empty or reset, by any of the two clocks."""
-    guard = record.guard
-    return (guard.timeout_s + guard.watchdog_s + slack_s) * (1 + 2 * clock_error)
+    """The same for the guard that a membership speaks of."""
+    return emptied_after_s(record.guard.timeout_s, record.guard.watchdog_s, slack_s, clock_error)
 
 
 _THAT_EPOCH: Final = Precondition[Any](

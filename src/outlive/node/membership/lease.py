@@ -19,6 +19,7 @@ from outlive.base.clock import as_datetime
 from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, NotFound, OutliveError, Refused, Unknown
 from outlive.base.logging import get_logger
+from outlive.guard.clocks import Instants
 from outlive.node.membership.guard import UNARMED, GuardArming
 from outlive.node.membership.holders import Me
 from outlive.node.membership.join import Blocked, JoinProcedure, JoinResult
@@ -79,8 +80,8 @@ class LeaseRenewer:
         self._acknowledged_seq = 0
         self._acknowledged_guard = UNARMED
         self._sent_seq = 0
-        self._sends: dict[int, tuple[float, float]] = {}
-        """seq → when it was sent, by the guard's clock and by ours."""
+        self._sends: dict[int, tuple[Instants, float]] = {}
+        """seq → when it was sent, by the guard's clocks and by ours."""
         self._beat_at: float | None = None
         self._beaten = False
         self._registered = ""
@@ -286,7 +287,7 @@ class LeaseRenewer:
     async def _send(self, record: MemberRecord) -> bool:
         assert self._member is not None
         self._sent_seq = record.seq
-        self._sends[record.seq] = (self._node.guard.boot_time(), self._node.clock.monotonic())
+        self._sends[record.seq] = (self._node.guard.instants(), self._node.clock.monotonic())
         while len(self._sends) > UNANSWERED:
             del self._sends[min(self._sends)]
         sent_s = self._node.clock.monotonic()
@@ -360,7 +361,7 @@ class LeaseRenewer:
         if written.record.state != "Held":  # it left: the guard is not notified any more
             self._held = False
             return
-        sent_at_s, ours_s = self._sends[seq]
+        sent, ours_s = self._sends[seq]
         self._sends = {each: when for each, when in self._sends.items() if each > seq}
         was_away = self._beat_at is not None and not self.connected
         self._beat_at = ours_s
@@ -368,7 +369,7 @@ class LeaseRenewer:
             self.on_entered()  # what waited for the store need not wait for its back-off
         try:
             with deadline(self._limit_s):
-                await self._node.guard.beat(sent_at_s, written.record.epoch)
+                await self._node.guard.beat(sent, written.record.epoch)
             self._beaten = True
         except (OutliveError, TimeoutError) as error:
             _log.warning("guard.not_notified", host=self._host, error=str(error) or "no answer in time")

@@ -6,6 +6,8 @@ from typing import Protocol
 
 import msgspec
 
+from outlive.guard.clocks import Instants
+
 
 class GuardReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What the guard says of itself; of a guard that does not answer, that it is not armed."""
@@ -40,16 +42,16 @@ class GuardPort(Protocol):
         """
         ...
 
-    async def beat(self, sent_at_s: float, epoch: int) -> None:
-        """A renewal was acknowledged that was sent at ``sent_at_s`` of ``boot_time``.
+    async def beat(self, sent: Instants, epoch: int) -> None:
+        """A renewal was acknowledged that was sent at ``sent`` of ``instants``.
 
         Notified whether armed or not: arming needs a fresh one. ``Unavailable`` where it did not arrive. An older
         moment than the last changes nothing.
         """
         ...
 
-    def boot_time(self) -> float:
-        """The guard's clock, to be read right before a renewal is sent."""
+    def instants(self) -> Instants:
+        """The guard's clocks, to be read right before a renewal is sent."""
         ...
 
     async def arm(self, timeout_s: float, watchdog_s: float) -> None:

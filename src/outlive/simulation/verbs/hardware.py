@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from outlive.simulation.hosts import SimHost
     from outlive.simulation.world import World
 
+Rate = Annotated[float, Meta(ge=0.5, le=2)]
 Network = Literal["store", "storage", "bmc", "vm"]
 
 
@@ -31,8 +32,18 @@ def _power_on(world: World, host: SimHost) -> None:
 
 @verb("pause-host", "{who} stand{s} still{for}")
 def _pause_host(world: World, host: SimHost, for_: Duration | None = None) -> None:
+    _stand_still(host, for_, asleep=False)
+
+
+@verb("suspend-host", "{who} sleep{s}{for}")
+def _suspend_host(world: World, host: SimHost, for_: Duration | None = None) -> None:
+    """Its watchdog does not."""
+    _stand_still(host, for_, asleep=True)
+
+
+def _stand_still(host: SimHost, for_: Duration | None, *, asleep: bool) -> None:
     boot = host.machine.boots
-    host.pause()
+    host.pause(asleep=asleep)
     after(for_, lambda: host.go_on() if host.machine.boots == boot else None)
 
 
@@ -56,11 +67,12 @@ def _bmc(
 
 
 @verb("clock", "the clock of {who} goes wrong: {details}")
-def _clock(
-    world: World, host: SimHost, rate: Annotated[float, Meta(ge=0.5, le=2)] = 0.0, jump: Jump | None = None
-) -> None:
+def _clock(world: World, host: SimHost, rate: Rate = 0.0, slew: Rate = 0.0, jump: Jump | None = None) -> None:
+    """``rate``: of its crystal; ``slew``: of the clocks that a time service steers, against the crystal."""
     if rate:
         host.machine.clock.set_rate(rate)
+    if slew:
+        host.machine.clock.set_slew(slew)
     if jump is not None:
         host.machine.clock.jump(jump)
 
