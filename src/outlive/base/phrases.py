@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 
 def noun_for(number: int, noun: str) -> str:
@@ -23,3 +24,13 @@ def listing(parts: Sequence[str], *, most: int | None = None) -> str:
     if most is not None and len(parts) > most:
         return f"{', '.join(parts[:most])} and {len(parts) - most:,} more"
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def shown_time(moment: datetime | None) -> str:
+    """A moment, in words."""
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC" if moment else "some time ago"
+
+
+def until(moment: datetime | None) -> str:
+    """Until when, in words."""
+    return f"until {shown_time(moment)}" if moment else "until somebody ends it"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import getpass
 import sys
-from typing import Annotated, Final
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from outlive.base.clock import as_instant
 from outlive.base.duration import duration_of_flag, format_duration
 from outlive.base.errors import ExitCode, Refused, Usage
 from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.output import write
+from outlive.node.disarm import arm_cluster, disarm_cluster, follow_guards
 from outlive.node.operator import (
     call_off_fence,
     find_host,
@@ -31,14 +34,21 @@ from outlive.node.operator import confirm_off as assert_off
 from outlive.node.operator import maintenance_status as status
 from outlive.resources import Hypervisor
 
+if TYPE_CHECKING:
+    from outlive.store import Store
+
 VERBS: Final = ("start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move")
 """What can be requested of a VM; a test shows that these are those of ``node.operator``."""
+MODES: Final = ("freeze", "ignore")
+"""How a cluster can be disarmed."""
 WAIT_LIMIT_S = 4 * 3600.0
 """How long ``--wait`` waits at most."""
 LOOK_S = 1.0
 """Pause between two looks while waiting."""
 
 Host = Annotated[str, typer.Argument(metavar="HOST", help="Which host.")]
+OneHost = Annotated[str, typer.Argument(metavar="[HOST]", help="Which host.")]
+WholeCluster = Annotated[bool, typer.Option("--cluster", help="All of high availability, for planned work.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when it is done.")]
 
@@ -164,14 +174,81 @@ async def _set_drain(access: Access, host: str, wait: bool, *, drained: bool) ->
     return ExitCode.NO
 
 
-async def arm(access: Access, host: Host, yes: Yes = False) -> None:
-    """Have a host's guard armed: the host empties itself when it cannot prove any more that it lives."""
-    await _set_armed(access, host, armed=True, yes=yes)
+async def arm(access: Access, host: OneHost = "", cluster: WholeCluster = False, yes: Yes = False) -> ExitCode | None:
+    """Have a host's guard armed: the host empties itself when it cannot prove any more that it lives.
+
+    With --cluster: end what outlive disarm --cluster began, and report each host whose guard enforces again.
+    """
+    _one_of(host, cluster)
+    if not cluster:
+        await _set_armed(access, host, armed=True, yes=yes)
+        return None
+    async with access.open(write=True) as store:
+        write(await arm_cluster(store, access.clock) + "\n")
+        return await _follow(access, store, armed=True)
 
 
-async def disarm(access: Access, host: Host, yes: Yes = False) -> None:
-    """Have a host's guard disarmed."""
-    await _set_armed(access, host, armed=False, yes=yes)
+async def disarm(
+    access: Access,
+    host: OneHost = "",
+    cluster: WholeCluster = False,
+    mode: Annotated[
+        str, typer.Option("--mode", metavar="freeze|ignore", help="With --cluster: whether VMs stay as they are.")
+    ] = "",
+    duration: Annotated[
+        str, typer.Option("--for", metavar="2h", help="With --cluster: armed again by itself after this time.")
+    ] = "",
+    until: Annotated[
+        str, typer.Option("--until", metavar="TIME", help="With --cluster: armed again by itself at this time, in UTC.")
+    ] = "",
+    yes: Yes = False,
+) -> ExitCode | None:
+    """Have a host's guard disarmed.
+
+    With --cluster, for planned work on networks or the store: no host is condemned, nothing is recovered, and all
+    guards are disarmed. --mode freeze: VMs stay as they are, and requests are refused; --mode ignore: requests are
+    carried out. Returns once all guards are disarmed, or says which are not.
+    """
+    _one_of(host, cluster)
+    if not cluster:
+        if mode or duration or until:
+            raise Usage("it is about the whole cluster", place="--mode, --for, --until", remedy="add --cluster")
+        await _set_armed(access, host, armed=False, yes=yes)
+        return None
+    wanted = next((one for one in MODES if one == mode), None)
+    if wanted is None:
+        raise Usage(f"{mode[:40]!r} is no mode", place="--mode", remedy="write freeze or ignore")
+    for_s = _time_left(access, duration, until)
+    async with access.open(write=True) as store:
+        write(await disarm_cluster(store, access.clock, wanted, for_s=for_s) + "\n")
+        return await _follow(access, store, armed=False)
+
+
+def _one_of(host: str, cluster: bool) -> None:
+    if bool(host) is cluster:
+        raise Usage("name a host, or the whole cluster", place="HOST", remedy="write one host, or --cluster")
+
+
+def _time_left(access: Access, duration: str, until: str) -> float | None:
+    if duration and until:
+        raise Usage("both say when it ends", place="--for, --until", remedy="give one of them")
+    if duration:
+        return duration_of_flag("--for", duration)
+    if not until:
+        return None
+    try:
+        moment = datetime.fromisoformat(until)
+    except ValueError:
+        raise Usage(f"{until[:40]!r} is no time", place="--until", remedy="write 2026-05-01T22:00") from None
+    return as_instant(moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - access.clock.now()
+
+
+async def _follow(access: Access, store: Store, *, armed: bool) -> ExitCode | None:
+    left = await follow_guards(store, access.clock, armed=armed, report=lambda line: write(line + "\n"))
+    for host in left:
+        wrong = "does not enforce yet" if armed else "enforces all the same: do not cut this host off from the store"
+        write(f"{host}: its guard {wrong}; outlive why {host} says more\n")
+    return ExitCode.NO if left else None
 
 
 async def _set_armed(access: Access, host: str, *, armed: bool, yes: bool) -> None:

@@ -6,9 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from outlive.base.errors import NotFound
-from outlive.base.phrases import listing
+from outlive.base.phrases import listing, shown_time, until
 from outlive.cli.access import Access
 from outlive.cli.output import Output, table
+from outlive.node.disarm import enforcing_hosts
 from outlive.resources import (
     FAILOVER,
     Cluster,
@@ -89,6 +90,7 @@ async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[s
         "fullProtection": _full_protection(recorded, reported),
         "health": health(faults),
         "maintenance": any(one.spec.in_maintenance(now) for one in clusters),
+        "disarmed": _disarmed(clusters, members, now),
         "hostsInMaintenance": [one.name for one in hosts if one.spec.fencing.in_maintenance(now)],
         "hostsDegrading": [one.name for one in hosts if one.status.degrading is not None and not one.status.lost],
         "memberships": _memberships(members),
@@ -106,6 +108,16 @@ async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[s
         "elections": [{"role": one.name, "holder": one.record.holder, "term": one.record.term} for one in elections],
         "warnings": [_warning(event) for event in warnings[-WARNINGS_SHOWN:]],
     }
+
+
+def _disarmed(clusters: list[Cluster], members: list[Membership], now: float) -> str:
+    """How the cluster is disarmed, since when and until when, and whose guards enforce all the same; empty: armed."""
+    for spec in (one.spec for one in clusters if one.spec.disarmed_mode(now)):
+        enforcing = enforcing_hosts(members)
+        still = f"; guards of {listing(enforcing, most=HOSTS_SHOWN)} enforce all the same" if enforcing else ""
+        since = shown_time(spec.disarmed_since)
+        return f"{spec.disarmed}, since {since}, {until(spec.disarmed_until)}{still}"
+    return ""
 
 
 def _memberships(members: list[Membership]) -> dict[str, int]:
@@ -186,6 +198,7 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         ("state", document["source"]),
         ("health", f"{document['health']} of 100"),
         ("maintenance", _maintenance(document)),
+        ("disarmed", document["disarmed"]),
         ("hosts", f"{document['hosts']}{f' ({members})' if members else ''}"),
         ("degrading", _listed(document["hostsDegrading"], "see outlive why HOST")),
         ("VMs", _vms(document)),

@@ -152,7 +152,7 @@ class Evacuation:
             scores=self._health.figures()[0],
             leaves=self._leaves,
             draining=spec.drain or self._reporter.domain_state not in ("", "ready"),
-            maintenance=node.desired.cluster_spec.in_maintenance(now) or spec.fencing.in_maintenance(now),
+            maintenance=node.desired.maintenance(now) != "",
             failures=self._failures,
             peers=peers,
         )
@@ -269,6 +269,8 @@ class DrainController:
 
     def _job(self) -> Literal["flush", "unflush", "start", "leave"] | None:
         """What is to be done to get to what is wanted; ``None``: nothing."""
+        if self._node.frozen:
+            return None
         if self._node.desired.spec.drain:
             return None if self._state == "flushed" and not self._left() else "flush"
         if self._state in ("flush", "flushed", "unflush"):
@@ -298,7 +300,8 @@ class DrainController:
     async def _cancelled(self, draining: bool) -> bool:
         """Whether something else is wanted by now, read again."""
         await self._node.desired.try_look()
-        return self._stopped or self._node.desired.spec.drain != draining or not self._node.lease.held
+        called_off = self._node.desired.spec.drain != draining or self._node.frozen
+        return self._stopped or called_off or not self._node.lease.held
 
     async def _run(self, job: Literal["flush", "unflush", "start", "leave"]) -> None:
         if job == "start":

@@ -7,7 +7,6 @@ protocol. Every function reads fresh, changes one field, and refuses what could 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -15,7 +14,7 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import InUse, NotFound, Refused, Usage
 from outlive.base.ids import Ids
-from outlive.base.phrases import listing
+from outlive.base.phrases import listing, until
 from outlive.node.fencing.attestation import attest, is_missing, lost_memberships
 from outlive.node.fencing.policy import ProfileInput, fence_order, profile_of, validate_profile
 from outlive.node.fencing.proofs import PROVE_OPERATOR, OperatorView
@@ -201,7 +200,7 @@ async def set_maintenance(
     if hosts:
         await _change_fencing(store, clock, *hosts, maintenance=on, maintenance_until=end)
     else:
-        await _change_cluster(store, clock, maintenance=on, maintenance_until=end)
+        await change_cluster(store, clock, maintenance=on, maintenance_until=end)
     names = ", ".join(hosts)
     if not on:
         return (f"{names}: maintenance is off" if hosts else "maintenance is off") + await goes_on(store, clock, hosts)
@@ -280,11 +279,6 @@ async def guards_go_on(store: Store, hosts: tuple[str, ...] = ()) -> str:
     )
 
 
-def until(moment: datetime | None) -> str:
-    """Until when, in words."""
-    return f"until {moment:%Y-%m-%d %H:%M:%S} UTC" if moment else "until somebody ends it"
-
-
 # Draining and arming.
 
 
@@ -294,6 +288,7 @@ async def set_drain(store: Store, clock: Clock, host: str, drain: bool) -> str:
     if found.spec.management != "node":
         remedy = "empty it there; outlive whatif drain says where to" if drain else "let it take VMs there"
         raise Refused(f"{host} is managed by {found.spec.management}", remedy=remedy)
+    await _refuse_frozen(store, clock)
     answer = node_request(NodeRequestInput(request="flush" if drain else "ready", node=await _as_asked(store, found)))
     if not answer.ok:
         raise Refused(
@@ -374,6 +369,7 @@ async def request_vm(
         raise Usage(f"{verb} goes to no other host", place="--to", remedy="leave it out")
     if target:
         _check_ours(await store.get(Hypervisor, target), vm)
+    await _refuse_frozen(store, clock)
     where = (await store.get(VirtualMachine, vm, fresh=True)).status.assigned
     if where is None:
         why = f"{vm} is assigned to no host, so nobody would answer"
@@ -384,6 +380,14 @@ async def request_vm(
     request = Request(id=ids.uuid(), verb=verb, target=target, force=force)
     await _change(store, clock, VirtualMachine, vm, lambda one: _replace(one, spec=_replace(one.spec, request=request)))
     return f"{vm}: {verb} is requested as {request.id}; {where.hypervisor} answers (outlive describe vm {vm})"
+
+
+async def _refuse_frozen(store: Store, clock: Clock) -> None:
+    """``Refused`` while the cluster is disarmed so that VMs stay as they are."""
+    spec = await cluster_spec(store)
+    if spec.disarmed_mode(clock.now()) == "freeze":
+        said = f"the cluster is disarmed (freeze) {until(spec.disarmed_until)}: VMs and hosts stay as they are"
+        raise Refused(said, remedy="outlive arm --cluster, once the work is done")
 
 
 def _check_ours(host: Hypervisor, vm: str) -> None:
@@ -420,7 +424,7 @@ async def _change(store: Store, clock: Clock, kind: type[K], name: str, change: 
     return after
 
 
-async def _change_cluster(store: Store, clock: Clock, **changes: object) -> None:
+async def change_cluster(store: Store, clock: Clock, **changes: object) -> None:
     """Change the spec of ``Cluster/default``, which is made where nobody has made it yet."""
 
     def changed(found: Cluster | None) -> Cluster:

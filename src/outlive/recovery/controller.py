@@ -102,7 +102,7 @@ class RecoveryController:
         """``turn``: held by whoever gives room of ``fleet`` away in this process."""
         pause = PauseGate(store, clock, ids)
         self._informers = informers
-        self._faults = RecoveryFaults(informers, faults)
+        self._faults = RecoveryFaults(informers, faults, events, clock)
         self._report = RecoveryReporter(events, metrics, clock, self._faults.wake)
         self._observer = RecoveryObserver(
             informers,

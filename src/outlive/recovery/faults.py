@@ -10,13 +10,17 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from outlive.base.clock import Clock
 from outlive.base.deadline import set_within
-from outlive.base.phrases import listing
+from outlive.base.phrases import listing, shown_time, until
 from outlive.base.quantity import format_bytes
+from outlive.failover.report.reporter import Events
+from outlive.node.disarm import enforcing_hosts
 from outlive.recovery.view import RecoveryInformers
-from outlive.resources import Cluster, Hypervisor, ObjectRef, VirtualMachine
-from outlive.resources.cluster import CLUSTER, Pause
+from outlive.resources import Cluster, Hypervisor, Membership, ObjectRef, VirtualMachine
+from outlive.resources.cluster import CLUSTER, Disarmed, Pause
 from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons.model import Value
 from outlive.resources.reasons.recovery import REPORTED_OF_HOST
 from outlive.resources.vms import RecoveryPhase
 from outlive.runtime.faults import ActiveFault, FaultRecorder
@@ -32,12 +36,33 @@ REHEARSED: Final = "ok"
 
 
 def active_faults(
-    vms: Iterable[VirtualMachine], hosts: Iterable[Hypervisor], cluster: Cluster | None = None
+    vms: Iterable[VirtualMachine],
+    hosts: Iterable[Hypervisor],
+    cluster: Cluster | None = None,
+    *,
+    disarmed: Iterable[ActiveFault] = (),
 ) -> tuple[ActiveFault, ...]:
     """What is wrong now. Memory is that of the living hosts of our daemon, and must do without the largest of them."""
     vms = tuple(vms)
     living = [one for one in hosts if one.spec.management == "node" and not one.status.lost]
-    return (*_of_vms(vms), *_of_power(living), *_of_memory(vms, living), *_of_pause(cluster))
+    return (*_of_vms(vms), *_of_power(living), *_of_memory(vms, living), *_of_pause(cluster), *disarmed)
+
+
+def disarmed_fault(cluster: Cluster | None, members: Iterable[Membership], now: float) -> Iterator[ActiveFault]:
+    """That the cluster is disarmed, and whose guards enforce all the same: they have not followed, or cannot."""
+    mode = cluster.spec.disarmed_mode(now) if cluster is not None else ""
+    if cluster is None or not mode:
+        return
+    spec = cluster.spec
+    enforcing = enforcing_hosts(members)
+    still = f"; the guards of {listing(enforcing, most=NAMED)} enforce all the same" if enforcing else ""
+    fields: dict[str, Value] = {
+        "mode": mode,
+        "since": shown_time(spec.disarmed_since),
+        "until": until(spec.disarmed_until),
+        "still": still,
+    }
+    yield ActiveFault(FaultCode.CLUSTER_DISARMED, cluster.ref, fields)
 
 
 def _of_pause(cluster: Cluster | None) -> Iterator[ActiveFault]:
@@ -98,10 +123,14 @@ def _shown(amount: int) -> str:
 class RecoveryFaults:
     """Records them; ``wake`` where one has begun or ended."""
 
-    def __init__(self, informers: RecoveryInformers, recorder: FaultRecorder) -> None:
+    def __init__(self, informers: RecoveryInformers, recorder: FaultRecorder, events: Events, clock: Clock) -> None:
         self._informers = informers
         self._recorder = recorder
+        self._events = events
+        self._clock = clock
         self._wake = asyncio.Event()
+        self._mode: Disarmed | None = None
+        """How the cluster was disarmed at the last inspection; ``None``: there was none."""
 
     def wake(self) -> None:
         """Inspect soon."""
@@ -119,4 +148,17 @@ class RecoveryFaults:
         """Record what is so now; nothing while the caches are in doubt."""
         if not self._informers.doubtful:
             vms, hosts = self._informers.vms.items(), self._informers.hypervisors.items()
-            await self._recorder.record(active_faults(vms, hosts, self._informers.clusters.get(CLUSTER)))
+            cluster = self._informers.clusters.get(CLUSTER)
+            disarmed = tuple(disarmed_fault(cluster, self._informers.memberships.items(), self._clock.now()))
+            if cluster is not None:
+                self._report_mode(cluster)
+            await self._recorder.record(active_faults(vms, hosts, cluster, disarmed=disarmed))
+
+    def _report_mode(self, cluster: Cluster) -> None:
+        """An event where the cluster is disarmed or armed since the last inspection."""
+        before, self._mode = self._mode, cluster.spec.disarmed_mode(self._clock.now())
+        if before is None or before == self._mode:
+            return
+        reason = "ClusterDisarmed" if self._mode else "ClusterArmed"
+        note = f"disarmed ({self._mode}) {until(cluster.spec.disarmed_until)}" if self._mode else "armed again"
+        self._events.emit(cluster.ref, reason, note, type="Warning" if self._mode else "Normal", action="Disarm")

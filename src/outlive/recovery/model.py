@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 
 from outlive.resources import Consumer, Part
+from outlive.resources.cluster import Disarmed
 from outlive.resources.reasons import Message, Reason, render
 
 
@@ -150,6 +151,8 @@ class RecoveryView(Part, frozen=True, kw_only=True):
     default_selector: str = ""
     """How hosts are chosen for VMs that do not say."""
     paused: bool = False
+    disarmed: Disarmed = ""
+    """How the cluster is disarmed: nothing is recovered."""
     waits_for: tuple[str, ...] = ()
     """Hosts that a paused cluster waits for, as far as they are known."""
     incarnation: str = ""

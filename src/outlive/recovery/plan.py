@@ -128,7 +128,10 @@ class _Planner:
                 count=len(hosts),
                 incarnation=incarnation,
             )
-        return self._left_to_its_host(vm)
+        action = self._left_to_its_host(vm)
+        if self._view.disarmed and (action is None or action.kind is ActionKind.PLACE):
+            return _action(vm, ActionKind.HOLD, HoldReason.CLUSTER_DISARMED, mode=self._view.disarmed)
+        return action
 
     def _held_by_hosts(self, vm: AffectedVm, not_fenced: Sequence[HolderState]) -> Action:
         """Somebody may still run it."""
@@ -136,6 +139,8 @@ class _Planner:
             host = self._host(holder.host)
             if not holder.known:
                 return _action(vm, ActionKind.HOLD, HoldReason.MEMBERSHIP_MISSING, host=host.name, uid=holder.uid)
+            if self._view.disarmed and host.health is HostHealth.REVOKED:
+                return _action(vm, ActionKind.HOLD, HoldReason.CLUSTER_DISARMED, mode=self._view.disarmed)
             if host.unconfirmed:
                 return _action(vm, ActionKind.HOLD, HoldReason.FENCE_UNCONFIRMED, host=host.name)
             if host.unattended:

@@ -37,7 +37,7 @@ from outlive.resources import (
     VirtualMachine,
     condition,
 )
-from outlive.resources.cluster import CLUSTER
+from outlive.resources.cluster import CLUSTER, Disarmed
 from outlive.resources.hosts import is_only_emptied, refuses
 from outlive.resources.reasons import HoldReason
 from outlive.resources.vms import Recovery, RecoveryPhase
@@ -218,6 +218,7 @@ class RecoveryObserver:
             slots=tuple(map(_slot_state, shown)),
             hosts=tuple(self.host(name, unattended) for name in sorted(names) if name),
             paused=self.paused(),
+            disarmed=self.disarmed(),
             waits_for=pause.waits_for if pause is not None else (),
             incarnation=cluster.status.store_incarnation if cluster is not None else "",
             start_limit_s=START_LIMIT_S,
@@ -375,11 +376,17 @@ class RecoveryObserver:
             return True
         return cluster is not None and (cluster.paused or not cluster.status.knows(self.incarnation()))
 
+    def disarmed(self) -> Disarmed:
+        """How the cluster is disarmed, if it is: nothing is recovered then."""
+        cluster = self._informers.clusters.get(CLUSTER)
+        return cluster.spec.disarmed_mode(self._clock.now()) if cluster is not None else ""
+
     def state(self, vm: VirtualMachine) -> AffectedVm:
         """A VM as the plan sees it; from look to look nothing changes of most but for how long they have waited."""
         status = vm.status
         members = self.members(status.holders)
-        waited_s = self._waiting.see(vm.name, (status.assigned, status.holders, status.rejection))
+        since = (status.assigned, status.holders, status.rejection, self.disarmed())
+        waited_s = self._waiting.see(vm.name, since)
         late = waited_s >= START_LIMIT_S + _wait_limit_s(vm)
         asked = (vm, members, self._fence(vm), late, self.forgiven(vm))
         known = self._states.get(vm.name)

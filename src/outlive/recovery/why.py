@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from outlive.base.errors import NotFound
+from outlive.base.phrases import shown_time
 from outlive.node import health
 from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.fencing.policy import Departure, HostSettings, departure_of, fence_order
@@ -101,7 +102,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
             subject=vm.name,
             summary=summary,
             settled=not waits and away is None,
-            chain=(*_held(vm), *_start_order(vm)),
+            chain=(*_held(vm), *_start_order(vm), *await _disarmed(store)),
             remedy=away.remedy if away is not None else _remedy_of_waiting(vm),
             decisions=_recorded(mine),
         )
@@ -113,7 +114,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     if slot is not None:
         taken = slot.status.consumer.vm if slot.status.consumer is not None else "nobody"
         chain.append(Link(text=f"slot {slot.name} on {slot.status.host} is taken by {taken}"))
-    chain += [*_start_order(vm), *_held(vm)]
+    chain += [*_start_order(vm), *_held(vm), *await _disarmed(store)]
     return Why(
         subject=vm.name,
         summary=render(summary_of(vm)).text,
@@ -163,6 +164,17 @@ async def _departed(store: Store, host: str) -> _Departed | None:
     )
 
 
+async def _disarmed(store: Store) -> list[Link]:
+    """That somebody disarmed the cluster, and until when."""
+    cluster = await read(store, Cluster, CLUSTER)
+    if cluster is None or not cluster.spec.disarmed:
+        return []
+    spec = cluster.spec
+    end = f"until {shown_time(spec.disarmed_until)}" if spec.disarmed_until else "until it is armed again"
+    text = f"the cluster was disarmed ({spec.disarmed}): {end} no host is condemned and nothing is recovered"
+    return [Link(at=spec.disarmed_since, text=text)]
+
+
 def _start_order(vm: VirtualMachine) -> Iterator[Link]:
     """For whom it waits where it is assigned, or without whom it was started there."""
     said = order_here(vm)
@@ -197,6 +209,7 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
         if former.proof.fence not in ("", fence.id):
             moved += await _moved(store, former.proof.fence)
     chain += [link for link, _ in moved]
+    chain += await _disarmed(store)
     if record.state == "Held":
         chain.append(Link(text=f"{name} holds its membership in epoch {record.epoch}, at renewal {record.seq}"))
     departed = await _departed(store, name) if record.state == "Held" else None

@@ -14,6 +14,9 @@ FORMER_LIMIT: Final = 16
 """So many incarnations that the store had before are kept."""
 
 
+Disarmed = Literal["", "freeze", "ignore"]
+
+
 class Timing(Part, frozen=True, kw_only=True):
     """What is other than in the profile as it comes; absent: as it comes. Checked by ``profile.validate``."""
 
@@ -85,6 +88,14 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     """No host is condemned, and what was condemned is not powered off."""
     maintenance_until: datetime | None = None
     """When maintenance ends by itself; absent: when somebody ends it."""
+    disarmed: Disarmed = ""
+    """High availability rests, for planned work on networks or the store: no host is condemned, open fences wait,
+    nothing is recovered or evacuated, all guards are disarmed. ``freeze``: VMs stay as they are, and users' requests
+    are refused; ``ignore``: users' requests are carried out."""
+    disarmed_since: datetime | None = None
+    """When somebody asked for it."""
+    disarmed_until: datetime | None = None
+    """When it ends by itself; absent: when somebody arms the cluster again."""
     fencing: FencingPolicy = FencingPolicy()
     degrading: DegradingPolicy = DegradingPolicy()
     default_selector: HostSelector = ""
@@ -94,8 +105,19 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     over."""
 
     def in_maintenance(self, now: float) -> bool:
-        """Whether the whole cluster is in maintenance: no host is condemned, and no fault is raised."""
+        """Whether the whole cluster is in maintenance by its own setting."""
         return lasts(self.maintenance, self.maintenance_until, now)
+
+    def disarmed_mode(self, now: float) -> Disarmed:
+        """How the cluster is disarmed at ``now``; empty: it is not."""
+        return self.disarmed if lasts(self.disarmed != "", self.disarmed_until, now) else ""
+
+    def resting(self, now: float) -> str:
+        """Why no host is condemned and no fault of one is raised: maintenance, or disarmed; empty: hosts are."""
+        if self.in_maintenance(now):
+            return "maintenance of the cluster"
+        mode = self.disarmed_mode(now)
+        return f"the cluster being disarmed ({mode})" if mode else ""
 
 
 CLUSTER: Final = "default"
@@ -152,6 +174,7 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
             ("Incarnation", ".status.storeIncarnation", 0),
             ("Paused", ".status.pause.reason", 0),
             ("Maintenance", ".spec.maintenance", 0),
+            ("Disarmed", ".spec.disarmed", 0),
         ),
     )
 

@@ -235,7 +235,7 @@ class FaultRecorder:
         """Whether nobody wants to hear of this now."""
         now = self._clock.now()
         cluster = await read(self._store, Cluster, CLUSTER)
-        if cluster is not None and cluster.spec.in_maintenance(now):
+        if cluster is not None and cluster.spec.resting(now) and one.code is not FaultCode.CLUSTER_DISARMED:
             return True
         if one.subject.kind not in HOST_KINDS:
             return False

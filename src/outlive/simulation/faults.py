@@ -396,6 +396,8 @@ ASKED_FOR: Final[dict[str, Kind]] = {
 """By somebody's will."""
 
 
+DISARM_SHARE: Final = 0.15
+"""Of the seeds, in so many somebody disarms the cluster for a while besides everything else."""
 GRAY_SHARE: Final = 0.3
 """Of the seeds, so many have hosts that get slow besides everything else."""
 GRAY_UNTIL_S: Final = 60.0
@@ -422,6 +424,7 @@ def schedule(random: Random, spec: WorldSpec) -> list[Fault]:
             KINDS[name](draw, at_s)
             at_s += random.expovariate(rate)
     gray(random.fork("gray"), draw)
+    disarm(random.fork("disarm"), draw)
     draw.faults.sort(key=lambda fault: fault.at_s)
     return draw.faults
 
@@ -433,4 +436,16 @@ def gray(random: Random, draw: Draw) -> None:
     drawn = Draw(random, draw.spec)
     for _ in range(random.randint(1, 5)):
         GRAY[random.choice(list(GRAY))](drawn, random.uniform(FROM_S, GRAY_UNTIL_S))
+    draw.faults += drawn.faults
+
+
+def disarm(random: Random, draw: Draw) -> None:
+    """The cluster is disarmed for a while, in some seeds: drawn by itself, as grayness is."""
+    if random.random() >= DISARM_SHARE:
+        return
+    drawn = Draw(random, draw.spec)
+    at_s, mode = random.uniform(FROM_S, GRAY_UNTIL_S), random.choice(("freeze", "ignore"))
+    limit = {"for_": 60.0} if random.random() < 0.3 else {}
+    drawn.add(at_s, "disarm-cluster", mode=mode, **limit)
+    drawn.add(at_s + drawn.short() + random.uniform(0.0, 60.0), "arm-cluster")
     draw.faults += drawn.faults

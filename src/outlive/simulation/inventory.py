@@ -44,7 +44,7 @@ RACK: Final = "rack"
 ZONE: Final = "zone"
 NAMES_SHOWN: Final = 8
 """Names that a complaint lists."""
-_PASSING: Final = frozenset(("maintenance", "maintenance_until"))
+_PASSING: Final = frozenset(("maintenance", "maintenance_until", "disarmed"))
 """What is so for a while only, and over when the story begins."""
 _CLUSTER_POLICIES: Final = tuple(
     sorted({*ClusterSpec.__struct_fields__} & {*WorldSpec.__struct_fields__} - _PASSING - {"fencing"})

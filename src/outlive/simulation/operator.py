@@ -42,6 +42,9 @@ async def heal(world: World) -> None:
     for host in world.hosts.values():
         _heal_host(world, host)
     await world.do("maintenance", {"on": False})
+    cluster = world.store.look(Cluster, "default")
+    if cluster is not None and cluster.spec.disarmed:
+        await world.attempt("arm-cluster", {})
     await world.do("release", {})
     for name in sorted(world.withdrawn):
         if world.store.look(Hypervisor, name) is None:

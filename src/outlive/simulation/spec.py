@@ -16,6 +16,7 @@ import msgspec
 from outlive.base.duration import parse_duration
 from outlive.base.errors import BadInput
 from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
+from outlive.resources.cluster import Disarmed
 from outlive.resources.documents import Problems
 from outlive.resources.hosts import HostSelector, Maintenance
 from outlive.resources.vms import AffinityPolicy, AffinityRule, Failback, PreferredHosts
@@ -192,6 +193,7 @@ class WorldSpec(FromFile, frozen=True, kw_only=True):
     degrading: DegradingPolicy = DegradingPolicy()
     default_selector: HostSelector = ""
     maintenance: bool = False
+    disarmed: Disarmed = ""
     settings: dict[str, Any] = {}
     """Sections as in ``outlive.yaml``."""
     cuts: Literal["none", "disks", "all"] = "none"

@@ -67,6 +67,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             "phase": _at("status.phase"),
             "reason": lambda vm: _why(vm.status.reason, vm.status.message),
             "home": _at("status.home"),
+            "answered": _at("status.answered.code"),
             "holders": lambda vm: tuple(one.hypervisor for one in vm.status.holders),
             "seen": lambda vm: tuple(one.seen for one in vm.status.holders),
             "migration": _at("status.migration.phase"),

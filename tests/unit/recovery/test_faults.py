@@ -104,6 +104,12 @@ def test_what_one_leader_raised_the_next_one_ends() -> None:
 
     from outlive.recovery.view import RecoveryInformers
 
+    class Nobody:
+        """No memberships."""
+
+        def items(self) -> list[Any]:
+            return []
+
     class Caches:
         """What a leader sees."""
 
@@ -111,6 +117,7 @@ def test_what_one_leader_raised_the_next_one_ends() -> None:
 
         def __init__(self, vms: list[VirtualMachine]) -> None:
             self.vms = self.hypervisors = self.clusters = self
+            self.memberships = Nobody()
             self.known = vms
 
         def items(self) -> list[Any]:
@@ -127,7 +134,7 @@ def test_what_one_leader_raised_the_next_one_ends() -> None:
             informers: Any = Caches([vm("a", "h1", 1, phase=phase, reason="broken")])
             informers.hypervisors = Caches([])
             seen: RecoveryInformers = informers
-            return RecoveryFaults(seen, FaultRecorder(store, cloud.clock, "recovery"))
+            return RecoveryFaults(seen, FaultRecorder(store, cloud.clock, "recovery"), cloud.events, cloud.clock)
 
         await leader("fail").record()
         first = await open_faults(cloud)

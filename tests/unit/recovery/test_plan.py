@@ -23,6 +23,7 @@ from outlive.recovery.model import (
 )
 from outlive.recovery.plan import plan_recovery
 from outlive.resources import Consumer
+from outlive.resources.reasons import HoldReason
 
 
 def vm(name: str, *, host: str = "dead", fenced: bool = True, **how: object) -> AffectedVm:
@@ -423,3 +424,14 @@ def valid_fleet(k: int, seed: int) -> tuple[dict[str, str], list[SlotState]]:
         served[name] = sum(1 for one in slots if name in one[1])
     full = {name: host for name, host in located.items() if served[name] == k}
     return full, [slot(f"s{n:02}", host, *(m for m in members if m in full)) for n, (host, members) in enumerate(slots)]
+
+
+def test_disarmed_cluster_holds_whoever_lost_its_host_and_lets_living_hosts_start() -> None:
+    found = plan([vm("a")], [slot("s", "h1", "a")], live("h1"), disarmed="freeze")
+    assert only(found).kind is ActionKind.HOLD
+    assert only(found).reason.code == HoldReason.CLUSTER_DISARMED
+    starting = plan([vm("a", host="h1", assigned="h1", holders=())], [], live("h1"), disarmed="ignore")
+    assert only(starting).kind is ActionKind.WAIT
+    condemned = HostState(name="c", health=HostHealth.REVOKED, unconfirmed=True)
+    waiting = plan([vm("a", host="c", fenced=False)], [], (condemned,), disarmed="ignore")
+    assert only(waiting).reason.code == HoldReason.CLUSTER_DISARMED

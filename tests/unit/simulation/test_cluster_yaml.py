@@ -23,6 +23,8 @@ DERIVED: Final = {
     ClusterSpec: {
         "description": "nobody reads it",
         "maintenanceUntil": "the verb `maintenance`",
+        "disarmedSince": "the verb `disarm-cluster`",
+        "disarmedUntil": "the verb `disarm-cluster`",
         "confirmedIncarnation": "the verb `confirm-incarnation`",
     },
 }
@@ -69,6 +71,7 @@ HOST: Final = {
 }
 CLUSTER: Final = {
     "maintenance": True,
+    "disarmed": "freeze",
     "fencing": {"profile": "steady", "fencesLimit": 5, "powerOnAfter": True},
     "degrading": {"action": "tell", "windowS": 20.0},
     "defaultSelector": "load",

@@ -277,9 +277,8 @@ class HostSettings:
 
     def maintenance(self, now: float) -> str:
         """Which maintenance keeps the host from being condemned; empty: none."""
-        if self.cluster_spec.in_maintenance(now):
-            return "maintenance of the cluster"
-        return "maintenance of this host" if self.fencing.in_maintenance(now) else ""
+        why = self.cluster_spec.resting(now)
+        return why or ("maintenance of this host" if self.fencing.in_maintenance(now) else "")
 
     def planned_work(self, now: float) -> str:
         """Which announced work a host that left in good order is waited for; empty: none."""

@@ -254,7 +254,7 @@ class Rules:
                 uptime=sight,
             ),
             nodes=tuple(self._peers(now, resting)),
-            maintenance=resting and spec.in_maintenance(self._context.clock.now()),
+            maintenance=resting and spec.resting(self._context.clock.now()) != "",
         )
 
     def _peers(self, now: float, resting: bool) -> Iterable[Peer]:

@@ -72,7 +72,8 @@ class GuardArming:
         return report
 
     def _wanted(self) -> tuple[float, float] | None:
-        if not self._node.desired.spec.fencing.armed:
+        cluster = self._node.desired.cluster_spec
+        if not self._node.desired.spec.fencing.armed or cluster.disarmed_mode(self._node.clock.now()):
             return None
         profile = self._node.desired.profile
         return (float(profile.guard_timeout_s), float(profile.watchdog_s))

@@ -188,6 +188,11 @@ class VmContext:
         """Whether storage or network isolates that epoch of this host now. ``Unavailable`` where that was not said."""
         return self.isolation is not None and await self.isolation.isolates(self.host, epoch)
 
+    @property
+    def frozen(self) -> bool:
+        """Whether the cluster is disarmed so that VMs stay as they are."""
+        return self.desired.cluster_spec.disarmed_mode(self.clock.now()) == "freeze"
+
     def memory(self, vm: str) -> VmMemory:
         """Of this virtual machine."""
         return self.memories.setdefault(vm, VmMemory())

@@ -23,7 +23,7 @@ from outlive.node.migration.record import adopt, own_after_restore, tidy
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import Seen, VmContext, VmMemory
 from outlive.node.vm.requests import answer, is_asked
-from outlive.node.vm.start import BACK_OFF_S, SOON_S, create_is_over, report_running, start
+from outlive.node.vm.start import BACK_OFF_S, SOON_S, create_is_over, report_running, report_waiting, start
 from outlive.node.vm.states import (
     VM_EVENT,
     VmAction,
@@ -53,6 +53,8 @@ ORPHAN_S: Final = 10.0
 """How long a document must have been missing before its domain is destroyed."""
 UNKNOWN_S: Final = 30.0
 """How often is looked for the document of a domain that the store does not know."""
+FROZEN_S: Final = 5.0
+"""How often is looked whether the cluster is armed again."""
 _replace = msgspec.structs.replace
 _log = get_logger("node.vm")
 
@@ -198,7 +200,19 @@ async def _act(seen: Seen) -> float | None:
         return 0.0
     given = VmEventInput(this_node=node.host, state=state_of(vm), node=vm.host or None, running=domain is not None)
     action = node.decisions.use(VM_EVENT, given, subject=vm.name).action
+    if node.frozen and action in CHANGES:
+        return await _frozen(seen, action)
     return await STEPS.get(action, _forget)(seen)
+
+
+async def _frozen(seen: Seen, action: VmAction) -> float | None:
+    """It stays as it is; that it ended by itself, and that it is not started, is said."""
+    node, vm = seen.node, seen.vm
+    if action is VmAction.START and not rejected_by(vm, node.host):
+        if any(one.seen for one in mine(vm, node.lease.me)):
+            await _crashed(seen)
+        await report_waiting(node, vm, VmReason.CLUSTER_FROZEN)
+    return FROZEN_S
 
 
 async def _adopt(seen: Seen) -> float | None:
@@ -312,6 +326,8 @@ async def _stays_down(seen: Seen) -> float | None:
     return await _forget(seen)
 
 
+CHANGES: Final = frozenset({VmAction.START, VmAction.SHUTDOWN, VmAction.RESTART, VmAction.DESTROY})
+"""What is not done while the cluster is disarmed so that VMs stay as they are."""
 STEPS: Final[Mapping[VmAction, Callable[[Seen], Awaitable[float | None]]]] = {
     VmAction.ADOPT: _adopt,
     VmAction.SETTLE_START: _to_start,

@@ -51,6 +51,7 @@ class VmRequestCode(enum.StrEnum):
     NODE_NOT_READY = "node_not_ready"
     SAME_NODE = "same_node"
     NO_TARGET = "no_target"
+    CLUSTER_DISARMED = "cluster_disarmed"
 
 
 class VmRequestArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +82,8 @@ class VmRequestInput(Choosing, frozen=True, kw_only=True):
     vm: RequestedVm
     args: VmRequestArgs | None = None
     nodes: tuple[NodeFigures, ...] = ()
+    frozen: bool = False
+    """Whether the cluster is disarmed so that VMs stay as they are."""
 
 
 class VmWrites(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +124,7 @@ VM_REQUEST: Final = Decision(
 
 
 def _answer(given: VmRequestInput, args: VmRequestArgs) -> VmRequestResult:
+    _need(not given.frozen, VmRequestCode.CLUSTER_DISARMED)
     match given.request:
         case "start" | "stop" | "disable":
             _need(given.vm.state != "mirror" or bool(args.force), VmRequestCode.MIRROR_PROTECTED)
@@ -260,6 +264,7 @@ def _decide(node: VmContext, vm: VirtualMachine, request: Request, nodes: tuple[
             **needs(vm),
         ),
         nodes=nodes,
+        frozen=node.frozen,
         **choice(node),
     )
     return node.decisions.use(VM_REQUEST, given, subject=vm.name)

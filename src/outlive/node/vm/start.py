@@ -284,7 +284,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
     if entry.refused is not None:
         await turn_over(node, entry.vm, turn)
         if entry.refused.precondition == NOT_PAUSED.name:
-            await _report_paused(node, entry.vm)
+            await report_waiting(node, entry.vm, VmReason.CLUSTER_PAUSED)
         return _later(memory)
     why = await obstacle(node, entry.vm)
     if why is not None:
@@ -299,15 +299,13 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
     return await _failed(node, entry.vm, created.problem or "its domain ended at once", memory)
 
 
-async def _report_paused(node: VmContext, vm: VirtualMachine) -> None:
-    """Say once that it waits for the end of the pause."""
-    if vm.status.reason == VmReason.CLUSTER_PAUSED:
+async def report_waiting(node: VmContext, vm: VirtualMachine, code: VmReason) -> None:
+    """Say once that it waits for something of the whole cluster to end."""
+    if vm.status.reason == code:
         return
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-        return (
-            in_phase(now.status, now.status.phase, reason(VmReason.CLUSTER_PAUSED)) if now.host == node.host else None
-        )
+        return in_phase(now.status, now.status.phase, reason(code)) if now.host == node.host else None
 
     await node.change(vm.name, change)
 

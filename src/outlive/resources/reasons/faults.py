@@ -46,6 +46,7 @@ class FaultCode(enum.StrEnum):
     VM_HELD = "vm-held"
     VM_FAILED = "vm-failed"
     STORE_RESTORED = "store-restored"
+    CLUSTER_DISARMED = "cluster-disarmed"
     POWER_NOT_REHEARSED = "power-not-rehearsed"
     MEMORY_OVERCOMMITTED = "memory-overcommitted"
     MEMORY_OVERPROVISIONED = "memory-overprovisioned"
@@ -184,6 +185,11 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         _restored,
         "start the daemons of the hosts that it waits for; or, once you know that one of them runs nothing: outlive "
         "fence HOST --confirm-off; or, for all of them, set confirmedIncarnation of Cluster/default to {incarnation}",
+    ),
+    FaultCode.CLUSTER_DISARMED: FaultEntry(
+        10,
+        "the cluster is disarmed ({mode}) since {since}, {until}: no host is condemned and nothing is recovered{still}",
+        "outlive arm --cluster, once the work is done",
     ),
     FaultCode.POWER_NOT_REHEARSED: FaultEntry(
         10,

@@ -15,6 +15,7 @@ class HoldReason(enum.StrEnum):
     FENCE_UNCONFIRMED = "fence-unconfirmed"
     UNATTENDED = "unattended"
     STORE_RESTORED = "store-restored"
+    CLUSTER_DISARMED = "cluster-disarmed"
     DISK_LOCKED = "disk-locked"
     HOST_STOPPED = "host-stopped"
     HOST_NOT_JOINED = "host-not-joined"
@@ -24,8 +25,10 @@ class HoldReason(enum.StrEnum):
 
 MAY_RUN: Final = frozenset({HoldReason.MEMBERSHIP_MISSING, HoldReason.UNATTENDED})
 """A host may still be running the VM: that it is down would be a guess."""
-REPORTED_OF_HOST: Final = frozenset({HoldReason.FENCE_UNCONFIRMED, HoldReason.STORE_RESTORED})
-"""Reasons that are a fault of the host, or of the store, and not of each VM."""
+REPORTED_OF_HOST: Final = frozenset(
+    {HoldReason.FENCE_UNCONFIRMED, HoldReason.STORE_RESTORED, HoldReason.CLUSTER_DISARMED}
+)
+"""Reasons that are a fault of the host, the store or the cluster, and not of each VM."""
 
 
 class PlanReason(enum.StrEnum):
@@ -118,6 +121,9 @@ TABLE: Final[Table] = {
         "the cluster is paused, because the store went back to an earlier state, and waits for {count} hosts: {hosts}",
         "start their daemons; or, once you know that they run nothing, set confirmedIncarnation of Cluster/default to "
         "{incarnation}",
+    ),
+    HoldReason.CLUSTER_DISARMED: Template(
+        "the cluster is disarmed ({mode}), so nothing is recovered", "outlive arm --cluster, once the work is done"
     ),
     HoldReason.DISK_LOCKED: Template(
         "{host} may not start it, and no other host may: {why}",

@@ -20,6 +20,8 @@ class VmReason(enum.StrEnum):
     CRASHED = "crashed"
     CLUSTER_PAUSED = "cluster-paused"
     """Ends with the pause; what that waits for is a Fault of the cluster."""
+    CLUSTER_FROZEN = "cluster-frozen"
+    """Ends when the cluster, which is disarmed with ``freeze``, is armed again."""
     LOCKS_UNREADABLE = "locks-unreadable"
     ISOLATION_UNCONFIRMED = "isolation-unconfirmed"
     """Its host could not read the locks on its disks; that may pass, or another host may be able to."""
@@ -75,6 +77,9 @@ TABLE: Final[Table] = {
     VmReason.TO_BE_DISABLED: Template("it is to be disabled"),
     VmReason.CRASHED: Template("its domain ended by itself ({crashes} in a row); it is started again after {wait_s} s"),
     VmReason.CLUSTER_PAUSED: Template("it is started once the cluster is not paused any more"),
+    VmReason.CLUSTER_FROZEN: Template(
+        "the cluster is disarmed (freeze): VMs stay as they are until it is armed", "outlive arm --cluster"
+    ),
     VmReason.LOCKS_UNREADABLE: Template("the locks on its disks could not be looked at: {error}", "see to the storage"),
     VmReason.ISOLATION_UNCONFIRMED: Template(
         "whether all of storage and network has heard of which hosts are shut out is not known: {error}",

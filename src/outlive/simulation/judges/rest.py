@@ -41,7 +41,7 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     recovery = vm.status.recovery
     if recovery is not None and recovery.unfinished and recovery.reason and recovery.remedy:
         return ""
-    paused = vm.status.reason == VmReason.CLUSTER_PAUSED
+    paused = vm.status.reason in (VmReason.CLUSTER_PAUSED, VmReason.CLUSTER_FROZEN)
     fault = any(
         (one.subject.name == vm.name or (paused and one.subject.kind == "Cluster")) and not one.ended and one.remedy
         for one in truth.store.all_of(Fault)

@@ -10,6 +10,7 @@ import msgspec
 
 from outlive.base.errors import AlreadyExists, BadInput, NotFound, Refused
 from outlive.node import operator
+from outlive.node.disarm import arm_cluster, disarm_cluster
 from outlive.node.fencing.attestation import lost_memberships
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
 from outlive.resources.vms import Request
@@ -84,6 +85,18 @@ async def _arm(world: World, host: SimHost) -> None:
 @verb("disarm", "the guard of {who} is to be disarmed")
 async def _disarm(world: World, host: SimHost) -> None:
     await operator.set_armed(world.store, world.clock, host.name, False)
+
+
+@verb("disarm-cluster", "somebody disarms the cluster: {details}")
+async def _disarm_cluster(
+    world: World, mode: Literal["freeze", "ignore"] = "freeze", for_: Duration | None = None
+) -> None:
+    await disarm_cluster(world.store, world.clock, mode, for_s=for_)
+
+
+@verb("arm-cluster", "somebody arms the cluster again")
+async def _arm_cluster(world: World) -> None:
+    await arm_cluster(world.store, world.clock)
 
 
 @verb("confirm-off", "{name} says that {who} is off: {reason}")
