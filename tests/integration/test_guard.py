@@ -153,6 +153,51 @@ rmdir $root/vm/libvirt/emulator $root/vm/libvirt $root/vm $root
 umount /mnt
 """
 
+KERNEL_READING = """
+set -eu
+mount -t cgroup2 none /mnt 2>/dev/null && root=/mnt/outlive-try-$$ && mkdir $root 2>/dev/null || exit 77
+mkdir $root/machine.slice
+"$1" -c '
+import os, sys
+from pathlib import Path
+from outlive.guard import cgroups, requirements
+from outlive.guard.states import GuardError
+root = sys.argv[1] + "/machine.slice"
+def tree(path):
+    try:
+        requirements.check_tree(path)
+    except GuardError as error:
+        return "refused"
+    return "fine"
+print("slice", tree(root), cgroups.look(root).left)
+pid = os.fork()
+if not pid:
+    os.execvp("sleep", ["sleep", "60"])
+Path(root, "cgroup.procs").write_text(str(pid))
+print("guest", cgroups.look(root).left, pid in cgroups.members(root))
+os.kill(pid, 9)
+os.waitpid(pid, 0)
+os.rmdir(root)
+print("slice-gone", tree(root), cgroups.look(root).left)
+Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+print("guard-inside", tree(sys.argv[1]))
+Path("/mnt/cgroup.procs").write_text(str(os.getpid()))
+' $root
+rmdir $root
+mount -t tmpfs none /mnt
+mkdir -p /mnt/machine.slice
+"$1" -c '
+from outlive.guard import cgroups, requirements
+from outlive.guard.states import GuardError
+try:
+    requirements.check_tree("/mnt/machine.slice")
+except GuardError as error:
+    print("other-tree", "cgroup v2" in str(error), cgroups.look("/mnt/machine.slice").left)
+print("other-tree-without", cgroups.look("/mnt/none.slice").left, cgroups.look("/mnt/none/none.slice").left)
+'
+umount /mnt /mnt
+"""
+
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
 def test_a_tree_of_the_real_kernel_with_threaded_groups_is_seen_killed_and_seen_empty() -> None:
@@ -161,6 +206,22 @@ def test_a_tree_of_the_real_kernel_with_threaded_groups_is_seen_killed_and_seen_
     if done.returncode == 77:
         pytest.skip("no cgroup v2 may be mounted here")
     assert (done.returncode, done.stdout.split()) == (0, ["1", "0"]), done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
+def test_only_what_was_read_of_the_kernels_own_tree_counts_as_empty() -> None:
+    command = ["unshare", "-m", "sh", "-c", KERNEL_READING, "sh", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode == 77:
+        pytest.skip("no cgroup v2 may be mounted here")
+    assert done.stdout.splitlines() == [
+        "slice fine 0",
+        "guest 1 True",
+        "slice-gone fine 0",
+        "guard-inside refused",
+        "other-tree True 1",
+        "other-tree-without 1 1",
+    ], done.stderr
 
 
 # --- the gate
@@ -283,12 +344,12 @@ def test_arming_is_refused_where_the_promise_could_not_be_kept(
         assert not guard.status()["armed"]
 
 
-def test_a_file_is_no_watchdog_unless_it_is_a_rehearsal(tmp_path: Path, vms: Cgroups) -> None:
+def test_files_and_folders_take_the_place_of_the_kernels_only_in_a_rehearsal(tmp_path: Path, vms: Cgroups) -> None:
     (tmp_path / "file").write_bytes(b"")
     places = ["--watchdog", str(tmp_path / "file"), "--cgroup", str(vms.root)]
     with closing(Guard(tmp_path, *places)) as guard:
         guard.beat()
-        assert "--rehearsal" in guard.ask("arm", timeoutS=T_S, watchdogS=W_S)["message"]
+        assert "cgroup v2" in guard.ask("arm", timeoutS=T_S, watchdogS=W_S)["message"]
     with closing(Guard(tmp_path, *places, "--rehearsal")) as guard:
         guard.arm()
         assert not guard.status()["hardware"]

@@ -2,14 +2,18 @@
 
 Left means listed in a ``cgroup.procs`` anywhere below the root, or the kernel's own word (``populated`` in
 ``cgroup.events``), which stays until a killed process has closed its files: the list forgets it earlier, while its
-last writes may be on their way to a disk. What cannot be read counts as somebody left, and what does not exist as
-nobody: systemd removes the slice with its last machine. Killing is asked of the kernel (``cgroup.kill``) and then of
-each process that is still listed, by a handle that cannot mean a later process of the same number.
+last writes may be on their way to a disk. Nobody is left only where that was read: of the kernel's own tree (version
+2), or of one that does not have the root any more, because systemd removes the slice with its last machine. Anything
+else counts as somebody. Killing is asked of the kernel (``cgroup.kill``) and then of each process that is still listed,
+by a handle that cannot mean a later process of the same number.
+
+In a rehearsal ``folders`` stand in for the kernel's tree.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import signal
@@ -21,6 +25,12 @@ GROUPS: Final = 20_000
 PROCS: Final = "cgroup.procs"
 KILL: Final = "cgroup.kill"
 EVENTS: Final = "cgroup.events"
+VERSION_2: Final = 0x63677270
+"""What ``statfs`` calls the file system of cgroup v2."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_TYPE: Final = ctypes.c_uint if os.uname().machine == "s390x" else ctypes.c_long
+"""Of the first member of ``struct statfs``."""
 
 
 class Found(NamedTuple):
@@ -37,8 +47,20 @@ class Found(NamedTuple):
         return max(self.processes + self.unreadable, int(self.populated))
 
 
-def look(root: str) -> Found:
+def is_version_2(path: str) -> bool:
+    """Whether this is a group of cgroup v2; not where it cannot be asked."""
+    answer = ctypes.create_string_buffer(512)
+    if _libc.statfs(os.fsencode(path), answer) != 0:
+        return False
+    return _TYPE.from_buffer(answer).value & 0xFFFFFFFF == VERSION_2
+
+
+def look(root: str, *, folders: bool = False) -> Found:
     """Count without touching anything."""
+    if _gone(root, folders):
+        return Found(0, 0, False)
+    if not (os.path.isdir(root) if folders else is_version_2(root)):  # noqa: PTH112 - one of the calls of a look
+        return Found(0, 1, False)
     processes = unreadable = 0
     for group, trouble in _groups(root):
         pids = None if trouble else _pids(group)
@@ -46,21 +68,31 @@ def look(root: str) -> Found:
             unreadable += 1
         else:
             processes += len(pids)
-    return Found(processes, unreadable, _populated(root))
+    return Found(processes, unreadable, _populated(root, folders))
 
 
-def kill(root: str) -> Found:
+def kill(root: str, *, folders: bool = False) -> Found:
     """Kill everything below the root, then count who is left; the killed may still be listed for a moment."""
     _ask_kernel(root)
     for group, trouble in _groups(root):
         for pid in (None if trouble else _pids(group)) or ():
             _kill_listed(group, pid)
-    return look(root)
+    return look(root, folders=folders)
 
 
-def holds(root: str, pid: int) -> bool:
-    """Whether that process is below the root, which then must not be killed."""
-    return any(pid in (_pids(group) or ()) for group, trouble in _groups(root) if not trouble)
+def members(root: str) -> set[int]:
+    """The processes that are listed below the root."""
+    return {pid for group, trouble in _groups(root) if not trouble for pid in _pids(group) or ()}
+
+
+def _gone(root: str, folders: bool) -> bool:
+    """Whether the tree can be read and does not have the root."""
+    parent, name = os.path.split(root)
+    try:
+        names = os.listdir(parent)  # noqa: PTH208 - as above
+    except OSError:
+        return False
+    return name not in names and (folders or is_version_2(parent))
 
 
 def _ask_kernel(root: str) -> None:
@@ -93,14 +125,14 @@ def _groups(root: str) -> Iterator[tuple[str, bool]]:
         yield root, True
 
 
-def _populated(root: str) -> bool:
+def _populated(root: str, folders: bool) -> bool:
     try:
         with open(f"{root}/{EVENTS}", "rb") as file:  # noqa: PTH123 - one of the calls of a look
             return b"populated 1" in file.read()
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return os.path.isdir(root)  # noqa: PTH112 - as above
+    except OSError as error:
+        if folders and isinstance(error, FileNotFoundError):
+            return False
+        return not _gone(root, folders)
 
 
 def _pids(group: str) -> list[int] | None:

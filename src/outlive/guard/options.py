@@ -15,6 +15,19 @@ SOCKET: Final = "/run/outlive-guard/guard.sock"
 WATCHDOG: Final = "/dev/watchdog"
 CGROUP: Final = "/sys/fs/cgroup/machine.slice"
 
+_DAEMONS: Final = ("libvirtd", "virtproxyd", "virtqemud", "virtchd", "virtlxcd", "virtxend", "virtvboxd")
+_UNITS: Final = " ".join(f"'{daemon}*.{kind}'" for daemon in _DAEMONS for kind in ("socket", "service"))
+"""The daemons of libvirt that start guests or pass requests on to those, with all their sockets (``-ro``, ``-admin``,
+``-tcp``, ``-tls``): a socket that is left would start its daemon again."""
+LIBVIRT: Final = {
+    "--stop-service": f"systemctl stop {_UNITS}",
+    "--start-service": (
+        f"sh -c \"systemctl list-unit-files --no-legend --state=enabled {_UNITS} | cut -d' ' -f1"
+        ' | xargs -r systemctl --no-block start"'
+    ),
+}
+"""What the word ``libvirt`` stands for: whichever of these units are loaded are stopped, the enabled ones started."""
+
 DESCRIPTION: Final = (
     "Empty this host when it cannot prove any more that it is alive. Feeds the hardware watchdog only while "
     "the daemon's renewals are acknowledged. Does nothing until it is armed: outlive arm HOST."
@@ -53,8 +66,13 @@ def parser() -> OneLine:
     add("--socket", metavar="PATH", default=SOCKET, help="where the daemon finds the guard (default %(default)s)")
     add("--watchdog", metavar="PATH", default=WATCHDOG, help="the watchdog that resets the host (default %(default)s)")
     add("--cgroup", metavar="FOLDER", default=CGROUP, help="the group that all VMs are below (default %(default)s)")
-    add("--stop-service", metavar="COMMAND", default="", help="stops whatever could start another VM")
-    add("--start-service", metavar="COMMAND", default="", help="starts it again when the gate opens again")
+    add(
+        "--stop-service",
+        metavar="COMMAND",
+        default="",
+        help="stops whatever could start a VM; libvirt: all its daemons",
+    )
+    add("--start-service", metavar="COMMAND", default="", help="starts it when the gate opens again; libvirt: as above")
     add("--timeout", metavar="SECONDS", type=_seconds, help="arm at the first renewal: T, with --watchdog-timeout")
     add("--watchdog-timeout", metavar="SECONDS", type=_seconds, help="arm at the first renewal: W, with --timeout")
     add("--rehearsal", action="store_true", help="take a file or FIFO as the watchdog: proves nothing, resets nothing")
@@ -93,6 +111,7 @@ def _seconds(text: str) -> float:
 
 def _command(made: argparse.ArgumentParser, option: str, text: str) -> tuple[str, ...]:
     """The words of a command whose program is there: found missing at the wrong moment, it would cost the host."""
+    text = LIBVIRT[option] if text == "libvirt" else text
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:

@@ -14,16 +14,14 @@ import select
 import selectors
 import signal
 import socket
-from pathlib import Path
 from typing import Final
 
-from outlive.guard import cgroups, core, messages
+from outlive.guard import cgroups, core, messages, requirements
 from outlive.guard.clients import Clients
 from outlive.guard.clocks import START, Instants, elapsed_most, instants
 from outlive.guard.messages import Request
 from outlive.guard.options import Options
 from outlive.guard.states import (
-    BAD_INPUT,
     YES,
     Action,
     Arm,
@@ -250,7 +248,7 @@ class Guard:
     def _status(self) -> dict[str, object]:
         now = instants()
         if self._seen is None or elapsed_most(self._seen[0], now) >= LOOK_KEPT_S:
-            self._seen = (now, cgroups.look(self._options.cgroup).left)
+            self._seen = (now, self._look().left)
         feeding = self._watchdog.open and core.may_feed(self._state, now)
         hardware = self._watchdog.hardware
         return messages.status(self._state, now=now, feeding=feeding, processes=self._seen[1], hardware=hardware)
@@ -261,7 +259,9 @@ class Guard:
         if refusal is not None:
             return refusal
         try:
-            _check_tree(self._options.cgroup)
+            if not self._state.armed:
+                options = self._options
+                requirements.check(options.cgroup, options.stop_service, rehearsal=options.rehearsal)
             identity = self._watchdog.start(event.watchdog_s)
         except GuardError as error:
             return Refusal("refused", str(error))
@@ -276,10 +276,6 @@ class Guard:
             watchdog=identity,
             epoch=self._state.epoch,
         )
-        if not self._options.stop_service:
-            self._note(
-                "guard.no-stop-service", why="whatever starts VMs goes on when the gate is shut; say --stop-service"
-            )
         return refusal
 
     def _arm_by_options(self) -> None:
@@ -305,9 +301,9 @@ class Guard:
             case Action.FEED:
                 self._feed(state)
             case Action.KILL:
-                return Looked(cgroups.kill(self._options.cgroup).left)
+                return Looked(cgroups.kill(self._options.cgroup, folders=self._options.rehearsal).left)
             case Action.LOOK:
-                return Looked(cgroups.look(self._options.cgroup).left)
+                return Looked(self._look().left)
             case Action.STOP_SERVICE:
                 return self._stop_service()
             case Action.START_SERVICE:
@@ -318,6 +314,9 @@ class Guard:
             case _:
                 self._log_action(state, action)
         return None
+
+    def _look(self) -> cgroups.Found:
+        return cgroups.look(self._options.cgroup, folders=self._options.rehearsal)
 
     def _feed(self, state: State) -> None:
         """The clock is read again on both sides of the write: before, to be true; after, to say if it was not."""
@@ -357,16 +356,8 @@ class Guard:
         )
 
     def _why_lost(self, state: State) -> str:
-        found = cgroups.look(self._options.cgroup)
+        found = self._look()
         return (
             f"not empty after W: {found.processes} processes, {found.unreadable} unreadable groups, "
             f"{len(state.creates)} creates under way, service {state.service}"
         )
-
-
-def _check_tree(root: str) -> None:
-    """A tree that can be killed: there, or made with the first VM, and without the guard itself."""
-    if not Path(root).is_dir() and not Path(root).parent.is_dir():
-        raise GuardError(f"{root}: no such group; name the one that all VMs are below with --cgroup", BAD_INPUT)
-    if cgroups.holds(root, os.getpid()):
-        raise GuardError(f"{root}: the guard itself is below it; name the group of the VMs with --cgroup", BAD_INPUT)

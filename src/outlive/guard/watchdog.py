@@ -25,6 +25,12 @@ SET_TIMEOUT: Final = 0xC0045706
 CAN_SET_TIMEOUT: Final = 0x0080
 CAN_MAGIC_CLOSE: Final = 0x0100
 ALARM_ONLY: Final = 0x0400
+NO_HARDWARE: Final = {
+    "Software Watchdog": "is a timer of the same kernel, and does nothing when the kernel hangs",
+    "i6300ESB": "is emulated by a hypervisor, and stands still when the machine is paused",
+    "xen_wdt": "is a timer of a hypervisor, and stands still when the machine is paused",
+}
+"""How watchdogs name themselves that are none of the machine's own, and what they lack."""
 LEGACY_DEVICE: Final = (10, 130)
 """``/dev/watchdog``, which is the same as ``/dev/watchdog0``."""
 
@@ -89,6 +95,7 @@ class Watchdog:
         options, _, name = struct.unpack("II32s", answer)
         identity = bytes(name).rstrip(b"\0").decode("ascii", "replace")
         _check_support(f"{self._path} ({identity})", options)
+        _check_identity(self._path, identity)
         wanted = math.floor(watchdog_s)
         if wanted < 1:
             raise GuardError(f"{self._path} counts whole seconds: W {watchdog_s} s is below 1 s")
@@ -119,6 +126,13 @@ def _check_support(name: str, options: int) -> None:
         raise GuardError(f"{name} raises an alarm and resets nothing: use another watchdog")
     if not options & CAN_SET_TIMEOUT:
         raise GuardError(f"{name} does not take a timeout: use another watchdog")
+
+
+def _check_identity(path: str, identity: str) -> None:
+    """A watchdog that stands still together with what it watches proves nothing."""
+    for name, why in NO_HARDWARE.items():
+        if identity.startswith(name):
+            raise GuardError(f"{path} ({identity}) {why}: load the driver of the machine's own watchdog")
 
 
 def _check_stoppable(path: str, major: int, minor: int) -> None:
