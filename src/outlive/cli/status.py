@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from outlive.base.errors import NotFound
-from outlive.base.phrases import listing, shown_time, until
+from outlive.base.phrases import count_of, listing, shown_time, until
 from outlive.cli.access import Access
 from outlive.cli.output import Output, table
 from outlive.node.disarm import enforcing_hosts
@@ -26,6 +26,7 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import convert
 from outlive.resources.reasons.failover_events import FULL_PROTECTION
+from outlive.resources.vms import RecoveryPhase
 from outlive.runtime.faults import health
 from outlive.store import list_all
 
@@ -95,6 +96,7 @@ async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[s
         "hostsDegrading": [one.name for one in hosts if one.status.degrading is not None and not one.status.lost],
         "memberships": _memberships(members),
         "recovering": sum(vm.status.recovery is not None and vm.status.recovery.unfinished for vm in vms),
+        "held": _held(vms),
         "faults": [
             {
                 "fault": one.code,
@@ -128,6 +130,12 @@ def _memberships(members: list[Membership]) -> dict[str, int]:
         dead = record.state == "Revoked" and record.dead_through >= record.fence.epoch
         states["dead" if dead else {"Held": "alive", "Revoked": "condemned", "Released": "stopped"}[record.state]] += 1
     return dict(sorted(states.items()))
+
+
+def _held(vms: list[VirtualMachine]) -> dict[str, int]:
+    """Why VMs are held → how many."""
+    recoveries = [vm.status.recovery for vm in vms if vm.status.recovery is not None]
+    return dict(sorted(Counter(one.reason for one in recoveries if one.phase is RecoveryPhase.HELD).items()))
 
 
 def reported_coverage(reported: list[Coverage]) -> dict[str, Any]:
@@ -174,7 +182,7 @@ def _listed(hosts: list[str], what: str) -> str:
 
 
 def _count(vms: int) -> str:
-    return f"{vms} VMs" if vms else ""
+    return count_of(vms, "VM") if vms else ""
 
 
 def _vms(document: dict[str, Any]) -> str:
@@ -202,9 +210,10 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         ("hosts", f"{document['hosts']}{f' ({members})' if members else ''}"),
         ("degrading", _listed(document["hostsDegrading"], "see outlive why HOST")),
         ("VMs", _vms(document)),
-        *((f"  {reason}", f"{count} VMs") for reason, count in coverage["reasons"].items()),
+        *((f"  {reason}", _count(count)) for reason, count in coverage["reasons"].items()),
         ("not judged yet", _count(document["unreportedVms"]) if coverage["reported"] else ""),
         ("recovering", _count(document["recovering"])),
+        *((f"  held: {reason}", _count(count)) for reason, count in document["held"].items()),
         ("slots", f"{document['slots']}"),
         ("full protection", document["fullProtection"]),
         *leaders,

@@ -1,0 +1,44 @@
+"""The state of a story's cluster in the middle of it, as an operator finds it who looks at that moment."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from outlive.base.clock import as_datetime
+from outlive.resources import Resource
+from outlive.resources.state import DUMPED, State, encode_state
+from outlive.runtime.units import Duration
+from outlive.simulation.expectations import Expectations
+from outlive.simulation.scenario import read_scenario
+from outlive.simulation.story import Ended, Story
+from tests.support.loops import run
+
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
+
+
+class _Interrupted(Story):
+    """Of a story that ends early nothing is expected; its store is kept."""
+
+    found: tuple[Resource, ...] = ()
+
+    async def _end(self) -> Ended:
+        self.found = tuple(one for kind in DUMPED for one in self.world.store.all_of(kind))
+        return await super()._end()
+
+
+@cache
+def state_of(scenario: str, at_s: float) -> bytes:
+    """The state file of the cluster of a story, so many virtual seconds after its begin."""
+    whole = read_scenario(SCENARIOS / scenario)
+    acts = tuple(act for act in whole.acts if act.when is not None or act.at_s <= at_s)
+    part = msgspec.structs.replace(whole, acts=acts, expect=Expectations(until=Duration(at_s)))
+
+    async def played() -> tuple[Resource, ...]:
+        story = _Interrupted(part, seed=whole.spec.seed, replay="")
+        await story.play()
+        return story.found
+
+    return encode_state(State(taken_at=as_datetime(0.0), objects=run(played())))
