@@ -25,6 +25,7 @@ from outlive.node.vm.reconciler import VmReconciler
 from outlive.node.vm.start import end_former_creates
 from outlive.resources import ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons.model import names
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
 
@@ -60,6 +61,8 @@ class Daemon:
         shared.lease.on_lost = self._lost
 
     def _domain_changed(self, vm: str) -> None:
+        if vm in self.shared.domains.outside_slice():
+            self.shared.lease.renew_soon()  # the membership is not to say any longer that the host is armed
         self.workers.enqueue(vm)
         self.reporter.notify()
 
@@ -155,6 +158,7 @@ class Daemon:
                 await self.shared.domains.start_service()
             except OutliveError as error:
                 _log.error("daemon.no_hypervisor", host=self.shared.host, error=str(error))
+        self._report_outside()
         creates = end_former_creates(self.shared.guard, self.shared.domains, self.shared.creates)
         await self._tried("daemon.former_creates_not_ended", creates)
         due_s = self._sweep_due_s
@@ -167,6 +171,14 @@ class Daemon:
             self.reporter.notify()
         self.drainer.notify()
         await self.reporter.figures()
+
+    def _report_outside(self) -> None:
+        """Say whether guests run where the guard would not end them."""
+        outside, faults = self.shared.domains.outside_slice(), self.shared.faults
+        if outside:
+            faults.activate(FaultCode.GUESTS_OUTSIDE_SLICE, self._subject, vms=names(outside))
+        else:
+            faults.clear(FaultCode.GUESTS_OUTSIDE_SLICE, self._subject)
 
     async def _tried(self, event: str, work: Awaitable[object]) -> bool:
         """Whether it was done; if not, the next look tries it again."""

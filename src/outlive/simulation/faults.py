@@ -139,6 +139,13 @@ def _watchdog(draw: Draw, at_s: float) -> None:
         draw.add(at_s, "watchdog-broken", hosts=(host.name,))
 
 
+def _outside_slice(draw: Draw, at_s: float) -> None:
+    """Until the host has said so, its guard promises what it cannot keep."""
+    host = draw.host()
+    if host.proofs >= 2:
+        draw.add(at_s, "outside-slice", hosts=(host.name,))
+
+
 def _clock(draw: Draw, at_s: float) -> None:
     """Of a host, by as much as its crystal may be off, and by as much as a time service may steer."""
     rate, jump = draw.random.uniform(0.9955, 1.0045), draw.random.uniform(-7200.0, 7200.0)
@@ -295,6 +302,9 @@ ACCIDENTAL: Final[dict[str, Kind]] = {
     "ignores-shutdown": lambda draw, at_s: draw.add(at_s, "guest-ignores-shutdown", vms=(draw.vm().name,)),
     "unkillable": lambda draw, at_s: draw.add(at_s, "unkillable", vms=(draw.vm().name,)),
     "lock-disks": _lock_disks,
+    "lose-track": lambda draw, at_s: draw.add(at_s, "lose-track", vms=(draw.vm().name,)),
+    "outside-slice": _outside_slice,
+    "slow-cuts": lambda draw, at_s: draw.add(at_s, "slow-cuts", by=draw.random.choice((0.3, 2.0, 8.0, 15.0))),
 }
 """Without anybody's will."""
 

@@ -47,6 +47,10 @@ class SimDomain:
     ports: tuple[str, ...] = ()
     accept_duplicate: bool = False
     crashed: bool = False
+    guarded: bool = True
+    """Whether its process is in the slice that the guard empties."""
+    listed: bool = True
+    """Whether the service knows of it."""
     left: bool = False
     """Whether its state has run elsewhere since: what is here is of the past, and must never run again."""
 
@@ -60,6 +64,7 @@ class SimDomain:
             cpu_milli=self.cpu_milli,
             memory_bytes=self.memory_bytes,
             crashed=self.crashed,
+            guarded=self.guarded,
         )
 
 
@@ -104,6 +109,8 @@ class HypervisorFaults:
     """VMs whose guest ignores a shutdown."""
     migration: str = ""
     """Where the next migration from here fails: ``precopy``, ``paused``, ``sent``, ``last``."""
+    outside: bool = False
+    """Processes of guests begin outside the slice that the guard empties."""
     unkillable: dict[str, bool] = field(default_factory=dict)
     """VMs whose process hangs in the kernel, so that no signal ends it."""
     lag_s: float = 0.0
@@ -195,15 +202,34 @@ class SimHypervisor:
         self.service = False
 
     def kill_all(self) -> int:
-        """Kill all guests; how many are left."""
-        for vm in list(self.domains):
-            if not self.faults.unkillable.get(vm):
+        """Kill all guests in the slice; how many are left there."""
+        for vm, domain in list(self.domains.items()):
+            if domain.guarded and not self.faults.unkillable.get(vm):
                 self._remove(vm, "killed")
         return self.left()
 
     def left(self) -> int:
-        """Guests that have a process."""
-        return sum(domain.state is not DomainState.OFF for domain in self.domains.values())
+        """Guests that have a process in the slice: whoever empties it sees no other."""
+        return sum(domain.guarded and domain.state is not DomainState.OFF for domain in self.domains.values())
+
+    def outside(self) -> None:
+        """Somebody moves all processes out of the slice, and those to come begin outside it."""
+        self.faults.outside = True
+        for vm, domain in self.domains.items():
+            domain.guarded = False
+            self._changed(vm, "its process is outside the guests' slice")
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more, and the service finds every guest again."""
+        self.faults = HypervisorFaults()
+        for domain in self.domains.values():
+            domain.listed = True
+
+    def lose_track(self, vm: str) -> None:
+        """The service does not know of the guest any more, which runs on."""
+        if vm in self.domains:
+            self.domains[vm].listed = False
+            self._changed(vm, "the hypervisor service has lost track of it")
 
     def crash(self, vm: str) -> None:
         """The guest crashes."""
@@ -215,7 +241,7 @@ class SimHypervisor:
     # Calls
 
     async def look(self) -> tuple[Domain, ...]:
-        """All domains, in the order of VM names."""
+        """All domains, in the order of VM names: what the service lists, and every other process of a guest."""
         await self._takes(self.latencies.look, self.faults.lag_s)
         listed = {**self._creates, **self.domains}
         return tuple(listed[vm].shown() for vm in sorted(listed))
@@ -229,7 +255,9 @@ class SimHypervisor:
             await self._takes(self.latencies.create, self.faults.slow_starts_s + self.faults.lag_s)
             self._fail_start(vm.name)
             state = DomainState.INCOMING if incoming else DomainState.RUNNING
-            self.domains[vm.name] = domain_of(vm, run_id, epoch, state)
+            domain = domain_of(vm, run_id, epoch, state)
+            domain.guarded = not self.faults.outside
+            self.domains[vm.name] = domain
         finally:
             self._creates.pop(vm.name, None)
         self._changed(vm.name, f"{state} as run {run_id} of epoch {epoch}")
@@ -271,6 +299,8 @@ class SimHypervisor:
         """Ask the guest; it ends later, or not at all."""
         await self._takes(self.latencies.look)
         domain = self.domains.get(vm)
+        if domain is not None and not domain.listed:
+            raise Refused(f"the hypervisor service of {self.host} does not know of {vm}", remedy="destroy it")
         if domain is None or domain.state is not DomainState.RUNNING or self.faults.ignores_shutdown.get(vm):
             return
         go(self._end(domain), name=f"{self.host}/{vm}/shutdown", part=self.part)
@@ -298,7 +328,7 @@ class SimHypervisor:
     async def migrate(self, vm: str, target: str) -> None:
         """Hand over as QEMU does; see the module."""
         domain = self.domains.get(vm)
-        if domain is None or domain.state is not DomainState.RUNNING:
+        if domain is None or domain.state is not DomainState.RUNNING or not domain.listed:
             raise Refused(f"{vm} does not run on {self.host}")
         broken, self.faults.migration = self.faults.migration, ""
         left_s = self._random.uniform(*self.latencies.migrate) + self.faults.lag_s

@@ -12,8 +12,8 @@ from typing import Final
 from outlive.resources import Cluster, Fault, Hypervisor, MemberRecord, VirtualMachine
 from outlive.resources.reasons import HoldReason
 from outlive.resources.reasons.faults import FaultCode
+from outlive.simulation.disks import SPREADS_S
 from outlive.simulation.hosts import SimHost
-from outlive.simulation.hypervisors import HypervisorFaults
 from outlive.simulation.spec import BmcMode
 from outlive.simulation.stores import QUIET
 from outlive.simulation.world import World
@@ -34,6 +34,7 @@ async def heal(world: World) -> None:
     world.reach_store()
     world.networks.heal_all()
     world.disks.unlock_strangers(world.hosts)
+    world.disks.spreads_s = SPREADS_S
     for service in world.controllers.values():
         if service.process is not None:
             service.process.go_on()
@@ -61,7 +62,7 @@ async def heal(world: World) -> None:
 def _heal_host(world: World, host: SimHost) -> None:
     mode: BmcMode = host.spec.bmc
     world.wire(host.name, mode)
-    host.hypervisor.faults = HypervisorFaults()
+    host.hypervisor.heal()
     host.go_on()
     host.machine.watchdog.broken = False
     host.machine.disk_stall = 0.0

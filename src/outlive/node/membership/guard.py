@@ -1,7 +1,9 @@
 """Arming and disarming the guard in the order that fencers rely upon.
 
 The guard enforces before the membership says so, and the membership says so no more, acknowledged, before the guard
-stops or gets other times. What is published is always what the guard says of itself at that moment, or less. A guard
+stops or gets other times. What is published is always what the guard says of itself at that moment, or less: nothing
+while a guest has a process that the guard would not end. What this does not give: between the look that shows such a
+process and the acknowledged renewal, the membership still says that the host is armed. A guard
 that is to wait longer is disarmed in between; until then the host renews as often as the shorter time asks for.
 """
 
@@ -23,6 +25,7 @@ SHORTEST_PACE: Final = 0.1
 """Of the guard's time: no renewal follows another sooner on its account, however long a write may take."""
 UNARMED: Final = GuardRecord()
 REHEARSAL: Final = "the guard rehearses: its watchdog resets nothing, so its host does not count as armed"
+OUTSIDE: Final = "a guest has a process outside the slice that the guard empties, so its host does not count as armed"
 
 _log = get_logger("node.arming")
 
@@ -43,6 +46,14 @@ class GuardArming:
 
         ``acknowledged`` is what the store last acknowledged; ``beaten``: whether the guard has heard of a renewal yet.
         """
+        record = await self._move(acknowledged, beaten=beaten)
+        if not record.armed or not self._node.domains.outside_slice():
+            return record
+        self._report_trouble(OUTSIDE)
+        return UNARMED
+
+    async def _move(self, acknowledged: GuardRecord, *, beaten: bool) -> GuardRecord:
+        """Move the guard towards what is wanted; what it says of itself afterwards, or less."""
         report = await self._report()
         wanted = self._wanted()
         has = (report.timeout_s, report.watchdog_s) if report.armed else None

@@ -38,6 +38,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     memory_bytes: int = 0
     crashed: bool = False
     """For ``OFF``: whether nobody asked for it."""
+    guarded: bool = True
+    """Whether all its processes are in the slice that the guard empties; what is outside survives the guard."""
 
 
 class HypervisorPort(Protocol):
@@ -52,7 +54,8 @@ class HypervisorPort(Protocol):
 
         A VM that is not listed has no process on this host: the driver looks at the processes themselves (those of
         the VM's cgroup, and any other that carries its mark), not only at the service's list. What the service has
-        lost track of is listed as running, by what its process says of itself.
+        lost track of is listed as running, by what its process says of itself. A process outside the guests' slice is
+        listed as not ``guarded``.
 
         From the moment at which ``create`` is called until that call has ended, the domain is listed as ``starting``,
         whoever asked for it and whether they still wait: also what the driver has not handed on yet, and what the

@@ -50,6 +50,10 @@ class LocalDomains:
         """Domains that count as virtual machines of this host, by name."""
         return [one for _, one in sorted(self.by_vm.items()) if one.state in PRESENT]
 
+    def outside_slice(self) -> tuple[str, ...]:
+        """Virtual machines with a process that the guard of this host would not end, by name."""
+        return tuple(vm for vm, one in sorted(self.by_vm.items()) if not one.guarded)
+
     def begin(self, vm: str, run_id: str) -> None:
         """A domain is about to be created."""
         self.creating[vm] = run_id

@@ -32,7 +32,7 @@ from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.locks import obstacle
 from outlive.node.vm.start_order import StartTurn, turn_of, turn_over
 from outlive.node.vm.states import VmState, brought, fence_of, in_phase, reach_of, state_of, wanted
-from outlive.node.vm.stop import release
+from outlive.node.vm.stop import destroy, release
 from outlive.resources import VirtualMachine
 from outlive.resources.reasons import Reason, VmReason, reason, render
 from outlive.resources.vms import Rejection, StartOrder, VirtualMachineStatus
@@ -52,6 +52,7 @@ AGAIN_S: Final = 0.1
 """Until the next try where only a swap was lost."""
 SOON_S: Final = 1.0
 """Until the next look at a domain that was created and does not run yet."""
+OUTSIDE_SLICE: Final = "its process came to run outside the slice of guests, where the guard would not end it"
 END_CREATE_TRIES: Final = 5
 """How often the guard is notified that a create is over."""
 _CREATE: Final = CREATE.decision
@@ -171,8 +172,11 @@ async def create(node: VmContext, entry: Entry, memory: VmMemory, *, incoming: b
     if problem:
         _log.warning("vm.not_created", vm=name, host=node.host, run_id=run_id, why=problem)
     domain = node.domains.by_vm.get(name)
-    ours = domain is not None and domain.run_id == run_id
-    return Created(domain if ours else None, problem)
+    if domain is None or domain.run_id != run_id:
+        return Created(None, problem)
+    if not domain.guarded and node.desired.spec.fencing.armed and await destroy(node, name, run_id=run_id):
+        return Created(None, OUTSIDE_SLICE)
+    return Created(domain, problem)
 
 
 async def _pass_gate(node: VmContext, entry: Entry) -> int | None:

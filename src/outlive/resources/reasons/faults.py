@@ -35,6 +35,7 @@ class FaultCode(enum.StrEnum):
     HOST_NOT_EMPTY = "host-not-empty"
     HOST_CANNOT_JOIN = "host-cannot-join"
     HOST_ISOLATED = "host-isolated"
+    GUESTS_OUTSIDE_SLICE = "guests-outside-slice"
     STORE_WENT_BACK = "store-went-back"
     UNKNOWN_VM = "unknown-vm"
     HOST_DEGRADING = "host-degrading"
@@ -151,6 +152,12 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.HOST_CANNOT_JOIN: FaultEntry(25, "{why}", "{remedy}"),
     FaultCode.HOST_ISOLATED: FaultEntry(
         25, "{why}", "reboot {subject}: it joins again in its new boot, and its isolation ends"
+    ),
+    FaultCode.GUESTS_OUTSIDE_SLICE: FaultEntry(
+        25,
+        "{vms} on {subject} have processes outside the slice of guests, which its guard would not end: {subject} does "
+        "not count as armed",
+        "see to it that the hypervisor service puts guests into their slice, then move them away or start them anew",
     ),
     FaultCode.STORE_WENT_BACK: FaultEntry(
         25,

@@ -149,6 +149,19 @@ def _unkillable(world: World, vms: Names) -> None:
         host.hypervisor.faults.unkillable |= dict.fromkeys(vms, True)
 
 
+@verb("outside-slice", "the guests of {who} run outside the slice that its guard empties")
+def _outside_slice(world: World, host: SimHost) -> None:
+    """Those that run, and those that start."""
+    host.hypervisor.outside()
+
+
+@verb("lose-track", "the hypervisor service does not know of {vms} any more, which runs on")
+def _lose_track(world: World, vms: Names) -> None:
+    for host in world.hosts.values():
+        for vm in vms:
+            host.hypervisor.lose_track(vm)
+
+
 @verb("forget-membership", "somebody deletes what {who} remembers of its membership")
 def _forget_membership(world: World, host: SimHost) -> None:
     host.machine.remembered = None
