@@ -16,7 +16,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.logging import get_logger
 from outlive.node.membership.pause import PauseGate
-from outlive.node.vm.states import MIGRATING, VmState, ended, in_phase, reach_of, wanted
+from outlive.node.vm.states import MIGRATING, VmState, ended, in_phase, is_ignored, reach_of, wanted
 from outlive.recovery import states as records
 from outlive.recovery.model import Action, ActionKind, Reclaim, Release
 from outlive.recovery.plan import claim_is_over
@@ -35,6 +35,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.cluster import CLUSTER, Pause
+from outlive.resources.reasons import VmReason
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
@@ -124,7 +125,12 @@ class RecoveryActions:
         if outcome.refused is not None:
             raise StepRefused(outcome.refused)
         record = records.assigned(
-            vm, action, outcome.proofs, as_datetime(self._clock.now()), forgiven=self._observer.forgiven(vm)
+            vm,
+            action,
+            outcome.proofs,
+            as_datetime(self._clock.now()),
+            forgiven=self._observer.forgiven(vm),
+            before=self._observer.before(vm),
         )
         status = _replace(
             in_phase(vm.status, VmState.START),
@@ -142,7 +148,7 @@ class RecoveryActions:
         return AssignView(
             vm=vm.name,
             fence=action.fence,
-            wanted=wanted(vm),
+            wanted=wanted(vm) and not is_ignored(vm),
             holders=vm.status.holders,
             assigned=vm.status.assigned,
             members=self._observer.members(vm.status.holders),
@@ -208,7 +214,7 @@ class RecoveryActions:
         vm = await self._fresh(VirtualMachine, action.vm)
         if records.is_held_so(vm.status.recovery, action):
             return
-        record = records.held(vm, action, as_datetime(self._clock.now()))
+        record = records.held(vm, action, as_datetime(self._clock.now()), before=self._observer.before(vm))
         await self._swap_status(vm, _replace(vm.status, recovery=record))
         self._report.held(vm, action)
 
@@ -219,9 +225,9 @@ class RecoveryActions:
             raise StepRefused(outcome.refused)
         status = vm.status
         record = records.dropped(vm, action, outcome.proofs, as_datetime(self._clock.now()))
-        if status.phase in SHUT_DOWN:
+        if not wanted(vm) and (status.phase in SHUT_DOWN or status.reason == VmReason.TO_BE_DISABLED):
             status = in_phase(status, *ended(vm))
-        status = _replace(status, holders=(), migration=None, recovery=record)
+        status = _replace(status, holders=(), migration=None, rejection=None, recovery=record)
         written = await self._swap_status(vm, status)
         self._report.dropped(vm, written, outcome.proofs)
 

@@ -29,6 +29,7 @@ from outlive.failover.report.reporter import Events
 from outlive.failover.rules import fits
 from outlive.failover.vms import view_of_resource
 from outlive.node.membership.pause import PauseGate
+from outlive.node.vm.requests import is_asked
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import SILENT
 from outlive.placement.rules import may_run_on
@@ -316,8 +317,9 @@ class RecoveryController:
         states = [one.status for one in (old, new) if one is not None]
         came_or_went = len(states) < 2
         in_recovery = any(one.recovery is not None for one in states)
-        moved = len({(one.holders, one.assigned) for one in states}) > 1
-        if came_or_went or in_recovery or moved:
+        changed = len({(one.holders, one.assigned, one.rejection) for one in states}) > 1
+        asked = new is not None and is_asked(new)
+        if came_or_went or in_recovery or changed or asked:
             self._wake.set()
 
     def _slot_changed(self, old: Reservation | None, new: Reservation | None) -> None:

@@ -11,6 +11,7 @@ import enum
 from outlive.resources import Consumer, Part
 from outlive.resources.cluster import Disarmed
 from outlive.resources.reasons import Message, Reason, render
+from outlive.resources.vms import DEFAULT_LIMITS
 
 
 class HostHealth(enum.StrEnum):
@@ -97,6 +98,10 @@ class AffectedVm(Part, frozen=True, kw_only=True):
     cpu_milli: int = 0
     memory_bytes: int = 0
     wanted: bool = True
+    mode: str = ""
+    """Its policy (``RecoveryPolicy.mode``)."""
+    asked: bool = False
+    """Whether a user has asked for it since its recovery began, whatever its policy says."""
     holders: tuple[HolderState, ...] = ()
     assigned: str = ""
     slot: str = ""
@@ -106,7 +111,7 @@ class AffectedVm(Part, frozen=True, kw_only=True):
     unfinished: bool = False
     """Whether a recovery of it was begun and has not ended."""
     waits_for_host: bool = False
-    """Nothing was done yet but to say that its host, which was stopped in order, has to start."""
+    """Nothing was done yet but to say that its host, which was stopped in order, has to start; nobody asked for it."""
     running: bool = False
     """Seen running where it is assigned, and held by nobody else."""
     refusal: str = ""
@@ -115,6 +120,10 @@ class AffectedVm(Part, frozen=True, kw_only=True):
     """Why no host could start it now, as the host says that it is assigned to, which tries again."""
     avoid: tuple[str, ...] = ()
     """Hosts that refused it, or let their time pass, in this recovery."""
+    relocations: int = 0
+    """Hosts that placement chose for it after others did not start it."""
+    max_relocations: int = DEFAULT_LIMITS.max_relocations
+    """So many may be chosen before it is held."""
     waited_s: float = 0.0
     """Since the assignment was first seen as it is."""
     after: tuple[str, ...] = ()
@@ -175,7 +184,7 @@ class ActionKind(enum.StrEnum):
     WAIT = "wait"
     """It is somebody else's turn, and will be looked at again."""
     DROP = "drop"
-    """Nobody wants it to run: its fenced holders are taken out."""
+    """Nobody wants it to run, or to be recovered: its fenced holders are taken out."""
     DONE = "done"
     """It runs again: the record is closed."""
 

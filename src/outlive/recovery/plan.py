@@ -94,6 +94,8 @@ class _Planner:
         vms = ordered(self._view.vms)
         for vm in vms:
             action = self._settled(vm)
+            if action is None and _is_kept_down(vm):
+                action = self._kept_down(vm)
             if action is None:
                 homeless.append(vm)
             else:
@@ -113,11 +115,13 @@ class _Planner:
             kind = ActionKind.DONE if vm.unfinished else ActionKind.WAIT
             return _action(vm, kind, PlanReason.RUNNING, host=vm.assigned)
         not_fenced = [holder for holder in vm.holders if not holder.fenced]
+        ignored = vm.mode == "ignore" and not vm.asked
         if not_fenced:
-            return self._held_by_hosts(vm, not_fenced)
-        if not vm.wanted:
-            drops = (vm.holders or vm.unfinished) and not self._view.paused
-            return _action(vm, ActionKind.DROP if drops else ActionKind.WAIT, PlanReason.NOT_WANTED)
+            return self._held_by_hosts(vm, not_fenced, ignored=ignored)
+        if ignored or not vm.wanted:
+            drops = (vm.holders or vm.unfinished or vm.refusal) and not self._view.paused
+            kind = ActionKind.DROP if drops else ActionKind.WAIT
+            return _action(vm, kind, PlanReason.IGNORED if ignored and vm.wanted else PlanReason.NOT_WANTED)
         if self._view.paused:
             hosts, incarnation = self._view.waits_for, self._view.incarnation
             return _action(
@@ -128,14 +132,21 @@ class _Planner:
                 count=len(hosts),
                 incarnation=incarnation,
             )
+        begun = vm.holders or (vm.unfinished and not vm.waits_for_host)
+        if begun and _is_kept_down(vm):
+            return self._kept_down(vm)
         action = self._left_to_its_host(vm)
         if self._view.disarmed and (action is None or action.kind is ActionKind.PLACE):
             return _action(vm, ActionKind.HOLD, HoldReason.CLUSTER_DISARMED, mode=self._view.disarmed)
         return action
 
-    def _held_by_hosts(self, vm: AffectedVm, not_fenced: Sequence[HolderState]) -> Action:
+    def _kept_down(self, vm: AffectedVm) -> Action:
+        host = next((one.host for one in vm.holders), vm.assigned)
+        return _action(vm, ActionKind.HOLD, HoldReason.KEPT_DOWN, host=host, vm=vm.id)
+
+    def _held_by_hosts(self, vm: AffectedVm, not_fenced: Sequence[HolderState], *, ignored: bool) -> Action:
         """Somebody may still run it."""
-        for holder in not_fenced:
+        for holder in not_fenced if not ignored else ():
             host = self._host(holder.host)
             if not holder.known:
                 return _action(vm, ActionKind.HOLD, HoldReason.MEMBERSHIP_MISSING, host=host.name, uid=holder.uid)
@@ -219,14 +230,18 @@ class _Planner:
 
     def _elsewhere(self, vm: AffectedVm) -> Action:
         """No slot is left: any host with room."""
+        refused = tuple(name for name in vm.avoid if not self._host(name).lost)
+        why = f" ({vm.refusal})" if vm.refusal else ""
+        if refused and vm.relocations >= vm.max_relocations:
+            limit = vm.max_relocations
+            code = HoldReason.RELOCATION_LIMIT
+            return _action(vm, ActionKind.HOLD, code, hosts=refused, why=why, limit=limit, vm=vm.id)
         if vm.offers is None:
             return _action(vm, ActionKind.SEARCH, PlanReason.NO_SLOT, slots=self._why_no_slot(vm))
         target = self._chosen(vm, vm.offers)
         if target is not None:
             return _action(vm, ActionKind.PLACE, PlanReason.PLACED, host=target, slots=self._why_no_slot(vm))
-        refused = tuple(name for name in vm.avoid if not self._host(name).lost)
         if refused:
-            why = f" ({vm.refusal})" if vm.refusal else ""
             return _action(vm, ActionKind.HOLD, HoldReason.REFUSED, hosts=refused, why=why)
         return _action(vm, ActionKind.HOLD, HoldReason.NO_ROOM, slots=self._why_no_slot(vm))
 
@@ -360,6 +375,10 @@ def asked(
     vms = tuple(msgspec.structs.replace(vm, offers=offers.get(vm.id, vm.offers)) for vm in view.vms)
     known = {host.name: host for host in (*view.hosts, *hosts)}
     return msgspec.structs.replace(view, vms=vms, hosts=tuple(known[name] for name in sorted(known)), free={**free})
+
+
+def _is_kept_down(vm: AffectedVm) -> bool:
+    return vm.mode == "hold" and not vm.asked
 
 
 def _may_take(vm: AffectedVm, slot: SlotState) -> bool:

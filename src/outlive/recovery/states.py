@@ -17,7 +17,7 @@ import msgspec
 from outlive.base.transitions import Transitions, follow
 from outlive.node.membership.holders import NOT_PAUSED
 from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
-from outlive.node.vm.states import order_here, rejection_here
+from outlive.node.vm.states import order_here, rejection_here, wanted
 from outlive.recovery.model import Action
 from outlive.resources import (
     Assigned,
@@ -32,6 +32,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.reasons import (
+    HoldReason,
     Message,
     PlanReason,
     Reason,
@@ -220,12 +221,28 @@ def unfinished(vm: VirtualMachine) -> bool:
     return vm.status.recovery is not None and vm.status.recovery.unfinished
 
 
-def record_of(vm: VirtualMachine, action: Action) -> Recovery:
-    """The record of the recovery that the action belongs to: the present one, or a new one."""
-    known = vm.status.recovery
+def record_of(vm: VirtualMachine, fence: str, before: Recovery | None = None) -> Recovery:
+    """The record of the recovery under way, or a new one.
+
+    ``before``: the last one, where what it tried still counts.
+    """
+    known, answered = vm.status.recovery, vm.status.answered
     if known is not None and known.unfinished:
         return known
-    return Recovery(fence=action.fence, origin=_origin(vm))
+    record = Recovery(fence=fence, origin=_origin(vm), request=answered.id if answered is not None else "")
+    if rejection_of(vm) is None or vm.status.holders:
+        return record
+    record = _replace(record, cause="not-started")
+    return _replace(record, rejected=before.rejected, relocations=before.relocations) if before is not None else record
+
+
+def asked(vm: VirtualMachine, fence: str, at: datetime) -> Recovery:
+    """A user asks for it while its host is not there."""
+    request, record = vm.spec.request, record_of(vm, fence)
+    assert request is not None
+    step = reason(StepReason.ASKED, request=request.id, verb=request.verb)
+    cause = record.cause or ("asked" if not record.steps and not vm.status.holders else "")
+    return _next(record, record.phase, at, step, cause=cause)
 
 
 def _origin(vm: VirtualMachine) -> str:
@@ -246,11 +263,11 @@ def _fenced(proofs: Iterable[Proof]) -> list[Reason]:
     return [reason(StepReason.FENCED, kind=proof.kind) for proof in proofs]
 
 
-def held(vm: VirtualMachine, action: Action, at: datetime) -> Recovery:
+def held(vm: VirtualMachine, action: Action, at: datetime, *, before: Recovery | None = None) -> Recovery:
     """The VM waits, for this reason."""
     why = action.message
     return _next(
-        record_of(vm, action),
+        record_of(vm, action.fence, before),
         RecoveryPhase.HELD,
         at,
         reason(StepReason.HELD, why=why.text),
@@ -267,10 +284,21 @@ def is_held_so(record: Recovery | None, action: Action) -> bool:
     return action.message == Message(record.message, record.remedy)
 
 
-def assigned(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: datetime, *, forgiven: bool) -> Recovery:
-    """The VM was sent to another host; ``forgiven``: who refused it before may be asked again."""
+def assigned(
+    vm: VirtualMachine,
+    action: Action,
+    proofs: Iterable[Proof],
+    at: datetime,
+    *,
+    forgiven: bool,
+    before: Recovery | None = None,
+) -> Recovery:
+    """The VM was sent to another host; ``forgiven``: it was held long enough to be tried again.
+
+    ``before``: its last recovery, where what it tried still counts.
+    """
     proofs = tuple(proofs)
-    record, code = record_of(vm, action), action.reason.code
+    record, code = record_of(vm, action.fence, before), action.reason.code
     refusal, moved_there = refusal_of(vm, record), code == PlanReason.MOVED_THERE
     steps = _fenced(proofs)
     if refusal is not None:
@@ -280,7 +308,10 @@ def assigned(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: da
         steps.append(reason(StepReason.CLAIMED, slot=action.slot))
     if moved_there:
         steps.append(reason(StepReason.MOVED_ON, why=action.message.text))
-    rejected = () if forgiven else (*record.rejected, *((refusal,) if refusal is not None else ()))
+    rejected = (*record.rejected, *((refusal,) if refusal is not None else ()))
+    relocations = (0 if forgiven else record.relocations) + int(code == PlanReason.PLACED and rejected != ())
+    if forgiven and record.reason == HoldReason.REFUSED:
+        rejected = ()
     return _next(
         record,
         RecoveryPhase.ASSIGNED,
@@ -295,24 +326,32 @@ def assigned(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: da
         moved_there=moved_there,
         proofs=proofs or record.proofs,
         rejected=rejected[-REJECTIONS_LIMIT:],
+        relocations=relocations,
+        wanted_there=code == PlanReason.ASKED_THERE,
         **NO_REASON,
     )
 
 
+def rejection_of(vm: VirtualMachine) -> Rejection | None:
+    """The word of the host that it is assigned to that it does not start it, and that another one may."""
+    said = rejection_here(vm)
+    return said if said is not None and not said.stays else None
+
+
 def refusal_of(vm: VirtualMachine, record: Recovery) -> Rejection | None:
     """Why the VM leaves the host that it was sent to before: it refused, or did not start it."""
-    now, said = vm.status.assigned, rejection_here(vm)
+    now, said = vm.status.assigned, rejection_of(vm)
+    if said is not None:
+        return said
     if record.phase not in (RecoveryPhase.ASSIGNED, RecoveryPhase.HELD) or now is None or record.host != now.hypervisor:
         return None
-    if said is not None and not said.stays:
-        return said
     why = reason(VmReason.NOT_STARTED, host=now.hypervisor)
     return Rejection(hypervisor=now.hypervisor, fence=now.fence, reason=why.code, message=render(why).text)
 
 
 def recovered(vm: VirtualMachine, action: Action, at: datetime) -> Recovery:
     """The VM was seen running."""
-    record = record_of(vm, action)
+    record = record_of(vm, action.fence)
     sent = record.host == action.host
     return _next(
         record,
@@ -324,6 +363,7 @@ def recovered(vm: VirtualMachine, action: Action, at: datetime) -> Recovery:
         promised=record.promised and sent,
         contested=record.contested and sent,
         moved_there=record.moved_there and sent,
+        wanted_there=record.wanted_there and sent,
         **NO_REASON,
     )
 
@@ -331,7 +371,7 @@ def recovered(vm: VirtualMachine, action: Action, at: datetime) -> Recovery:
 def dropped(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: datetime) -> Recovery:
     """Nobody wants it to run, and nothing of it is left."""
     proofs = tuple(proofs)
-    record = record_of(vm, action)
+    record = record_of(vm, action.fence)
     steps = (*_fenced(proofs), reason(StepReason.DROPPED, why=action.message.text))
     return _next(record, RecoveryPhase.DROPPED, at, *steps, proofs=proofs or record.proofs, **NO_REASON)
 
@@ -347,7 +387,7 @@ def summary_of(vm: VirtualMachine) -> Reason:
     recovery, waits = vm.status.recovery, waits_for(vm)
     assert recovery is not None
     lost: dict[str, Value] = {"vm": vm.name, "origin": recovery.origin or "its host", "fence": recovery.fence}
-    lost |= {"host": recovery.host, "slot": recovery.slot}
+    lost |= {"host": recovery.host, "slot": recovery.slot, "cause": recovery.cause}
     match recovery.phase:
         case RecoveryPhase.RECOVERED:
             return reason(_how_recovered(recovery), **lost)
@@ -357,6 +397,8 @@ def summary_of(vm: VirtualMachine) -> Reason:
             return reason(StoryReason.WAITS_FOR_OTHERS, **lost, others=waits)
         case RecoveryPhase.ASSIGNED:
             return reason(StoryReason.ASSIGNED, **lost)
+        case RecoveryPhase.DROPPED if vm.spec.recovery.mode == "ignore" and wanted(vm):
+            return reason(StoryReason.IGNORED, **lost)
         case RecoveryPhase.DROPPED:
             return reason(StoryReason.DROPPED, **lost)
         case RecoveryPhase.WAITING:
@@ -373,6 +415,8 @@ def _how_recovered(recovery: Recovery) -> StoryReason:
         return StoryReason.BACK_ON_ITS_HOST
     if recovery.moved_there:
         return StoryReason.WHERE_IT_WAS_MOVED
+    if recovery.wanted_there:
+        return StoryReason.ASKED_THERE
     if recovery.contested:
         return StoryReason.IN_CONTESTED_SLOT
     if recovery.promised:

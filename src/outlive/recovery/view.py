@@ -14,16 +14,17 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.clock import Clock
+from outlive.base.clock import Clock, as_instant
 from outlive.failover.model import VmView
 from outlive.failover.slots import is_slot
 from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.policy import Departure, HostSettings, Profile, absence_limit_s, profile_of
 from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
-from outlive.node.vm.states import active_move, order_here, reach_of, rejection_here, wanted
+from outlive.node.vm.requests import is_asked
+from outlive.node.vm.states import active_move, asked_since, order_here, reach_of, rejection_here, wanted
 from outlive.recovery.model import AffectedVm, HolderState, HostHealth, HostState, RecoveryView, SlotState
-from outlive.recovery.states import is_recovered, refusal_of, unfinished
+from outlive.recovery.states import is_recovered, rejection_of, unfinished
 from outlive.resources import (
     Amounts,
     Cluster,
@@ -40,7 +41,7 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER, Disarmed
 from outlive.resources.hosts import is_only_emptied, refuses
 from outlive.resources.reasons import HoldReason
-from outlive.resources.vms import Recovery, RecoveryPhase
+from outlive.resources.vms import Limits, Recovery, RecoveryLimits, RecoveryPhase, limits_of
 from outlive.runtime.informer import Informer
 
 HOLDER_INDEX: Final = "holder"
@@ -50,8 +51,11 @@ ASSIGNED_INDEX: Final = "assigned"
 DESTINATION_INDEX: Final = "destination"
 """Index of VMs that are to run by the hosts where they run or go."""
 RECOVERY_INDEX: Final = "recovery"
-"""Index of VMs whose recovery was begun and has not ended, all under ``UNFINISHED_KEY``."""
+"""Index of VMs whose recovery was begun and has not ended, or whose host does not start them, all under
+``UNFINISHED_KEY``."""
 UNFINISHED_KEY: Final = "unfinished"
+ASKED_INDEX: Final = "asked"
+"""Index of VMs with a request that was not answered, by the host that they are assigned to."""
 MEMBER_INDEX: Final = "member"
 """Index of slots by the VMs that they are promised to."""
 CONSUMER_INDEX: Final = "consumer"
@@ -87,6 +91,7 @@ def vm_indexes() -> dict[str, Callable[[VirtualMachine], Iterable[str]]]:
         ASSIGNED_INDEX: _assigned,
         DESTINATION_INDEX: destinations,
         RECOVERY_INDEX: _unfinished,
+        ASKED_INDEX: _asked,
     }
 
 
@@ -112,7 +117,12 @@ def destinations(vm: VirtualMachine) -> tuple[str, ...]:
 
 
 def _unfinished(vm: VirtualMachine) -> Iterable[str]:
-    return (UNFINISHED_KEY,) if unfinished(vm) else ()
+    begins = rejection_of(vm) is not None and wanted(vm)
+    return (UNFINISHED_KEY,) if begins or unfinished(vm) else ()
+
+
+def _asked(vm: VirtualMachine) -> Iterable[str]:
+    return (vm.host,) if vm.host and is_asked(vm) else ()
 
 
 def _members(slot: Reservation) -> Iterable[str]:
@@ -160,7 +170,11 @@ WAITS_MOST_S: Final = 3600.0
 UNATTENDED_S: Final = 60.0
 """How long a host has to be silent before it is reported that no coordinator attends to it."""
 FORGIVE_S: Final = 30.0
-"""After so long without any other place the hosts that refused are asked again."""
+"""After so long without any other place the hosts that refused are asked again …"""
+FORGIVE_MOST_S: Final = 600.0
+"""… and ever later, but at least so often."""
+FORGIVE_SHARE: Final = 0.25
+"""Of the time since its recovery began, a VM that is held waits for so much until then."""
 _replace = msgspec.structs.replace
 
 
@@ -196,7 +210,8 @@ class RecoveryObserver:
     # One look
 
     def observe(self) -> RecoveryView:
-        """Every VM with a fenced or condemned holder, with an unfinished recovery, or with a slot as its consumer."""
+        """Every VM with a fenced or condemned holder, with an unfinished recovery, with a slot as its consumer, or that
+        its host does not start."""
         unattended = self._unattended()
         vms = self._concerned(unattended)
         slots = {slot.name: slot for name in vms for slot in self._slots_of(name)}
@@ -381,6 +396,19 @@ class RecoveryObserver:
         cluster = self._informers.clusters.get(CLUSTER)
         return cluster.spec.disarmed_mode(self._clock.now()) if cluster is not None else ""
 
+    def limits(self, vm: VirtualMachine) -> Limits:
+        """How often it is tried."""
+        cluster = self._informers.clusters.get(CLUSTER)
+        return limits_of(vm.spec.recovery, cluster.spec.recovery if cluster is not None else RecoveryLimits())
+
+    def before(self, vm: VirtualMachine) -> Recovery | None:
+        """Its last recovery, where what happened in it still counts: it has not run for long since."""
+        record = vm.status.recovery
+        if record is None or record.unfinished or not record.steps or rejection_of(vm) is None:
+            return None
+        ran_s = self._clock.now() - as_instant(record.steps[-1].at)
+        return record if 0 <= ran_s < self.limits(vm).reset_s else None
+
     def state(self, vm: VirtualMachine) -> AffectedVm:
         """A VM as the plan sees it; from look to look nothing changes of most but for how long they have waited."""
         status = vm.status
@@ -388,27 +416,36 @@ class RecoveryObserver:
         since = (status.assigned, status.holders, status.rejection, self.disarmed())
         waited_s = self._waiting.see(vm.name, since)
         late = waited_s >= START_LIMIT_S + _wait_limit_s(vm)
-        asked = (vm, members, self._fence(vm), late, self.forgiven(vm))
+        inputs = (vm, members, self.fence(vm), late, self.forgiven(vm), self.before(vm), self.limits(vm))
         known = self._states.get(vm.name)
-        if known is None or known[0] != asked:
-            self._states[vm.name] = known = (asked, self._state(*asked))
+        if known is None or known[0] != inputs:
+            self._states[vm.name] = known = (inputs, self._state(*inputs))
         return _replace(known[1], waited_s=waited_s)
 
     def _state(
-        self, vm: VirtualMachine, members: tuple[MemberView, ...], fence: str, late: bool, forgiven: bool
+        self,
+        vm: VirtualMachine,
+        members: tuple[MemberView, ...],
+        fence: str,
+        late: bool,
+        forgiven: bool,
+        before: Recovery | None,
+        limits: Limits,
     ) -> AffectedVm:
         """All of a VM's state but how long it has waited; ``late``: whether that is longer than it should."""
         status, reach, view = vm.status, reach_of(vm), view_of_resource(vm)
         where, record, move = status.assigned, status.recovery, active_move(vm)
         begun = record if unfinished(vm) else None
-        refusal = _refusal(vm) if begun is not None else ""
-        avoid: list[str] = [one.hypervisor for one in begun.rejected] if begun is not None else []
+        counts, said = begun or before, rejection_of(vm)
+        refusal = (said.message or "it gave no reason") if said is not None else ""
+        avoid: list[str] = [one.hypervisor for one in counts.rejected] if counts is not None else []
         order = order_here(vm)
         waits = order is not None and order.waits_for != ()
         if where is not None and (refusal or late):
             avoid.append(where.hypervisor)
-        if forgiven:
+        if forgiven and record is not None and record.reason == HoldReason.REFUSED:
             avoid = []
+        asked = asked_since(vm)
         return AffectedVm(
             id=vm.name,
             fence=fence,
@@ -416,6 +453,8 @@ class RecoveryObserver:
             cpu_milli=view.cpu_milli,
             memory_bytes=view.memory_bytes,
             wanted=wanted(vm),
+            mode=vm.spec.recovery.mode,
+            asked=asked,
             holders=tuple(
                 HolderState(
                     host=one.hypervisor,
@@ -429,11 +468,15 @@ class RecoveryObserver:
             slot=where.slot.name if where is not None and where.slot is not None else "",
             arriving=where is not None and move is not None and move.target == where.hypervisor,
             unfinished=begun is not None,
-            waits_for_host=begun is not None and _held_for(begun, HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED),
+            waits_for_host=begun is not None
+            and not asked
+            and _held_for(begun, HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED),
             running=is_recovered(vm, members) and not any(dead(one, members) for one in status.holders),
             refusal=refusal,
             blocked=_blocked(vm) if begun is not None else "",
             avoid=tuple(dict.fromkeys(avoid)),
+            relocations=counts.relocations if counts is not None and not forgiven else 0,
+            max_relocations=limits.max_relocations,
             after=vm.spec.start_after,
             waits_for=order.detail if order is not None and waits else "",
             wait_limit_s=_wait_limit_s(vm),
@@ -442,12 +485,16 @@ class RecoveryObserver:
         )
 
     def forgiven(self, vm: VirtualMachine) -> bool:
-        """Whether the VM found no place for so long that hosts which refused it are asked again."""
+        """Whether the VM was held for so long, since hosts refused it, that it is tried again."""
         record = vm.status.recovery
-        refused = record is not None and _held_for(record, HoldReason.REFUSED)
-        return self._held.see(vm.name, refused) >= FORGIVE_S and refused
+        refused = record is not None and _held_for(record, HoldReason.REFUSED, HoldReason.RELOCATION_LIMIT)
+        held_s = self._held.see(vm.name, refused)
+        if record is None or not refused:
+            return False
+        begun_s = self._clock.now() - as_instant(record.steps[0].at) if record.steps else 0.0
+        return held_s >= min(max(FORGIVE_S, FORGIVE_SHARE * begun_s), FORGIVE_MOST_S)
 
-    def _fence(self, vm: VirtualMachine) -> str:
+    def fence(self, vm: VirtualMachine) -> str:
         """The identity of this recovery: what is stored already, else named after the host that died."""
         record, where = vm.status.recovery, vm.status.assigned
         if record is not None and unfinished(vm) and record.fence:
@@ -463,7 +510,10 @@ class RecoveryObserver:
                 return fence.id if fence.id and fence.epoch == holder.epoch else f"{holder.hypervisor}.{holder.epoch}"
         host = where.hypervisor if where is not None else ""
         assigned = self.member(host) if host else None
-        return assigned.record.fence.id or f"{host}.{assigned.record.epoch}" if assigned is not None else host
+        if assigned is None:
+            return host
+        fence = assigned.record.fence
+        return fence.id if fence.id and fence.epoch == assigned.record.epoch else f"{host}.{assigned.record.epoch}"
 
 
 def lost_by(record: MemberRecord) -> str | None:
@@ -485,14 +535,6 @@ def _wait_limit_s(vm: VirtualMachine) -> float:
     """How much longer than others it may take to start, because it waits for some."""
     order = order_here(vm)
     return min(order.limit_s, WAITS_MOST_S) if order is not None and order.waits_for != () else 0.0
-
-
-def _refusal(vm: VirtualMachine) -> str:
-    """What the host says that the VM is assigned to, if it refuses."""
-    record, said = vm.status.recovery, rejection_here(vm)
-    if record is None or said is None or refusal_of(vm, record) is not said:
-        return ""
-    return said.message or "it gave no reason"
 
 
 def _blocked(vm: VirtualMachine) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from outlive.resources.hosts import HostSelector
 from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers, lasts
+from outlive.resources.vms import RecoveryLimits
 
 FORMER_LIMIT: Final = 16
 """So many incarnations that the store had before are kept."""
@@ -98,6 +99,8 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     """When it ends by itself; absent: when somebody arms the cluster again."""
     fencing: FencingPolicy = FencingPolicy()
     degrading: DegradingPolicy = DegradingPolicy()
+    recovery: RecoveryLimits = RecoveryLimits()
+    """How often VMs that do not start are tried, where their own specs say nothing."""
     default_selector: HostSelector = ""
     """How a flush chooses hosts for VMs that do not say; empty: ``mem``."""
     confirmed_incarnation: str = ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 from datetime import datetime
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple
+
+from msgspec import Meta
 
 from outlive.resources.amounts import Amounts
 from outlive.resources.hosts import HostSelector
@@ -51,6 +53,51 @@ class PreferredHosts(Part, frozen=True, kw_only=True):
 
 
 Failback = Literal["", "never", "planned", "auto"]
+
+
+class RecoveryLimits(Part, frozen=True, kw_only=True):
+    """How often a VM that does not start is tried; absent: as the cluster says, and else ``DEFAULT_LIMITS``."""
+
+    max_restarts: Annotated[int, Meta(ge=0, le=100)] | None = None
+    """How often its host tries again to start it, before it goes to its slots."""
+    max_relocations: Annotated[int, Meta(ge=0, le=100)] | None = None
+    """Hosts that placement chooses for it once all its slots were tried, before it is held."""
+    reset_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    """After running for so long everything that failed before is forgotten."""
+
+
+class RecoveryPolicy(RecoveryLimits, frozen=True, kw_only=True):
+    """What happens to a VM whose host died, or does not start it."""
+
+    mode: Literal["", "restart", "hold", "ignore"] = ""
+    """``restart``, also where empty: it starts elsewhere. ``hold``: it stays down until somebody asks for its start,
+    and keeps its slots. ``ignore``: it has no slots, and nothing is done about it."""
+    reason: Annotated[str, Meta(max_length=500)] = ""
+    """Why, in the words of whoever has set it; shown by ``outlive why`` and in the VM's coverage."""
+
+
+class Limits(NamedTuple):
+    """``RecoveryLimits``, all of them known."""
+
+    max_restarts: int
+    max_relocations: int
+    reset_s: float
+
+
+DEFAULT_LIMITS: Final = Limits(max_restarts=1, max_relocations=3, reset_s=600.0)
+
+
+def limits_of(policy: RecoveryLimits, cluster: RecoveryLimits) -> Limits:
+    """Each as the VM says, else as the cluster says, else by default."""
+
+    def first(own: float | None, of_cluster: float | None, otherwise: float) -> float:
+        return own if own is not None else of_cluster if of_cluster is not None else otherwise
+
+    return Limits(
+        max_restarts=int(first(policy.max_restarts, cluster.max_restarts, DEFAULT_LIMITS.max_restarts)),
+        max_relocations=int(first(policy.max_relocations, cluster.max_relocations, DEFAULT_LIMITS.max_relocations)),
+        reset_s=first(policy.reset_s, cluster.reset_s, DEFAULT_LIMITS.reset_s),
+    )
 
 
 class VirtualMachineSpec(Part, frozen=True, kw_only=True):
@@ -101,6 +148,8 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     start_after: tuple[str, ...] = ()
     """VMs, by name, that are to be seen running before it starts (docs/concepts/start-order.md); at most
     ``START_AFTER_LIMIT``."""
+    recovery: RecoveryPolicy = RecoveryPolicy()
+    """What happens to it when its host dies, or does not start it (docs/operating/policies.md#recovery)."""
     request: Request | None = None
 
     @property
@@ -237,12 +286,12 @@ UNFINISHED: Final = frozenset({RecoveryPhase.WAITING, RecoveryPhase.HELD, Recove
 
 
 class Recovery(Part, frozen=True, kw_only=True):
-    """How the VM came back after its host died, or why it has not yet."""
+    """How the VM came back after its host died or did not start it, or why it has not yet."""
 
     fence: str
     phase: RecoveryPhase = RecoveryPhase.WAITING
     origin: str = ""
-    """The host that died."""
+    """The host that died, or that did not start it."""
     slot: str = ""
     host: str = ""
     promised: bool = False
@@ -251,10 +300,18 @@ class Recovery(Part, frozen=True, kw_only=True):
     """Whether other VMs that had lost their host had a claim to that slot as well."""
     moved_there: bool = False
     """Whether it was sent to where it was being moved to, in the room that is kept for it there."""
+    wanted_there: bool = False
+    """Whether a user has asked for it to be moved there."""
     reason: str = ""
     """Why it is held: a code (``resources.reasons.HoldReason``)."""
     message: str = ""
     remedy: str = ""
+    cause: Literal["", "not-started", "asked"] = ""
+    """Why it began: its host died; its host did not start it; or a user asked for a VM whose host is not there."""
+    request: str = ""
+    """Id of the last request that had been answered when it began."""
+    relocations: int = 0
+    """Hosts that placement has chosen, since it was held last."""
     proofs: tuple[Proof, ...] = ()
     """One for every holder that was dropped."""
     rejected: tuple[Rejection, ...] = ()
@@ -310,7 +367,7 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
                 "status.phase": ("daemon", "recovery", "import", "mirror"),
                 "status.reason": ("daemon", "recovery", "import", "mirror"),
                 "status.message": ("daemon", "recovery", "import", "mirror"),
-                "status.answered": ("daemon",),
+                "status.answered": ("daemon", "recovery"),
                 "status.rejection": ("daemon", "recovery"),
                 "status.startOrder": ("daemon",),
                 "status.holders": ("daemon", "recovery"),

@@ -20,8 +20,9 @@ from outlive.node.ports import DiskLock
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.reconciler import CALM_S, LOOKS
 from outlive.resources import HOST_LABEL, Recovery, VirtualMachine
-from outlive.resources.vms import Holder
+from outlive.resources.vms import Holder, RecoveryPolicy
 from outlive.simulation.spec import VmSpec
+from outlive.simulation.verbs.operating import change_spec
 from outlive.simulation.world import World
 
 
@@ -161,16 +162,54 @@ def test_vm_whose_recovery_is_over_is_tried_again_by_its_host_though_another_fen
     play(story)
 
 
-def test_vm_that_does_not_start_waits_for_an_operator_after_some_tries() -> None:
+def test_vm_that_does_not_start_is_tried_once_more_and_then_left_to_other_hosts() -> None:
     async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        await world.do("start-fails", {"hosts": ["kvm-1"], "reason": "no such CPU", "times": 9})
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 8)
+        assert vm_of(world).status.reason == "not-created", "while it waits for the next try"
+        await at(world, 60)
+        rejection = vm_of(world).status.rejection
+        assert rejection is not None
+        assert (rejection.hypervisor, "no such CPU" in rejection.message) == ("kvm-1", True)
+        assert vm_of(world).status.phase == "start"
+        assert holders(world) == [], "nobody else may hold it before"
+
+    play(story)
+
+
+@pytest.mark.parametrize("mode", ["hold", "ignore"])
+def test_vm_that_no_other_host_may_start_waits_for_an_operator_after_its_tries(mode: str) -> None:
+    async def story(world: World) -> None:
+        policy = RecoveryPolicy(mode=mode, max_restarts=2)  # type: ignore[arg-type]
+        await change_spec(world, VirtualMachine, "vm-1", lambda spec: msgspec.structs.replace(spec, recovery=policy))
         await world.do("request", {"vm": "vm-1", "verb": "stop"})
         await at(world, 5)
         await world.do("start-fails", {"hosts": ["kvm-1"], "reason": "no such CPU", "times": 9})
         await world.do("request", {"vm": "vm-1", "verb": "start"})
         await at(world, 60)
         assert vm_of(world).status.phase == "fail"
-        assert "no such CPU" in vm_of(world).status.message
+        assert "in 3 tries: " in vm_of(world).status.message
         assert holders(world) == []
+
+    play(story)
+
+
+def test_failed_starts_are_forgotten_once_it_ran_for_long() -> None:
+    """Two starts that fail in a row are too many; here it runs in between."""
+
+    async def story(world: World) -> None:
+        policy = RecoveryPolicy(reset_s=20.0)
+        await change_spec(world, VirtualMachine, "vm-1", lambda spec: msgspec.structs.replace(spec, recovery=policy))
+        for moment_s in (5, 60):
+            await at(world, moment_s)
+            await world.do("start-fails", {"hosts": ["kvm-1"], "reason": "no such CPU", "times": 1})
+            await world.do("guest-crash", {"vms": ["vm-1"]})
+        await at(world, 90)
+        assert vm_of(world).status.rejection is None
+        assert world.running("vm-1") == ("kvm-1",)
 
     play(story)
 

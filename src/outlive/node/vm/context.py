@@ -53,8 +53,6 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """Whether guests are asked to end when the daemon stops because its machine goes down."""
     starts: int = 16
     """Virtual machines that are started at once."""
-    start_tries: int = 3
-    """Starts that may fail before a virtual machine waits for an operator."""
     start_after_limit: Duration = Duration(180.0)
     """How long a virtual machine waits for those that it starts after (``spec.startAfter``); 0: it waits for nobody."""
     moves: int = 2
@@ -115,7 +113,7 @@ class VmMemory:
     not_before_s: float = 0.0
     """No start before this moment (monotonic)."""
     failures: int = 0
-    """Starts that failed in a row."""
+    """Starts that failed, since it last ran for as long as its policy says (``resetS``) or a user asked for it."""
     crashes: int = 0
     """How often its domain ended by itself in a row."""
     running_since_s: float | None = None

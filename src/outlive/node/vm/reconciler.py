@@ -32,6 +32,7 @@ from outlive.node.vm.states import (
     active_move,
     ended,
     in_phase,
+    is_kept_down,
     mine,
     of_host,
     rejected_by,
@@ -41,12 +42,10 @@ from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
 from outlive.resources import HOST_LABEL, ObjectRef, VirtualMachine
 from outlive.resources.reasons import VmReason, reason
 from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vms import VirtualMachineStatus
+from outlive.resources.vms import VirtualMachineStatus, limits_of
 from outlive.runtime.controller import QueueClosed, WorkQueue
 from outlive.runtime.tasks import OrderedTaskGroup
 
-CRASH_RESET_S: Final = 600.0
-"""After running for so long, a virtual machine that ends by itself begins with the first back-off again."""
 RELABEL_S: Final = 20.0
 """How long a label may name another host than the one that is assigned, as it does for a moment in every move."""
 ORPHAN_S: Final = 10.0
@@ -129,7 +128,8 @@ def _settled(node: VmContext, vm: VirtualMachine) -> bool:
     if vm.host not in ("", vm.metadata.labels.get(HOST_LABEL, "")):
         return False
     if domain is None:
-        idle = not here or state_of(vm) in (VmState.STOP, VmState.DISABLE, VmState.FAIL) or rejected_by(vm, me.host)
+        down = state_of(vm) in (VmState.STOP, VmState.DISABLE, VmState.FAIL) or is_kept_down(vm, me)
+        idle = not here or down or rejected_by(vm, me.host)
         return idle and not of_host(vm, me) and state_of(vm) != VmState.SHUTDOWN
     entry = node.entry(vm)
     seen = len(vm.status.holders) == 1 and entry is not None and entry.seen == "running"
@@ -229,7 +229,7 @@ async def _adopt(seen: Seen) -> float | None:
 async def _start(seen: Seen) -> float | None:
     """Start, unless this host has said that it cannot, or it ended by itself just now."""
     node, vm = seen.node, seen.vm
-    if rejected_by(vm, node.host):
+    if rejected_by(vm, node.host) or is_kept_down(vm, node.lease.me):
         return await _forget(seen)
     if any(one.seen for one in mine(vm, node.lease.me)):
         return await _crashed(seen)
@@ -252,9 +252,8 @@ async def _crashed(seen: Seen) -> float | None:
     """Its domain ended by itself: say so, and start it again after a while that grows."""
     node, memory = seen.node, seen.memory
     now_s = node.clock.monotonic()
-    since_s, memory.running_since_s = memory.running_since_s, None
-    calm = since_s is not None and now_s - since_s >= CRASH_RESET_S
-    memory.crashes = 1 if calm else memory.crashes + 1
+    _ran(seen)
+    memory.crashes += 1
     wait_s = BACK_OFF_S[min(memory.crashes, len(BACK_OFF_S)) - 1]
     memory.not_before_s = now_s + wait_s
     why = reason(VmReason.CRASHED, crashes=memory.crashes, wait_s=f"{wait_s:g}")
@@ -270,6 +269,15 @@ async def _crashed(seen: Seen) -> float | None:
     return wait_s
 
 
+def _ran(seen: Seen) -> None:
+    """Its run is over: after a long one everything that failed before is forgotten."""
+    node, memory = seen.node, seen.memory
+    since_s, memory.running_since_s = memory.running_since_s, None
+    reset_s = limits_of(seen.vm.spec.recovery, node.desired.cluster_spec.recovery).reset_s
+    if since_s is not None and node.clock.monotonic() - since_s >= reset_s:
+        memory.crashes = memory.failures = 0
+
+
 async def _shut_down(seen: Seen) -> float | None:
     match await shut_down(seen.node, seen.vm.name, seen.memory):
         case Shutdown.DONE:
@@ -283,7 +291,7 @@ async def _shut_down(seen: Seen) -> float | None:
 async def _down(seen: Seen) -> float | None:
     """It is down as it was asked for: say so, and remove the entry; one that restarts is to run again."""
     node, state = seen.node, state_of(seen.vm)
-    seen.memory.running_since_s = None
+    _ran(seen)
     if state == VmState.RESTART:
         await release(node, seen.vm.name, phase=VmState.START)
         return 0.0

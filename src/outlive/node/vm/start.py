@@ -2,8 +2,8 @@
 
 Nothing is created before the store has acknowledged the hold; between that answer and the domain the guard, the
 membership and the store's incarnation are checked once more. A start that failed releases its entry only after its
-domain was seen to be absent. A host that cannot start what a recovery assigned to it writes ``status.rejection``, and
-the next slot is tried. Where nobody but its host is to start it and an operator must act, the phase becomes ``fail``.
+domain was seen to be absent. A host that cannot start it after all its tries writes ``status.rejection`` in the same
+write, and recovery finds another host. Where none may start it and somebody must act, the phase becomes ``fail``.
 
 The guard counts a create as under way until it is notified of its end, and it is notified only once a listing has shown
 what became of it. What this does not give: between the guard's yes and the domain the gate may shut; then the guard
@@ -31,11 +31,20 @@ from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.locks import obstacle
 from outlive.node.vm.start_order import StartTurn, turn_of, turn_over
-from outlive.node.vm.states import VmState, brought, fence_of, in_phase, reach_of, state_of, wanted
+from outlive.node.vm.states import (
+    VmState,
+    brought,
+    fence_of,
+    in_phase,
+    reach_of,
+    restarts_elsewhere,
+    state_of,
+    wanted,
+)
 from outlive.node.vm.stop import destroy, release
 from outlive.resources import VirtualMachine
 from outlive.resources.reasons import Reason, VmReason, reason, render
-from outlive.resources.vms import Rejection, StartOrder, VirtualMachineStatus
+from outlive.resources.vms import Rejection, StartOrder, VirtualMachineStatus, limits_of
 from outlive.runtime.steps import Refusal
 
 BACK_OFF_S: Final = (5.0, 15.0, 45.0, 135.0, 300.0)
@@ -330,17 +339,18 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     """A lock on its disks is in the way: release the hold, and report what would help.
 
     A lock of somebody else is in the way of every host: what a recovery assigned here stays and is tried again.
-    What only this host cannot do makes room for the next slot.
+    What only this host cannot do another one may be able to.
     """
     unreadable, unconfirmed = why.code in UNREADABLE, why.code == VmReason.LOCK_UNCONFIRMED
+    stays = unconfirmed or why.code == VmReason.LOCK_FOREIGN
+    leaves = brought(vm) or (restarts_elsewhere(vm) and not stays)
     memory.unreadable = memory.unreadable + 1 if unreadable else 0
     _log.warning("vm.obstructed", vm=vm.name, host=node.host, reason=why.code, why=render(why).text)
-    if (unreadable and memory.unreadable < UNREADABLE_TRIES) or ((unreadable or unconfirmed) and not brought(vm)):
+    if (unreadable and memory.unreadable < UNREADABLE_TRIES) or ((unreadable or unconfirmed) and not leaves):
         await release(node, vm.name, why=why)
         return _not_before(node, memory)
-    if not brought(vm):
+    if not leaves:
         return None if await release(node, vm.name, phase=VmState.FAIL, why=why) else SOON_S
-    stays = unconfirmed or why.code == VmReason.LOCK_FOREIGN
     memory.unreadable = 0
     released = await release(
         node, vm.name, rejection=_rejection(node, vm, why, stays=stays), why=why if stays else None
@@ -356,16 +366,21 @@ def _rejection(node: VmContext, vm: VirtualMachine, why: Reason, *, stays: bool 
 
 
 async def _failed(node: VmContext, vm: VirtualMachine, problem: str, memory: VmMemory) -> float | None:
+    """Try again here for as often as its policy says; what a recovery brought here goes to the next host at once."""
     memory.failures += 1
     wait_s = BACK_OFF_S[min(memory.failures, len(BACK_OFF_S)) - 1]
     memory.not_before_s = node.clock.monotonic() + wait_s
-    if brought(vm):
-        rejection = _rejection(node, vm, reason(VmReason.NOT_CREATED, problem=problem))
-        return None if await release(node, vm.name, rejection=rejection) else SOON_S
-    if memory.failures >= node.settings.start_tries:
-        why = reason(VmReason.START_FAILED, host=node.host, tries=memory.failures, problem=problem)
+    tried, failed = memory.failures, reason(VmReason.NOT_CREATED, problem=problem)
+    often = tried > limits_of(vm.spec.recovery, node.desired.cluster_spec.recovery).max_restarts
+    if brought(vm) or (often and restarts_elsewhere(vm)):
+        if not await release(node, vm.name, rejection=_rejection(node, vm, failed)):
+            return SOON_S
+        memory.failures, memory.not_before_s = 0, 0.0
+        return None
+    if often:
+        why = reason(VmReason.START_FAILED, host=node.host, tries=tried, problem=problem)
         return None if await release(node, vm.name, phase=VmState.FAIL, why=why) else SOON_S
-    await release(node, vm.name)
+    await release(node, vm.name, why=failed)
     return wait_s
 
 
@@ -389,7 +404,6 @@ async def report_running(node: VmContext, name: str, memory: VmMemory) -> float 
     await node.change(name, change)
     if memory.running_since_s is None:
         memory.running_since_s = node.clock.monotonic()
-    memory.failures = 0
     memory.order = None
     node.reported()
     return None if running else SOON_S * 5

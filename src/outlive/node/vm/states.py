@@ -17,7 +17,7 @@ from outlive.base.transitions import Transitions, follow
 from outlive.node.membership.holders import Me, is_mine
 from outlive.node.membership.states import Reach
 from outlive.resources import Holder, VirtualMachine
-from outlive.resources.reasons import Message, Reason, VmReason, render
+from outlive.resources.reasons import HoldReason, Message, Reason, VmReason, render
 from outlive.resources.vms import Migration, MigrationPhase, Rejection, StartOrder, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 
@@ -53,6 +53,10 @@ ON_THE_WAY: Final = frozenset({VmState.START, VmState.RESTART, *MIGRATING})
 HALTED: Final = frozenset({VmState.STOP, VmState.DISABLE})
 """Phases that a user asks for while it moves, and that its arrival does not undo."""
 
+ACCEPTED: Final = "accepted"
+"""The answer to a request that is carried out."""
+TO_RUN: Final = frozenset({"start", "restart", "migrate", "unmigrate", "move"})
+"""Requests by which a user wants it to run."""
 _ASKED: Final = frozenset({VmState.START, VmState.STOP, VmState.DISABLE})
 """What a user may ask for at any time."""
 PHASES: Final[Transitions[VmState]] = {
@@ -158,15 +162,43 @@ def of_host(vm: VirtualMachine, me: Me) -> tuple[Holder, ...]:
 
 
 def brought(vm: VirtualMachine) -> bool:
-    """Whether a recovery that is not over has brought it where it is assigned: that one reads the host's rejection."""
+    """Whether a recovery that is not over has brought it where it is assigned: its host does not try twice."""
     recovery = vm.status.recovery
     return fence_of(vm) != "" and (recovery is None or recovery.unfinished)
 
 
 def rejected_by(vm: VirtualMachine, host: str) -> bool:
-    """Whether the host has rejected what it is assigned now, for good, and recovery reads that."""
+    """Whether the host has rejected it as it is assigned now, for good: it is for recovery to find another one."""
     said = rejection_here(vm)
-    return said is not None and not said.stays and vm.host == host and brought(vm)
+    return said is not None and not said.stays and vm.host == host
+
+
+def restarts_elsewhere(vm: VirtualMachine) -> bool:
+    """Whether another host may start it where this one does not."""
+    return vm.spec.recovery.mode in ("", "restart") or brought(vm)
+
+
+def asked_since(vm: VirtualMachine) -> bool:
+    """Whether a user has asked for it to run since its recovery began."""
+    record, request, answered = vm.status.recovery, vm.spec.request, vm.status.answered
+    if record is None or not record.unfinished or request is None or answered is None:
+        return False
+    accepted = answered.id == request.id and answered.code == ACCEPTED
+    return accepted and request.id != record.request and request.verb in TO_RUN
+
+
+def is_ignored(vm: VirtualMachine) -> bool:
+    """Whether nobody recovers it: its policy says so, and no user has asked for it since its host is gone."""
+    return vm.spec.recovery.mode == "ignore" and not asked_since(vm)
+
+
+def is_kept_down(vm: VirtualMachine, me: Me) -> bool:
+    """Whether it stays down, by its policy, until a user asks for it: its host died, be it this one."""
+    if vm.spec.recovery.mode != "hold" or asked_since(vm):
+        return False
+    record = vm.status.recovery
+    held = record is not None and record.unfinished and record.reason == HoldReason.KEPT_DOWN
+    return held or len(mine(vm, me)) < len(vm.status.holders)
 
 
 class Job(enum.StrEnum):

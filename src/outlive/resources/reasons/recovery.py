@@ -1,11 +1,12 @@
-"""What recovery does about a VM whose host died: why it goes where it goes, why it waits, why it is held."""
+"""What recovery does about a VM whose host died or does not start it: why it goes where it goes, waits, or is held."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Final
 
-from outlive.resources.reasons.model import Table, Template
+from outlive.resources.reasons.model import Table, Template, Value, fill
 
 
 class HoldReason(enum.StrEnum):
@@ -20,6 +21,9 @@ class HoldReason(enum.StrEnum):
     HOST_STOPPED = "host-stopped"
     HOST_NOT_JOINED = "host-not-joined"
     REFUSED = "refused"
+    RELOCATION_LIMIT = "relocation-limit"
+    KEPT_DOWN = "kept-down"
+    """Its own policy says so."""
     NO_ROOM = "no-room"
 
 
@@ -38,6 +42,8 @@ class PlanReason(enum.StrEnum):
     HELD_BY_HOST = "held-by-host"
     FENCE_UNDER_WAY = "fence-under-way"
     NOT_WANTED = "not-wanted"
+    IGNORED = "ignored"
+    """Its own policy says that nobody recovers it."""
     WAITS_FOR_OTHERS = "waits-for-others"
     STARTING = "starting"
     LEFT_TO_HOST = "left-to-host"
@@ -48,6 +54,8 @@ class PlanReason(enum.StrEnum):
     LISTED_ELSEWHERE = "listed-elsewhere"
     """The slot lists the VM on another host than it was lost with: it counted for nobody."""
     MOVED_THERE = "moved-there"
+    ASKED_THERE = "asked-there"
+    """A user has asked for that host."""
     NO_SLOT = "no-slot"
     PLACED = "placed"
 
@@ -73,6 +81,7 @@ class SlotReason(enum.StrEnum):
 class StepReason(enum.StrEnum):
     """One step of a recovery."""
 
+    ASKED = "asked"
     FENCED = "fenced"
     CLAIMED = "claimed"
     MOVED_ON = "moved-on"
@@ -91,16 +100,28 @@ class StoryReason(enum.StrEnum):
     IN_PROMISED_SLOT = "recovered-in-promised-slot"
     IN_CONTESTED_SLOT = "recovered-in-contested-slot"
     IN_OTHER_SLOT = "recovered-in-other-slot"
+    ASKED_THERE = "recovered-where-asked"
     PLACED = "recovered-placed"
     HELD = "recovery-held"
     WAITS_FOR_OTHERS = "recovery-waits-for-others"
     ASSIGNED = "recovery-assigned"
     DROPPED = "recovery-dropped"
+    IGNORED = "recovery-ignored"
     WAITS_FOR_PROOF = "recovery-waits-for-proof"
 
 
 LOST: Final = "{vm} lost {origin} (fence {fence})"
-RUNS: Final = LOST + " and runs on {host} again, "
+CAUSES: Final[Mapping[Value, str]] = {
+    "not-started": "{vm} was not started by {origin}",
+    "asked": "{vm} was asked for, and {origin} is not there",
+}
+"""How a story of what recovery did begins, by ``Recovery.cause``; any other is a host that died."""
+RUNS: Final = " and runs on {host} again, "
+
+
+def _story(rest: str) -> Template:
+    return Template(lambda fields: fill(CAUSES.get(fields.get("cause", ""), LOST) + rest, fields))
+
 
 TABLE: Final[Table] = {
     HoldReason.MEMBERSHIP_MISSING: Template(
@@ -142,6 +163,14 @@ TABLE: Final[Table] = {
         "it was refused or not started by {hosts}{why}, and no other host has room",
         "see why they refused it; it is tried again",
     ),
+    HoldReason.RELOCATION_LIMIT: Template(
+        "it was refused or not started by {hosts}{why}, and its policy lets placement try no more than {limit} hosts",
+        "see why they refused it, then: outlive request {vm} start; placement tries the next host after a while",
+    ),
+    HoldReason.KEPT_DOWN: Template(
+        "{host} does not run it any more, and its policy (spec.recovery.mode) is hold",
+        "outlive request {vm} start",
+    ),
     HoldReason.NO_ROOM: Template(
         "{slots}, and no living host has room for it", "add a host, stop other VMs, or repair a dead one"
     ),
@@ -149,6 +178,7 @@ TABLE: Final[Table] = {
     PlanReason.HELD_BY_HOST: Template("{host} holds it"),
     PlanReason.FENCE_UNDER_WAY: Template("{host} is being fenced"),
     PlanReason.NOT_WANTED: Template("nobody wants it to run"),
+    PlanReason.IGNORED: Template("its policy (spec.recovery.mode) is ignore"),
     PlanReason.WAITS_FOR_OTHERS: Template("{why}"),
     PlanReason.STARTING: Template("{host} is to start it"),
     PlanReason.LEFT_TO_HOST: Template("{host} is to start it, as it did before"),
@@ -156,6 +186,7 @@ TABLE: Final[Table] = {
     PlanReason.CONTESTED: Template("slot {slot} on {host}, to which {rivals} had a claim as well"),
     PlanReason.LISTED_ELSEWHERE: Template("slot {slot} on {host} lists it as on {there}"),
     PlanReason.MOVED_THERE: Template("it was being moved to {host}, which keeps room for it"),
+    PlanReason.ASKED_THERE: Template("a user asked for {host}"),
     PlanReason.NO_SLOT: Template("{slots}"),
     PlanReason.PLACED: Template("{slots}; {host} has room"),
     SlotReason.NOT_PROMISED: Template("no slot was promised to it"),
@@ -172,6 +203,7 @@ TABLE: Final[Table] = {
     SlotReason.VM_ON_ITS_WAY: Template("{vm} is on its way to {host}"),
     SlotReason.VM_NOT_WANTED: Template("nobody wants {vm} to run"),
     StepReason.FENCED: Template("an earlier copy of it can do no harm any more, proven by {kind}"),
+    StepReason.ASKED: Template("a user asked for it by request {request} ({verb})"),
     StepReason.CLAIMED: Template("its slot {slot} is claimed"),
     StepReason.MOVED_ON: Template("it takes no slot: {why}"),
     StepReason.ASSIGNED: Template("it is assigned to {host}"),
@@ -179,15 +211,17 @@ TABLE: Final[Table] = {
     StepReason.HELD: Template("it is held: {why}"),
     StepReason.SEEN_RUNNING: Template("it is seen running on {host}"),
     StepReason.DROPPED: Template("it stays down: {why}"),
-    StoryReason.BACK_ON_ITS_HOST: Template(LOST + ", which came back and runs it again"),
-    StoryReason.WHERE_IT_WAS_MOVED: Template(RUNS + "where it was being moved to"),
-    StoryReason.IN_PROMISED_SLOT: Template(RUNS + "in its promised slot {slot}"),
-    StoryReason.IN_CONTESTED_SLOT: Template(RUNS + "in slot {slot}, to which other VMs had a claim as well"),
-    StoryReason.IN_OTHER_SLOT: Template(RUNS + "in slot {slot}, which was not promised to it"),
-    StoryReason.PLACED: Template(RUNS + "where placement found room"),
-    StoryReason.HELD: Template(LOST + " and is held: {why}"),
-    StoryReason.WAITS_FOR_OTHERS: Template(LOST + ", has its place on {host}, and waits there for {others}"),
-    StoryReason.ASSIGNED: Template(LOST + " and is assigned to {host}, where it has not been seen running yet"),
-    StoryReason.DROPPED: Template(LOST + " and stays down: nobody wants it to run"),
-    StoryReason.WAITS_FOR_PROOF: Template(LOST + " and waits: its host is not proven dead yet"),
+    StoryReason.BACK_ON_ITS_HOST: _story(", which came back and runs it again"),
+    StoryReason.WHERE_IT_WAS_MOVED: _story(RUNS + "where it was being moved to"),
+    StoryReason.IN_PROMISED_SLOT: _story(RUNS + "in its promised slot {slot}"),
+    StoryReason.IN_CONTESTED_SLOT: _story(RUNS + "in slot {slot}, to which other VMs had a claim as well"),
+    StoryReason.IN_OTHER_SLOT: _story(RUNS + "in slot {slot}, which was not promised to it"),
+    StoryReason.ASKED_THERE: _story(RUNS + "where a user wanted it"),
+    StoryReason.PLACED: _story(RUNS + "where placement found room"),
+    StoryReason.HELD: _story(" and is held: {why}"),
+    StoryReason.WAITS_FOR_OTHERS: _story(", has its place on {host}, and waits there for {others}"),
+    StoryReason.ASSIGNED: _story(" and is assigned to {host}, where it has not been seen running yet"),
+    StoryReason.DROPPED: _story(" and stays down: nobody wants it to run"),
+    StoryReason.IGNORED: _story(" and is not recovered: its policy (spec.recovery.mode) is ignore"),
+    StoryReason.WAITS_FOR_PROOF: _story(" and waits: its host is not proven dead yet"),
 }
