@@ -183,6 +183,10 @@ class RecoveryCloud:
     async def condemn(self, name: str, phase: str = "condemned") -> None:
         await self._change(name, lambda record: _condemned(name, record, phase))
 
+    async def release(self, name: str) -> None:
+        """The host is stopped in good order."""
+        await self._change(name, lambda record: _replace(record, state="Released"))
+
     async def prove(self, name: str, kind: str = "power") -> None:
         def proven(record: MemberRecord) -> MemberRecord:
             fence = _condemned(name, record, "proven").fence

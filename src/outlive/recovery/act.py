@@ -36,7 +36,7 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import CLUSTER, Pause
 from outlive.resources.reasons import VmReason
-from outlive.resources.vms import VirtualMachineStatus
+from outlive.resources.vms import Answer, VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.steps import Refusal
@@ -117,9 +117,20 @@ class RecoveryActions:
 
     # The two writes of row R
 
+    async def send_as_asked(self, vm: VirtualMachine, action: Action, answer: Answer, home: str) -> None:
+        """Assign it to the host that a user wants, and answer that in the same write; ``home`` empty: that host."""
+        await self._assign(vm, action, None, answered=answer, home=home or action.host)
+
+    async def write_answer(self, vm: VirtualMachine, status: VirtualMachineStatus, host: str) -> None:
+        """Write the status with the answer; ``host``: where that assigns it, if anywhere else."""
+        await self._swap_status(await self._label(vm, host) if host else vm, status)
+
     async def _send(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)
         slot = await self._claim(action, vm) if action.slot else None
+        await self._assign(vm, action, slot, home=_home(vm, action.host))
+
+    async def _assign(self, vm: VirtualMachine, action: Action, slot: Reservation | None, **changes: object) -> None:
         vm = await self._label(vm, action.host)
         outcome = self._decisions.use(_ASSIGN, await self._assign_view(vm, action, slot), subject=vm.name)
         if outcome.refused is not None:
@@ -136,10 +147,10 @@ class RecoveryActions:
             in_phase(vm.status, VmState.START),
             holders=(),
             assigned=outcome.assigned,
-            home=_home(vm, action.host),
             migration=None,
             rejection=None,
             recovery=record,
+            **changes,
         )
         written = await self._swap_status(vm, status)
         self._report.assigned(vm, written, action, outcome.proofs)

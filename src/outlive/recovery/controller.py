@@ -39,6 +39,7 @@ from outlive.recovery.in_flight import InFlightRoom
 from outlive.recovery.model import Action, ActionKind, AffectedVm, Free, RecoveryPlan, RecoveryView
 from outlive.recovery.plan import RECOVERY_PLAN, asked, plan_recovery
 from outlive.recovery.report import RecoveryReporter
+from outlive.recovery.requests import RequestAnswers
 from outlive.recovery.view import RecoveryInformers, RecoveryObserver
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, Reservation, VirtualMachine
 from outlive.resources.codec import encode_canonical
@@ -114,6 +115,9 @@ class RecoveryController:
         self._actions = RecoveryActions(
             store, informers, self._observer, self._report, pause, decisions=decisions, clock=clock
         )
+        self._requests = RequestAnswers(
+            store, informers, self._observer, self._actions, pause, decisions=decisions, clock=clock
+        )
         self._placement = placement
         self._fleet = fleet
         self._caller = caller
@@ -179,6 +183,8 @@ class RecoveryController:
         """
         if self._informers.doubtful:
             return True
+        due, later = self._requests.waiting()
+        unanswered = await self._do([(f"request for {name}", partial(self._requests.answer, name)) for name in due])
         view = self._observer.observe()
         work: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             (f"host {name}", partial(self._actions.mark, name)) for name in self._observer.mismarked()
@@ -195,7 +201,7 @@ class RecoveryController:
         failed = await self._do(work)
         if searching:
             failed = await self._place(view, searching) or failed
-        return failed or bool(view.vms)
+        return failed or unanswered or later or bool(view.vms)
 
     async def _place(self, view: RecoveryView, searching: list[str]) -> bool:
         """Find places for VMs without a slot; whether something is to be tried again.

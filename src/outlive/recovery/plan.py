@@ -142,7 +142,7 @@ class _Planner:
 
     def _kept_down(self, vm: AffectedVm) -> Action:
         host = next((one.host for one in vm.holders), vm.assigned)
-        return _action(vm, ActionKind.HOLD, HoldReason.KEPT_DOWN, host=host, vm=vm.id)
+        return _action(vm, ActionKind.HOLD, HoldReason.KEPT_DOWN, host=host, name=vm.id)
 
     def _held_by_hosts(self, vm: AffectedVm, not_fenced: Sequence[HolderState], *, ignored: bool) -> Action:
         """Somebody may still run it."""
@@ -235,7 +235,7 @@ class _Planner:
         if refused and vm.relocations >= vm.max_relocations:
             limit = vm.max_relocations
             code = HoldReason.RELOCATION_LIMIT
-            return _action(vm, ActionKind.HOLD, code, hosts=refused, why=why, limit=limit, vm=vm.id)
+            return _action(vm, ActionKind.HOLD, code, hosts=refused, why=why, limit=limit, name=vm.id)
         if vm.offers is None:
             return _action(vm, ActionKind.SEARCH, PlanReason.NO_SLOT, slots=self._why_no_slot(vm))
         target = self._chosen(vm, vm.offers)

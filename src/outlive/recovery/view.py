@@ -270,6 +270,11 @@ class RecoveryObserver:
         known = self._informers.hypervisors.get(host)
         return known is not None and known.spec.management == "node"
 
+    def is_of_others(self, host: str) -> bool:
+        """Whether somebody else manages the host, and answers requests for what is assigned to it."""
+        known = self._informers.hypervisors.get(host)
+        return known is not None and known.spec.management != "node"
+
     def _unattended(self) -> frozenset[str]:
         """Hosts that are silent for long while no coordinator lives: nobody would condemn or report them."""
         hosts = self._informers.hypervisors.items()

@@ -189,6 +189,8 @@ def _assigned(before: VirtualMachine, after: VirtualMachine) -> list[Event]:
         many = "take slots on {where} that were not promised to them"
     elif new.slot is not None:
         one, many = f"takes its promised slot {new.slot.name} on {host}", "take their promised slots on {where}"
+    elif record is not None and record.unfinished and record.wanted_there:
+        one, many = f"is placed on {host}, where a user wants it", "are placed on {where}, where users want them"
     elif new.fence and (old is None or old.fence != new.fence):
         one, many = f"has no promised slot left and is placed on {host}", "are placed on {where}, outside of slots"
     else:

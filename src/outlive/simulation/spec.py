@@ -19,7 +19,7 @@ from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
 from outlive.resources.cluster import Disarmed
 from outlive.resources.documents import Problems
 from outlive.resources.hosts import HostSelector, Maintenance
-from outlive.resources.vms import AffinityPolicy, AffinityRule, Failback, PreferredHosts
+from outlive.resources.vms import AffinityPolicy, AffinityRule, Failback, PreferredHosts, RecoveryLimits, RecoveryPolicy
 from outlive.runtime.units import decode_unit
 from outlive.runtime.validation import at_text, mistakes
 
@@ -159,6 +159,7 @@ class _Vm(_Sized, frozen=True, kw_only=True):
     server_group: str = ""
     server_group_policy: Literal["", AffinityPolicy] = ""
     affinity: tuple[AffinityRule, ...] = ()
+    recovery: RecoveryPolicy = RecoveryPolicy()
 
 
 class VmSpec(_Vm, frozen=True, kw_only=True):
@@ -191,6 +192,7 @@ class WorldSpec(FromFile, frozen=True, kw_only=True):
     policy: FencingPolicy = FencingPolicy()
     """Its ``fencing``."""
     degrading: DegradingPolicy = DegradingPolicy()
+    recovery: RecoveryLimits = RecoveryLimits()
     default_selector: HostSelector = ""
     maintenance: bool = False
     disarmed: Disarmed = ""

@@ -66,7 +66,6 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             "on": _at("status.assigned.hypervisor"),
             "phase": _at("status.phase"),
             "reason": lambda vm: _why(vm.status.reason, vm.status.message),
-            "answered": lambda vm: vm.status.answered.code if vm.status.answered is not None else None,
             "home": _at("status.home"),
             "answered": _at("status.answered.code"),
             "holders": lambda vm: tuple(one.hypervisor for one in vm.status.holders),

@@ -22,7 +22,7 @@ from outlive.node.vm.reconciler import CALM_S, LOOKS
 from outlive.resources import HOST_LABEL, Recovery, VirtualMachine
 from outlive.resources.vms import Holder, RecoveryPolicy
 from outlive.simulation.spec import VmSpec
-from outlive.simulation.verbs.operating import change_spec
+from outlive.simulation.verbs.operations import change_spec
 from outlive.simulation.world import World
 
 
@@ -215,7 +215,11 @@ def test_failed_starts_are_forgotten_once_it_ran_for_long() -> None:
 
 
 def test_vm_whose_disks_cannot_be_looked_at_says_so_and_starts_once_they_can() -> None:
+    """One that no other host may start: others leave the host after some tries."""
+
     async def story(world: World) -> None:
+        policy = RecoveryPolicy(mode="hold")
+        await change_spec(world, VirtualMachine, "vm-1", lambda spec: msgspec.structs.replace(spec, recovery=policy))
         await world.do("request", {"vm": "vm-1", "verb": "stop"})
         await at(world, 10)
         await world.do("cut", {"hosts": ["kvm-1"], "network": "storage"})

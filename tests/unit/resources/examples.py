@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from outlive import resources as r
 from outlive.resources.cluster import Pause
 from outlive.resources.memberships import FencePhase, Unproven
-from outlive.resources.vms import Answer, MigrationPhase, RecoveryPhase
+from outlive.resources.vms import Answer, MigrationPhase, RecoveryLimits, RecoveryPhase, RecoveryPolicy
 
 MOMENT = datetime(2026, 11, 21, 17, 0, 0, tzinfo=UTC)
 META = r.ObjectMeta(
@@ -82,6 +82,7 @@ FULL: tuple[r.Resource, ...] = (
                 power_on_after=True,
                 transition_grace_s=30.0,
             ),
+            recovery=RecoveryLimits(max_restarts=2, max_relocations=2, reset_s=60.0),
             degrading=r.DegradingPolicy(
                 action="tell",
                 window_s=20.0,
@@ -356,6 +357,7 @@ FULL: tuple[r.Resource, ...] = (
             selector="mem",
             host_limit=("h1",),
             start_after=("db",),
+            recovery=RecoveryPolicy(mode="hold", max_restarts=2, max_relocations=2, reset_s=60.0, reason="r"),
             request=r.Request(id="1", verb="move", target="h2", force=True, force_live=True),
         ),
         status=r.VirtualMachineStatus(
@@ -394,6 +396,10 @@ FULL: tuple[r.Resource, ...] = (
                 host="h2",
                 promised=True,
                 moved_there=True,
+                wanted_there=True,
+                cause="asked",
+                request="7",
+                relocations=1,
                 reason="r",
                 message="m",
                 remedy="r",

@@ -58,6 +58,7 @@ VM: Final = {
     "selector": "load",
     "hostLimit": ["kvm-1", "kvm-2"],
     "startAfter": ["vm-b"],
+    "recovery": {"mode": "hold", "maxRestarts": 2},
 }
 HOST: Final = {
     "mode": "coordinator",
@@ -74,6 +75,7 @@ CLUSTER: Final = {
     "disarmed": "freeze",
     "fencing": {"profile": "steady", "fencesLimit": 5, "powerOnAfter": True},
     "degrading": {"action": "tell", "windowS": 20.0},
+    "recovery": {"maxRelocations": 5},
     "defaultSelector": "load",
 }
 WANTED: Final = {VirtualMachineSpec: VM, HypervisorSpec: HOST, ClusterSpec: CLUSTER}

@@ -1,8 +1,8 @@
 """Requests of users to one virtual machine: each is answered once, in one write that quotes its id.
 
-The host that the virtual machine is assigned to answers, by ``vm.request`` on what it just read; the write is a
-compare-and-swap on that very version, so that an answer never rests on an older state
-(docs/reference/node-decisions.md#vmrequest).
+The host that the virtual machine is assigned to answers, by ``vm.request`` on what it just read; where that host is not
+there, recovery answers by the same decision (``outlive.recovery.requests``). The write is a compare-and-swap on that
+very version, so that an answer never rests on an older state (docs/reference/node-decisions.md#vmrequest).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from outlive.base.logging import get_logger
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.selection import (
+    Choice,
     Choosing,
     Needing,
     NodeFigures,
@@ -27,7 +28,7 @@ from outlive.node.vm.selection import (
     needs,
     relocated,
 )
-from outlive.node.vm.states import VmState, active_move, in_phase, state_of
+from outlive.node.vm.states import active_move, in_phase, state_of
 from outlive.resources import VirtualMachine
 from outlive.resources.reasons import VmReason, reason
 from outlive.resources.vms import Answer, Request, VirtualMachineStatus
@@ -52,6 +53,8 @@ class VmRequestCode(enum.StrEnum):
     SAME_NODE = "same_node"
     NO_TARGET = "no_target"
     CLUSTER_DISARMED = "cluster_disarmed"
+    NOT_FENCED = "not_fenced"
+    CLUSTER_PAUSED = "cluster_paused"
 
 
 class VmRequestArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +87,10 @@ class VmRequestInput(Choosing, frozen=True, kw_only=True):
     nodes: tuple[NodeFigures, ...] = ()
     frozen: bool = False
     """Whether the cluster is disarmed so that VMs stay as they are."""
+    not_fenced: bool = False
+    """Its host does not answer, and may still run it."""
+    paused: bool = False
+    """Its host does not answer, and the cluster is paused."""
 
 
 class VmWrites(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +142,8 @@ def _answer(given: VmRequestInput, args: VmRequestArgs) -> VmRequestResult:
         case _:
             _need(not given.vm.migration_active, VmRequestCode.BUSY)
             _need(not (args.force_live and given.vm.method == "shutdown"), VmRequestCode.LIVE_FORBIDDEN)
+            _need(not given.paused, VmRequestCode.CLUSTER_PAUSED)
+            _need(not given.not_fenced, VmRequestCode.NOT_FENCED)
             return _relocation(given, args)
 
 
@@ -238,7 +247,7 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
         result = _decide(node, now, request, nodes)
         if result.writes != first.writes:
             return None  # it changed meanwhile: look again
-        status = _written(now, result.writes, move_id) if result.ok else now.status
+        status = written(now, result.writes, move_id) if result.ok else now.status
         return _replace(status, answered=Answer(id=request.id, code=result.code))
 
     if first.writes.node is not UNSET:
@@ -252,7 +261,23 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
 
 
 def _decide(node: VmContext, vm: VirtualMachine, request: Request, nodes: tuple[NodeFigures, ...]) -> VmRequestResult:
-    given = VmRequestInput(
+    return node.decisions.use(
+        VM_REQUEST, request_input(vm, request, nodes, choice(node), frozen=node.frozen), subject=vm.name
+    )
+
+
+def request_input(
+    vm: VirtualMachine,
+    request: Request,
+    nodes: tuple[NodeFigures, ...],
+    chosen: Choice,
+    *,
+    frozen: bool = False,
+    not_fenced: bool = False,
+    paused: bool = False,
+) -> VmRequestInput:
+    """The request as the decision sees it; ``chosen``: how a host is chosen."""
+    return VmRequestInput(
         request=request.verb,
         args=VmRequestArgs(target=request.target or None, force=request.force, force_live=request.force_live),
         vm=RequestedVm(
@@ -264,13 +289,14 @@ def _decide(node: VmContext, vm: VirtualMachine, request: Request, nodes: tuple[
             **needs(vm),
         ),
         nodes=nodes,
-        frozen=node.frozen,
-        **choice(node),
+        frozen=frozen,
+        not_fenced=not_fenced,
+        paused=paused,
+        **chosen,
     )
-    return node.decisions.use(VM_REQUEST, given, subject=vm.name)
 
 
-def _written(vm: VirtualMachine, writes: VmWrites, move_id: str) -> VirtualMachineStatus:
+def written(vm: VirtualMachine, writes: VmWrites, move_id: str) -> VirtualMachineStatus:
     """The status after what an accepted request writes."""
     status = vm.status
     if writes.node is not UNSET:
@@ -282,7 +308,5 @@ def _written(vm: VirtualMachine, writes: VmWrites, move_id: str) -> VirtualMachi
     if writes.via is not UNSET:
         return in_phase(status, writes.via, reason(VmReason.TO_BE_DISABLED))
     if writes.state is not UNSET:
-        status = in_phase(status, writes.state)
-        if writes.state == VmState.START:
-            status = _replace(status, rejection=None)
+        status = _replace(in_phase(status, writes.state), rejection=None)
     return status

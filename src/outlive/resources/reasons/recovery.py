@@ -165,11 +165,11 @@ TABLE: Final[Table] = {
     ),
     HoldReason.RELOCATION_LIMIT: Template(
         "it was refused or not started by {hosts}{why}, and its policy lets placement try no more than {limit} hosts",
-        "see why they refused it, then: outlive request {vm} start; placement tries the next host after a while",
+        "see why they refused it, then: outlive request {name} start; placement tries the next host after a while",
     ),
     HoldReason.KEPT_DOWN: Template(
         "{host} does not run it any more, and its policy (spec.recovery.mode) is hold",
-        "outlive request {vm} start",
+        "outlive request {name} start",
     ),
     HoldReason.NO_ROOM: Template(
         "{slots}, and no living host has room for it", "add a host, stop other VMs, or repair a dead one"

@@ -1,0 +1,184 @@
+"""Requests of users for VMs whose host is not there: recovery answers them in its stead.
+
+The host that a VM is assigned to answers while it lives (``outlive.node.vm.requests``). Where it is silent, condemned,
+dead, stopped, or has no Membership, nobody would; so whoever leads recovery answers, by the same decision and with the
+same compare-and-swap: of two answers one loses. A start begins a recovery, which brings the VM elsewhere once its host
+is proven dead. A move waits for that proof for a while, and then goes to the host that the user wants, else it is
+refused. What this does not promise: that the VM has room there; that host says so, and then its slots are next.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.logging import get_logger
+from outlive.node.membership.pause import PauseGate
+from outlive.node.membership.states import fenced
+from outlive.node.vm.requests import (
+    RELOCATIONS,
+    VM_REQUEST,
+    VmRequestResult,
+    is_asked,
+    request_input,
+    written,
+)
+from outlive.node.vm.selection import Choice, figures, relocated
+from outlive.node.vm.states import VmState, ended, in_phase, reach_of, wanted
+from outlive.recovery import states as records
+from outlive.recovery.act import SHUT_DOWN, RecoveryActions
+from outlive.recovery.model import Action, ActionKind, HostHealth
+from outlive.recovery.view import ASKED_INDEX, RecoveryInformers, RecoveryObserver, Since
+from outlive.resources import VirtualMachine
+from outlive.resources.cluster import CLUSTER
+from outlive.resources.reasons import PlanReason, VmReason, reason
+from outlive.resources.vms import Answer, Request, VirtualMachineStatus
+from outlive.runtime.decisions import DecisionLog
+from outlive.store import Store, read
+
+SILENT_S: Final = 10.0
+"""How long a host may be silent while a request waits for it: it may come back, or is condemned by then."""
+PROOF_S: Final = 60.0
+"""How long a move waits for the proof that the VM's host is dead, before it is refused."""
+_replace = msgspec.structs.replace
+_log = get_logger("recovery")
+
+
+class Turn(enum.Enum):
+    """Whose turn it is to answer a request."""
+
+    HOST = enum.auto()
+    """Its host's, which lives."""
+    LATER = enum.auto()
+    """Nobody's yet: its host may come back, or its death may be proven."""
+    RECOVERY = enum.auto()
+
+
+def turn_of(health: HostHealth, verb: str, *, not_fenced: bool, unconfirmed: bool, waited_s: float) -> Turn:
+    """Who answers a request that waits for so long; ``not_fenced``: a host may still run the VM."""
+    if health is HostHealth.LIVE:
+        return Turn.HOST
+    if health is HostHealth.SILENT and waited_s < SILENT_S:
+        return Turn.LATER
+    hopeless = health is HostHealth.UNKNOWN or unconfirmed
+    if verb in RELOCATIONS and not_fenced and not hopeless and waited_s < PROOF_S:
+        return Turn.LATER
+    return Turn.RECOVERY
+
+
+class RequestAnswers:
+    """See the module; errors are the store's, and ``StepRefused``."""
+
+    def __init__(
+        self,
+        store: Store,
+        informers: RecoveryInformers,
+        observer: RecoveryObserver,
+        actions: RecoveryActions,
+        pause: PauseGate,
+        *,
+        decisions: DecisionLog,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._vms = informers.vms
+        self._clusters = informers.clusters
+        self._observer = observer
+        self._actions = actions
+        self._pause = pause
+        self._decisions = decisions
+        self._clock = clock
+        self._waiting = Since(clock)
+        """Requests, by VM."""
+
+    def waiting(self) -> tuple[list[str], bool]:
+        """VMs whose requests are to be answered now, and whether others wait for a host that is not there."""
+        due: list[str] = []
+        later = False
+        seen: set[str] = set()
+        for host in self._vms.index_keys(ASKED_INDEX):
+            if self._observer.is_of_others(host):
+                continue
+            for vm in self._vms.by_index(ASKED_INDEX, host):
+                seen.add(vm.name)
+                turn = self._turn(vm)
+                due += [vm.name] if turn is Turn.RECOVERY else []
+                later = later or turn is Turn.LATER
+        self._waiting.forget_others(seen)
+        return sorted(due), later
+
+    def _turn(self, vm: VirtualMachine) -> Turn:
+        request, host = vm.spec.request, self._observer.host(vm.host)
+        assert request is not None
+        waited_s = self._waiting.see(vm.name, (request.id, vm.host))
+        return turn_of(
+            host.health,
+            request.verb,
+            not_fenced=self._not_fenced(vm),
+            unconfirmed=host.unconfirmed,
+            waited_s=waited_s,
+        )
+
+    def _not_fenced(self, vm: VirtualMachine) -> bool:
+        members, reach = self._observer.members(vm.status.holders), reach_of(vm)
+        return any(not fenced(one, members, reach) for one in vm.status.holders)
+
+    async def answer(self, name: str) -> None:
+        """Answer the request for this VM, on what a fresh read shows."""
+        vm = await read(self._store, VirtualMachine, name)
+        if vm is None or not is_asked(vm) or not vm.host or self._turn(vm) is not Turn.RECOVERY:
+            return
+        request = vm.spec.request
+        assert request is not None
+        result = await self._decide(vm, request)
+        said = Answer(id=request.id, code=result.code)
+        moves = result.ok and result.writes.node is not UNSET
+        if moves and wanted(vm):
+            target, home = str(result.writes.node), result.writes.last_node
+            fence, why = self._observer.fence(vm), reason(PlanReason.ASKED_THERE, host=target)
+            action = Action(vm=name, kind=ActionKind.PLACE, fence=fence, host=target, reason=why)
+            await self._actions.send_as_asked(vm, action, said, home=home if isinstance(home, str) else "")
+        else:
+            status = self._written(vm, request, result) if result.ok else vm.status
+            target = str(result.writes.node) if moves else ""
+            await self._actions.write_answer(vm, _replace(status, answered=said), target)
+        _log.info("recovery.request", vm=name, verb=request.verb, id=request.id, code=result.code.value, host=vm.host)
+
+    async def _decide(self, vm: VirtualMachine, request: Request) -> VmRequestResult:
+        cluster = self._clusters.get(CLUSTER)
+        selector = cluster.spec.default_selector if cluster is not None else ""
+        given = request_input(
+            vm,
+            request,
+            await figures(self._store) if request.verb in RELOCATIONS else (),
+            Choice(default_selector=selector or None, require_fit=True, mem_means="provisioned"),
+            frozen=self._observer.disarmed() == "freeze",
+            not_fenced=self._not_fenced(vm),
+            paused=self._observer.paused() or await self._pause.paused(),
+        )
+        return self._decisions.use(VM_REQUEST, given, subject=vm.name)
+
+    def _written(self, vm: VirtualMachine, request: Request, result: VmRequestResult) -> VirtualMachineStatus:
+        """The status after what the answer writes: what its host would do then is over, or begins here."""
+        if result.writes.node is not UNSET:  # it is down: nothing is to be started
+            home = result.writes.last_node
+            return relocated(
+                vm,
+                target=result.writes.node,
+                home=home if isinstance(home, str) else "",
+                phase=vm.status.phase,
+                move_id="",
+            )
+        status = written(vm, result.writes, "")
+        after = _replace(vm, status=status)
+        if request.verb in ("start", "restart") and wanted(after):
+            record = records.asked(vm, self._observer.fence(vm), as_datetime(self._clock.now()))
+            return _replace(status, recovery=record)
+        down = status.phase in SHUT_DOWN or status.reason == VmReason.TO_BE_DISABLED
+        if not status.holders and down and not wanted(after) and status.phase != VmState.START:
+            return in_phase(status, *ended(after))
+        return status

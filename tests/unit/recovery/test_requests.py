@@ -1,0 +1,96 @@
+"""Requests of users for VMs whose host is not there."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import pytest
+from tests.support.recovery import RecoveryCloud
+from tests.unit.recovery.test_recovering import play
+
+from outlive.recovery.model import HostHealth
+from outlive.recovery.requests import PROOF_S, SILENT_S, Turn, turn_of
+from outlive.resources import Membership
+from outlive.resources.vms import Request
+
+H = HostHealth
+RequestVerb = Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"]
+_replace = msgspec.structs.replace
+
+
+@pytest.mark.parametrize(
+    ("health", "verb", "not_fenced", "unconfirmed", "waited_s", "turn"),
+    [
+        (H.LIVE, "start", True, False, 900.0, Turn.HOST),
+        (H.SILENT, "stop", True, False, 0.0, Turn.LATER),
+        (H.SILENT, "stop", True, False, SILENT_S, Turn.RECOVERY),
+        (H.SILENT, "move", True, False, SILENT_S, Turn.LATER),
+        (H.REVOKED, "start", True, False, 0.0, Turn.RECOVERY),
+        (H.REVOKED, "move", True, False, 0.0, Turn.LATER),
+        (H.REVOKED, "move", True, False, PROOF_S, Turn.RECOVERY),
+        (H.REVOKED, "move", True, True, 0.0, Turn.RECOVERY),
+        (H.DEAD, "move", False, False, 0.0, Turn.RECOVERY),
+        (H.RELEASED, "unmigrate", False, False, 0.0, Turn.RECOVERY),
+        (H.UNKNOWN, "migrate", True, False, 0.0, Turn.RECOVERY),
+    ],
+)
+def test_recovery_answers_where_the_host_does_not(
+    health: HostHealth, verb: str, not_fenced: bool, unconfirmed: bool, waited_s: float, turn: Turn
+) -> None:
+    assert turn_of(health, verb, not_fenced=not_fenced, unconfirmed=unconfirmed, waited_s=waited_s) is turn
+
+
+@pytest.mark.parametrize("verb", ["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"])
+@pytest.mark.parametrize("fate", ["dead", "unconfirmed", "released", "unknown"])
+def test_every_request_is_answered_within_seconds_of_the_limit_and_nothing_runs_before_it_is_safe(
+    verb: RequestVerb, fate: str
+) -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("a", "b", "c", management="node")
+        await cloud.vm("v", "a", status={"holders": ()} if fate == "released" else None)
+        cloud.lose_power("a")
+        match fate:
+            case "dead":
+                await cloud.prove("a")
+            case "unconfirmed":
+                await cloud.condemn("a", "unconfirmed")
+            case "released":
+                await cloud.release("a")
+            case _:
+                await cloud.memory.delete((await cloud.memory.get(Membership, "a")).ref)
+        vm = await cloud.get("v")
+        request = Request(id="r1", verb=verb, target="b" if verb in ("migrate", "move") else "")
+        await cloud.memory.replace(_replace(vm, spec=_replace(vm.spec, request=request)))
+        await cloud.clock.sleep(5)
+        vm = await cloud.get("v")
+        assert vm.status.answered is not None
+        assert vm.status.answered.id == "r1"
+        if verb in ("migrate", "move"):
+            assert vm.status.answered.code == ("accepted" if fate in ("dead", "released") else "not_fenced")
+        elif verb != "unmigrate":
+            assert vm.status.answered.code == "accepted"
+        runs = verb in ("start", "restart", "migrate", "move") and fate in ("dead", "released")
+        runs = runs or (verb == "unmigrate" and fate in ("dead", "released"))  # refused, and recovered
+        await cloud.clock.sleep(5)
+        assert len(cloud.running.get("v", set())) == int(runs)
+        if runs and verb in ("migrate", "move") and fate == "released":
+            assert await cloud.where("v") == "b"
+
+    play(story)
+
+
+def test_a_start_that_is_answered_while_nothing_proves_its_host_dead_is_carried_out_after_the_proof() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("a", "b", management="node")
+        await cloud.vm("v", "a", status={"phase": "stop", "holders": ()})
+        cloud.lose_power("a")
+        await cloud.condemn("a", "unconfirmed")
+        vm = await cloud.get("v")
+        await cloud.memory.replace(_replace(vm, spec=_replace(vm.spec, request=Request(id="r1", verb="start"))))
+        await cloud.clock.sleep(5)
+        record = await cloud.recovery("v")
+        assert (record.phase, record.cause, record.host) == ("recovered", "asked", "b"), "nobody held it"
+        assert cloud.running["v"] == {"b"}
+
+    play(story)
