@@ -25,6 +25,7 @@ from outlive.recovery.states import summary_of, waits_for
 from outlive.resources import (
     Cluster,
     DecisionRecord,
+    Fault,
     FormerMembership,
     Hypervisor,
     Membership,
@@ -35,6 +36,7 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import decode_as
 from outlive.resources.reasons import render
+from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import RecoveryPhase
 from outlive.store import Store, list_all, read
 
@@ -97,13 +99,14 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
         away = await _departed(store, vm.host) if wanted(vm) else None
         then = f"waits there for {', '.join(waits)}" if waits else "was never recovered from a dead one"
         then = f"{away.said}; {away.waits}" if away is not None else then
+        doubt = await _nobody_condemned(store) if wanted(vm) else []
         summary = f"{vm.name} is assigned to {where}, and {then}"
         return Why(
             subject=vm.name,
             summary=summary,
-            settled=not waits and away is None,
-            chain=(*_held(vm), *_start_order(vm), *await _disarmed(store)),
-            remedy=away.remedy if away is not None else _remedy_of_waiting(vm),
+            settled=not waits and away is None and not doubt,
+            chain=(*_held(vm), *_start_order(vm), *await _disarmed(store), *(Link(text=one.message) for one in doubt)),
+            remedy=away.remedy if away is not None else _remedy_of_waiting(vm) or _first_remedy(doubt),
             decisions=_recorded(mine),
         )
     fenced = [one for one in records if one.subject == recovery.origin and _is_fence(one, recovery.fence)]
@@ -175,6 +178,16 @@ async def _disarmed(store: Store) -> list[Link]:
     return [Link(at=spec.disarmed_since, text=text)]
 
 
+async def _nobody_condemned(store: Store) -> list[Fault]:
+    """Faults that say that silent hosts are not condemned now: that a host holds its membership says little then."""
+    codes = (FaultCode.STORM_HOLD, FaultCode.RATE_HOLD)
+    return [one async for one in list_all(store, Fault) if one.code in codes and not one.ended]
+
+
+def _first_remedy(faults: list[Fault]) -> str:
+    return faults[0].remedy if faults else ""
+
+
 def _start_order(vm: VirtualMachine) -> Iterator[Link]:
     """For whom it waits where it is assigned, or without whom it was started there."""
     said = order_here(vm)
@@ -212,10 +225,12 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     chain += await _disarmed(store)
     if record.state == "Held":
         chain.append(Link(text=f"{name} holds its membership in epoch {record.epoch}, at renewal {record.seq}"))
+    doubt = await _nobody_condemned(store) if record.state == "Held" else []
+    chain += [Link(text=one.message) for one in doubt]
     departed = await _departed(store, name) if record.state == "Held" else None
     host = await read(store, Hypervisor, name)
     slow = host.status.degrading if host is not None else None
-    remedy = departed.remedy if departed is not None else ""
+    remedy = departed.remedy if departed is not None else _first_remedy(doubt)
     if slow is not None:
         chain.append(Link(at=slow.since, text=f"{health.message(name, slow)} (score {slow.score} of 100)"))
         remedy = health.remedy(name, slow)
@@ -234,7 +249,7 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     return Why(
         subject=name,
         summary=_host_summary(member, dead) if departed is None else f"{departed.said}; {departed.waits}",
-        settled=record.state != "Revoked" or (dead and not any(held for _, held in moved)),
+        settled=not doubt and (record.state != "Revoked" or (dead and not any(held for _, held in moved))),
         chain=tuple(chain),
         remedy=remedy,
         decisions=_recorded(mine),
