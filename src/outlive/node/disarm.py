@@ -17,7 +17,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import Refused, Usage
 from outlive.base.phrases import until
 from outlive.node.operator import change_cluster, cluster_spec
-from outlive.resources import Hypervisor, Membership
+from outlive.resources import Hypervisor, MemberRecord, Membership
 from outlive.store import Store, list_all
 
 FOLLOW_S: Final = 60.0
@@ -60,8 +60,13 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def enforcing_hosts(members: Iterable[Membership]) -> list[str]:
-    """Hosts that are members and say that their guard enforces, by name."""
-    return sorted(one.name for one in members if one.record.state != "Released" and one.record.guard.armed)
+    """Hosts that may live and whose Memberships say that their guard enforces, by name."""
+    records = {one.name: one.record for one in members}
+    return sorted(name for name, one in records.items() if one.guard.armed and _may_live(one))
+
+
+def _may_live(record: MemberRecord) -> bool:
+    return record.state != "Released" and not (record.state == "Revoked" and record.dead_through >= record.epoch)
 
 
 async def guards(store: Store) -> Guards:

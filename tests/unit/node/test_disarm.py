@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.support.loops import run
 
@@ -9,7 +10,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import Refused, Usage
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.node.disarm import arm_cluster, disarm_cluster, follow_guards
+from outlive.node.disarm import arm_cluster, disarm_cluster, enforcing_hosts, follow_guards
 from outlive.node.operator import request_vm, set_drain
 from outlive.resources import (
     Cluster,
@@ -72,6 +73,15 @@ def test_requests_and_drains_are_refused_while_frozen_only() -> None:
         return await arm_cluster(store, CLOCK)
 
     assert "armed" in run(story())
+
+
+def test_a_host_that_is_dead_is_waited_for_by_nobody() -> None:
+    dead = MemberRecord(
+        machine_id="m", boot_id="b", state="Revoked", epoch=2, dead_through=2, guard=GuardRecord(armed=True)
+    )
+    condemned = msgspec.structs.replace(dead, dead_through=1)
+    members = [Membership(metadata=ObjectMeta(name=name), record=one) for name, one in (("a", dead), ("b", condemned))]
+    assert enforcing_hosts(members) == ["b"]
 
 
 @pytest.mark.parametrize("armed", [False, True])
