@@ -9,10 +9,13 @@ says so: nobody is stopped, nobody comes back by itself, and home stays home.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
 
+from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.health import LEAVE_HOST, Answer, LeaveInput, Leaver, LeaveResult, Peer, stays
@@ -248,6 +251,24 @@ class DrainController:
         self._wake.set()
         await self._idle.wait()
 
+    async def vacate(self, limit_s: float) -> None:
+        """Before the machine goes down: have what can move leave, in a drain's order; what finds no room stays.
+
+        The host counts as being emptied: it takes nothing new, and once it is up again it takes back what left.
+        """
+        self._stopped = True
+        self._wake.set()
+        try:
+            with deadline(limit_s):
+                await self._idle.wait()
+                self._say("flush")
+                await self._empty(self._lost_membership, stay=True)
+        except TimeoutError:
+            _log.warning("drain.no_time_left", host=self._node.host, limit_s=limit_s, left=len(self._left()))
+
+    async def _lost_membership(self) -> bool:
+        return not self._node.lease.held
+
     async def run(self) -> None:
         """Do what is wanted until cancelled."""
         while not self._stopped:
@@ -318,7 +339,7 @@ class DrainController:
                 self._say("ready")
             self._node.faults.clear(FaultCode.DRAIN_INCOMPLETE, subject)
             return
-        if not await self._empty():
+        if not await self._empty(partial(self._cancelled, draining=True)):
             return
         await self._node.domains.look()
         left = self._left()
@@ -336,15 +357,15 @@ class DrainController:
         coming = (vm.name for vm in self._node.informer.items() if vm.host == host and _on_its_way(vm))
         return sorted({*here, *coming})
 
-    async def _empty(self) -> bool:
-        """Every virtual machine here, once; ``False`` if that was cancelled."""
+    async def _empty(self, cancelled: Callable[[], Awaitable[bool]], *, stay: bool = False) -> bool:
+        """Every virtual machine here, once; ``False`` if that was cancelled. ``stay``: whoever finds no room stays."""
         for name in [one.vm for one in self._node.domains.present()]:
             vm = await self._relocations.settled(name)
-            if await self._cancelled(draining=True):
+            if await cancelled():
                 return False
             if vm is None or name not in self._node.domains.by_vm or active_move(vm) is not None:
                 continue
-            await self._relocations.leave(vm)
+            await self._relocations.leave(vm, stay=stay)
         return True
 
     # Taking back

@@ -224,13 +224,13 @@ class Relocations:
         )
         return next(iter(self._node.decisions.use(FLUSH_RUN, given, subject=vm.name).steps), None)
 
-    async def leave(self, vm: VirtualMachine, *, evacuate: bool = False) -> Departure:
-        """Have it leave this host, and wait for that; where no host has room, it is shut down.
+    async def leave(self, vm: VirtualMachine, *, evacuate: bool = False, stay: bool = False) -> Departure:
+        """Have it leave this host, and wait for that; where no host has room, it is shut down, or stays.
 
         ``evacuate``: only by a live move, and to hosts that do not degrade; else it stays.
         """
         nodes = tuple(one for one in await self.figures() if not (evacuate and one.degrading))
-        step = self.decide(vm, "flush", nodes, stay=evacuate)
+        step = self.decide(vm, "flush", nodes, stay=evacuate or stay)
         if step is not None and step.do == "migrate" and step.to is not UNSET:
             home = step.last_node if step.last_node is not UNSET else ""
             if not await self.send(vm, step.to, home, live_only=evacuate):

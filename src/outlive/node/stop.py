@@ -1,7 +1,9 @@
 """The end of a daemon in good order: renewals go on until nearly the end, virtual machines run on, jobs may end.
 
 Decision ``lifecycle.shutdown`` gives the order: keepalives go on through the steps that may take minutes, or a peer
-fences a host that is only slow. Only a host that runs and holds nothing leaves its membership; any other stays held and
+fences a host that is only slow. By the shutdown policy ``migrate`` virtual machines leave a machine that goes down as
+they leave a drained host, as far as others have room and the limit allows; it takes them back once it is up again. Only
+a host that runs and holds nothing leaves its membership; any other stays held and
 ages, so that it is fenced if nobody starts its daemon again in time. Where the machine itself goes down, guests are
 asked to end before it ends them, if the settings say so. They stay held all the same: a machine that stays away longer
 than its profile allows is fenced, and they are recovered elsewhere (``fencing.policy.absence_limit_s``).
@@ -36,6 +38,7 @@ class ShutdownStep(enum.StrEnum):
     """A step, in the order in which they come."""
 
     STATE_SHUTDOWN = "state_shutdown"
+    MIGRATE_VMS = "migrate_vms"
     WAIT_FLUSH = "wait_flush"
     STOP_CONSOLE = "stop_console"
     RELEASE_PRIMARY = "release_primary"
@@ -55,6 +58,8 @@ class ShutdownInput(msgspec.Struct, frozen=True, kw_only=True):
     primary: bool
     node_count: Count
     reason: Literal["signal", "failure"]
+    migrate: bool = False
+    """Whether its machine goes down, and its VMs leave before, by its shutdown policy."""
     handover_seconds: Amount | None = None
     """How long the hand-over takes; null: it never ends."""
 
@@ -71,6 +76,7 @@ def shutdown(given: ShutdownInput) -> ShutdownResult:
     """All steps but those that have nothing to do."""
     releases = given.primary and given.node_count > 1
     skipped = {
+        ShutdownStep.MIGRATE_VMS: not given.migrate,
         ShutdownStep.WAIT_FLUSH: not given.flush_active,
         ShutdownStep.RELEASE_PRIMARY: not releases,
     }
@@ -112,7 +118,10 @@ def refusal(daemon: Daemon, *, leave_vms: bool, going_down: bool) -> str:
 
 async def stop(daemon: Daemon, *, going_down: bool) -> None:
     """Everything up to the moment at which the parts are cancelled."""
-    given = ShutdownInput(flush_active=daemon.drainer.active, primary=False, node_count=1, reason="signal")
+    migrate = going_down and daemon.shared.desired.shutdown_policy == "migrate" and not daemon.shared.frozen
+    given = ShutdownInput(
+        flush_active=daemon.drainer.active or migrate, primary=False, node_count=1, reason="signal", migrate=migrate
+    )
     result = daemon.shared.decisions.use(LIFECYCLE_SHUTDOWN, given, subject=daemon.shared.host)
     daemon.reporter.departure = Departure.MACHINE if going_down else Departure.DAEMON
     for step in result.steps:
@@ -131,6 +140,9 @@ async def _take(daemon: Daemon, step: ShutdownStep) -> None:
             daemon.reporter.stopping = "the daemon stops"
             async with asyncio.timeout(WRITE_S):
                 await daemon.reporter.report()
+        case ShutdownStep.MIGRATE_VMS:
+            await daemon.drainer.vacate(float(daemon.shared.settings.shutdown_limit))
+            await _let_go(daemon)
         case ShutdownStep.WAIT_FLUSH:
             await daemon.drainer.stop()
         case ShutdownStep.STOP_KEEPALIVE:
@@ -207,11 +219,26 @@ async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
     return left
 
 
+async def _let_go(daemon: Daemon) -> None:
+    """Wait until nothing is left here of virtual machines that have moved away, so that the host can leave as well."""
+    deadline_s = daemon.shared.clock.monotonic() + JOBS_S
+    while daemon.shared.clock.monotonic() < deadline_s:
+        if all(vm.host == daemon.shared.host for vm in await _held(daemon)):
+            return
+        await daemon.shared.clock.sleep(GUESTS_S)
+
+
+async def _held(daemon: Daemon) -> list[VirtualMachine]:
+    """Virtual machines on which this host has an entry."""
+    me = daemon.shared.lease.me
+    return [vm async for vm in list_all(daemon.shared.store, VirtualMachine) if of_host(vm, me)]
+
+
 async def _leave(daemon: Daemon) -> None:
     """Out of the membership, if nothing is held; else a last renewal."""
     await daemon.shared.domains.look()
     me = daemon.shared.lease.me
-    holds = [vm.name async for vm in list_all(daemon.shared.store, VirtualMachine) if of_host(vm, me)]
+    holds = [vm.name for vm in await _held(daemon)]
 
     def change(record: MemberRecord) -> MemberRecord | None:
         view = LeaveView(

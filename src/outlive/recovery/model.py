@@ -43,6 +43,8 @@ class HostState(Part, frozen=True, kw_only=True):
     """How many it reports."""
     unconfirmed: bool = False
     """Condemned, and no proof was found yet."""
+    awaited: bool = False
+    """Went down in good order, and its policy is that its VMs wait for it."""
     unattended: bool = False
     """Silent for long, and no coordinator lives who could condemn it."""
 

@@ -154,6 +154,8 @@ class _Planner:
                 return _action(vm, ActionKind.HOLD, HoldReason.CLUSTER_DISARMED, mode=self._view.disarmed)
             if host.unconfirmed:
                 return _action(vm, ActionKind.HOLD, HoldReason.FENCE_UNCONFIRMED, host=host.name)
+            if host.awaited:
+                return _action(vm, ActionKind.HOLD, HoldReason.HOST_AWAITED, host=host.name)
             if host.unattended:
                 return _action(vm, ActionKind.HOLD, HoldReason.UNATTENDED, host=host.name)
         host = self._host(not_fenced[0].host)
@@ -182,6 +184,8 @@ class _Planner:
             return _action(vm, ActionKind.WAIT, PlanReason.STARTING, host=host.name)
         if vm.holders or (vm.unfinished and not vm.waits_for_host):
             return None
+        if host.awaited:
+            return _action(vm, ActionKind.HOLD, HoldReason.HOST_AWAITED, host=host.name)
         if host.health is HostHealth.RELEASED:
             return _action(vm, ActionKind.HOLD, HoldReason.HOST_STOPPED, host=host.name)
         if host.lost:

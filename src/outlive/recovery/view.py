@@ -18,7 +18,7 @@ from outlive.base.clock import Clock, as_instant
 from outlive.failover.model import VmView
 from outlive.failover.slots import is_slot
 from outlive.failover.vms import view_of_resource
-from outlive.node.fencing.policy import Departure, HostSettings, Profile, absence_limit_s, profile_of
+from outlive.node.fencing.policy import Departure, HostSettings, Profile, absence_limit_s, departure_of, profile_of
 from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
 from outlive.node.vm.requests import is_asked
@@ -163,6 +163,8 @@ class Since:
         self._since = {name: since for name, since in self._since.items() if name in names}
 
 
+WAITS_FOR_HOST: Final = (HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED, HoldReason.HOST_AWAITED)
+"""Nothing was done yet about a VM that is held for one of these."""
 START_LIMIT_S: Final = 60.0
 """How long a host may take to hold a VM that was assigned to it."""
 WAITS_MOST_S: Final = 3600.0
@@ -212,8 +214,8 @@ class RecoveryObserver:
     def observe(self) -> RecoveryView:
         """Every VM with a fenced or condemned holder, with an unfinished recovery, with a slot as its consumer, or that
         its host does not start."""
-        unattended = self._unattended()
-        vms = self._concerned(unattended)
+        unattended, awaited = self._unattended(), self._awaited()
+        vms = self._concerned({*unattended, *awaited})
         slots = {slot.name: slot for name in vms for slot in self._slots_of(name)}
         gone = [name for name in self._informers.reservations.index_keys(CONSUMER_INDEX) if name not in vms]
         for name in gone:
@@ -231,7 +233,7 @@ class RecoveryObserver:
             vms=states,
             gone=tuple(gone),
             slots=tuple(map(_slot_state, shown)),
-            hosts=tuple(self.host(name, unattended) for name in sorted(names) if name),
+            hosts=tuple(self.host(name, unattended, awaited) for name in sorted(names) if name),
             paused=self.paused(),
             disarmed=self.disarmed(),
             waits_for=pause.waits_for if pause is not None else (),
@@ -244,20 +246,21 @@ class RecoveryObserver:
         informer = self._informers.reservations
         return [*informer.by_index(MEMBER_INDEX, vm), *informer.by_index(CONSUMER_INDEX, vm)]
 
-    def _concerned(self, unattended: Collection[str]) -> dict[str, VirtualMachine]:
+    def _concerned(self, away: Collection[str]) -> dict[str, VirtualMachine]:
+        """``away``: hosts of which nothing is to be proven now, and whose VMs are told so."""
         vms = self._informers.vms
         found: dict[str, VirtualMachine] = {vm.name: vm for vm in vms.by_index(RECOVERY_INDEX, UNFINISHED_KEY)}
         for place in vms.index_keys(HOLDER_INDEX):
             host, _, uid = place.partition("/")
             if self._may_have_died(host, uid):
                 found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, place) if self._concerns(vm, host))
-        for place in vms.index_keys(HOLDER_INDEX) if unattended else ():
-            if place.partition("/")[0] in unattended:
+        for place in vms.index_keys(HOLDER_INDEX) if away else ():
+            if place.partition("/")[0] in away:
                 found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, place) if wanted(vm))
         for host in vms.index_keys(ASSIGNED_INDEX):
             member = self.member(host)
             starts = member.record.state == "Held" if member is not None else not self._ours(host)
-            if not starts or host in unattended:
+            if not starts or host in away:
                 found.update((vm.name, vm) for vm in vms.by_index(ASSIGNED_INDEX, host) if wanted(vm))
         for name in self._informers.reservations.index_keys(CONSUMER_INDEX):
             vm = vms.get(name)
@@ -286,6 +289,20 @@ class RecoveryObserver:
             if self._renewed.seconds(one.name) >= UNATTENDED_S
             and self._health(one.name, self.member(one.name), None) in (HostHealth.SILENT, HostHealth.REVOKED)
         )
+
+    def _awaited(self) -> frozenset[str]:
+        """Hosts that went down in good order and whose VMs wait for them, by their policy."""
+        return frozenset(one.name for one in self._informers.hypervisors.items() if self._is_awaited(one.name))
+
+    def _is_awaited(self, name: str) -> bool:
+        host, cluster = self._informers.hypervisors.get(name), self._informers.clusters.get(CLUSTER)
+        if host is None or HostSettings(cluster, host).shutdown_policy != "freeze":
+            return False
+        member = self.member(name)
+        gone = departure_of(host, released=member is not None and member.record.state == "Released")
+        if not HostSettings(cluster, host).is_awaited(gone):
+            return False
+        return self._health(name, member, host) in (HostHealth.SILENT, HostHealth.RELEASED)
 
     def _may_have_died(self, host: str, uid: str) -> bool:
         member = self.member(host)
@@ -317,7 +334,7 @@ class RecoveryObserver:
         found = [of_holder(holder, (view,)) for holder, view in known if view is not None]
         return tuple({(one.host, one.uid): one for one in found if one is not None}.values())
 
-    def host(self, name: str, unattended: Collection[str] = ()) -> HostState:
+    def host(self, name: str, unattended: Collection[str] = (), awaited: Collection[str] = ()) -> HostState:
         """A host as the plan sees it."""
         member, host = self.member(name), self._informers.hypervisors.get(name)
         return HostState(
@@ -326,6 +343,7 @@ class RecoveryObserver:
             refuses=_refuses(host),
             drained=host is not None and is_only_emptied(host),
             unattended=name in unattended,
+            awaited=name in awaited,
             unconfirmed=member is not None
             and member.record.state == "Revoked"
             and member.record.fence.phase == "unconfirmed",
@@ -359,7 +377,7 @@ class RecoveryObserver:
             Departure.LEFT,
             self._profile(host, armed=armed),
             settings.cluster_spec.fencing.transition_grace_s,
-            settings.planned_work(self._clock.now()),
+            settings.planned_work(self._clock.now(), Departure.LEFT),
         )
         return self._renewed.seconds(name) > limit_s
 
@@ -418,7 +436,8 @@ class RecoveryObserver:
         """A VM as the plan sees it; from look to look nothing changes of most but for how long they have waited."""
         status = vm.status
         members = self.members(status.holders)
-        since = (status.assigned, status.holders, status.rejection, self.disarmed())
+        away = self._is_awaited(vm.host)  # whoever waits for its host has not waited for its start
+        since = (status.assigned, status.holders, status.rejection, self.disarmed(), away)
         waited_s = self._waiting.see(vm.name, since)
         late = waited_s >= START_LIMIT_S + _wait_limit_s(vm)
         inputs = (vm, members, self.fence(vm), late, self.forgiven(vm), self.before(vm), self.limits(vm))
@@ -473,9 +492,7 @@ class RecoveryObserver:
             slot=where.slot.name if where is not None and where.slot is not None else "",
             arriving=where is not None and move is not None and move.target == where.hypervisor,
             unfinished=begun is not None,
-            waits_for_host=begun is not None
-            and not asked
-            and _held_for(begun, HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED),
+            waits_for_host=begun is not None and not asked and _held_for(begun, *WAITS_FOR_HOST),
             running=is_recovered(vm, members) and not any(dead(one, members) for one in status.holders),
             refusal=refusal,
             blocked=_blocked(vm) if begun is not None else "",

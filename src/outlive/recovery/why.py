@@ -154,7 +154,14 @@ async def _departed(store: Store, host: str) -> _Departed | None:
         Departure.LEFT: f"{host} was stopped in good order",
     }[how]
     settings = HostSettings(await read(store, Cluster, CLUSTER), hypervisor)
-    planned = settings.planned_work(ANY_TIME)
+    planned = settings.planned_work(ANY_TIME, how)
+    if settings.is_awaited(how):
+        return _Departed(
+            said,
+            "its VMs wait for it, by its shutdown policy (freeze)",
+            f"switch {host} on; or, to have them recovered elsewhere, set spec.shutdownPolicy of Hypervisor {host} to "
+            "failover",
+        )
     if planned:
         return _Departed(
             said,

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from outlive.resources.hosts import HostSelector
+from outlive.resources.hosts import HostSelector, ShutdownPolicy
 from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers, lasts
 from outlive.resources.vms import RecoveryLimits
 
@@ -101,6 +101,8 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     degrading: DegradingPolicy = DegradingPolicy()
     recovery: RecoveryLimits = RecoveryLimits()
     """How often VMs that do not start are tried, where their own specs say nothing."""
+    shutdown_policy: ShutdownPolicy = ""
+    """What becomes of the VMs of hosts that go down in good order and do not say themselves; empty: ``failover``."""
     default_selector: HostSelector = ""
     """How a flush chooses hosts for VMs that do not say; empty: ``mem``."""
     confirmed_incarnation: str = ""

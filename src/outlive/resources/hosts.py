@@ -44,6 +44,7 @@ def refuses(host: Hypervisor) -> str:
 Management = Literal["nova", "node", "kubevirt"]
 HostSelector = Literal["", "mem", "memprov", "memfree", "load", "vcpus", "vms"]
 """How a host is chosen for a VM that leaves another one."""
+ShutdownPolicy = Literal["", "freeze", "failover", "migrate"]
 Maintenance = Literal["", "manual", "auto", "ha", "termination"]
 DomainState = Literal["", "ready", "flush", "flushed", "unflush"]
 TAKES_NOTHING: Final[frozenset[DomainState]] = frozenset({"flush", "flushed"})
@@ -102,6 +103,9 @@ class HypervisorSpec(Part, frozen=True, kw_only=True):
     high_availability: bool | None = None
     maintenance: Maintenance = ""
     fencing: FencingSpec = FencingSpec()
+    shutdown_policy: ShutdownPolicy = ""
+    """What becomes of its VMs when it goes down in good order: they wait for it (``freeze``), are recovered elsewhere
+    (``failover``), or leave before (``migrate``); empty: as the cluster says."""
     drain: bool = False
     """Whether the host is to be emptied, and takes no new VMs."""
 

@@ -18,7 +18,7 @@ from outlive.base.errors import BadInput
 from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
 from outlive.resources.cluster import Disarmed
 from outlive.resources.documents import Problems
-from outlive.resources.hosts import HostSelector, Maintenance
+from outlive.resources.hosts import HostSelector, Maintenance, ShutdownPolicy
 from outlive.resources.vms import AffinityPolicy, AffinityRule, Failback, PreferredHosts, RecoveryLimits, RecoveryPolicy
 from outlive.runtime.units import decode_unit
 from outlive.runtime.validation import at_text, mistakes
@@ -108,6 +108,7 @@ class _Host(_Sized, frozen=True, kw_only=True):
     overcommit: dict[str, float] = {}
     high_availability: bool | None = None
     maintenance: Maintenance = ""
+    shutdown_policy: ShutdownPolicy = ""
     drain: bool = False
     system_uuid: str = ""
     """What firmware and power controller say that it is; empty: a uuid of its own."""
@@ -196,6 +197,7 @@ class WorldSpec(FromFile, frozen=True, kw_only=True):
     default_selector: HostSelector = ""
     maintenance: bool = False
     disarmed: Disarmed = ""
+    shutdown_policy: ShutdownPolicy = ""
     settings: dict[str, Any] = {}
     """Sections as in ``outlive.yaml``."""
     cuts: Literal["none", "disks", "all"] = "none"

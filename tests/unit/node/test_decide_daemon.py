@@ -87,6 +87,11 @@ class TestStopping:
         assert "release_primary" not in alone["steps"]
         assert alone["handover"] == stop()["handover"] == "none"
 
+    def test_vms_leave_a_machine_that_goes_down_before_anything_else_ends(self) -> None:
+        steps = stop(flush_active=True, migrate=True)["steps"]
+        assert steps[:3] == ["state_shutdown", "migrate_vms", "wait_flush"]
+        assert "migrate_vms" not in stop()["steps"]
+
     def test_a_role_that_nobody_takes_does_not_hold_it_up_for_ever(self) -> None:
         assert stop(primary=True, handover_seconds=120)["handover"] == "done"
         assert stop(primary=True, handover_seconds=120.5)["handover"] == "timeout"

@@ -435,3 +435,14 @@ def test_disarmed_cluster_holds_whoever_lost_its_host_and_lets_living_hosts_star
     condemned = HostState(name="c", health=HostHealth.REVOKED, unconfirmed=True)
     waiting = plan([vm("a", host="c", fenced=False)], [], (condemned,), disarmed="ignore")
     assert only(waiting).reason.code == HoldReason.CLUSTER_DISARMED
+
+
+def test_vm_of_a_host_that_is_awaited_by_policy_is_held_for_it_and_for_nothing_else() -> None:
+    silent = HostState(name="c", health=HostHealth.SILENT, awaited=True)
+    held = plan([vm("a", host="c", fenced=False)], [slot("s", "h1", "a")], (silent, *live("h1")))
+    assert only(held).reason.code == HoldReason.HOST_AWAITED
+    left = HostState(name="c", health=HostHealth.RELEASED, awaited=True)
+    released = plan([vm("a", holders=(), assigned="c")], [slot("s", "h1", "a")], (left, *live("h1")))
+    assert only(released).reason.code == HoldReason.HOST_AWAITED
+    on_its_way = vm("a", assigned="c", unfinished=True)
+    assert only(plan([on_its_way], [slot("s", "h1", "a")], (left, *live("h1")))).kind is ActionKind.SLOT

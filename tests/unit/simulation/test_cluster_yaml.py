@@ -68,11 +68,13 @@ HOST: Final = {
     "overcommit": {"cpu": 2.0},
     "highAvailability": False,
     "maintenance": "manual",
+    "shutdownPolicy": "migrate",
     "drain": True,
 }
 CLUSTER: Final = {
     "maintenance": True,
     "disarmed": "freeze",
+    "shutdownPolicy": "freeze",
     "fencing": {"profile": "steady", "fencesLimit": 5, "powerOnAfter": True},
     "degrading": {"action": "tell", "windowS": 20.0},
     "recovery": {"maxRelocations": 5},

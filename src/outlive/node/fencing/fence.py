@@ -19,7 +19,7 @@ from outlive.base.errors import Conflict, OutliveError, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.fencing.context import FencerContext, Written
 from outlive.node.fencing.isolation import CUT_OFF, FenceIsolation
-from outlive.node.fencing.policy import HostSettings, operator_assertion
+from outlive.node.fencing.policy import HostSettings, departure_of, operator_assertion
 from outlive.node.fencing.proofs import (
     GUARD_SLACK_S,
     PROVE_OPERATOR,
@@ -87,7 +87,10 @@ class Opening:
             if not by:
                 return None
             on, since = current, context.clock.monotonic()
-        hold = settings.maintenance(context.clock.now()) or ("" if by else refuses(self._evaluated(), host))
+        hold = settings.maintenance(context.clock.now())
+        if not (hold or by):
+            awaited = settings.is_awaited(departure_of(settings.hypervisor))
+            hold = "its shutdown policy is freeze" if awaited else refuses(self._evaluated(), host)
         view = CondemnView(
             host=host,
             record=on.record,

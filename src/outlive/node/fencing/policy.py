@@ -21,7 +21,7 @@ from outlive.base.logging import get_logger
 from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S, emptied_after_s
 from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor
 from outlive.resources.cluster import CLUSTER
-from outlive.resources.hosts import HypervisorSpec
+from outlive.resources.hosts import HypervisorSpec, ShutdownPolicy
 from outlive.resources.meta import condition
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount, Count, Number, Positive
@@ -280,10 +280,21 @@ class HostSettings:
         why = self.cluster_spec.resting(now)
         return why or ("maintenance of this host" if self.fencing.in_maintenance(now) else "")
 
-    def planned_work(self, now: float) -> str:
-        """Which announced work a host that left in good order is waited for; empty: none."""
+    @property
+    def shutdown_policy(self) -> ShutdownPolicy:
+        """What becomes of the host's VMs when it goes down in good order."""
+        return self.spec.shutdown_policy or self.cluster_spec.shutdown_policy or "failover"
+
+    def is_awaited(self, departure: Departure) -> bool:
+        """Whether a host that went like this is never condemned for it, because its VMs wait for it."""
+        return self.shutdown_policy == "freeze" and departure in (Departure.MACHINE, Departure.LEFT)
+
+    def planned_work(self, now: float, departure: Departure) -> str:
+        """Which announced work, or policy, a host that went in good order is waited for; empty: none."""
         if why := self.maintenance(now):
             return why
+        if self.is_awaited(departure):
+            return "its shutdown policy is freeze"
         if self.spec.drain:
             return "it is to be emptied"
         return f"spec.maintenance is {self.spec.maintenance}" if self.spec.maintenance else ""

@@ -263,6 +263,7 @@ class Rules:
             record = seen.record
             hypervisor = self._context.hypervisors.get(host)
             rests = resting and hypervisor is not None and hypervisor.spec.fencing.in_maintenance(wall)
+            rests = rests or self.settings(host).is_awaited(self.departure(host))
             yield Peer(
                 name=host,
                 daemon_state="maintenance" if rests else self._state(host, record),

@@ -19,6 +19,7 @@ class HoldReason(enum.StrEnum):
     CLUSTER_DISARMED = "cluster-disarmed"
     DISK_LOCKED = "disk-locked"
     HOST_STOPPED = "host-stopped"
+    HOST_AWAITED = "host-awaited"
     HOST_NOT_JOINED = "host-not-joined"
     REFUSED = "refused"
     RELOCATION_LIMIT = "relocation-limit"
@@ -30,9 +31,9 @@ class HoldReason(enum.StrEnum):
 MAY_RUN: Final = frozenset({HoldReason.MEMBERSHIP_MISSING, HoldReason.UNATTENDED})
 """A host may still be running the VM: that it is down would be a guess."""
 REPORTED_OF_HOST: Final = frozenset(
-    {HoldReason.FENCE_UNCONFIRMED, HoldReason.STORE_RESTORED, HoldReason.CLUSTER_DISARMED}
+    {HoldReason.FENCE_UNCONFIRMED, HoldReason.STORE_RESTORED, HoldReason.CLUSTER_DISARMED, HoldReason.HOST_AWAITED}
 )
-"""Reasons that are a fault of the host, the store or the cluster, and not of each VM."""
+"""Reasons that are a fault of the host, the store or the cluster, and not of each VM; or, by policy, of nobody."""
 
 
 class PlanReason(enum.StrEnum):
@@ -154,6 +155,11 @@ TABLE: Final[Table] = {
     HoldReason.HOST_STOPPED: Template(
         "{host}, which it is assigned to, was stopped in good order",
         "start {host} again, or move the VM to another host",
+    ),
+    HoldReason.HOST_AWAITED: Template(
+        "{host} went down in good order, and by its shutdown policy (freeze) its VMs wait for it",
+        "switch {host} on; or, to have them recovered elsewhere, set spec.shutdownPolicy of Hypervisor {host} to "
+        "failover",
     ),
     HoldReason.HOST_NOT_JOINED: Template(
         "{host}, which it is assigned to, has no Membership and starts nothing",
