@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import pytest
+from tests.conformance.claims import Subject, claims_of
 from tests.support.api import api
-from tests.support.loops import run, run_real
+from tests.support.loops import run
 
 from outlive.base.clock import LoopClock, SystemClock
 from outlive.base.ids import SeededIds
@@ -19,16 +17,6 @@ from outlive.store import Store
 from outlive.store.faults import FaultStore
 from outlive.store.memory import MemoryStore
 from outlive.store.sqlite import SqliteStore
-
-
-@dataclass(frozen=True)
-class Backend:
-    """How to open one store, and on what kind of loop it runs."""
-
-    name: str
-    open: Callable[[Path], AbstractAsyncContextManager[Store]]
-    """Opens a new, empty store; the path is an empty directory for it to use."""
-    run: Callable[[Coroutine[Any, Any, None]], None] = run_real
 
 
 @asynccontextmanager
@@ -61,25 +49,11 @@ async def http(_: Path) -> AsyncIterator[Store]:
         await store.close()
 
 
-BACKENDS: tuple[Backend, ...] = (
-    Backend("memory", memory, run),
-    Backend("sqlite", sqlite),
-    Backend("faults", faultless, run),
-    Backend("http", http),
+BACKENDS: tuple[Subject[Store], ...] = (
+    Subject("memory", memory, run),
+    Subject("sqlite", sqlite),
+    Subject("faults", faultless, run),
+    Subject("http", http),
 )
 
-Claim = Callable[[Store], Coroutine[Any, Any, None]]
-
-
-def claim(function: Claim) -> Callable[[Backend, Path], None]:
-    """Turn a coroutine function of a store into a test of every backend."""
-
-    def test(backend: Backend, tmp_path: Path) -> None:
-        async def on_open_store() -> None:
-            async with backend.open(tmp_path) as store:
-                await function(store)
-
-        backend.run(on_open_store())
-
-    test.__name__ = test.__qualname__ = getattr(function, "__name__", "claim")
-    return pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)(test)
+claim = claims_of(BACKENDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outlive.base.clock import LoopClock
@@ -40,6 +41,8 @@ class Bench:
 
     names: tuple[str, ...] = ("h1", "h2")
     reported: list[tuple[str, str, str]] = field(default_factory=list)
+    watch: Callable[[str, str], None] = lambda host, vm: None
+    """Called after each change of a domain."""
 
     def __post_init__(self) -> None:
         self.history = History()
@@ -69,6 +72,7 @@ class Bench:
     def _changed(self, host: str, vm: str, how: str) -> None:
         self.reported.append((host, vm, how))
         self.judge.domain(host, vm, how)
+        self.watch(host, vm)
 
 
 def author(host: str, *writers: str) -> Author:

@@ -37,6 +37,8 @@ class Bmc:
         """The host whose controller it is meant to be."""
         self.mode: BmcMode | Literal["wired-to"] = mode
         self._random = random
+        self.commands = 0
+        """Power commands that it has received."""
         self._claims_off = False
         """What a lying one says."""
 
@@ -57,6 +59,7 @@ class Bmc:
 
     def switch(self, on: bool) -> None:
         """A command; a lying controller only says that it was carried out."""
+        self.commands += 1
         self._claims_off = not on
         if self.mode == "lying":
             return

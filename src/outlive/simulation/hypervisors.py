@@ -336,6 +336,8 @@ class SimHypervisor:
             await asyncio.sleep(min(left_s, MIGRATION_LOOK_S))
             left_s -= MIGRATION_LOOK_S
             self._listening(vm, target)
+            if not self.service:
+                raise Refused(f"migration of {vm} to {target} was called off: the hypervisor service was stopped")
             if self.domains.get(vm) is not domain or domain.state is not DomainState.RUNNING:
                 raise Refused(f"{vm} ended while it was sent")
         if broken == "precopy":

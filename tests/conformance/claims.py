@@ -1,0 +1,45 @@
+"""Claims that every implementation of a protocol has to keep: each is a coroutine function of one open subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import pytest
+from tests.support.loops import run_real
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Subject(Generic[T]):
+    """How to open one implementation, and on what kind of loop it runs."""
+
+    name: str
+    open: Callable[[Path], AbstractAsyncContextManager[T]]
+    """Opens it new and empty; the path is an empty directory for it to use."""
+    run: Callable[[Coroutine[Any, Any, None]], None] = run_real
+
+
+Claim = Callable[[T], Coroutine[Any, Any, None]]
+
+
+def claims_of(subjects: Sequence[Subject[T]]) -> Callable[[Claim[T]], Callable[[Subject[T], Path], None]]:
+    """What turns such a coroutine function into a test of all of these."""
+
+    def claim(function: Claim[T]) -> Callable[[Subject[T], Path], None]:
+        def test(subject: Subject[T], tmp_path: Path) -> None:
+            async def opened() -> None:
+                async with subject.open(tmp_path) as one:
+                    await function(one)
+
+            subject.run(opened())
+
+        test.__name__ = test.__qualname__ = getattr(function, "__name__", "claim")
+        test.__doc__ = function.__doc__
+        return pytest.mark.parametrize("subject", subjects, ids=lambda subject: subject.name)(test)
+
+    return claim

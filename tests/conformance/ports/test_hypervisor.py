@@ -1,0 +1,370 @@
+"""What every driver of a hypervisor keeps (``outlive.node.ports.hypervisor``), with whatever faults its subject has."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.conformance.claims import claims_of
+from tests.conformance.ports.harness import HypervisorHarness, perhaps
+from tests.conformance.ports.simulated import HYPERVISORS
+from tests.support.virtual_hosts import small_vm
+
+from outlive.base.errors import InUse, Refused, Unavailable, Unknown
+from outlive.node.ports import Domain, DomainState, HypervisorPort
+
+claim = claims_of(HYPERVISORS)
+VM = "vm-1"
+BEFORE, AFTER = ("precopy", "paused"), ("sent", "last")
+"""Where a migration fails: before, and after the last of the guest's state was sent."""
+
+
+async def _one(port: HypervisorPort) -> Domain | None:
+    return next((one for one in await port.domains() if one.vm == VM), None)
+
+
+async def _state(port: HypervisorPort) -> DomainState | None:
+    found = await _one(port)
+    return found.state if found is not None else None
+
+
+async def _created(h: HypervisorHarness, run_id: str = "r1", host: str = "a", *, incoming: bool = False) -> None:
+    await perhaps(h.driver(host).create(small_vm(), run_id=run_id, epoch=7, incoming=incoming))
+    assert h.processes(VM, host) == 1
+
+
+# What is there, and what is not
+
+
+@claim
+async def test_what_was_created_runs_and_is_listed_to_whoever_comes_next(h: HypervisorHarness) -> None:
+    await _created(h)
+    assert h.executes(VM)
+    h.kill()
+    found = await _one(h.driver())
+    assert found is not None
+    assert (found.run_id, found.epoch, found.state, found.guarded) == ("r1", 7, DomainState.RUNNING, True)
+
+
+@claim
+async def test_domains_come_in_the_order_of_their_names(h: HypervisorHarness) -> None:
+    port = h.driver()
+    for name in ("vm-3", "vm-1", "vm-2"):
+        await perhaps(port.create(small_vm(name), run_id=name, epoch=1))
+    assert [one.vm for one in await port.domains()] == ["vm-1", "vm-2", "vm-3"]
+
+
+@claim
+async def test_what_is_not_listed_has_no_process_although_the_service_has_lost_track(h: HypervisorHarness) -> None:
+    await _created(h)
+    h.lose_track(VM)
+    port = h.driver()
+    found = await _one(port)
+    assert found is not None, "a process that the service does not list is there all the same"
+    assert found.state is DomainState.RUNNING
+    await perhaps(port.destroy(VM))
+    assert (h.processes(VM), await _one(port)) == (0, None)
+
+
+@claim
+async def test_a_process_outside_the_slice_is_listed_as_such_and_destroyed_as_any(h: HypervisorHarness) -> None:
+    await _created(h)
+    h.outside_slice()
+    await perhaps(h.driver().create(small_vm("vm-2"), run_id="r2", epoch=7))
+    port = h.driver()
+    assert [(one.vm, one.guarded) for one in await port.domains()] == [(VM, False), ("vm-2", False)]
+    for vm in (VM, "vm-2"):
+        await perhaps(port.destroy(vm))
+        assert h.processes(vm) == 0
+    assert await port.domains() == ()
+
+
+@claim
+async def test_each_listing_is_of_a_moment_after_its_call(h: HypervisorHarness) -> None:
+    await _created(h)
+    port = h.driver()
+    assert await _state(port) is DomainState.RUNNING
+    h.crash(VM)
+    found = await _one(port)
+    assert found is None or (found.state, found.crashed) == (DomainState.OFF, True)
+
+
+# Creating
+
+
+@claim
+async def test_a_vm_has_one_domain_on_a_host(h: HypervisorHarness) -> None:
+    first = asyncio.create_task(perhaps(h.driver().create(small_vm(), run_id="r1", epoch=1)))
+    await asyncio.sleep(0.01)
+    with pytest.raises(InUse):
+        await h.driver().create(small_vm(), run_id="r2", epoch=1)
+    await first
+    with pytest.raises(InUse):
+        await h.driver().create(small_vm(), run_id="r3", epoch=1)
+    found = await _one(h.driver())
+    assert found is not None
+    assert found.run_id == "r1"
+
+
+@claim
+async def test_a_create_is_listed_as_starting_until_it_has_ended_also_that_of_a_dead_daemon(
+    h: HypervisorHarness,
+) -> None:
+    task = asyncio.create_task(perhaps(h.driver().create(small_vm(), run_id="r1", epoch=7)))
+    await asyncio.sleep(0.01)
+    h.kill()
+    port = h.driver()
+    seen: list[DomainState | None] = []
+    until = asyncio.get_running_loop().time() + h.settle_s
+    while asyncio.get_running_loop().time() < until:
+        before = h.processes(VM)
+        seen.append(await _state(port))
+        assert seen[-1] is not None or h.processes(VM) == before == 0
+        if seen[-1] is not DomainState.STARTING:
+            break
+        await asyncio.sleep(0.05)
+    assert seen[-1] in (DomainState.RUNNING, None), "what the service queues ends, and says so until then"
+    if seen[-1] is None:
+        await asyncio.sleep(h.settle_s)
+        assert h.processes(VM) == 0, "what is not listed never happens any more"
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@claim
+async def test_nothing_appears_after_a_destroy_has_returned_whatever_was_under_way(h: HypervisorHarness) -> None:
+    task = asyncio.create_task(perhaps(h.driver().create(small_vm(), run_id="r1", epoch=7)))
+    await asyncio.sleep(0.01)
+    h.kill()
+    port = h.driver()
+    await perhaps(port.destroy(VM))
+    assert (h.processes(VM), await _one(port)) == (0, None)
+    await asyncio.sleep(h.settle_s)
+    assert (h.processes(VM), await _one(port)) == (0, None)
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@claim
+async def test_a_refused_create_leaves_no_process(h: HypervisorHarness) -> None:
+    h.fail_start(VM)
+    port = h.driver()
+    with pytest.raises(Refused):
+        await port.create(small_vm(), run_id="r1", epoch=7)
+    assert (h.processes(VM), await _one(port)) == (0, None)
+    await _created(h, "r2")
+
+
+@claim
+async def test_nothing_starts_by_itself_after_a_crash_or_a_boot(h: HypervisorHarness) -> None:
+    await _created(h)
+    h.crash(VM)
+    await asyncio.sleep(h.settle_s)
+    assert not h.executes(VM)
+    await perhaps(h.driver().destroy(VM))
+    await _created(h, "r2")
+    h.reboot()
+    await asyncio.sleep(h.settle_s)
+    assert (h.processes(VM), await _one(h.driver())) == (0, None)
+
+
+# Ending
+
+
+@claim
+async def test_destroying_twice_is_as_destroying_once_and_another_run_is_left_alone(h: HypervisorHarness) -> None:
+    await _created(h)
+    port = h.driver()
+    await perhaps(port.destroy(VM, run_id="another"))
+    assert h.executes(VM)
+    for _ in range(2):
+        await perhaps(port.destroy(VM, run_id="r1"))
+        assert h.processes(VM) == 0
+
+
+@claim
+async def test_a_process_that_does_not_end_is_said_to_be_there(h: HypervisorHarness) -> None:
+    await _created(h)
+    h.hang(VM)
+    port = h.driver()
+    with pytest.raises((Unavailable, Unknown)):
+        await port.destroy(VM)
+    assert h.processes(VM) == 1
+    assert await _one(port) is not None
+
+
+@claim
+async def test_a_guest_that_shuts_down_is_off_or_gone_and_was_no_crash(h: HypervisorHarness) -> None:
+    await _created(h)
+    port = h.driver()
+    for _ in range(2):
+        await perhaps(port.shutdown(VM))
+    await asyncio.sleep(h.settle_s)
+    found = await _one(port)
+    assert found is None or (found.state, found.crashed) == (DomainState.OFF, False)
+
+
+@claim
+async def test_what_waits_for_a_guest_is_declined_and_never_ran(h: HypervisorHarness) -> None:
+    await _created(h)
+    await _created(h, "r2", "b", incoming=True)
+    target = h.driver("b")
+    with pytest.raises(Refused):
+        await target.decline(VM, "another")
+    await perhaps(target.decline(VM, "r2"))
+    assert h.processes(VM, "b") == 0
+    with pytest.raises(Refused):
+        await h.driver().migrate(VM, "b", max_downtime_ms=300)
+    assert h.executes(VM)
+    with pytest.raises(Refused):
+        await h.driver().decline(VM, "r1")
+    assert h.executes(VM)
+
+
+# The service
+
+
+@claim
+async def test_a_stopped_service_answers_nothing_and_guests_run_on(h: HypervisorHarness) -> None:
+    await _created(h)
+    h.stop_service()
+    port = h.driver()
+    for call in (
+        port.domains(),
+        port.destroy(VM),
+        port.shutdown(VM),
+        port.resume(VM, run_id="r1"),
+        port.create(small_vm("vm-2"), run_id="r2", epoch=7),
+    ):
+        with pytest.raises(Unavailable):
+            await call
+    assert h.executes(VM)
+    for _ in range(2):
+        await perhaps(port.start_service())
+    assert await _state(port) is DomainState.RUNNING
+    assert h.processes("vm-2") == 0, "Unavailable: nothing happened, and nothing will"
+
+
+@claim
+async def test_a_host_that_stood_still_goes_on_with_what_it_had(h: HypervisorHarness) -> None:
+    await _created(h)
+    task = asyncio.create_task(perhaps(h.driver().create(small_vm("vm-2"), run_id="r2", epoch=7)))
+    await asyncio.sleep(0.01)
+    h.freeze()
+    await asyncio.sleep(h.settle_s)
+    assert not h.executes(VM)
+    assert not h.executes("vm-2")
+    h.thaw()
+    await asyncio.wait([task], timeout=h.settle_s)
+    await asyncio.sleep(h.settle_s)
+    listed = [(one.vm, one.run_id) for one in await h.driver().domains() if one.state is DomainState.RUNNING]
+    assert (VM, "r1") in listed
+    assert (("vm-2", "r2") in listed) == h.executes("vm-2")
+
+
+# Migrating
+
+
+@claim
+async def test_a_guest_that_was_sent_runs_there_and_its_source_stays_handed_over(h: HypervisorHarness) -> None:
+    await _created(h)
+    await _created(h, "r2", "b", incoming=True)
+    await perhaps(h.driver().migrate(VM, "b", max_downtime_ms=300))
+    assert h.executes(VM, "b")
+    assert not h.both_ran(VM)
+    await asyncio.sleep(h.settle_s)
+    assert not h.executes(VM)
+    assert await _state(h.driver()) in (DomainState.HANDED_OVER, None)
+
+
+@pytest.mark.parametrize("phase", BEFORE)
+def test_a_migration_that_fails_before_all_was_sent_leaves_the_guest_here(phase: str, tmp_path) -> None:
+    for subject in HYPERVISORS:
+
+        async def failed(subject=subject) -> None:
+            async with subject.open(tmp_path) as h:
+                await _created(h)
+                await _created(h, "r2", "b", incoming=True)
+                h.fail_migration(phase)
+                with pytest.raises(Refused):
+                    await h.driver().migrate(VM, "b", max_downtime_ms=300)
+                assert h.executes(VM)
+                assert not h.executes(VM, "b")
+
+        subject.run(failed())
+
+
+@pytest.mark.parametrize("phase", AFTER)
+def test_after_all_was_sent_nothing_but_resume_lets_the_source_run(phase: str, tmp_path) -> None:
+    for subject in HYPERVISORS:
+
+        async def failed(subject=subject) -> None:
+            async with subject.open(tmp_path) as h:
+                await _created(h)
+                await _created(h, "r2", "b", incoming=True)
+                h.fail_migration(phase)
+                with pytest.raises(Unknown):
+                    await h.driver().migrate(VM, "b", max_downtime_ms=300)
+                h.kill()
+                h.stop_service()
+                await asyncio.sleep(h.settle_s)
+                await perhaps(h.driver().start_service())
+                await asyncio.sleep(h.settle_s)
+                assert not h.executes(VM), "a failure, a dead daemon or a new service is no word of the target"
+                assert await _state(h.driver()) is DomainState.HANDED_OVER
+                assert not h.both_ran(VM)
+
+        subject.run(failed())
+
+
+@claim
+async def test_resume_lets_the_named_run_go_on_and_no_other(h: HypervisorHarness) -> None:
+    await _created(h)
+    await _created(h, "r2", "b", incoming=True)
+    h.fail_migration("sent")
+    port = h.driver()
+    await perhaps(port.migrate(VM, "b", max_downtime_ms=300))
+    await perhaps(h.driver("b").decline(VM, "r2"))
+    with pytest.raises(Refused):
+        await port.resume(VM, run_id="another")
+    assert not h.executes(VM)
+    await perhaps(port.resume(VM, run_id="r1"))
+    assert h.executes(VM)
+    with pytest.raises(Refused):
+        await port.resume(VM, run_id="r1")
+    assert not h.both_ran(VM)
+
+
+@claim
+async def test_what_waits_for_a_guest_is_not_resumed(h: HypervisorHarness) -> None:
+    await _created(h, incoming=True)
+    with pytest.raises(Refused):
+        await h.driver().resume(VM, run_id="r1")
+    assert not h.executes(VM)
+
+
+@pytest.mark.parametrize("after_s", [0.5, 2.0, 4.0, 6.0])
+@pytest.mark.parametrize("who", ["daemon", "service", "target"])
+def test_whoever_is_lost_during_a_migration_both_never_run(after_s: float, who: str, tmp_path) -> None:
+    for subject in HYPERVISORS:
+
+        async def lost(subject=subject) -> None:
+            async with subject.open(tmp_path) as h:
+                await _created(h)
+                await _created(h, "r2", "b", incoming=True)
+                task = asyncio.create_task(h.driver().migrate(VM, "b", max_downtime_ms=300))
+                await asyncio.sleep(after_s)
+                if who == "daemon":
+                    h.kill()
+                elif who == "service":
+                    h.stop_service()
+                else:
+                    h.reboot("b")
+                await asyncio.sleep(h.settle_s)
+                await perhaps(h.driver().start_service())
+                assert not h.both_ran(VM)
+                there, here = h.executes(VM, "b"), await _state(h.driver())
+                assert here in (
+                    (DomainState.HANDED_OVER, None) if there else (DomainState.RUNNING, DomainState.HANDED_OVER)
+                )
+                await asyncio.gather(task, return_exceptions=True)
+
+        subject.run(lost())
