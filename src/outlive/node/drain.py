@@ -387,7 +387,7 @@ class DrainController:
             vm = await self._relocations.settled(name)
             if await self._cancelled(draining=False):
                 return False  # it may have taken long to settle
-            step = None if vm is None or active_move(vm) is not None else self._relocations.decide(vm, "unflush")
+            step = None if vm is None or active_move(vm) is not None else await self._relocations.take_back(vm)
             if vm is not None and step is not None:
                 await self._take(vm, step)
         return True

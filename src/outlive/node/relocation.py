@@ -9,7 +9,7 @@ where it goes.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
@@ -20,20 +20,23 @@ from outlive.node.vm.context import VmContext
 from outlive.node.vm.selection import (
     Books,
     Choosing,
+    Hosts,
     Needing,
     NodeFigures,
+    Ruled,
     Wanted,
     away_from,
     booked,
     choice,
-    figures,
     home_after,
     needs,
     relocated,
+    ruled,
+    survey,
 )
 from outlive.node.vm.states import MIGRATING, VmState, active_move, in_phase, state_of
 from outlive.resources import VirtualMachine
-from outlive.resources.reasons import VmReason, reason
+from outlive.resources.reasons import VmReason, reason, render
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Count
@@ -143,6 +146,8 @@ def _taken_back(given: FlushInput, upto: int | None) -> Iterator[FlushStep]:
         state = _settled(vm, SETTLES_TO | MOVES_SETTLE_TO)
         if vm.autostart and vm.node == given.node:
             yield FlushStep(vm=vm.uuid, do="start" if state == "stop" else "skip")
+        elif vm.last_node == given.node and given.node in vm.closed:
+            yield FlushStep(vm=vm.uuid, do="skip")
         elif vm.last_node == given.node:
             home = FlushStep(vm=vm.uuid, do="migrate_home")
             yield _late(home, given) if state == "start" else FlushStep(vm=vm.uuid, do="rehome")
@@ -185,16 +190,17 @@ class Relocations:
         self._late: dict[str, tuple[str, VirtualMachine]] = {}
         """Virtual machines that are on their way longer than they were waited for: they stay booked."""
 
-    async def figures(self) -> tuple[NodeFigures, ...]:
+    async def hosts(self) -> Hosts:
         """What hosts have published, and what is still on its way to them."""
-        nodes = await figures(self._node.store)
+        hosts = await survey(self._node.store)
+        nodes = hosts.nodes
         for name, (target, vm) in sorted(self._late.items()):
             now = await self._node.read(name)
             if now is None or active_move(now) is None:
                 del self._late[name]
                 continue
             nodes = tuple(booked(one, Wanted(**needs(vm))) if one.name == target else one for one in nodes)
-        return nodes
+        return Hosts(nodes=nodes, facts=hosts.facts)
 
     def decide(
         self,
@@ -202,6 +208,7 @@ class Relocations:
         op: Literal["flush", "unflush"],
         nodes: tuple[NodeFigures, ...] = (),
         *,
+        rules: Ruled,
         stay: bool = False,
     ) -> FlushStep | None:
         """What is done with it; ``stay``: whether it stays where no other host has room."""
@@ -211,7 +218,7 @@ class Relocations:
             node=vm.host or None,
             last_node=away_from(vm),
             autostart=vm.spec.autostart or vm.status.reason == VmReason.STOPPED_BY_DRAIN,
-            **needs(vm),
+            **needs(vm, rules),
         )
         given = FlushInput(
             node=self._node.host,
@@ -227,20 +234,37 @@ class Relocations:
     async def leave(self, vm: VirtualMachine, *, evacuate: bool = False, stay: bool = False) -> Departure:
         """Have it leave this host, and wait for that; where no host has room, it is shut down, or stays.
 
-        ``evacuate``: only by a live move, and to hosts that do not degrade; else it stays.
+        ``evacuate``: only by a live move, and to hosts that do not degrade; else it stays. In a drain those of its
+        groups that are still here do not count: they leave as well.
         """
-        nodes = tuple(one for one in await self.figures() if not (evacuate and one.degrading))
-        step = self.decide(vm, "flush", nodes, stay=evacuate or stay)
+        hosts = await self.hosts()
+        nodes = tuple(one for one in hosts.nodes if not (evacuate and one.degrading))
+        rules = await ruled(self._node.store, vm, hosts, leaving=self._node.host)
+        step = self.decide(vm, "flush", nodes, rules=rules, stay=evacuate or stay)
         if step is not None and step.do == "migrate" and step.to is not UNSET:
             home = step.last_node if step.last_node is not UNSET else ""
             if not await self.send(vm, step.to, home, live_only=evacuate):
                 return Departure.STAYS
+            self._report_against(vm, step.to, rules)
         elif step is None or step.do != "shutdown":
             return Departure.NO_ROOM
-        elif not await self.shut_down(vm):
+        elif not await self.shut_down(vm, _ruled_out(vm, nodes, rules)):
             return Departure.STAYS
         after = await self.gone(vm.name)
         return Departure.FAILED if after is not None and after.host == self._node.host else Departure.LEFT
+
+    async def take_back(self, vm: VirtualMachine) -> FlushStep | None:
+        """What is done with a virtual machine that may belong here, once this host takes its own back."""
+        home = self._node.host
+        if away_from(vm) != home:
+            return self.decide(vm, "unflush", rules=Ruled({}))
+        return self.decide(
+            vm, "unflush", rules=await ruled(self._node.store, vm, await survey(self._node.store), returning=home)
+        )
+
+    def _report_against(self, vm: VirtualMachine, target: str, rules: Ruled) -> None:
+        for one in rules.against(target):
+            _log.warning("vm.against_rule", vm=vm.name, host=target, rule=one.code, why=render(one).text)
 
     async def send(self, vm: VirtualMachine, target: str, home: str, *, live_only: bool = False) -> bool:
         """Begin its move; whether it is on its way. ``live_only``: it stays where it cannot move live."""
@@ -257,13 +281,17 @@ class Relocations:
         after = await self._node.assign(vm.name, target, change)
         return after is not None and after.host == target
 
-    async def shut_down(self, vm: VirtualMachine) -> bool:
-        """Ask it to end until this host is ready again; whether that is under way."""
+    async def shut_down(self, vm: VirtualMachine, ruled_out: str = "") -> bool:
+        """Ask it to end until this host is ready again; whether that is under way.
+
+        ``ruled_out``: the rule that closes every host with room to it.
+        """
+        why = reason(VmReason.STOPPED_BY_DRAIN, why=ruled_out or "no other host had room")
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             if now.host != self._node.host or state_of(now) != VmState.START:
                 return None
-            return in_phase(now.status, VmState.SHUTDOWN, reason(VmReason.STOPPED_BY_DRAIN))
+            return in_phase(now.status, VmState.SHUTDOWN, why)
 
         return await self._node.change(vm.name, change) is not None
 
@@ -287,3 +315,10 @@ class Relocations:
             if vm is None or reached(vm) or self._node.clock.monotonic() >= deadline_s or self.stopped:
                 return vm
             await self._node.clock.sleep(WATCH_S)
+
+
+def _ruled_out(vm: VirtualMachine, nodes: Iterable[NodeFigures], rules: Ruled) -> str:
+    """The rule that closes a host to it which is schedulable otherwise; empty where none does."""
+    closed = rules.closed
+    found = (closed[node.name] for node in nodes if node.usable and node.name != vm.host and node.name in closed)
+    return next((render(one).text for one in found), "")

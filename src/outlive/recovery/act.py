@@ -35,7 +35,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.cluster import CLUSTER, Pause
-from outlive.resources.reasons import VmReason
+from outlive.resources.reasons import PlanReason, VmReason, render
 from outlive.resources.vms import Answer, VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
@@ -127,6 +127,7 @@ class RecoveryActions:
 
     async def _send(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)
+        self._check_rules(vm, action)
         slot = await self._claim(action, vm) if action.slot else None
         await self._assign(vm, action, slot, home=_home(vm, action.host))
 
@@ -154,6 +155,14 @@ class RecoveryActions:
         )
         written = await self._swap_status(vm, status)
         self._report.assigned(vm, written, action, outcome.proofs)
+
+    def _check_rules(self, vm: VirtualMachine, action: Action) -> None:
+        """``StepRefused`` where a rule of the VM closes the host by now. What this process wrote is seen at once; a
+        move to that host by its owner yields to an assignment when it arrives there."""
+        going_on = vm.host == action.host and action.reason.code == PlanReason.MOVED_THERE
+        refusal = None if going_on else self._observer.judge(vm, action.host).refusal
+        if refusal is not None:
+            raise StepRefused(Refusal(step=ASSIGN.name, precondition="rules", why=render(refusal).text))
 
     async def _assign_view(self, vm: VirtualMachine, action: Action, slot: Reservation | None) -> AssignView:
         return AssignView(

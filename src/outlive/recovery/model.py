@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 
-from outlive.resources import Consumer, Part
+from outlive.placement.rules import Group
+from outlive.resources import AffinityRule, Consumer, Part
 from outlive.resources.cluster import Disarmed
 from outlive.resources.reasons import Message, Reason, render
 from outlive.resources.vms import DEFAULT_LIMITS
@@ -136,6 +137,10 @@ class AffectedVm(Part, frozen=True, kw_only=True):
     """The longest that it waits for them, as its host reports."""
     host_limit: tuple[str, ...] = ()
     """The only hosts that it may run on; empty: any."""
+    rules: tuple[AffinityRule, ...] = ()
+    """Groups that it is in; ``RecoveryView.groups`` says where the others are."""
+    preferred: dict[str, int] = {}
+    """Host → weight."""
     selector: str = ""
     """How a host is chosen for it; empty: as the cluster says."""
     offers: tuple[str, ...] | None = None
@@ -157,6 +162,8 @@ class RecoveryView(Part, frozen=True, kw_only=True):
     """VMs that have a slot as its consumers and that do not exist."""
     slots: tuple[SlotState, ...] = ()
     hosts: tuple[HostState, ...] = ()
+    groups: tuple[Group, ...] = ()
+    """Groups of the VMs, with all members that are on, or go to, hosts that are not lost."""
     free: dict[str, Free] = {}
     """Only for VMs with ``offers``."""
     default_selector: str = ""
@@ -200,6 +207,8 @@ class Action(Part, frozen=True, kw_only=True):
     host: str = ""
     slot: str = ""
     reason: Reason
+    against: tuple[Reason, ...] = ()
+    """Soft rules that it goes against there."""
 
     @property
     def message(self) -> Message:

@@ -8,6 +8,7 @@ does not suffice the more important VM goes first (docs/reference/recovery.md#th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from outlive.failover.protection import restart_order
 from outlive.failover.rules import fits
 from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order
-from outlive.placement.rules import may_run_on
+from outlive.placement.rules import AFFINITY, Peers, Verdict, judge
 from outlive.recovery.model import (
     Action,
     ActionKind,
@@ -66,6 +67,8 @@ def _restarted(vms: dict[str, AffectedVm], priorities: dict[str, int]) -> list[A
     return [vms[view.id] for view in restart_order(views, priorities)]
 
 
+REMATCHES: Final = 8
+"""How often slots are matched again because VMs that got one exclude each other."""
 NAMED: Final = 3
 """Hosts or VMs that a message names."""
 MEBIBYTE: Final = 2**20
@@ -86,6 +89,8 @@ class _Planner:
         self._hosts = {host.name: host for host in view.hosts}
         self._vms = {vm.id: vm for vm in view.vms}
         self._free = dict(view.free)
+        self._peers = Peers(view.groups)
+        """Where the others of each VM's groups are, those included for whom this plan has found a place."""
 
     def plan(self) -> RecoveryPlan:
         """See ``plan_recovery``."""
@@ -100,10 +105,12 @@ class _Planner:
                 homeless.append(vm)
             else:
                 actions[vm.id] = action
-        actions.update(self._into_slots(homeless))
         for vm in homeless:
-            if vm.id not in actions:
-                actions[vm.id] = self._elsewhere(vm)
+            self._peers.put(vm.id, vm.rules, ())
+        actions.update(self._into_slots(homeless))
+        without = [vm for vm in homeless if vm.id not in actions]
+        for vm in without:
+            actions[vm.id] = self._elsewhere(vm, without)
         chosen = tuple(actions[vm.id] for vm in vms)
         return RecoveryPlan(actions=chosen, releases=self._releases(actions), reclaims=self._reclaims(actions))
 
@@ -204,17 +211,76 @@ class _Planner:
         numbers = {slot.name: number for number, slot in enumerate(usable)}
         ids = {vm.id for vm in homeless}
         sharers = {slot.name: sum(1 for member in slot.members if member in ids) for slot in usable}
+        hosts = Counter((slot.host, member) for slot in usable for member in slot.members if member in ids)
         choices: list[list[int]] = []
         for vm in homeless:
-            mine = [slot for slot in usable if _may_take(vm, slot)]
-            mine.sort(key=lambda slot: (slot.consumer is None, sharers[slot.name], len(slot.members), slot.name))
-            choices.append([numbers[slot.name] for slot in mine])
+            able = [(slot, self._judge(vm, slot.host)) for slot in usable if _may_take(vm, slot)]
+            mine = [(slot, verdict) for slot, verdict in able if verdict.allowed]
+            together = _together(vm, homeless)
+            mine.sort(
+                key=lambda one: (
+                    one[0].consumer is None,
+                    -sum(1 for other in together if (one[0].host, other) in hosts),
+                    *(-merit for merit in one[1].merit),
+                    sharers[one[0].name],
+                    len(one[0].members),
+                    one[0].name,
+                )
+            )
+            choices.append([numbers[slot.name] for slot, _ in mine])
         actions: dict[str, Action] = {}
-        for vm, number in zip(homeless, matched(choices), strict=True):
+        for vm, number in zip(homeless, self._matched(homeless, choices, usable), strict=True):
             if number is not None:
                 slot = usable[number]
                 actions[vm.id] = self._into(slot, vm, ids)
         return actions
+
+    def _matched(
+        self, vms: Sequence[AffectedVm], choices: list[list[int]], usable: Sequence[SlotState]
+    ) -> list[int | None]:
+        """One slot for as many as possible, so that no hard rule is broken between those that get one.
+
+        Where two of them exclude each other, the more important one has its slot and the other is matched without
+        that one; whoever is left over in the end takes any free slot of its own that is allowed.
+        """
+        left, found = choices, matched(choices)
+        for _ in range(REMATCHES):
+            clashing = self._take_places(vms, found, usable)
+            if not clashing:
+                break
+            left = [[one for one in mine if (at, one) not in clashing] for at, mine in enumerate(left)]
+            found = matched(left)
+        for at, _ in self._take_places(vms, found, usable):
+            found[at] = None
+        taken = {number for number in found if number is not None}
+        for at, vm in enumerate(vms) if left is not choices else ():
+            for number in choices[at] if found[at] is None else ():
+                if number not in taken and self._judge(vm, usable[number].host).allowed:
+                    found[at] = number
+                    taken.add(number)
+                    self._peers.put(vm.id, vm.rules, (usable[number].host,))
+                    break
+        return found
+
+    def _take_places(
+        self, vms: Sequence[AffectedVm], found: Sequence[int | None], usable: Sequence[SlotState]
+    ) -> set[tuple[int, int]]:
+        """Let everybody be in the slot that was found for it, the most important first; who may not, beside those
+        before it, is nowhere."""
+        clashing: set[tuple[int, int]] = set()
+        for vm in vms:
+            self._peers.put(vm.id, vm.rules, ())
+        for at, (vm, number) in enumerate(zip(vms, found, strict=True)):
+            if number is None or not vm.rules:
+                continue
+            if self._judge(vm, usable[number].host).allowed:
+                self._peers.put(vm.id, vm.rules, (usable[number].host,))
+            else:
+                clashing.add((at, number))
+        return clashing
+
+    def _judge(self, vm: AffectedVm, host: str) -> Verdict:
+        return judge(vm, host, self._peers)
 
     def _into(self, slot: SlotState, vm: AffectedVm, homeless: Set[str]) -> Action:
         """Whether the slot was promised to it, and to it alone, as ``survive`` would have said."""
@@ -225,15 +291,16 @@ class _Planner:
             code, also = PlanReason.LISTED_ELSEWHERE, {"there": there}
         elif rivals:
             code, also = PlanReason.CONTESTED, {"rivals": rivals}
-        return _action(vm, ActionKind.SLOT, code, host=slot.host, slot=slot.name, **also)
+        found = _action(vm, ActionKind.SLOT, code, host=slot.host, slot=slot.name, **also)
+        return msgspec.structs.replace(found, against=self._judge(vm, slot.host).against)
 
     def _is_affected(self, name: str) -> bool:
         """Whether the VM has lost its host, or is about to: it may need its slots as well."""
         vm = self._vms.get(name)
         return vm is not None and vm.wanted and self._host(vm.assigned).lost
 
-    def _elsewhere(self, vm: AffectedVm) -> Action:
-        """No slot is left: any host with room."""
+    def _elsewhere(self, vm: AffectedVm, homeless: Sequence[AffectedVm]) -> Action:
+        """No slot is left: any host with room that its rules allow; ``homeless``: who has none either."""
         refused = tuple(name for name in vm.avoid if not self._host(name).lost)
         why = f" ({vm.refusal})" if vm.refusal else ""
         if refused and vm.relocations >= vm.max_relocations:
@@ -242,19 +309,43 @@ class _Planner:
             return _action(vm, ActionKind.HOLD, code, hosts=refused, why=why, limit=limit, name=vm.id)
         if vm.offers is None:
             return _action(vm, ActionKind.SEARCH, PlanReason.NO_SLOT, slots=self._why_no_slot(vm))
-        target = self._chosen(vm, vm.offers)
+        target = self._chosen(vm, vm.offers, homeless)
         if target is not None:
-            return _action(vm, ActionKind.PLACE, PlanReason.PLACED, host=target, slots=self._why_no_slot(vm))
+            against = self._judge(vm, target).against
+            self._peers.put(vm.id, vm.rules, (target,))
+            found = _action(vm, ActionKind.PLACE, PlanReason.PLACED, host=target, slots=self._why_no_slot(vm))
+            return msgspec.structs.replace(found, against=against)
         if refused:
             return _action(vm, ActionKind.HOLD, HoldReason.REFUSED, hosts=refused, why=why)
+        judged = (self._judge(vm, name).refusal for name in self._roomy(vm, vm.offers))
+        closed = next((one for one in judged if one is not None), None)
+        if closed is not None:
+            told = render(closed).text
+            return _action(vm, ActionKind.HOLD, HoldReason.RULED_OUT, slots=self._why_no_slot(vm), why=told)
         return _action(vm, ActionKind.HOLD, HoldReason.NO_ROOM, slots=self._why_no_slot(vm))
 
-    def _chosen(self, vm: AffectedVm, offers: Sequence[str]) -> str | None:
-        """Of the hosts that placement allows and that have room, the one that the VM's selector prefers.
+    def _roomy(self, vm: AffectedVm, offers: Sequence[str]) -> list[str]:
+        """Of the hosts that placement allows, those that have room for it and did not refuse it."""
+        able = [name for name in offers if name not in vm.avoid and self._host(name).schedulable]
+        return [name for name in able if self._fits(vm, name)]
 
-        It is booked, so that the next VM finds less room.
+    def _chosen(self, vm: AffectedVm, offers: Sequence[str], homeless: Sequence[AffectedVm]) -> str | None:
+        """Of the hosts that placement and its rules allow and that have room, the one that the VM's selector prefers.
+
+        Hosts that suit its soft rules and preferences better come first, and before all those with room for the others
+        that are to be together with it. The choice is booked, so that the next VM finds less room.
         """
-        allowed = [name for name in offers if name not in vm.avoid and self._host(name).schedulable]
+        verdicts = {name: self._judge(vm, name) for name in self._roomy(vm, offers)}
+        allowed = [name for name, verdict in verdicts.items() if verdict.allowed]
+        if vm.rules and (together := set(_together(vm, homeless))):
+            all_of_them = [vm, *(one for one in homeless if one.id in together)]
+            need = Free(
+                cpu_milli=sum(one.cpu_milli for one in all_of_them),
+                memory_bytes=sum(one.memory_bytes for one in all_of_them),
+            )
+            allowed = [name for name in allowed if fits(need, self._free.get(name, Free()))] or allowed
+        best = max((verdicts[name].merit for name in allowed), default=(0, 0))
+        allowed = [name for name in allowed if verdicts[name].merit == best]
         given = RecoverInput(
             node=vm.assigned,
             fence_ok=True,
@@ -269,7 +360,7 @@ class _Planner:
                     selector=vm.selector or None,
                 ),
             ),
-            nodes=tuple(self._figures(name) for name in allowed if self._fits(vm, name)),
+            nodes=tuple(map(self._figures, allowed)),
             config=RecoverConfig(default_selector=self._view.default_selector or None, require_fit=True),
         )
         node = recover(given).vms[vm.id].node
@@ -315,11 +406,13 @@ class _Planner:
         for wrong, code in (
             (slot.host in vm.avoid, SlotReason.NOT_STARTED),
             (not slot.ready, SlotReason.NOT_READY),
-            (not may_run_on(vm, slot.host), SlotReason.HOST_LIMIT),
             (not fits(vm, slot), SlotReason.TOO_SMALL),
         ):
             if wrong:
                 return reason(code, **at)
+        closed = self._judge(vm, slot.host).refusal
+        if closed is not None:
+            return reason(SlotReason.RULED_OUT, **at, why=render(closed).text)
         return reason(SlotReason.FOR_ANOTHER, **at)
 
     # Slots to be put right
@@ -387,8 +480,15 @@ def _is_kept_down(vm: AffectedVm) -> bool:
 
 def _may_take(vm: AffectedVm, slot: SlotState) -> bool:
     free = slot.consumer is None or (slot.consumer.vm, slot.consumer.fence) == (vm.id, vm.fence)
-    able = slot.host not in vm.avoid and may_run_on(vm, slot.host) and fits(vm, slot)
-    return vm.id in slot.members and free and able
+    return vm.id in slot.members and free and slot.host not in vm.avoid and fits(vm, slot)
+
+
+def _together(vm: AffectedVm, vms: Sequence[AffectedVm]) -> tuple[str, ...]:
+    """Others of these that are to be on one host with the VM."""
+    rules = [rule for rule in vm.rules if rule.policy == AFFINITY]
+    if not rules:
+        return ()
+    return tuple(one.id for one in vms if one.id != vm.id and any(rule in one.rules for rule in rules))
 
 
 def _action(

@@ -79,6 +79,8 @@ class RecoveryReporter:
             self._rejected.inc(max(0, news))
         said = "; ".join((render(summary_of(vm)).text, *(f"{proof.kind}: {proof.evidence}" for proof in proofs)))
         self._events.emit(vm.ref, "RecoveryAssigned", said[:1000], type="Normal", action="Recover")
+        for one in action.against:
+            self._events.emit(vm.ref, "AgainstSoftRule", render(one).text, type="Warning", action="Recover")
         _log.info(
             "recovery.assigned",
             vm=vm.name,

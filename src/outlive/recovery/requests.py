@@ -22,12 +22,14 @@ from outlive.node.membership.states import fenced
 from outlive.node.vm.requests import (
     RELOCATIONS,
     VM_REQUEST,
+    Places,
     VmRequestResult,
     is_asked,
+    places_for,
     request_input,
     written,
 )
-from outlive.node.vm.selection import Choice, figures, relocated
+from outlive.node.vm.selection import Choice, relocated
 from outlive.node.vm.states import VmState, ended, in_phase, reach_of, wanted
 from outlive.recovery import states as records
 from outlive.recovery.act import SHUT_DOWN, RecoveryActions
@@ -36,7 +38,7 @@ from outlive.recovery.view import ASKED_INDEX, RecoveryInformers, RecoveryObserv
 from outlive.resources import VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.reasons import PlanReason, VmReason, reason
-from outlive.resources.vms import Answer, Request, VirtualMachineStatus
+from outlive.resources.vms import Request, VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
 from outlive.store import Store, read
 
@@ -134,13 +136,15 @@ class RequestAnswers:
             return
         request = vm.spec.request
         assert request is not None
-        result = await self._decide(vm, request)
-        said = Answer(id=request.id, code=result.code)
+        places = await places_for(self._store, vm, request)
+        result = await self._decide(vm, request, places)
+        said = places.answer(request, result)
         moves = result.ok and result.writes.node is not UNSET
         if moves and wanted(vm):
             target, home = str(result.writes.node), result.writes.last_node
             fence, why = self._observer.fence(vm), reason(PlanReason.ASKED_THERE, host=target)
-            action = Action(vm=name, kind=ActionKind.PLACE, fence=fence, host=target, reason=why)
+            against = places.rules.against(target)
+            action = Action(vm=name, kind=ActionKind.PLACE, fence=fence, host=target, reason=why, against=against)
             await self._actions.send_as_asked(vm, action, said, home=home if isinstance(home, str) else "")
         else:
             status = self._written(vm, request, result) if result.ok else vm.status
@@ -148,13 +152,13 @@ class RequestAnswers:
             await self._actions.write_answer(vm, _replace(status, answered=said), target)
         _log.info("recovery.request", vm=name, verb=request.verb, id=request.id, code=result.code.value, host=vm.host)
 
-    async def _decide(self, vm: VirtualMachine, request: Request) -> VmRequestResult:
+    async def _decide(self, vm: VirtualMachine, request: Request, places: Places) -> VmRequestResult:
         cluster = self._clusters.get(CLUSTER)
         selector = cluster.spec.default_selector if cluster is not None else ""
         given = request_input(
             vm,
             request,
-            await figures(self._store) if request.verb in RELOCATIONS else (),
+            places,
             Choice(default_selector=selector or None, require_fit=True, mem_means="provisioned"),
             frozen=self._observer.disarmed() == "freeze",
             not_fenced=self._not_fenced(vm),

@@ -318,6 +318,7 @@ def assigned(
         at,
         *steps,
         reason(StepReason.ASSIGNED, host=action.host),
+        *(reason(StepReason.AGAINST_RULE, why=render(one).text) for one in action.against),
         fence=action.fence,
         slot=action.slot,
         host=action.host,

@@ -23,9 +23,11 @@ from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
 from outlive.node.vm.requests import is_asked
 from outlive.node.vm.states import active_move, asked_since, order_here, reach_of, rejection_here, wanted
+from outlive.placement.rules import Group, Peers, Verdict, demands_of, judge
 from outlive.recovery.model import AffectedVm, HolderState, HostHealth, HostState, RecoveryView, SlotState
 from outlive.recovery.states import is_recovered, rejection_of, unfinished
 from outlive.resources import (
+    AffinityRule,
     Amounts,
     Cluster,
     FencingPolicy,
@@ -56,6 +58,8 @@ RECOVERY_INDEX: Final = "recovery"
 UNFINISHED_KEY: Final = "unfinished"
 ASKED_INDEX: Final = "asked"
 """Index of VMs with a request that was not answered, by the host that they are assigned to."""
+GROUP_INDEX: Final = "group"
+"""Index of VMs by the affinity groups that they are in: ``policy/group``."""
 MEMBER_INDEX: Final = "member"
 """Index of slots by the VMs that they are promised to."""
 CONSUMER_INDEX: Final = "consumer"
@@ -92,6 +96,7 @@ def vm_indexes() -> dict[str, Callable[[VirtualMachine], Iterable[str]]]:
         DESTINATION_INDEX: destinations,
         RECOVERY_INDEX: _unfinished,
         ASKED_INDEX: _asked,
+        GROUP_INDEX: _groups,
     }
 
 
@@ -114,6 +119,14 @@ def destinations(vm: VirtualMachine) -> tuple[str, ...]:
     if where is None or not wanted(vm):
         return ()
     return tuple(dict.fromkeys((where.hypervisor, move.target if move is not None else where.hypervisor)))
+
+
+def _groups(vm: VirtualMachine) -> Iterable[str]:
+    return tuple(_group_key(rule) for rule in vm.spec.affinity_rules)
+
+
+def _group_key(rule: AffinityRule) -> str:
+    return f"{rule.policy}/{rule.group}"
 
 
 def _unfinished(vm: VirtualMachine) -> Iterable[str]:
@@ -239,6 +252,7 @@ class RecoveryObserver:
             waits_for=pause.waits_for if pause is not None else (),
             incarnation=cluster.status.store_incarnation if cluster is not None else "",
             start_limit_s=START_LIMIT_S,
+            groups=self.groups(vms.values()),
             default_selector=cluster.spec.default_selector if cluster is not None else "",
         )
 
@@ -320,6 +334,27 @@ class RecoveryObserver:
                 if not members or fenced(holder, members, reach) or members[0].record.state == "Revoked":
                     return True
         return False
+
+    def groups(self, vms: Iterable[VirtualMachine]) -> tuple[Group, ...]:
+        """The groups of these VMs: who is in each, and on which hosts that are not lost he is, or goes to."""
+        rules = dict.fromkeys(rule for vm in vms for rule in vm.spec.affinity_rules)
+        return tuple(Group(rule=rule, members=dict(self._members_of(rule))) for rule in rules)
+
+    def _members_of(self, rule: AffinityRule) -> Iterable[tuple[str, tuple[str, ...]]]:
+        for vm in self._informers.vms.by_index(GROUP_INDEX, _group_key(rule)):
+            if hosts := tuple(host for host in sorted(vm.hosts()) if self._may_be_there(host)):
+                yield vm.name, hosts
+
+    def _may_be_there(self, host: str) -> bool:
+        """Whether a VM that is said to be on the host may be, or come to be, running there."""
+        member, known = self.member(host), self._informers.hypervisors.get(host)
+        if member is None:
+            return known is not None and known.spec.management != "node"
+        return self._health(host, member, known) in (HostHealth.LIVE, HostHealth.SILENT)
+
+    def judge(self, vm: VirtualMachine, host: str) -> Verdict:
+        """What the VM's rules say of the host, by where the others of its groups are now."""
+        return judge(demands_of(vm), host, Peers(self.groups((vm,))))
 
     # Single things
 
@@ -503,6 +538,8 @@ class RecoveryObserver:
             waits_for=order.detail if order is not None and waits else "",
             wait_limit_s=_wait_limit_s(vm),
             host_limit=view.host_limit,
+            rules=vm.spec.affinity_rules,
+            preferred=vm.spec.preferred_hosts.weights,
             selector=vm.spec.selector,
         )
 

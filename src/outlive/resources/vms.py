@@ -31,6 +31,8 @@ class Answer(Part, frozen=True, kw_only=True):
     """Of the request."""
     code: str
     """``accepted``, ``made_permanent``, or why it was refused (docs/reference/node-decisions.md#vmrequest)."""
+    message: str = ""
+    """The rule by which it was refused, or the soft rules that it goes against."""
 
 
 AffinityPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]

@@ -26,6 +26,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.documents import Problems
+from outlive.resources.reasons import StepReason
 from outlive.resources.vms import RecoveryPhase
 from outlive.simulation.spec import FromFile
 
@@ -66,6 +67,9 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             "on": _at("status.assigned.hypervisor"),
             "phase": _at("status.phase"),
             "reason": lambda vm: _why(vm.status.reason, vm.status.message),
+            "answer": lambda vm: (
+                _why(vm.status.answered.code, vm.status.answered.message) if vm.status.answered is not None else None
+            ),
             "home": _at("status.home"),
             "answered": _at("status.answered.code"),
             "holders": lambda vm: tuple(one.hypervisor for one in vm.status.holders),
@@ -80,6 +84,9 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
                 f"{vm.status.recovery.reason}: {vm.status.recovery.message}"
                 if vm.status.recovery is not None and vm.status.recovery.reason
                 else None
+            ),
+            "against": lambda vm: tuple(
+                one.message for one in _at("status.recovery.steps")(vm) or () if one.what == StepReason.AGAINST_RULE
             ),
             "remedy": _at("status.recovery.remedy"),
             "origin": _at("status.recovery.origin"),

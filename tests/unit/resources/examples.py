@@ -366,7 +366,7 @@ FULL: tuple[r.Resource, ...] = (
             phase="ACTIVE",
             reason="r",
             message="m",
-            answered=Answer(id="1", code="accepted"),
+            answered=Answer(id="1", code="accepted", message="kvm-04 has db-2 of soft anti-affinity group db"),
             migration=r.Migration(
                 id="1",
                 source="h1",

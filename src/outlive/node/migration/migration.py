@@ -40,10 +40,12 @@ from outlive.node.vm.context import Seen, VmContext
 from outlive.node.vm.start import Fresh, add_entry, create
 from outlive.node.vm.states import HALTED, VmState, active_move, in_phase, mine
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
-from outlive.resources import Membership, VirtualMachine
-from outlive.resources.reasons import MigrationReason, reason
+from outlive.placement.rules import ANTI_AFFINITY, Peers, demands_of, judge
+from outlive.resources import HOST_LABEL, Membership, VirtualMachine
+from outlive.resources.reasons import MigrationReason, reason, render
 from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
-from outlive.store import read
+from outlive.store import list_all, read
+from outlive.store.selectors import Selector
 
 LIVE_ATTEMPTS: Final = 3
 """Attempts to move a running guest."""
@@ -284,6 +286,8 @@ async def _make_ready(side: Side) -> float | None:
         return await side.to(P.TARGET_READY, LOOK_S) if listens else await side.drop()
     if mine(side.vm, node.lease.me) and not await release(node, side.vm.name):
         return LOOK_S
+    if why := await _other_of_its_group(side):
+        return await side.abort(MigrationReason.AGAINST_RULE, why=why)
     if move.mode == "cold":
         return await side.to(P.TARGET_READY, LOOK_S)
     if len(node.incoming) >= node.settings.moves:
@@ -295,6 +299,27 @@ async def _make_ready(side: Side) -> float | None:
         return await _enter(side)
     finally:
         node.incoming.pop(side.vm.name, None)
+
+
+async def _other_of_its_group(side: Side) -> str:
+    """Why it may not come beside another that it is to be kept apart from, which came here since its move was chosen.
+
+    Of two that arrive at once the first by name goes on. Its source has looked at all hosts; this is a fresh look at
+    those of this one, and costs nothing where no anti-affinity is asked for.
+    """
+    node, vm = side.node, side.vm
+    demands = demands_of(vm)
+    apart = [rule for rule in demands.rules if rule.policy == ANTI_AFFINITY]
+    if not apart:
+        return ""
+    peers = Peers()
+    async for one in list_all(node.store, VirtualMachine, selector=Selector.labels({HOST_LABEL: node.host})):
+        move = active_move(one)
+        later = move is not None and move.target == node.host and one.name > vm.name
+        if one.host == node.host and one.name != vm.name and not later:
+            peers.put(one.name, [rule for rule in one.spec.affinity_rules if rule in apart], (node.host,))
+    refusal = judge(_replace(demands, rules=tuple(apart)), node.host, peers).refusal
+    return "" if refusal is None else render(refusal).text
 
 
 async def _enter(side: Side) -> float | None:

@@ -8,6 +8,7 @@ very version, so that an answer never rests on an older state (docs/reference/no
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
@@ -18,22 +19,27 @@ from outlive.node.vm.context import VmContext
 from outlive.node.vm.selection import (
     Choice,
     Choosing,
+    Hosts,
     Needing,
     NodeFigures,
+    Ruled,
     away_from,
     best_node,
     choice,
-    figures,
     home_after,
     needs,
     relocated,
+    ruled,
+    survey,
 )
 from outlive.node.vm.states import active_move, in_phase, state_of
+from outlive.placement.rules import demands_of
 from outlive.resources import VirtualMachine
-from outlive.resources.reasons import VmReason, reason
+from outlive.resources.reasons import Reason, VmReason, reason, render
 from outlive.resources.vms import Answer, Request, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount
+from outlive.store import Store
 
 
 class VmRequestCode(enum.StrEnum):
@@ -184,6 +190,7 @@ def _home(given: VmRequestInput) -> str:
     home = _node(given, vm.last_node)
     _need(home.name != vm.node, VmRequestCode.SAME_NODE)
     _need(home.usable, VmRequestCode.NODE_NOT_READY)
+    _need(home.name not in vm.closed, VmRequestCode.NODE_NOT_ALLOWED)
     return home.name
 
 
@@ -196,6 +203,7 @@ def _target(given: VmRequestInput, args: VmRequestArgs) -> str:
     node = _known_and_allowed(given, args.target)
     _need(node.name != given.vm.node, VmRequestCode.SAME_NODE)
     _need(node.usable, VmRequestCode.NODE_NOT_READY)
+    _need(node.name not in given.vm.closed, VmRequestCode.NODE_NOT_ALLOWED)
     return node.name
 
 
@@ -237,18 +245,20 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
     """Answer its request, whatever it comes to."""
     request = vm.spec.request
     assert request is not None
-    nodes = await figures(node.store) if request.verb in RELOCATIONS else ()
-    first = _decide(node, vm, request, nodes)
+    places = await places_for(node.store, vm, request)
+    first = _decide(node, vm, request, places)
     move_id = node.ids.uuid()
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         if now.spec.request != request or not is_asked(now) or now.host != node.host:
             return None
-        result = _decide(node, now, request, nodes)
+        if demands_of(now) != demands_of(vm):
+            return None  # its rules changed meanwhile: look again
+        result = _decide(node, now, request, places)
         if result.writes != first.writes:
             return None  # it changed meanwhile: look again
         status = written(now, result.writes, move_id) if result.ok else now.status
-        return _replace(status, answered=Answer(id=request.id, code=result.code))
+        return _replace(status, answered=places.answer(request, result))
 
     if first.writes.node is not UNSET:
         await node.assign(vm.name, first.writes.node, change)
@@ -260,16 +270,48 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
     _log.info("vm.request", vm=vm.name, verb=request.verb, id=request.id, code=first.code.value)
 
 
-def _decide(node: VmContext, vm: VirtualMachine, request: Request, nodes: tuple[NodeFigures, ...]) -> VmRequestResult:
-    return node.decisions.use(
-        VM_REQUEST, request_input(vm, request, nodes, choice(node), frozen=node.frozen), subject=vm.name
-    )
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a virtual machine might go that a request is about, and what its rules say of it."""
+
+    hosts: Hosts = field(default_factory=Hosts)
+    rules: Ruled = field(default_factory=lambda: Ruled({}))
+    home: str = ""
+    """Where it is to go back to."""
+
+    def answer(self, request: Request, result: VmRequestResult) -> Answer:
+        """With the rule by which it is refused, or the soft ones that it goes against where it goes."""
+        message = "; ".join(str(render(one)) for one in self._told(result, request.target or self.home))
+        return Answer(id=request.id, code=result.code, message=message)
+
+    def _told(self, result: VmRequestResult, target: str) -> tuple[Reason, ...]:
+        closed = self.rules.closed
+        match result.code:
+            case VmRequestCode.NODE_NOT_ALLOWED if target in closed:
+                return (closed[target],)
+            case VmRequestCode.NO_TARGET:
+                return tuple(closed[node.name] for node in self.hosts.nodes if node.usable and node.name in closed)[:1]
+            case _:
+                return self.rules.against(result.writes.node) if result.writes.node is not UNSET else ()
+
+
+async def places_for(store: Store, vm: VirtualMachine, request: Request) -> Places:
+    """By a fresh look; nothing is looked at where the request sends it nowhere."""
+    if request.verb not in RELOCATIONS:
+        return Places()
+    hosts, home = await survey(store), vm.status.home if request.verb == "unmigrate" else ""
+    return Places(hosts, await ruled(store, vm, hosts, returning=home), home)
+
+
+def _decide(node: VmContext, vm: VirtualMachine, request: Request, places: Places) -> VmRequestResult:
+    given = request_input(vm, request, places, choice(node), frozen=node.frozen)
+    return node.decisions.use(VM_REQUEST, given, subject=vm.name)
 
 
 def request_input(
     vm: VirtualMachine,
     request: Request,
-    nodes: tuple[NodeFigures, ...],
+    places: Places,
     chosen: Choice,
     *,
     frozen: bool = False,
@@ -286,9 +328,9 @@ def request_input(
             last_node=away_from(vm),
             method=vm.spec.migration_method or "none",
             migration_active=active_move(vm) is not None,
-            **needs(vm),
+            **needs(vm, places.rules),
         ),
-        nodes=nodes,
+        nodes=places.hosts.nodes,
         frozen=frozen,
         not_fenced=not_fenced,
         paused=paused,

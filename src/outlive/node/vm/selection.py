@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypedDict
 
 import msgspec
@@ -21,6 +22,7 @@ from outlive.node.membership.states import member_view
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.states import VmState, state_of
 from outlive.placement.reservations import blocked_hosts, has_landed, unused
+from outlive.placement.rules import HostFacts, Peers, Verdict, demands_of, facts_of, judge
 from outlive.resources import (
     Amounts,
     Assigned,
@@ -32,7 +34,8 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.hosts import HostUsage, refuses
-from outlive.resources.vms import Migration, VirtualMachineStatus
+from outlive.resources.reasons import Reason
+from outlive.resources.vms import WEIGHT_LIMIT, Migration, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount, Number
 from outlive.store import Store, list_all
@@ -99,6 +102,10 @@ class Needing(msgspec.Struct, frozen=True, kw_only=True):
     node_limit: tuple[str, ...] | None = None
     """The only hosts that it may run on; none, or an empty list: any."""
     selector: str | None = None
+    closed: dict[str, Reason] = {}
+    """Hosts that rules of it close to it beside ``node_limit``, and which."""
+    ranks: dict[str, int] = {}
+    """How well it would be on a host by its soft rules and preferred hosts: larger is better, absent: 0."""
 
 
 class Wanted(Needing, frozen=True, kw_only=True):
@@ -133,14 +140,16 @@ class SelectNodeResult(msgspec.Struct, frozen=True, kw_only=True):
 def select_node(given: SelectNodeInput) -> SelectNodeResult:
     """The best of all hosts that work, take virtual machines, are allowed and have room; ties by natural order.
 
-    Hosts that degrade come after all others.
+    Hosts that degrade come after all others; among the rest those come first that suit its rules better.
     """
     selector = chosen_selector(given.vm.selector, given.default_selector)
     figure = _figure(selector, given.mem_means)
     candidates = [node for node in given.nodes if _allowed(node, given.vm) and _has_room(node, given, figure)]
     candidates.sort(key=lambda node: natural_key(node.name))
-    merit = _MERIT[figure]
-    best = max(candidates, key=lambda node: (not node.degrading, merit(node)), default=None)  # the first of equals
+    merit, ranks = _MERIT[figure], given.vm.ranks
+    best = max(  # the first of equals
+        candidates, key=lambda node: (not node.degrading, ranks.get(node.name, 0), merit(node)), default=None
+    )
     return SelectNodeResult(
         target=None if best is None else best.name,
         selector=selector,
@@ -181,7 +190,15 @@ def booked(node: NodeFigures, vm: Needing) -> NodeFigures:
 
 def best_node(given: Choosing, nodes: tuple[NodeFigures, ...], vm: Needing, source: str | None) -> str | None:
     """The host for the virtual machine, which is on ``source`` now; ``None`` where no host will do."""
-    wanted = Wanted(node=source, memory=vm.memory, vcpus=vm.vcpus, node_limit=vm.node_limit, selector=vm.selector)
+    wanted = Wanted(
+        node=source,
+        memory=vm.memory,
+        vcpus=vm.vcpus,
+        node_limit=vm.node_limit,
+        selector=vm.selector,
+        closed=vm.closed,
+        ranks=vm.ranks,
+    )
     return select_node(
         SelectNodeInput(
             vm=wanted,
@@ -216,7 +233,8 @@ def home_after(old: str | None, *, target: str, source: str) -> str:
 
 
 def _allowed(node: NodeFigures, vm: Wanted) -> bool:
-    return node.usable and node.name != vm.node and (not vm.node_limit or node.name in vm.node_limit)
+    allowed = (not vm.node_limit or node.name in vm.node_limit) and node.name not in vm.closed
+    return node.usable and node.name != vm.node and allowed
 
 
 def _room_provisioned(node: NodeFigures) -> Number:
@@ -280,15 +298,19 @@ class Needs(TypedDict):
     vcpus: Amount
     node_limit: tuple[str, ...] | None
     selector: str | None
+    closed: dict[str, Reason]
+    ranks: dict[str, int]
 
 
-def needs(vm: VirtualMachine) -> Needs:
-    """As its spec says."""
+def needs(vm: VirtualMachine, ruled: Ruled | None = None) -> Needs:
+    """As its spec says; ``ruled``: and as its rules say of hosts."""
     return Needs(
         memory=vm.spec.resources.memory_bytes / MEBIBYTE,
         vcpus=vm.spec.resources.cpu_milli / 1000,
         node_limit=vm.spec.allowed_hosts or None,
         selector=vm.spec.selector or None,
+        closed=ruled.closed if ruled is not None else {},
+        ranks=ruled.ranks if ruled is not None else {},
     )
 
 
@@ -317,7 +339,57 @@ def relocated(vm: VirtualMachine, *, target: str, home: str, phase: str, move_id
     return _replace(status, migration=move, reason="", message="")
 
 
-async def figures(store: Store) -> tuple[NodeFigures, ...]:
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """All hosts, as one look shows them."""
+
+    nodes: tuple[NodeFigures, ...] = ()
+    facts: dict[str, HostFacts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """What the rules of one virtual machine say of all hosts."""
+
+    verdicts: dict[str, Verdict]
+
+    @property
+    def closed(self) -> dict[str, Reason]:
+        """The hosts that are closed to it, and by which rule."""
+        return {host: one.refusal for host, one in self.verdicts.items() if one.refusal is not None}
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """How well it would be on the others: a soft rule counts more than any preference."""
+        found = {host: one.weight - len(one.against) * (WEIGHT_LIMIT + 1) for host, one in self.verdicts.items()}
+        return {host: rank for host, rank in found.items() if rank}
+
+    def against(self, host: str) -> tuple[Reason, ...]:
+        """The soft rules that it would go against there."""
+        verdict = self.verdicts.get(host)
+        return verdict.against if verdict is not None else ()
+
+
+async def ruled(store: Store, vm: VirtualMachine, hosts: Hosts, *, leaving: str = "", returning: str = "") -> Ruled:
+    """What its rules say of each host but its own, by a fresh look at the others of its groups.
+
+    All virtual machines are listed for one that is in a group, and none for any other. Whoever is on a host that does
+    not work is not regarded. ``leaving``: a host that all leave: who is there goes where this one goes. ``returning``:
+    a host that takes its own back: who belongs there counts as there.
+    """
+    demands, peers = demands_of(vm), Peers()
+    works = {node.name for node in hosts.nodes if node.daemon_state == RUN} - {leaving}
+    if demands.rules:
+        async for one in list_all(store, VirtualMachine):
+            shared = [rule for rule in one.spec.affinity_rules if rule in demands.rules]
+            if shared and one.name != vm.name:
+                at = {returning} if returning and one.status.home == returning else one.hosts() & works
+                peers.put(one.name, shared, sorted(at))
+    names = (node.name for node in hosts.nodes if node.name != vm.host)
+    return Ruled({name: judge(demands, name, peers, hosts.facts.get(name)) for name in names})
+
+
+async def survey(store: Store) -> Hosts:
     """What all hosts have published. Memory in MiB; what reservations hold counts as reserved, as for placement."""
     usages = {each.name: each.usage async for each in list_all(store, HypervisorUsage)}
     members = {each.name: member_view(each).record async for each in list_all(store, Membership)}
@@ -328,7 +400,12 @@ async def figures(store: Store) -> tuple[NodeFigures, ...]:
         if not has_landed(slot, listed.get(slot.status.host, ())):
             for name in blocked_hosts(slot):
                 reserved[name] = reserved.get(name, 0) + unused(slot).memory_bytes
-    return tuple(_figures(one, members.get(one.name), usages.get(one.name), reserved.get(one.name, 0)) for one in hosts)
+    return Hosts(
+        nodes=tuple(
+            _figures(one, members.get(one.name), usages.get(one.name), reserved.get(one.name, 0)) for one in hosts
+        ),
+        facts={host.name: facts_of(host) for host in hosts},
+    )
 
 
 def _figures(host: Hypervisor, member: MemberRecord | None, usage: HostUsage | None, reserved: int) -> NodeFigures:

@@ -101,8 +101,10 @@ def state_of(vm: VirtualMachine) -> str:
 
 
 def in_phase(status: VirtualMachineStatus, phase: str, why: Reason | None = None) -> VirtualMachineStatus:
-    """The status in this phase, for this reason."""
+    """The status in this phase, for this reason; what was said of it stays where the reason stays."""
     said = render(why) if why is not None else Message("")
+    if why is not None and why.code == status.reason and not why.fields:
+        said = Message(status.message)
     return _replace(status, phase=phase, reason=why.code if why is not None else "", message=said.text)
 
 

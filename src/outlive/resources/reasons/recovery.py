@@ -26,6 +26,8 @@ class HoldReason(enum.StrEnum):
     KEPT_DOWN = "kept-down"
     """Its own policy says so."""
     NO_ROOM = "no-room"
+    RULED_OUT = "ruled-out"
+    """There is room, on hosts that its own rules close to it."""
 
 
 MAY_RUN: Final = frozenset({HoldReason.MEMBERSHIP_MISSING, HoldReason.UNATTENDED})
@@ -70,7 +72,7 @@ class SlotReason(enum.StrEnum):
     TAKEN = "slot-taken"
     NOT_STARTED = "slot-not-started"
     NOT_READY = "own-slot-not-ready"
-    HOST_LIMIT = "slot-host-limit"
+    RULED_OUT = "slot-ruled-out"
     TOO_SMALL = "own-slot-too-small"
     FOR_ANOTHER = "slot-for-another"
     VM_GONE = "slot-vm-gone"
@@ -87,6 +89,7 @@ class StepReason(enum.StrEnum):
     CLAIMED = "claimed"
     MOVED_ON = "moved-on"
     ASSIGNED = "assigned"
+    AGAINST_RULE = "against-soft-rule"
     REJECTED = "rejected"
     HELD = "held"
     SEEN_RUNNING = "seen-running"
@@ -180,6 +183,10 @@ TABLE: Final[Table] = {
     HoldReason.NO_ROOM: Template(
         "{slots}, and no living host has room for it", "add a host, stop other VMs, or repair a dead one"
     ),
+    HoldReason.RULED_OUT: Template(
+        "{slots}, and its rules close every living host that has room for it: {why}",
+        "make room on a host that its rules allow, or make the rule soft",
+    ),
     PlanReason.RUNNING: Template("it runs on {host}"),
     PlanReason.HELD_BY_HOST: Template("{host} holds it"),
     PlanReason.FENCE_UNDER_WAY: Template("{host} is being fenced"),
@@ -201,7 +208,7 @@ TABLE: Final[Table] = {
     SlotReason.TAKEN: Template("slot {slot} on {host} is taken by {by}"),
     SlotReason.NOT_STARTED: Template("slot {slot} on {host}: its host did not start it"),
     SlotReason.NOT_READY: Template("slot {slot} on {host} is not ready"),
-    SlotReason.HOST_LIMIT: Template("slot {slot} on {host}: it may not run there, by its hostLimit"),
+    SlotReason.RULED_OUT: Template("slot {slot} on {host}: {why}"),
     SlotReason.TOO_SMALL: Template("slot {slot} on {host} is too small for it"),
     SlotReason.FOR_ANOTHER: Template("slot {slot} on {host} goes to a VM that has no other"),
     SlotReason.VM_GONE: Template("{vm} does not exist"),
@@ -213,6 +220,7 @@ TABLE: Final[Table] = {
     StepReason.CLAIMED: Template("its slot {slot} is claimed"),
     StepReason.MOVED_ON: Template("it takes no slot: {why}"),
     StepReason.ASSIGNED: Template("it is assigned to {host}"),
+    StepReason.AGAINST_RULE: Template("it goes against a rule that is soft: {why}"),
     StepReason.REJECTED: Template("{host} did not start it: {why}"),
     StepReason.HELD: Template("it is held: {why}"),
     StepReason.SEEN_RUNNING: Template("it is seen running on {host}"),

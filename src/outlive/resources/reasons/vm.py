@@ -63,6 +63,8 @@ class MigrationReason(enum.StrEnum):
     TARGET_CHANGED = "target-changed"
     TARGET_LOST = "target-lost"
     CANNOT_RECEIVE = "cannot-receive"
+    AGAINST_RULE = "against-rule"
+    """Another VM of an anti-affinity group came to the target meanwhile."""
     LIVE_FORBIDDEN = "live-forbidden"
     LIVE_FAILED = "live-failed"
     CANCELLED = "cancelled"
@@ -72,7 +74,10 @@ class MigrationReason(enum.StrEnum):
 TABLE: Final[Table] = {
     VmReason.STOPPED_BY_SPEC: Template("spec.powerState is stopped"),
     VmReason.STOPPED_BY_DRAIN: Template(
-        "its host was drained and no other host had room; it starts again once it is ready"
+        lambda fields: (
+            f"its host was drained, and {fields.get('why', 'no other host had room')}; "
+            "it starts again once its host is ready"
+        )
     ),
     VmReason.TO_BE_DISABLED: Template("it is to be disabled"),
     VmReason.CRASHED: Template("its domain ended by itself ({crashes} in a row); it is started again after {wait_s} s"),
@@ -119,6 +124,7 @@ TABLE: Final[Table] = {
     MigrationReason.TARGET_CHANGED: Template("it is meant for another host by now"),
     MigrationReason.TARGET_LOST: Template("its target was lost"),
     MigrationReason.CANNOT_RECEIVE: Template("{host} cannot receive it: {problem}"),
+    MigrationReason.AGAINST_RULE: Template("{why}"),
     MigrationReason.LIVE_FORBIDDEN: Template("it may not be moved while it runs"),
     MigrationReason.LIVE_FAILED: Template("moving it while it runs failed"),
     MigrationReason.CANCELLED: Template("something else was asked for meanwhile"),
