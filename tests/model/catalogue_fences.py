@@ -25,6 +25,13 @@ FENCE_WORLDS: Final = (
         faults=0,
     ),
     World("foreign-power", "the power controller is wired to the other host", bmc="foreign", renewals=1, faults=0),
+    World(
+        "flapping-power",
+        "the power controller says off, on and off, and switches nothing off",
+        bmc="flapping",
+        renewals=1,
+        faults=0,
+    ),
     World("unrehearsed", "a power controller that nobody tried says off", bmc="liar", rehearsed=False, faults=0),
     World(
         "distrusted-power",

@@ -7,8 +7,18 @@ write of its own fails, so that the steps alone decide what a proof may be about
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from outlive.node.fencing.proofs import CutView, FencedView, LiftView, OperatorView, PowerView, WatchdogView
+from outlive.node.fencing.proofs import (
+    CutView,
+    FencedView,
+    LiftView,
+    OperatorView,
+    PowerView,
+    TimedReading,
+    WatchdogView,
+    off_in_a_row,
+)
 from outlive.node.fencing.states import AttemptView, CondemnView, TakeOverView
 from tests.model.machines import fault
 from tests.model.membership import Found, plain
@@ -17,7 +27,16 @@ from tests.model.state import A_MEMBER, FENCERS, HOSTS, Doc, Fencer, Host, Outsi
 from tests.model.vm_worker import paused
 from tests.model.worlds import World
 
-UUID = {"ok": "uuid-1", "foreign": "uuid-2", "cached": "uuid-1", "liar": "uuid-1", "slow": "uuid-1"}
+UUID = {
+    "ok": "uuid-1",
+    "foreign": "uuid-2",
+    "cached": "uuid-1",
+    "liar": "uuid-1",
+    "slow": "uuid-1",
+    "flapping": "uuid-1",
+}
+FLAPS: Final = 3
+"""Off, on, off."""
 
 
 def _condemned(doc: Doc) -> bool:
@@ -166,7 +185,7 @@ def off(rules: Rules, world: World, f: int, fencer: Fencer, a: Host, b: Host, ou
 
 
 def _switched_off(world: World, a: Host, b: Host) -> tuple[Host, Host]:
-    if world.bmc == "liar":
+    if world.bmc in ("liar", "flapping"):
         return a, b
     if world.bmc == "foreign":
         return a, _dark(b)
@@ -184,6 +203,9 @@ def reads_power(
     if "power" not in world.proofs or not fencer.epoch or fencer.power == "sent" or fencer.write is not None:
         return
     if len(fencer.readings) >= 3:
+        return
+    if world.bmc == "flapping":
+        yield from _reads_in_turn(f, fencer, outside)
         return
     is_off = not a.power
     if world.bmc == "foreign":
@@ -204,6 +226,17 @@ def reads_power(
         if (left := fault(outside, "glitch", world)) is not None:
             times = (*fencer.readings, at_s)
             yield f"{FENCERS[f]} reads: off, which is wrong this once", "", (replace(fencer, readings=times), left)
+
+
+def _reads_in_turn(f: int, fencer: Fencer, outside: Outside) -> Iterator[Found]:
+    """The controller says off and on in turn; which of these count the fencer's own rule says."""
+    if fencer.power != "done" or fencer.asked >= FLAPS:
+        return
+    at_s, is_off = 0.5 + 2.0 * fencer.asked, fencer.asked % 2 == 0
+    before = tuple(TimedReading(sent_s=one, received_s=one, off=True) for one in fencer.readings)
+    row = off_in_a_row((*before, TimedReading(sent_s=at_s, received_s=at_s, off=is_off)))
+    said = "off" if is_off else "on"
+    yield f"{FENCERS[f]} reads: {said}", "", (replace(fencer, readings=row, asked=fencer.asked + 1), outside)
 
 
 def proves(

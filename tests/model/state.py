@@ -164,6 +164,8 @@ class Fencer(Value, frozen=True):
     power: str = ""
     """``sent``, ``done``."""
     readings: tuple[float, ...] = ()
+    asked: int = 0
+    """Readings of a controller that says off and on in turn."""
     cut: str = ""
     """``announced``, ``written``, ``read``, ``unwritten`` (read back, and never ordered)."""
     lift: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,6 +13,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import Conflict, NotFound, Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.ports import PowerReading, PowerState
 from outlive.resources import (
@@ -64,6 +66,7 @@ class Power:
 
     def __init__(self) -> None:
         self.controllers: dict[str, Controller] = {}
+        self.reads: Counter[str] = Counter()
 
     async def _reach(self, host: Hypervisor) -> Controller:
         controller = self.controllers.get(host.name)
@@ -75,6 +78,7 @@ class Power:
         return controller
 
     async def read(self, host: Hypervisor) -> PowerReading:
+        self.reads[host.name] += 1
         controller = await self._reach(host)
         off = not controller.on or (controller.mode == "lying" and bool(controller.offs))
         return PowerReading(state=PowerState.OFF if off else PowerState.ON, system_uuid=controller.system)
@@ -295,7 +299,7 @@ class Site:
         clock = clock or LoopClock()
         store = WriterStore(store or self.store, writer="fencer")
         eyes, decisions = Eyes(), RememberingLog(clock)
-        fencer = Fencer(
+        context = FencerContext(
             store,
             host=name,
             observer=eyes,
@@ -303,10 +307,10 @@ class Site:
             cut=cut,
             clock=clock,
             random=Random(1),
-            ids=SeededIds(Random(2)),
             decisions=decisions,
-            faults=FaultRecorder(store, clock, "fencer"),
-            metrics=Metrics(),
+        )
+        fencer = Fencer(
+            context, ids=SeededIds(Random(2)), faults=FaultRecorder(store, clock, "fencer"), metrics=Metrics()
         )
         watch = self.fencers[name] = Watch(fencer, eyes, decisions)
         watch.task = self.group.create_task(fencer.run())

@@ -17,7 +17,8 @@ from outlive.base.errors import NotFound
 from outlive.base.phrases import shown_time
 from outlive.node import health
 from outlive.node.fencing.attestation import lost_memberships
-from outlive.node.fencing.policy import Departure, HostSettings, departure_of, fence_order
+from outlive.node.fencing.policy import Departure, HostSettings, departure_of, fence_order, profile_of
+from outlive.node.fencing.power import power_forecast
 from outlive.node.fencing.states import CondemnView
 from outlive.node.membership.steps import RecordOutcome
 from outlive.node.vm.states import order_here, wanted
@@ -236,6 +237,17 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     chain += [Link(text=one.message) for one in doubt]
     departed = await _departed(store, name) if record.state == "Held" else None
     host = await read(store, Hypervisor, name)
+    settings = HostSettings(await read(store, Cluster, CLUSTER), host)
+    answer_s = host.status.power_answer_s if host is not None else None
+    if settings.fencing.driver and answer_s is not None and record.state != "Released" and not dead:
+        profile = profile_of(settings.cluster_spec.fencing, settings.fencing, armed=record.guard.armed)
+        forecast = power_forecast(profile, answer_s)
+        chain.append(
+            Link(
+                text=f"its power controller takes up to {answer_s:g} s for an answer, so a proof by power comes up to "
+                f"{forecast.text} after the last renewal"
+            )
+        )
     slow = host.status.degrading if host is not None else None
     remedy = departed.remedy if departed is not None else _first_remedy(doubt)
     if slow is not None:

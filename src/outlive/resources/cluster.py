@@ -55,6 +55,9 @@ class FencingPolicy(Part, frozen=True, kw_only=True):
     """An operator changes it to let fencing go on after a storm or the limit."""
     proofs: int = 1
     """Kinds of proof that must agree before a host counts as dead."""
+    answer_limit_s: float | None = None
+    """How long one answer of a power controller may take; absent: for each as rehearsals found
+    (docs/operating/fencing.md#slow)."""
     power_on_after: bool = False
     """Whether the host is switched on again once its VMs are placed."""
     transition_grace_s: float = 45.0

@@ -66,6 +66,8 @@ class FencingSpec(Part, frozen=True, kw_only=True):
     profile: Literal["", "fast", "steady"] = ""
     proofs: int = 0
     """Kinds of proof that must agree; 0: as the cluster says."""
+    answer_limit_s: float | None = None
+    """How long one answer of its power controller may take; absent: as the cluster says, else as rehearsals found."""
     maintenance: bool = False
     """This host is not condemned."""
     maintenance_until: datetime | None = None
@@ -192,6 +194,9 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """Result of the last rehearsal of its power controller: ``ok``, or what was wrong; empty: never rehearsed."""
     rehearsed_seq: int = 0
     """``record.seq`` of its Membership at the last good rehearsal that it lived on after; 0: none."""
+    power_answer_s: float | None = None
+    """The slowest of the last ten good answers of its power controller to rehearsals, in whole seconds; absent: none
+    was measured."""
     recovery_time_objective_s: float | None = None
     """The shortest of its VMs' objectives; absent: none has one, or the host does not say."""
     spared: tuple[Spared, ...] = ()
@@ -216,6 +221,7 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
                 "status.lost": ("recovery",),
                 "status.rehearsed": ("fencer",),
                 "status.rehearsedSeq": ("fencer",),
+                "status.powerAnswerS": ("fencer",),
                 "status.spared": ("fencer",),
             }
         ),

@@ -17,6 +17,7 @@ from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.node import stop
 from outlive.node.daemon import Daemon
+from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileError, ProfileInput
@@ -128,7 +129,7 @@ class NodeRole:
         await self.daemon.keep("fencer", lambda: self._fencer().run())
 
     def _fencer(self) -> Fencer:
-        return Fencer(
+        context = FencerContext(
             self._fencer_store,
             host=self.host,
             observer=self.lease,
@@ -136,8 +137,11 @@ class NodeRole:
             cut=self._ports.cut,
             clock=self._clock,
             random=self._random,
-            ids=self._ids,
             decisions=self.decisions,
+        )
+        return Fencer(
+            context,
+            ids=self._ids,
             faults=FaultRecorder(self._fencer_store, self._clock, "fencer"),
             metrics=self.metrics,
         )

@@ -1,4 +1,4 @@
-"""Power controllers of virtual hosts: honest, dead, lying, slow, wired to another host, or dead with their host.
+"""Power controllers of virtual hosts: honest, dead, lying, wavering, slow, wired to another host, or dead with theirs.
 
 Each is a small computer of its own. An honest one answers as long as it has power and its network reaches it, and what
 it switches is the machine that it is wired to, whichever that is.
@@ -23,24 +23,35 @@ ANSWER_S: Final = (0.05, 0.3)
 SLOW_S: Final = (6.0, 25.0)
 OFF_S: Final = (0.3, 1.2)
 """From the acknowledged command to the power really going."""
-DEADLINE_S: Final = 10.0
-"""After so long without an answer the driver kills its child process."""
+SILENT_S: Final = 180.0
+"""After so long without an answer the driver gives up by itself; callers have limits of their own."""
 
 
 class Bmc:
     """The power controller of one host."""
 
-    def __init__(self, machine: Machine, *, random: Random, mode: BmcMode | Literal["wired-to"] = "ok") -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        random: Random,
+        mode: BmcMode | Literal["wired-to"] = "ok",
+        answer_s: float | None = None,
+    ) -> None:
         self.machine = machine
         """What it really switches."""
         self.owner = machine
         """The host whose controller it is meant to be."""
         self.mode: BmcMode | Literal["wired-to"] = mode
+        self.answer_s = answer_s
+        """How long it takes for each answer; ``None``: as its mode says."""
         self._random = random
         self.commands = 0
         """Power commands that it has received."""
         self._claims_off = False
         """What a lying one says."""
+        self._said: dict[str, int] = {}
+        """Who told a flapping one to switch off, and how often it has answered that one since."""
 
     @property
     def answers(self) -> bool:
@@ -49,18 +60,25 @@ class Bmc:
 
     async def answered(self) -> None:
         """The time that it takes."""
-        await asyncio.sleep(self._random.uniform(*(SLOW_S if self.mode == "slow" else ANSWER_S)))
+        usual_s = self._random.uniform(*(SLOW_S if self.mode == "slow" else ANSWER_S))
+        await asyncio.sleep(usual_s if self.answer_s is None else self.answer_s)
 
-    def read(self) -> PowerReading:
+    def read(self, asker: str) -> PowerReading:
         """Its word."""
         on = self.machine.powered and not (self.mode == "lying" and self._claims_off)
+        if self.mode == "flapping" and asker in self._said:
+            on = on and self._said[asker] % 2 == 1
+            self._said[asker] += 1
         state = PowerState.ON if on else PowerState.OFF
         return PowerReading(state=state, system_uuid=self.machine.system_uuid)
 
-    def switch(self, on: bool) -> None:
-        """A command; a lying controller only says that it was carried out."""
+    def switch(self, on: bool, asker: str) -> None:
+        """A command; a lying controller only says that it was carried out, and a flapping one only half the time."""
         self.commands += 1
         self._claims_off = not on
+        if self.mode == "flapping" and not on:
+            self._said[asker] = 0
+            return
         if self.mode == "lying":
             return
         go(self._switch(on), name=f"bmc of {self.owner.name}")
@@ -84,15 +102,15 @@ class PowerClient:
 
     async def read(self, host: Hypervisor) -> PowerReading:
         """Identity and state."""
-        return await self._asked(host, Bmc.read)
+        return await self._asked(host, lambda bmc: bmc.read(self._process.name))
 
     async def off(self, host: Hypervisor) -> None:
         """Switch off."""
-        await self._asked(host, lambda bmc: bmc.switch(False))
+        await self._asked(host, lambda bmc: bmc.switch(False, self._process.name))
 
     async def on(self, host: Hypervisor) -> None:
         """Switch on."""
-        await self._asked(host, lambda bmc: bmc.switch(True))
+        await self._asked(host, lambda bmc: bmc.switch(True, self._process.name))
 
     async def _asked(self, host: Hypervisor, act: Callable[[Bmc], T]) -> T:
         """A command that arrived is carried out, also when nobody waits for the answer any more."""
@@ -101,7 +119,7 @@ class PowerClient:
         if bmc is None or bmc.mode == "none":
             raise NotFound(f"{host.name} has no power controller", remedy="give it one in spec.fencing")
         if not bmc.answers or not self._reaches(host.name):
-            await self._process.call(go(asyncio.sleep(DEADLINE_S), name="bmc deadline"))
+            await self._process.call(go(asyncio.sleep(SILENT_S), name=f"silence of the bmc of {host.name}"))
             raise Unavailable(f"the power controller of {host.name} does not answer", remedy="see its network")
 
         async def served() -> T:
@@ -109,7 +127,7 @@ class PowerClient:
             return act(bmc)
 
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(SILENT_S):
                 return await self._process.call(go(served(), name=f"bmc of {host.name}"))
         except TimeoutError:
             raise Unavailable(f"the power controller of {host.name} does not answer in time") from None

@@ -57,8 +57,9 @@ def _decode(kind: type, value: Any) -> Any:
     return found
 
 
-BmcMode = Literal["ok", "none", "dead", "lying", "slow", "with-host"]
-"""``with-host``: it loses power when the host does."""
+BmcMode = Literal["ok", "none", "dead", "lying", "flapping", "slow", "with-host"]
+"""``with-host``: it loses power when the host does; ``flapping``: told to switch off it does not, and says off and on
+in turn."""
 Mode = Literal["coordinator", "hypervisor"]
 Number = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 Some = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
@@ -99,6 +100,8 @@ class _Host(_Sized, frozen=True, kw_only=True):
     armed: bool = False
     profile: Literal["", "fast", "steady"] = ""
     bmc: BmcMode = "ok"
+    bmc_answer_s: Seconds | None = None
+    """How long its power controller takes for each answer; absent: some tenths of a second."""
     proofs: Proofs = 0
     boot_s: Seconds = 30.0
     """From power to the start of its services."""

@@ -296,7 +296,7 @@ class World:
             down=lambda how: self.hosts[name].ended(how),
         )
         machine.system_uuid = spec.system_uuid or machine.system_uuid
-        bmc = Bmc(machine, random=random.fork("bmc"), mode=spec.bmc)
+        bmc = Bmc(machine, random=random.fork("bmc"), mode=spec.bmc, answer_s=spec.bmc_answer_s)
         self._hypervisors[name] = hypervisor
         self._bmcs[name] = bmc
         self.hosts[name] = SimHost(
@@ -305,10 +305,11 @@ class World:
         if spec.bmc == "lying":
             self.truth.lied[name] = spec.bmc
 
-    def wire(self, host: str, mode: str, to: str = "") -> None:
+    def wire(self, host: str, mode: str, to: str = "", answer_s: float | None = None) -> None:
         """A power controller behaves in another way from now on."""
         bmc = self._bmcs[host]
         bmc.mode = mode  # type: ignore[assignment]
+        bmc.answer_s = self.hosts[host].spec.bmc_answer_s if answer_s is None else answer_s
         bmc.machine = self.hosts[to].machine if mode == "wired-to" else self.hosts[host].machine
         if mode in ("lying", "wired-to"):
             self.truth.lied[host] = mode

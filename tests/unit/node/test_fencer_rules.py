@@ -266,7 +266,7 @@ def test_maintenance_stops_a_fence_before_the_power_is_cut_and_the_host_joins_ag
     async def story():
         async with site() as s:
             await _racks(s, 8)
-            s.power.controllers["h7"].delay_s = 1.5
+            s.power.controllers["h7"].delay_s = 4.0
             s.watch("h0")
             await asyncio.sleep(BEFORE_S)
             s.silence("h7")

@@ -224,6 +224,29 @@ def test_of_a_host_that_nobody_watches_that_is_said() -> None:
     assert "no VM and no host 'nobody'" in run(scene("nobody"))
 
 
+def test_a_host_with_a_slow_power_controller_says_what_a_proof_costs() -> None:
+    async def scene() -> Why:
+        store = MemoryStore(CLOCK, SeededIds(Random(1)))
+        store.load(
+            [
+                Hypervisor(
+                    metadata=ObjectMeta(name="h1"),
+                    spec=HypervisorSpec(fencing=FencingSpec(driver="redfish")),
+                    status=HypervisorStatus(power_answer_s=5.0),
+                ),
+                Membership(metadata=ObjectMeta(name="h1"), record=HELD),
+            ]
+        )
+        return await why(store, "h1")
+
+    (link,) = [link.text for link in run(scene()).chain if "power controller" in link.text]
+    assert link == (
+        "its power controller takes up to 5 s for an answer, so a proof by power comes up to 27 s = silence 5 s"
+        " + checks 2 s + 3 s more until it has said what it controls + command 5 s + reading 5 s + 2 s + reading 5 s"
+        " after the last renewal"
+    )
+
+
 @pytest.mark.parametrize(
     ("reason", "fencing", "says"),
     [

@@ -18,7 +18,7 @@ from outlive.base.random import Random
 from outlive.node.fencing.identity import SystemIndex
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import HostSettings
-from outlive.node.fencing.power import PowerSequence
+from outlive.node.fencing.power import EarlyIdentities, PowerSequence, answer_limit_s
 from outlive.node.fencing.rehearsals import Rehearsals
 from outlive.node.fencing.rules import Observer, Rules
 from outlive.node.fencing.watcher import Watcher
@@ -49,7 +49,7 @@ class Written(NamedTuple):
 
 
 class FencerContext:
-    """See the module. Calls of the store may raise ``Unavailable``."""
+    """See the module. ``store`` is under the fencer's own name; its calls may raise ``Unavailable``."""
 
     def __init__(
         self,
@@ -84,6 +84,13 @@ class FencerContext:
         """Hosts that are being switched on."""
         self.isolation = None if cut is None else Isolation(cut, store)
         self.rehearsals = Rehearsals(self)
+        self.identities = EarlyIdentities(self)
+
+    def answer_limit_s(self, settings: HostSettings) -> float:
+        """How long one answer of the host's power controller may take now."""
+        host = settings.hypervisor
+        known = (None,) if host is None else (host.status.power_answer_s, self.rehearsals.answer_s(host.name))
+        return answer_limit_s(settings, max((one for one in known if one is not None), default=None))
 
     def leads(self) -> bool:
         """Whether I am the first of the coordinators that are not silent: who writes what all know."""

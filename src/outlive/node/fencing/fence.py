@@ -20,6 +20,7 @@ from outlive.base.logging import get_logger
 from outlive.node.fencing.context import FencerContext, Written
 from outlive.node.fencing.isolation import CUT_OFF, FenceIsolation
 from outlive.node.fencing.policy import HostSettings, departure_of, operator_assertion
+from outlive.node.fencing.power import longer_s
 from outlive.node.fencing.proofs import (
     GUARD_SLACK_S,
     PROVE_OPERATOR,
@@ -44,6 +45,8 @@ PRESENT_S: Final = 0.25
 """An evaluation is used for all hosts that are judged within so long."""
 BACKOFF_S: Final = (30.0, 60.0, 120.0, 300.0)
 """Pauses between attempts that proved nothing; the last one for ever."""
+SLOW_PAUSE_S: Final = 1.0
+"""Pause before the next attempt where the power controller was only slow: it gets more time, and no back-off."""
 RETRY_S: Final = 1.0
 """Pause after the store failed."""
 LOOK_S: Final = 5.0
@@ -213,22 +216,26 @@ class Fence:
     # The kinds of proof
 
     async def _by_power(self) -> None:
-        tries = 0
+        tries, longer = 0, 0.0
         while True:
             settings = await self.unless_maintenance()
             if "power" not in self._found():
-                why = await self._attempt(settings)
+                limit_s = max(longer, self._context.answer_limit_s(settings))
+                why, slow = await self._attempt(settings, limit_s)
                 if self._over.is_set():
                     return
                 await self.nothing_by("power", why)
+                if slow and (longer := longer_s(limit_s)) > limit_s:
+                    await self.pause(SLOW_PAUSE_S)
+                    continue
             elif tries == 0:
                 await self.nothing_by("power", "it is off, and another kind of proof is demanded")
             pause = BACKOFF_S[min(tries, len(BACKOFF_S) - 1)]
             tries += 1
             await self.pause(LOOK_S if settings.fencing.power_in_maintenance(self._clock.now()) else pause)
 
-    async def _attempt(self, settings: HostSettings) -> str:
-        """One attempt with the power controller; why it proved nothing, where it did not.
+    async def _attempt(self, settings: HostSettings, limit_s: float) -> tuple[str, bool]:
+        """One attempt with the power controller; why it proved nothing, where it did not, and whether it was only slow.
 
         It is written down even where there is nothing to command: others see that somebody carries this fence on.
         """
@@ -241,26 +248,26 @@ class Fence:
             lambda record: self._is_mine(record) and record.fence.attempt > tried,
         )
         if self._learn(written) or written.refused is not None:
-            return "another fencer carries it on"
+            return "another fencer carries it on", False
         if "power" in self.record.distrusted:
-            return "a power proof of it was contradicted before"
+            return "a power proof of it was contradicted before", False
         if host is None:
-            return "nothing is known of its power controller"
+            return "nothing is known of its power controller", False
         if settings.fencing.power_in_maintenance(self._clock.now()):
-            return "somebody works on its power controller (spec.fencing.powerMaintenance)"
+            return "somebody works on its power controller (spec.fencing.powerMaintenance)", False
         async with context.power_slots:
-            refusal = await context.power.refusal(host)
+            identity = await context.identities.take(settings, limit_s)
             renew_s = context.rules.profile(self.host, self.record).renew_s
             unrehearsed = context.rehearsals.not_in_date(host, self.quiet_since, self.record, renew_s)
-            if refusal or unrehearsed:
-                return refusal or unrehearsed
+            if identity.refusal or unrehearsed:
+                return identity.refusal or unrehearsed, identity.slow and not unrehearsed
             now = await context.settings(self.host)
             if now.keeps_power(self._clock.now()):
-                return "maintenance began before it was switched off"
-            attempt = await context.power.switch_off(host)
+                return "maintenance began before it was switched off", False
+            attempt = await context.power.switch_off(host, limit_s)
         if not attempt.fenced:
-            return attempt.why
-        return await self.prove(
+            return attempt.why, attempt.slow
+        why = await self.prove(
             "power",
             PROVE_POWER,
             lambda common: PowerView(
@@ -270,8 +277,10 @@ class Fence:
                 shared_by=context.systems.shared_by(host),
                 rehearsed=not unrehearsed,
                 off_after_command=attempt.off_after_s,
+                answers_s=attempt.answers_s,
             ),
         )
+        return why, False
 
     async def _by_watchdog(self) -> None:
         if not self.record.guard.armed:

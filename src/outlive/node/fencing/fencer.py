@@ -14,12 +14,11 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
+from outlive.base.clock import as_datetime
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.base.natural import natural_key
-from outlive.base.random import Random
 from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.faults import FenceFaults, Holds
 from outlive.node.fencing.fence import Fence, Opening
@@ -27,20 +26,18 @@ from outlive.node.fencing.isolation import end_isolations
 from outlive.node.fencing.peer_confirmation import Agreed, AgreeResult, PeerConfirmation
 from outlive.node.fencing.policy import fence_order
 from outlive.node.fencing.power import switch_on_hosts
-from outlive.node.fencing.rules import Observer, RateRule
+from outlive.node.fencing.rules import RateRule
 from outlive.node.fencing.states import TRUST_AGAIN, TrustView, is_open
 from outlive.node.fencing.suspicion import Why, evaluate
 from outlive.node.fencing.watcher import HAIR_S, Ripe, Seen, Suspicions
-from outlive.node.ports import CutPort, PowerPort
 from outlive.resources import Cluster, FenceRecord, Hypervisor, MemberRecord, Membership, Spared
 from outlive.resources import PowerOn as PowerOnRecord
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import Value
-from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import Store, compare_and_swap
+from outlive.store import compare_and_swap
 
 ROUND_S: Final = 0.25
 """Two looks at the silent hosts lie at least so far apart."""
@@ -67,35 +64,19 @@ _log = get_logger("fencing")
 
 
 class Fencer:
-    """See the module. ``store`` is under the fencer's own name; ``run`` may be called once."""
+    """See the module. ``run`` may be called once."""
 
     def __init__(
         self,
-        store: Store,
+        context: FencerContext,
         *,
-        host: str,
-        observer: Observer,
-        power: PowerPort,
-        cut: CutPort | None,
-        clock: Clock,
-        random: Random,
         ids: Ids,
-        decisions: DecisionLog,
         faults: FaultRecorder,
         metrics: Metrics,
     ) -> None:
-        context = self.context = FencerContext(
-            store,
-            host=host,
-            observer=observer,
-            power=power,
-            cut=cut,
-            clock=clock,
-            random=random,
-            decisions=decisions,
-        )
-        self.me = host
-        self._clock = clock
+        self.context = context
+        self.me = context.me
+        self._clock = context.clock
         self._ids = ids
         self._rules = context.rules
         self._holds = Holds()
@@ -197,7 +178,10 @@ class Fencer:
         self._look_at_requests(now)
         for host in self.context.watcher.due(now, self._rules.silence_s):
             self._suspicions.begin(host, now)
+            if self._group is not None:
+                self.context.identities.ask(host, self._group)
         self._suspicions.drop_the_living()
+        self.context.identities.forget_others((*self._suspicions, *self._tasks))
         self._confirmation.publish(self._suspicions)
         takeable = self._look_at_open_fences(now)
         if takeable or self._suspicions.next_at() <= now:

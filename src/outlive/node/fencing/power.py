@@ -2,9 +2,11 @@
 
 A controller is first asked who it is: one that is wired to another machine gets no command. Then ``off``; a controller
 that does not answer it ends the attempt at once. Then readings: the first that says off, and another one two seconds
-later, both sent after the command was acknowledged. Only a reading counts, never the code of a command: a tool may fail
-and have switched, or succeed and not. What the readings are worth is decided by the proof (``proofs``); a controller
-that lies cannot be seen here. Every part is bounded.
+later, both sent after the command was acknowledged. How long an answer may take is a matter of each controller
+(``answer_limit_s``): a slow one is waited for, and one that takes longer than that is given more time at the next
+attempt. Only a reading counts, never the code of a command: a tool may fail and have switched, or succeed and not. What
+the readings are worth is decided by the proof (``proofs``); a controller that lies cannot be seen here. Every part is
+bounded.
 
 Hosts that were proven dead are switched on again once nothing is held there any more, where the policy asks for it.
 Which hosts are off, what is held there and how often it was tried is read from the store at every look, so that the
@@ -17,9 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,7 +30,8 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.node.fencing.identity import SystemIndex, identity_problem
-from outlive.node.fencing.proofs import READINGS_APART_S
+from outlive.node.fencing.policy import HostSettings, Profile
+from outlive.node.fencing.proofs import READINGS_APART_S, TimedReading, off_in_a_row
 from outlive.node.fencing.states import (
     POWER_ON_WAITS_S,
     SWITCH_ON,
@@ -39,7 +42,7 @@ from outlive.node.fencing.states import (
     is_off,
 )
 from outlive.node.ports import PowerPort, PowerReading, PowerState
-from outlive.resources import Hypervisor, VirtualMachine
+from outlive.resources import FencingSpec, Hypervisor, VirtualMachine
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import LIST_S, answered, list_all
@@ -47,17 +50,21 @@ from outlive.store import LIST_S, answered, list_all
 if TYPE_CHECKING:
     from outlive.node.fencing.context import FencerContext
 
-OFF_LIMIT_S: Final = 20.0
-"""How long the command to switch off may take."""
-READ_LIMIT_S: Final = 10.0
-"""How long one reading may take."""
-FIRST_READ_S: Final = 0.1
-"""The first reading follows the command so soon."""
+ANSWER_TIMES: Final = 3
+"""An answer may take so many times as long as the slowest that rehearsals measured of this controller,"""
+ANSWER_LEAST_S: Final = 10.0
+"""but never less than this is waited for it, which is also the limit of a controller that was never measured,"""
+ANSWER_MOST_S: Final = 60.0
+"""nor more than this."""
+COMMAND_LEAST_S: Final = 20.0
+"""A command to switch may take at least so long: many controllers take longer for it than for a reading."""
 POLL_S: Final = 1.0
-"""Between readings, until one says off."""
+"""Between readings, until one says off; the first one follows the acknowledged command at once."""
 POLLS_FOR_S: Final = 10.0
-"""For how long readings may go on saying that the host is on."""
-APART_S: Final = READINGS_APART_S + 0.05
+"""For how long readings may go on saying that the host is on,"""
+POLLS_LEAST: Final = 3
+"""and so many there are at least, however long each takes."""
+APART_S: Final = READINGS_APART_S + 0.01
 """Between the first reading that says off and the second: a little more than what is asked for."""
 
 _log = get_logger("fencing.power")
@@ -66,6 +73,8 @@ T = TypeVar("T")
 Answer = Literal["ok", "error", "timeout"]
 COMMANDS: Final = 4
 """Off, status, on, status."""
+STATES_NAMED: Final = 4
+"""Readings that a message names, the last ones."""
 
 
 class PowerReason(enum.StrEnum):
@@ -133,6 +142,64 @@ class Attempt:
     system_uuid: str = ""
     off_after_s: tuple[float, ...] = ()
     """Seconds after the acknowledged command at which readings said off, the last ones in a row."""
+    answers_s: tuple[float, ...] = ()
+    """How long the command and each of these readings took."""
+    slow: bool = False
+    """Whether it ended because the controller took longer than its limit: with a longer one it may succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a controller answered that was asked who it is."""
+
+    refusal: str = ""
+    """Why it proves nothing of the host; empty: it answers, and is the host's own."""
+    took_s: float = 0.0
+    slow: bool = False
+    """Whether it took longer than its limit."""
+
+
+class NoAnswer(Unavailable):
+    """Nothing came within the limit."""
+
+
+def answer_limit_s(settings: HostSettings, measured_s: float | None) -> float:
+    """How long one answer of a host's controller may take: as somebody says, the host before the cluster, else learned.
+
+    ``measured_s``: the slowest of the last good rehearsals; ``None``: there was none.
+    """
+    said = settings.fencing.answer_limit_s or settings.cluster_spec.fencing.answer_limit_s
+    if said is not None and said > 0:
+        return float(said)
+    return min(ANSWER_MOST_S, max(ANSWER_LEAST_S, ANSWER_TIMES * (measured_s or 0.0)))
+
+
+def longer_s(limit_s: float) -> float:
+    """The limit of the next try where an answer took longer than this one; the same: it is not made longer."""
+    return max(limit_s, ANSWER_MOST_S)
+
+
+class PowerForecast(NamedTuple):
+    """How long a proof by power takes, and of what that is made."""
+
+    total_s: float
+    text: str
+
+
+def power_forecast(profile: Profile, answer_s: float) -> PowerForecast:
+    """From the last renewal of a host to the proof that it is off, if each answer of its controller takes so long.
+
+    The controller is asked who it is as soon as the host is silent, so that only what exceeds the checks counts.
+    """
+    checks_s = float(profile.throws * profile.throw_s)
+    identity_s = max(0.0, answer_s - checks_s)
+    total_s = float(profile.silence_s) + checks_s + identity_s + 3 * answer_s + READINGS_APART_S
+    late = f" + {identity_s:g} s more until it has said what it controls" if identity_s else ""
+    text = (
+        f"{total_s:g} s = silence {profile.silence_s:g} s + checks {checks_s:g} s{late} + command {answer_s:g} s"
+        f" + reading {answer_s:g} s + {READINGS_APART_S:g} s + reading {answer_s:g} s"
+    )
+    return PowerForecast(total_s, text)
 
 
 async def answer_of(call: Awaitable[T], limit_s: float, host: str) -> T:
@@ -143,7 +210,7 @@ async def answer_of(call: Awaitable[T], limit_s: float, host: str) -> T:
     except (NotFound, Unavailable):
         raise
     except TimeoutError:
-        raise Unavailable(f"no answer in {limit_s:g} s") from None
+        raise NoAnswer(f"no answer in {limit_s:g} s") from None
     except OutliveError as error:
         raise Unavailable(error.message) from error
     except Exception as error:
@@ -160,40 +227,57 @@ class PowerSequence:
         self._decisions = decisions
         self._systems = systems
 
-    async def refusal(self, host: Hypervisor) -> str:
-        """Why the host cannot be switched off by its controller now; empty: it answers, and is the host's own."""
+    async def identify(self, host: Hypervisor, limit_s: float) -> Identity:
+        """Ask the controller which system it controls, and what of; it may take ``limit_s``."""
         fencing = host.spec.fencing
         if not fencing.driver:
-            return "it has no power controller"
+            return Identity("it has no power controller")
+        began = self._clock.monotonic()
         try:
-            reading = await answer_of(self._port.read(host), READ_LIMIT_S, host.name)
+            reading = await answer_of(self._port.read(host), limit_s, host.name)
         except OutliveError as error:
-            return f"its power controller at {fencing.address} does not answer: {error.message}"
-        return self._of_another(host, reading)
+            why = f"its power controller at {fencing.address} does not answer: {error.message}"
+            return Identity(why, slow=isinstance(error, NoAnswer))
+        return Identity(self._of_another(host, reading), self._clock.monotonic() - began)
 
-    async def switch_off(self, host: Hypervisor) -> Attempt:
-        """One attempt; the caller has looked, and has written down that it tries."""
-        answer = await self._off(host)
+    async def switch_off(self, host: Hypervisor, limit_s: float) -> Attempt:
+        """One attempt; the caller knows who the controller is, and has written down that it tries.
+
+        Each answer may take ``limit_s``.
+        """
+        sent = self._clock.monotonic()
+        answer, slow = await self._off(host, max(limit_s, COMMAND_LEAST_S))
         if answer == "timeout":
             self._decisions.use(FENCE_POWER, PowerInput(off="timeout"), subject=host.name)
-            return Attempt(fenced=False, why="its power controller did not answer the command to switch off")
-        readings, off = await self._readings(host, self._clock.monotonic())
+            why = "its power controller did not answer the command to switch off"
+            return Attempt(fenced=False, why=why, slow=slow)
+        acknowledged = self._clock.monotonic()
+        readings, timed, slow = await self._readings(host, acknowledged, limit_s)
         middle, last = (readings[0], readings[-1]) if readings else (None, None)
         given = PowerInput(off=answer, mid=_text(middle), final=_text(last))
         result = self._decisions.use(FENCE_POWER, given, subject=host.name)
-        said = last.system_uuid if last is not None else ""
+        said, off = last.system_uuid if last is not None else "", off_in_a_row(timed)
+        took_s = (acknowledged - sent, *(one.received_s - one.sent_s for one in timed[len(timed) - len(off) :]))
         if result.fenced and len(off) > 1:
-            return Attempt(fenced=True, why="", system_uuid=said, off_after_s=off)
+            return Attempt(fenced=True, why="", system_uuid=said, off_after_s=off, answers_s=took_s)
+        if slow:
+            why = f"its power controller did not say in {limit_s:g} s whether the host is off"
+            return Attempt(fenced=False, why=why, slow=True)
         state = "nothing" if last is None else last.state
-        why = f"its power controller still said {state} {POLLS_FOR_S:g} s after the command ({result.reason})"
+        if result.fenced:
+            states = ", ".join(one.state for one in readings[-STATES_NAMED:])
+            why = f"its power controller did not say off twice in a row: {states}"
+            return Attempt(fenced=False, why=why, system_uuid=said, off_after_s=off)
+        after_s = max(POLLS_FOR_S, timed[-1].received_s if timed else 0.0)
+        why = f"its power controller still said {state} {after_s:.0f} s after the command ({result.reason})"
         return Attempt(fenced=False, why=why, system_uuid=said, off_after_s=off)
 
-    async def switch_on(self, host: Hypervisor) -> str:
+    async def switch_on(self, host: Hypervisor, limit_s: float) -> str:
         """Switch on again; why not, where that failed."""
-        if why := await self.refusal(host):
+        if why := (await self.identify(host, limit_s)).refusal:
             return why
         try:
-            await answer_of(self._port.on(host), OFF_LIMIT_S, host.name)
+            await answer_of(self._port.on(host), max(limit_s, COMMAND_LEAST_S), host.name)
         except OutliveError as error:
             return error.message
         return ""
@@ -203,47 +287,99 @@ class PowerSequence:
         expected, shared_by = host.spec.fencing.system_uuid, self._systems.shared_by(host)
         return identity_problem(reading.system_uuid, expected, shared_by)
 
-    async def _off(self, host: Hypervisor) -> Answer:
+    async def _off(self, host: Hypervisor, limit_s: float) -> tuple[Answer, bool]:
+        """What it answered, and whether it was only slow."""
         try:
-            async with asyncio.timeout(OFF_LIMIT_S):
+            async with asyncio.timeout(limit_s):
                 await self._port.off(host)
         except (TimeoutError, Unavailable, NotFound) as error:
             _log.warning("fence.off_unanswered", host=host.name, error=str(error))
-            return "timeout"
+            return "timeout", isinstance(error, TimeoutError)
         except Exception as error:  # noqa: BLE001 - it may have worked all the same: only readings count
             _log.warning("fence.off_failed", host=host.name, error=f"{type(error).__name__}: {error}")
-            return "error"
-        return "ok"
+            return "error", False
+        return "ok", False
 
-    async def _readings(self, host: Hypervisor, acknowledged: float) -> tuple[list[PowerReading], tuple[float, ...]]:
-        """All readings, and when the last ones in a row said off."""
+    async def _readings(
+        self, host: Hypervisor, acknowledged: float, limit_s: float
+    ) -> tuple[list[PowerReading], list[TimedReading], bool]:
+        """All readings, and whether it ended because the controller was slow.
+
+        One is asked for at a time. They go on until two in a row say off, and while the host may still go off; a first
+        reading that says off is always followed by another one.
+        """
         readings: list[PowerReading] = []
-        off: list[float] = []
-        next_at = acknowledged + FIRST_READ_S
-        while len(off) < 2:
+        timed: list[TimedReading] = []
+        asked, next_at = 0, acknowledged
+        while len(row := off_in_a_row(timed)) < 2:
             await self._clock.sleep(next_at - self._clock.monotonic())
             sent = self._clock.monotonic()
-            if sent - acknowledged > POLLS_FOR_S + (APART_S if off else 0.0):
+            if not row and asked >= POLLS_LEAST and sent - acknowledged > POLLS_FOR_S:
                 break
-            next_at = sent + POLL_S
+            asked, next_at, off = asked + 1, sent + POLL_S, False
             try:
-                reading = await answer_of(self._port.read(host), READ_LIMIT_S, host.name)
+                reading = await answer_of(self._port.read(host), limit_s, host.name)
+            except NoAnswer:
+                return readings, timed, True
             except OutliveError as error:
                 _log.info("fence.reading_failed", host=host.name, error=str(error))
-                off.clear()
-                continue
-            readings.append(reading)
-            if reading.state is not PowerState.OFF or self._of_another(host, reading):
-                off.clear()
-                continue
-            # The first counts from when it was received and the last from when it was sent: the least time between.
-            off.append(sent - acknowledged if off else self._clock.monotonic() - acknowledged)
-            next_at = self._clock.monotonic() + APART_S
-        return readings, tuple(off)
+            else:
+                readings.append(reading)
+                off = reading.state is PowerState.OFF and not self._of_another(host, reading)
+            received = self._clock.monotonic()
+            timed.append(TimedReading(sent_s=sent - acknowledged, received_s=received - acknowledged, off=off))
+            if off:
+                next_at = received + APART_S
+        return readings, timed, False
 
 
 def _text(reading: PowerReading | None) -> str | None:
     return None if reading is None or reading.state is PowerState.UNKNOWN else f"power is {reading.state}"
+
+
+EARLY_S: Final = 10.0
+"""For how long what a controller said while its host was only suspected counts."""
+
+
+class EarlyIdentities:
+    """Controllers are asked who they are as soon as their hosts are suspected, so that it costs no time later."""
+
+    def __init__(self, context: FencerContext) -> None:
+        self._context = context
+        self._asked: dict[str, tuple[str, FencingSpec, asyncio.Task[tuple[Identity, float]]]] = {}
+        """Host → the version that was silent, what was known of its controller, and what it says and when."""
+
+    def ask(self, host: str, group: OrderedTaskGroup) -> None:
+        """The host is suspected; fine if its controller was asked already."""
+        seen, settings = self._context.watcher.get(host), self._context.rules.settings(host)
+        asked = self._asked.get(host)
+        if seen is None or settings.hypervisor is None or (asked is not None and asked[0] == seen.version):
+            return
+        if not settings.fencing.driver or settings.keeps_power(self._context.clock.now()):
+            return
+        task = group.create_task(self._ask(settings), name=f"ask the controller of {host}")
+        self._asked[host] = (seen.version, settings.fencing, task)
+
+    async def take(self, settings: HostSettings, limit_s: float) -> Identity:
+        """What the controller of the host says it is; asked for now, if it has not said yet, or not well."""
+        host = settings.hypervisor
+        assert host is not None
+        asked = self._asked.pop(host.name, None)
+        if asked is not None and asked[1] == settings.fencing:
+            found, at = await asked[2]
+            if found.slow or (not found.refusal and self._context.clock.monotonic() - at <= EARLY_S):
+                return found
+        return await self._context.power.identify(host, limit_s)
+
+    def forget_others(self, hosts: Container[str]) -> None:
+        """The others live."""
+        for host in [one for one, asked in self._asked.items() if one not in hosts and asked[2].done()]:
+            del self._asked[host]
+
+    async def _ask(self, settings: HostSettings) -> tuple[Identity, float]:
+        assert settings.hypervisor is not None
+        limit_s = self._context.answer_limit_s(settings)
+        return await self._context.power.identify(settings.hypervisor, limit_s), self._context.clock.monotonic()
 
 
 async def switch_on_hosts(context: FencerContext, group: OrderedTaskGroup) -> None:
@@ -310,7 +446,7 @@ async def _try(context: FencerContext, host: str) -> None:
     if begun.refused is not None or begun.record is None or begun.record.fence.power_on.tries != tries:
         return
     async with context.power_slots:
-        why = await context.power.switch_on(settings.hypervisor)
+        why = await context.power.switch_on(settings.hypervisor, context.answer_limit_s(settings))
     _log.info("fence.switched_on", host=host, fence=fence, tries=tries, failed=why)
     await context.take(
         host,

@@ -8,6 +8,7 @@ fails. ``deadThrough`` grows here and where a host itself joins again or leaves,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -26,6 +27,31 @@ GUARD_SLACK_S: Final = 2.0
 """g: the guard's tick and the time that a reset takes."""
 READINGS_APART_S: Final = 2.0
 """Two readings of the power state lie at least this far apart."""
+
+
+class TimedReading(Part, frozen=True, kw_only=True):
+    """One answer of a power controller after the command, in seconds since that was acknowledged."""
+
+    sent_s: float
+    received_s: float
+    off: bool
+    """It says that the host, and no other, is off."""
+
+
+def off_in_a_row(readings: Sequence[TimedReading]) -> tuple[float, ...]:
+    """When the last readings said off without another one between them: of these the proof is made.
+
+    The first of them counts from when it was received, and the others from when they were sent: the least time between,
+    however slow the controller is. A controller that says on in between, as one that lies or wavers, begins anew.
+    """
+    row: list[float] = []
+    for one in readings:
+        if not one.off:
+            row.clear()
+        else:
+            row.append(one.sent_s if row else one.received_s)
+    return tuple(row)
+
 
 NAMED: Final = 3
 """Disks and ports that a refusal names."""
@@ -59,7 +85,10 @@ class PowerView(FencedView, frozen=True, kw_only=True):
     rehearsed: bool = False
     """A rehearsal of this controller succeeded and is in date."""
     off_after_command: tuple[float, ...] = ()
-    """Seconds after the acknowledged ``off`` command at which a reading said off, with no other reading between."""
+    """Seconds after the acknowledged ``off`` command at which a reading said off, with no other reading between
+    (``off_in_a_row``)."""
+    answers_s: tuple[float, ...] = ()
+    """How long the command and each of these readings took to be answered."""
 
 
 class WatchdogView(FencedView, frozen=True, kw_only=True):
@@ -154,8 +183,16 @@ def _by_power(view: PowerView) -> RecordOutcome:
     return _proven(
         view,
         "power",
-        f"the controller of system {view.system_uuid} said off {first:.1f} s and {last:.1f} s after the command",
+        f"the controller of system {view.system_uuid} said off {first:.1f} s and {last:.1f} s after the command"
+        f"{_took(view.answers_s)}",
     )
+
+
+def _took(answers_s: tuple[float, ...]) -> str:
+    if len(answers_s) < 3:
+        return ""
+    command, first, last = answers_s[0], answers_s[1], answers_s[-1]
+    return f"; it took {command:.1f} s to take the command, and {first:.1f} s and {last:.1f} s for these readings"
 
 
 def _by_watchdog(view: WatchdogView) -> RecordOutcome:

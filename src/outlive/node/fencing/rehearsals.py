@@ -6,6 +6,10 @@ so a controller that was re-wired while its host lay dead proves nothing. A fenc
 the result that others wrote. How old that was when the host fell silent is counted in the host's own renewals: no two
 machines' clocks are compared, and it does not age while the host lies dead (docs/concepts/safety.md#proofs).
 
+A rehearsal also measures how long the controller takes to answer; by that it is waited for later
+(``power.answer_limit_s``, ``Hypervisor.status.powerAnswerS``). No controller waits for a slow one of another host. A
+host that is being fenced is not rehearsed, so that its controller has one question to answer at a time.
+
 Controllers of hosts whose VMs have strict recovery time objectives are read twice as often, so that there always is a
 result of the last minute.
 """
@@ -13,6 +17,7 @@ result of the last minute.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -21,6 +26,8 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
+from outlive.node.fencing.power import Identity, longer_s
+from outlive.node.fencing.states import is_open
 from outlive.resources import Hypervisor, MemberRecord
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import compare_and_swap
@@ -37,15 +44,13 @@ IN_DATE_S: Final = 600.0
 WRITTEN_AGAIN_S: Final = 300.0
 """When a good result is written once more, so that it stays in date for others."""
 TRIES: Final = 3
-"""Readings of one rehearsal before it failed."""
-TRY_LIMIT_S: Final = 2.0
-"""How long one of them may take."""
+"""Readings of one rehearsal before it failed; after one that came too late the next may take longest."""
 PAUSES_S: Final = (1.0, 2.0)
 """Between them."""
-REST_S: Final = 0.5
-"""Between two rounds of readings at least, however long they take."""
 AT_ONCE: Final = 64
 """Rehearsals at the same time."""
+ANSWERS: Final = 10
+"""Of so many good rehearsals the slowest answer counts."""
 LOOKS_FOR_LIFE: Final = 2
 """Looks, a renewal apart, for whether a host has lived on after its first good rehearsal."""
 OK: Final = "ok"
@@ -61,6 +66,8 @@ class _Result:
     """First and last of the latest good ones in a row."""
     seq: int = 0
     """The host's renewal at the last one, if that was good; what it does after that shows that it lived on."""
+    answers_s: tuple[float, ...] = ()
+    """How long the last good ones took, the newest last."""
 
 
 class Rehearsals:
@@ -69,6 +76,12 @@ class Rehearsals:
     def __init__(self, context: FencerContext) -> None:
         self._context = context
         self._results: dict[str, _Result] = {}
+        self._under_way: dict[str, None] = {}
+
+    def answer_s(self, host: str) -> float | None:
+        """The slowest answer of its power controller that I measured lately; ``None``: I measured none."""
+        mine = self._results.get(host)
+        return max(mine.answers_s) if mine is not None and mine.answers_s else None
 
     def good_at(self, host: str) -> float | None:
         """When I last found its power controller good, if that was so at my last look."""
@@ -92,39 +105,51 @@ class Rehearsals:
     async def run(self) -> None:
         """Rehearse until cancelled."""
         await self._context.hypervisors.wait_synced()
-        while True:
-            began = self._context.clock.monotonic()
-            hosts = self._controlled()
-            known = {host.name for host in hosts}
-            for name in [name for name in self._results if name not in known]:
-                del self._results[name]
-            await self._rehearse_all(hosts)
-            await self._sleep_until(began + STRICT_EVERY_S)
-            await self._rehearse_all([one for one in self._controlled() if self._context.rules.is_strict(one)])
-            await self._sleep_until(began + EVERY_S)
+        slots = asyncio.Semaphore(AT_ONCE)
+        async with OrderedTaskGroup() as group:
+            while True:
+                began = self._context.clock.monotonic()
+                hosts = self._controlled()
+                known = {host.name for host in hosts}
+                for name in [name for name in self._results if name not in known]:
+                    del self._results[name]
+                self._begin(hosts, group, slots)
+                await self._context.clock.sleep(began + STRICT_EVERY_S - self._context.clock.monotonic())
+                strict = [one for one in self._controlled() if self._context.rules.is_strict(one)]
+                self._begin(strict, group, slots)
+                await self._context.clock.sleep(began + EVERY_S - self._context.clock.monotonic())
 
     def _controlled(self) -> list[Hypervisor]:
         return [one for one in self._context.hypervisors.items() if one.spec.fencing.driver]
 
-    async def _sleep_until(self, until: float) -> None:
-        await self._context.clock.sleep(max(REST_S, until - self._context.clock.monotonic()))
+    def _begin(self, hosts: Iterable[Hypervisor], group: OrderedTaskGroup, slots: asyncio.Semaphore) -> None:
+        for host in hosts:
+            seen = self._context.watcher.get(host.name)
+            if host.name in self._under_way or (seen is not None and is_open(seen.record)):
+                continue
+            self._under_way[host.name] = None
+            group.create_task(self._in_turn(host, slots), name=f"rehearse {host.name}")
 
-    async def _rehearse_all(self, hosts: Iterable[Hypervisor]) -> None:
-        slots = asyncio.Semaphore(AT_ONCE)
-        async with OrderedTaskGroup() as group:
-            for host in hosts:
-                await slots.acquire()
-                task = group.create_task(self._rehearse(host), name=f"rehearse {host.name}")
-                task.add_done_callback(lambda _: slots.release())
+    async def _in_turn(self, host: Hypervisor, slots: asyncio.Semaphore) -> None:
+        try:
+            async with slots:
+                await self._rehearse(host)
+        finally:
+            del self._under_way[host.name]
 
     async def _rehearse(self, host: Hypervisor) -> None:
         began, renewal = self._context.clock.monotonic(), self._context.rules.renewal(host.name)
-        result = await self._rehearsal(host)
+        identity = await self._rehearsal(host)
+        result = identity.refusal or OK
         before = self._results.get(host.name)
+        answers_s = () if before is None else before.answers_s
+        if result == OK:
+            answers_s = (*answers_s, identity.took_s)[-ANSWERS:]
         good = None if before is None else before.good
         if result == OK:
             good = (good[0] if good is not None and before is not None and before.result == OK else began, began)
-        self._results[host.name] = _Result(result, good, renewal[0] if result == OK and renewal is not None else 0)
+        seq = renewal[0] if result == OK and renewal is not None else 0
+        self._results[host.name] = _Result(result, good, seq, answers_s)
         if before is None or before.result != result:
             log = _log.info if result == OK else _log.warning
             log("fence.rehearsed", host=host.name, result=result)
@@ -146,8 +171,10 @@ class Rehearsals:
             seq = before.seq if seq == 0 or seq > renewal[0] or late_s >= WRITTEN_AGAIN_S else seq
         elif result == OK and renewal is not None and seq == 0 and await self._lives_on(host.name, *renewal):
             seq = renewal[0]
-        if (kept.rehearsed, kept.rehearsed_seq) != (result, seq):
-            await self._write(host.name, result, seq)
+        mine = self.answer_s(host.name)
+        answer_s = kept.power_answer_s if mine is None else float(math.ceil(mine))
+        if (kept.rehearsed, kept.rehearsed_seq, kept.power_answer_s) != (result, seq, answer_s):
+            await self._write(host.name, result, seq, answer_s)
 
     async def _lives_on(self, host: str, seq: int, renew_s: float) -> bool:
         """Whether it renews once more, so that what was found before it did is of its own life."""
@@ -158,26 +185,28 @@ class Rehearsals:
                 return now is not None
         return False
 
-    async def _rehearsal(self, host: Hypervisor) -> str:
-        why = ""
+    async def _rehearsal(self, host: Hypervisor) -> Identity:
+        limit_s = self._context.answer_limit_s(self._context.rules.settings(host.name))
+        if host.status.power_answer_s is None and self.answer_s(host.name) is None:
+            limit_s = longer_s(limit_s)
+        identity = Identity("it was not asked")
         for number in range(TRIES):
             if number:
                 await self._context.clock.sleep(PAUSES_S[number - 1])
-            try:
-                async with asyncio.timeout(TRY_LIMIT_S):
-                    why = await self._context.power.refusal(host)
-            except TimeoutError:
-                why = f"no answer in {TRY_LIMIT_S:g} s"
-                continue
-            if not why:
-                return OK
-        return why
+            identity = await self._context.power.identify(host, limit_s)
+            if not identity.refusal:
+                break
+            if identity.slow:
+                if longer_s(limit_s) == limit_s:
+                    break
+                limit_s = longer_s(limit_s)
+        return identity
 
-    async def _write(self, name: str, result: str, seq: int) -> None:
+    async def _write(self, name: str, result: str, seq: int, answer_s: float | None) -> None:
         def change(host: Hypervisor | None) -> Hypervisor | None:
             if host is None:
                 return None
-            status = msgspec.structs.replace(host.status, rehearsed=result, rehearsed_seq=seq)
+            status = msgspec.structs.replace(host.status, rehearsed=result, rehearsed_seq=seq, power_answer_s=answer_s)
             return msgspec.structs.replace(host, status=status)
 
         try:

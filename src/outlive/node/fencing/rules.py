@@ -19,6 +19,7 @@ from outlive.node.fencing.policy import (
     departure_of,
     profile_of,
 )
+from outlive.node.fencing.power import ANSWER_LEAST_S, ANSWER_MOST_S
 from outlive.node.fencing.states import is_open
 from outlive.node.fencing.suspicion import (
     FENCE_LOOKS,
@@ -47,7 +48,10 @@ BLIND_INTERVALS: Final = 2
 STALLED_S: Final = 3.0
 """A fencer whose own look comes so much too late was itself paused, and was blind meanwhile."""
 TAKE_OVER_S: Final = 60.0
-"""A fence that its living fencer has not moved for so long is carried on by another: longer than any attempt."""
+"""A fence that its living fencer has not moved for so long is carried on by another: longer than any attempt at a host
+whose power controller answers fast,"""
+ATTEMPT_ANSWERS: Final = 5
+"""and longer by so many answers, each by what it may take more: who it is, the command, and three readings."""
 TAKE_OVER_RESTING_S: Final = 360.0
 """The same for a fence that rests between attempts."""
 TAKE_OVER_ORPHANED_S: Final = 5.0
@@ -287,7 +291,11 @@ class Rules:
         by = self._context.watcher.get(seen.record.fence.by)
         if by is None or by.record.state != "Held" or now - by.since > self.silence_s(by.membership.name, by):
             return TAKE_OVER_ORPHANED_S
-        return TAKE_OVER_RESTING_S if seen.record.fence.phase == "unconfirmed" else TAKE_OVER_S
+        if seen.record.fence.phase == "unconfirmed":
+            return TAKE_OVER_RESTING_S
+        again = seen.record.fence.attempt > 1  # a slow controller got more time
+        limit_s = ANSWER_MOST_S if again else self._context.answer_limit_s(self.settings(host))
+        return TAKE_OVER_S + ATTEMPT_ANSWERS * max(0.0, limit_s - ANSWER_LEAST_S)
 
     def orphaned(self, host: str, seen: Seen, now: float) -> bool:
         """Whether nobody seems to carry this open fence on; mine is never taken from me by me."""

@@ -59,11 +59,16 @@ def _heal(world: World, network: Network, hosts: Names) -> None:
         world.networks.heal(Segment(network), name)
 
 
-@verb("bmc", "the power controller of {who} is {mode} {to}")
+@verb("bmc", "the power controller of {who} is {mode}: {details}")
 def _bmc(
-    world: World, host: SimHost, mode: Literal["ok", "dead", "lying", "slow", "wired-to"], to: Name | None = None
+    world: World,
+    host: SimHost,
+    mode: Literal["ok", "dead", "lying", "flapping", "slow", "wired-to"],
+    to: Name | None = None,
+    answer: Duration | None = None,
 ) -> None:
-    world.wire(host.name, mode, to or "")
+    """``answer``: how long it takes for each answer from now on."""
+    world.wire(host.name, mode, to or "", answer)
 
 
 @verb("clock", "the clock of {who} goes wrong: {details}")
