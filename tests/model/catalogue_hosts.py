@@ -45,7 +45,7 @@ HOST_WORLDS: Final = (
         "a host comes back that was proven dead, over and over",
         armed=True,
         proofs=("watchdog",),
-        ticks=3,
+        ticks=4,
         renewals=2,
         epochs=2,
         faults=0,

@@ -79,7 +79,7 @@ RECOVERY_WORLDS: Final = (
         "the store is restored from a backup in which a host is armed that is not any more",
         armed=True,
         proofs=("watchdog",),
-        ticks=4,
+        ticks=5,
         faults=2,
         kinds=("restore", "disarm"),
         second_daemon=False,

@@ -20,7 +20,7 @@ from outlive.node.fencing.proofs import (
     off_in_a_row,
 )
 from outlive.node.fencing.states import AttemptView, CondemnView, TakeOverView
-from tests.model.machines import fault
+from tests.model.machines import fault, fencers_elapsed
 from tests.model.membership import Found, plain
 from tests.model.rules import Rules
 from tests.model.state import A_MEMBER, FENCERS, HOSTS, Doc, Fencer, Host, Outside, Write, replace
@@ -80,7 +80,7 @@ def condemn(rules: Rules, world: World, f: int, fencer: Fencer) -> Iterator[Foun
     view = CondemnView(
         host=HOSTS[0],
         record=record,
-        unchanged_s=fencer.age,
+        unchanged_s=fencers_elapsed(rules, world, fencer.age),
         silence_s=world.silence,
         observer=FENCERS[f],
         hold="maintenance" if world.maintenance else "",
@@ -267,8 +267,12 @@ def proves(
         )
         views.append(("power", power))
     if "watchdog" in world.proofs:
-        watchdog = WatchdogView(unchanged_s=fencer.age, slack_s=0.0, clock_error=0.0, **common)
-        views.append(("watchdog", watchdog))
+        waited = fencers_elapsed(rules, world, fencer.age)
+        error = world.clock_error if rules.keeps("wait-for-crystals") else 0.0
+        slack = world.reset if rules.keeps("wait-for-a-reset") else 0
+        if not rules.keeps("wait-for-a-dying-guard"):
+            waited += world.watchdog * (1 + 2 * error)
+        views.append(("watchdog", WatchdogView(unchanged_s=waited, slack_s=slack, clock_error=error, **common)))
     if "cut" in world.proofs and fencer.cut:
         cut = CutView(
             scope=world.scope,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from outlive.base.clock import SlowerOf
+from outlive.guard.clocks import START, Instants, elapsed_least, elapsed_most
 from outlive.node.fencing.states import CondemnView
 from outlive.node.membership.steps import RenewView
 from outlive.resources import Assigned, Consumer
@@ -15,6 +17,10 @@ from tests.model.membership import Found, alive, plain
 from tests.model.rules import Rules
 from tests.model.state import HOSTS, MEMBER, VM, Daemon, Doc, Fencer, Host, Outside, Slot, Vm, Write, replace
 from tests.model.worlds import World
+
+
+LONGEST = 2
+"""Times that are counted go on to so many times their limit: by the slowest of all clocks it is over then."""
 
 
 def lands(rules: Rules, world: World, n: int, host: Host) -> Iterator[Found]:
@@ -54,6 +60,7 @@ def rebooted(host: Host) -> Host:
         closed=False,
         beat=0,
         fed=0,
+        guard=True,
     )
 
 
@@ -67,7 +74,12 @@ def happens_to_host(rules: Rules, world: World, n: int, host: Host, outside: Out
     if host.power and not host.paused and (left := fault(outside, "pause", world)) is not None:
         yield f"{name} freezes, its guard with it", "", (replace(host, paused=True), left)
     if host.paused:
-        yield f"{name} runs on", "", (_judged(world, replace(host, paused=False)), outside)
+        yield f"{name} runs on", "", (_judged(rules, world, replace(host, paused=False)), outside)
+    if host.armed and host.guard and host.power and not host.paused:
+        if (left := fault(outside, "guard", world)) is not None:
+            fed = host.fed if host.fed > world.watchdog else 0
+            dead = replace(host, guard=False, shut=True, fed=fed)
+            yield f"The guard of {name} dies; the kernel feeds its watchdog", "", (dead, left)
     if n == 0 and not host.power and (left := fault(outside, "replace", world)) is not None:
         other = replace(rebooted(host), machine="machine-3", remembered=None, used=None)
         yield f"{name} is replaced by another machine", "", (other, left)
@@ -227,26 +239,50 @@ def forget(rules: Rules, world: World, a: Doc, b: Doc, vm: Vm, slot: Slot, outsi
 # --- time
 
 
-def host_tick(world: World, host: Host) -> Host:
+def host_tick(rules: Rules, world: World, host: Host) -> Host:
     """What a machine has done by the next tick."""
     if not host.power or not host.armed:
         return host
-    older = replace(host, beat=min(host.beat + 1, world.timeout + 1))
-    return _judged(world, replace(older, fed=host.fed + 1))
+    older = replace(host, beat=min(host.beat + 1, LONGEST * world.timeout))
+    return _judged(rules, world, replace(older, fed=host.fed + 1))
 
 
-def _judged(world: World, host: Host) -> Host:
+def _judged(rules: Rules, world: World, host: Host) -> Host:
     """The guard acts, then the hardware."""
     if not host.armed or not world.guard_works:
         return replace(host, fed=0)
-    if host.paused:
-        return rebooted(host) if host.fed > world.watchdog else host
-    if host.beat >= world.timeout:
+    if host.paused or not host.guard:
+        return _reset_in_time(world, host)
+    if _guards_elapsed(rules, world, host.beat) >= world.timeout:
         host = replace(host, shut=True, closed=True, domain=None)
     known = len(host.creates) - len(host.hidden)
-    if not host.shut or not known:
+    if host.fed <= world.watchdog and (not host.shut or not known):
         return replace(host, fed=0)
-    return rebooted(host) if host.fed > world.watchdog else host
+    return _reset_in_time(world, host)
+
+
+def _reset_in_time(world: World, host: Host) -> Host:
+    """Nothing stops a reset that has begun."""
+    return rebooted(host) if host.fed > world.watchdog + world.reset else host
+
+
+def _guards_elapsed(rules: Rules, world: World, ticks: int) -> float:
+    """What has passed for the guard."""
+    crystal = ticks * (1 - world.clock_error)
+    now = Instants(crystal * world.host_slew, crystal)
+    return elapsed_most(START, now) if rules.keeps("guard-counts-the-larger") else elapsed_least(START, now)
+
+
+def fencers_elapsed(rules: Rules, world: World, ticks: int) -> float:
+    """What has passed for a fencer."""
+    crystal = ticks * (1 + world.clock_error)
+    times = (0.0, crystal), (0.0, crystal * world.fencer_slew)
+    if not rules.keeps("fencer-counts-the-smaller"):
+        return max(times[0][1], times[1][1])
+    first, second = (iter((0.0, *each)) for each in times)
+    clock = SlowerOf(lambda: next(first), lambda: next(second))
+    began = clock()
+    return clock() - began
 
 
 def daemon_tick(world: World, daemon: Daemon) -> Daemon:
@@ -260,7 +296,7 @@ def fencer_tick(world: World, fencer: Fencer) -> Fencer:
     """What was seen grows older."""
     if fencer.known is None:
         return fencer
-    limit = max(world.silence, world.timeout + world.watchdog)
+    limit = max(world.silence, LONGEST * (world.timeout + 2 * world.watchdog + world.reset))
     return replace(fencer, age=min(fencer.age + 1, limit), quiet=min(fencer.quiet + 1, 1))
 
 

@@ -47,14 +47,14 @@ def listed(rules: Rules, host: Host) -> tuple[Domain, ...]:
 
 def guard_of(world: World, host: Host) -> GuardRecord:
     """What the guard says of itself."""
-    if not host.armed:
+    if not host.armed or not host.guard:
         return GuardRecord()
     return GuardRecord(armed=True, timeout_s=world.timeout, watchdog_s=world.watchdog)
 
 
 def beaten(host: Host, age: int, world: World) -> Host:
     """The guard hears of a renewal that was sent so many ticks ago."""
-    if not host.armed or age >= host.beat:
+    if not host.armed or not host.guard or age >= host.beat:
         return host
     empty = host.domain is None and len(host.hidden) == len(host.creates)
     opens = host.shut and empty and age < world.timeout

@@ -236,7 +236,7 @@ class Space:
             if slot in (A_MEMBER, B_MEMBER):
                 part = machines.doc_tick(world, part)
             elif slot in (A_HOST, B_HOST):
-                part = machines.host_tick(world, part)
+                part = machines.host_tick(self.rules, world, part)
             elif slot in (A_DAEMON, A_DAEMON + 1):
                 part = machines.daemon_tick(world, part)
             elif slot in (FENCER_1, FENCER_2):

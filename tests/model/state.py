@@ -114,6 +114,9 @@ class Host(Value, frozen=True):
     beat: int = 0
     """Ticks since the newest acknowledged renewal was sent."""
     fed: int = 0
+    """Ticks since its watchdog was fed."""
+    guard: bool = True
+    """Whether its guard lives."""
     runs: int = 0
     daemons: int = 0
     cut: tuple[str, ...] = ()

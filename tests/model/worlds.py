@@ -48,10 +48,18 @@ class World:
     """Of faults: ``lose`` an answer or a message, ``crash`` of a daemon, fencer or recovery, ``reboot`` of a host,
     ``pause``, ``glitch`` (one wrong reading), ``swap`` (another machine under the name), ``guest`` (it ends by itself),
     ``unwanted``, ``abort`` of a move, ``restore`` of a backup, ``disarm`` of the guard, ``intruder`` (a second daemon),
-    ``late`` (a command that arrives late), ``fail`` (a create that the hypervisor refuses), ``leave``, ``forget`` (a
+    ``guard`` (it dies), ``late`` (a command that arrives late), ``fail`` (a create that the hypervisor refuses), ``leave``, ``forget`` (a
     Membership is deleted), ``recreate`` (the VM is deleted and made anew, elsewhere)."""
     timeout: int = 2
     watchdog: int = 1
+    reset: int = 0
+    """Ticks that a reset takes."""
+    clock_error: float = 0.0
+    """How far crystals are off: that of hosts too slow, that of fencers too fast."""
+    host_slew: float = 1.0
+    """How many times faster than its crystal a time service has the other clock of hosts run."""
+    fencer_slew: float = 1.0
+    """The same for fencers."""
     silence: int = 0
     armed: bool = False
     armed_host: int = 0
