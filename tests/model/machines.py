@@ -18,7 +18,6 @@ from tests.model.rules import Rules
 from tests.model.state import HOSTS, MEMBER, VM, Daemon, Doc, Fencer, Host, Outside, Slot, Vm, Write, replace
 from tests.model.worlds import World
 
-
 LONGEST = 2
 """Times that are counted go on to so many times their limit: by the slowest of all clocks it is over then."""
 
@@ -75,11 +74,11 @@ def happens_to_host(rules: Rules, world: World, n: int, host: Host, outside: Out
         yield f"{name} freezes, its guard with it", "", (replace(host, paused=True), left)
     if host.paused:
         yield f"{name} runs on", "", (_judged(rules, world, replace(host, paused=False)), outside)
-    if host.armed and host.guard and host.power and not host.paused:
-        if (left := fault(outside, "guard", world)) is not None:
-            fed = host.fed if host.fed > world.watchdog else 0
-            dead = replace(host, guard=False, shut=True, fed=fed)
-            yield f"The guard of {name} dies; the kernel feeds its watchdog", "", (dead, left)
+    feeds = host.armed and host.guard and host.power and not host.paused
+    if feeds and (left := fault(outside, "guard", world)) is not None:
+        fed = host.fed if host.fed > world.watchdog else 0
+        dead = replace(host, guard=False, shut=True, fed=fed)
+        yield f"The guard of {name} dies; the kernel feeds its watchdog", "", (dead, left)
     if n == 0 and not host.power and (left := fault(outside, "replace", world)) is not None:
         other = replace(rebooted(host), machine="machine-3", remembered=None, used=None)
         yield f"{name} is replaced by another machine", "", (other, left)

@@ -46,10 +46,11 @@ class World:
     ticks: int = 0
     kinds: tuple[str, ...] = ("lose", "crash", "reboot")
     """Of faults: ``lose`` an answer or a message, ``crash`` of a daemon, fencer or recovery, ``reboot`` of a host,
-    ``pause``, ``glitch`` (one wrong reading), ``swap`` (another machine under the name), ``guest`` (it ends by itself),
-    ``unwanted``, ``abort`` of a move, ``restore`` of a backup, ``disarm`` of the guard, ``intruder`` (a second daemon),
-    ``guard`` (it dies), ``late`` (a command that arrives late), ``fail`` (a create that the hypervisor refuses), ``leave``, ``forget`` (a
-    Membership is deleted), ``recreate`` (the VM is deleted and made anew, elsewhere)."""
+    ``pause``, ``glitch`` (one wrong reading), ``swap`` (another machine under the name), ``guest`` (it ends by
+    itself), ``unwanted``, ``abort`` of a move, ``restore`` of a backup, ``disarm`` of the guard, ``intruder`` (a
+    second daemon), ``guard`` (it dies), ``late`` (a command that arrives late), ``fail`` (a create that the
+    hypervisor refuses), ``leave``, ``forget`` (a Membership is deleted), ``recreate`` (the VM is deleted and made
+    anew, elsewhere)."""
     timeout: int = 2
     watchdog: int = 1
     reset: int = 0
