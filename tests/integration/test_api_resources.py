@@ -491,7 +491,7 @@ def test_a_pipeline_that_cannot_be_built_is_refused_and_an_unknown_step_is_a_war
     run_real(claim())
 
 
-def test_vms_that_would_start_after_each_other_are_refused_and_other_changes_to_them_are_not() -> None:
+def test_vms_that_could_never_start_are_refused_and_other_changes_to_them_are_not() -> None:
     async def claim() -> None:
         async with api() as server:
 
@@ -499,6 +499,9 @@ def test_vms_that_would_start_after_each_other_are_refused_and_other_changes_to_
                 status, answer, _ = await server.call("POST", VMS, json={**vm(name), "spec": {"startAfter": [*after]}})
                 return status, answer
 
+            cached = {**vm("cached"), "spec": {"diskCache": "writeback"}}
+            status, answer, _ = await server.call("POST", VMS, json=cached)
+            assert (status, "leaves writes to its host" in answer["message"]) == (422, True)
             assert (await created("itself", "itself"))[1]["details"]["code"] == "invalid"
             assert (await created("twice", "a", "a"))[0] == 422
             assert (await created("many", *(f"vm-{number}" for number in range(33))))[0] == 422

@@ -5,6 +5,7 @@ Above the marker stands what people wrote, below it what the code makes.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import typer
 
 from outlive.cli.main import COMMANDS, app
 from outlive.cli.settings import all_sections
+from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, StoragePort
 from outlive.resources import KINDS, Resource
 from outlive.resources.schema import Schema, kind_schema
 from outlive.runtime.config import reference_page
@@ -128,7 +130,38 @@ def _type(schema: Schema) -> str:
     return "time" if schema.get("format") == "date-time" else str(schema["type"])
 
 
-GENERATED: Final[dict[str, Callable[[], str]]] = {"cli.md": commands_text, "resources.md": kinds_text}
+def ports_text() -> str:
+    """What the docstrings of the node's ports promise, call by call, as Markdown."""
+    return "\n" + "\n".join(_port_section(port, suite) for port, suite in PORTS.items())
+
+
+def _port_section(port: type[Any], suite: str) -> str:
+    parts = [f"## {port.__name__}\n", f"{_markdown(inspect.getdoc(port) or '')}\n", f"Checks: `{SUITES}/{suite}.py`.\n"]
+    calls = [(name, one) for name, one in vars(port).items() if inspect.isfunction(one) and not name.startswith("_")]
+    for name, one in calls:
+        given = ", ".join(parameter for parameter in inspect.signature(one).parameters if parameter != "self")
+        parts.append(f"### `{name}({given})`\n\n{_markdown(inspect.getdoc(one) or '')}\n")
+    return "\n".join(parts)
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", text.strip()).replace("``", "`")
+
+
+SUITES: Final = "tests/conformance/ports"
+PORTS: Final[dict[type[Any], str]] = {
+    HypervisorPort: "test_hypervisor",
+    PowerPort: "test_power",
+    CutPort: "test_isolation",
+    StoragePort: "test_isolation",
+    MachinePort: "test_machine",
+    GuardPort: "test_guard",
+}
+GENERATED: Final[dict[str, Callable[[], str]]] = {
+    "cli.md": commands_text,
+    "drivers.md": ports_text,
+    "resources.md": kinds_text,
+}
 PAGES: Final = (*GENERATED, "configuration.md")
 
 if __name__ == "__main__":

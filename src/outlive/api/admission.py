@@ -15,6 +15,7 @@ from starlette.responses import Response
 from outlive.base.errors import Invalid, NotFound, Refused
 from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
+from outlive.node.ports import cache_refusal
 from outlive.node.vm.start_order import circles
 from outlive.placement.pipelines import admit
 from outlive.resources import Cluster, Hypervisor, Pipeline, Resource, VirtualMachine
@@ -32,6 +33,8 @@ def admitted(obj: Resource) -> tuple[str, ...]:
     if isinstance(obj, VirtualMachine):
         check_vm_protection(obj.name, obj.spec.protection, obj.spec.restart_priority)
         _check_names(obj)
+        if why := cache_refusal(obj.spec.disk_cache):
+            raise Invalid(f"VM {obj.name} would not start: {why}", place="spec.diskCache", remedy="write none")
     if not isinstance(obj, Pipeline):
         return ()
     admission = admit(obj)

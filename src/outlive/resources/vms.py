@@ -136,6 +136,9 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     """Ids of its disks, as locks and cuts name them."""
     ports: tuple[str, ...] = ()
     """Ids of its network ports."""
+    disk_cache: Literal["", "none", "directsync", "writethrough", "writeback", "unsafe"] = ""
+    """Of its disks on the host; empty: ``none``. Only ``none`` and ``directsync`` start: the others leave writes to the
+    host, which come after the VM was killed there and runs elsewhere."""
     network_policy: Literal["", "accept-duplicate"] = ""
     """``accept-duplicate``: being cut off from its disks suffices, though the old copy may stay on the network."""
     autostart: bool = False

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from outlive.base.errors import InUse, Refused, Unavailable, Unknown
 from outlive.base.random import Random
-from outlive.node.ports import Domain, DomainState
+from outlive.node.ports import Domain, DomainState, cache_refusal
 from outlive.resources import VirtualMachine
 from outlive.runtime.virtual import Part
 from outlive.simulation.process import Process, go
@@ -250,6 +250,8 @@ class SimHypervisor:
         """A new domain, after a while."""
         if vm.name in self.domains or vm.name in self._creates:
             raise InUse(f"a domain of {vm.name} is on {self.host} already", remedy="destroy it first")
+        if why := cache_refusal(vm.spec.disk_cache):
+            raise Refused(f"{vm.name} does not start on {self.host}: {why}", remedy="change spec.diskCache")
         self._creates[vm.name] = domain_of(vm, run_id, epoch, DomainState.STARTING)
         try:
             await self._takes(self.latencies.create, self.faults.slow_starts_s + self.faults.lag_s)

@@ -153,6 +153,7 @@ class _Vm(_Sized, frozen=True, kw_only=True):
     recovery_time_objective_s: Seconds | None = None
     power_state: Literal["running", "stopped"] = "running"
     autostart: bool = False
+    disk_cache: Literal["", "none", "directsync", "writethrough", "writeback", "unsafe"] = ""
     network_policy: Literal["", "accept-duplicate"] = ""
     migration_method: Literal["", "live", "shutdown"] = ""
     migration_downtime_ms: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from tests.conformance.claims import claims_of
 from tests.conformance.ports.harness import HypervisorHarness, perhaps
 from tests.conformance.ports.simulated import HYPERVISORS
@@ -151,6 +152,20 @@ async def test_a_refused_create_leaves_no_process(h: HypervisorHarness) -> None:
         await port.create(small_vm(), run_id="r1", epoch=7)
     assert (h.processes(VM), await _one(port)) == (0, None)
     await _created(h, "r2")
+
+
+@claim
+async def test_a_cache_that_is_written_back_after_the_end_of_the_process_is_refused(h: HypervisorHarness) -> None:
+    port, vm = h.driver(), small_vm()
+    for mode in ("writeback", "writethrough", "unsafe"):
+        asked = replace(vm, spec=replace(vm.spec, disk_cache=mode))
+        with pytest.raises(Refused, match=f"disk cache {mode}"):
+            await port.create(asked, run_id=mode, epoch=7)
+        assert h.processes(VM) == 0
+    for mode in ("", "none", "directsync"):
+        await perhaps(port.create(replace(vm, spec=replace(vm.spec, disk_cache=mode)), run_id="r1", epoch=7))
+        assert h.processes(VM) == 1
+        await perhaps(port.destroy(VM))
 
 
 @claim

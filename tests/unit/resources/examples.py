@@ -355,6 +355,7 @@ FULL: tuple[r.Resource, ...] = (
             power_state="stopped",
             disks=("d",),
             ports=("p",),
+            disk_cache="directsync",
             network_policy="accept-duplicate",
             autostart=True,
             migration_method="live",

@@ -51,6 +51,7 @@ VM: Final = {
     "powerState": "stopped",
     "disks": ["d1"],
     "ports": ["p1", "p2"],
+    "diskCache": "directsync",
     "networkPolicy": "accept-duplicate",
     "autostart": True,
     "migrationMethod": "shutdown",

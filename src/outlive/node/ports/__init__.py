@@ -1,7 +1,8 @@
 """What the node daemon and its fencer need of the outside, one module for each port.
 
 The docstrings are the whole promise: what holds when a call returns, after each error, and after the process that
-called it was killed. Nothing else may be relied upon.
+called it was killed. Nothing else may be relied upon, and a driver is right once it passes
+``tests/conformance/ports`` with faults on (docs/reference/drivers.md, which is made of these texts).
 
 For every call, unless it says otherwise: ``Unavailable`` means that nothing happened and nothing will; ``Unknown`` that
 it may have happened, or may yet. The caller sets the deadline and counts its end as ``Unknown``; a driver blocks
@@ -10,7 +11,7 @@ process asked for goes on when it is killed, or it does not; whoever comes next 
 """
 
 from outlive.node.ports.guard import GuardPort, GuardReport
-from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
+from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort, cache_refusal
 from outlive.node.ports.isolation import CutPort, CutReport
 from outlive.node.ports.machine import MachinePort
 from outlive.node.ports.power import PowerPort, PowerReading, PowerState
@@ -30,4 +31,5 @@ __all__ = [
     "PowerReading",
     "PowerState",
     "StoragePort",
+    "cache_refusal",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -60,8 +60,7 @@ class HypervisorPort(Protocol):
         From the moment at which ``create`` is called until that call has ended, the domain is listed as ``starting``,
         whoever asked for it and whether they still wait: also what the driver has not handed on yet, and what the
         service still queues for a daemon that is dead. What a process that is gone has asked for and that is not
-        listed never happens any more. What came later than the call is not missed: each answer is of a moment after
-        its call.
+        listed never happens any more. Each answer is of a moment after its call.
         """
         ...
 
@@ -70,7 +69,8 @@ class HypervisorPort(Protocol):
 
         ``Refused`` says why the hypervisor will not, and then no process of that run exists. ``InUse`` if there is a
         domain of this VM, or one that is ``starting``. The domain never starts by itself: not with its host, and not
-        again after its end.
+        again after its end. Its disks are opened so that nothing is written to them once its process is gone, by
+        nobody: ``Refused`` with ``cache_refusal`` where the VM asks for another cache.
         """
         ...
 
@@ -116,3 +116,14 @@ class HypervisorPort(Protocol):
     async def start_service(self) -> None:
         """See to it that the hypervisor service runs, which a guard may have stopped; fine if it does."""
         ...
+
+
+CACHES: Final = frozenset({"", "none", "directsync"})
+"""Disk caches that leave nothing to the page cache of the host: writes end with the process."""
+
+
+def cache_refusal(mode: str) -> str:
+    """Why a VM with this disk cache is not started; empty: it may be."""
+    if mode in CACHES:
+        return ""
+    return f"disk cache {mode} leaves writes to its host, which come after its process was killed: write none"
