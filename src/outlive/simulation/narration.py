@@ -223,7 +223,7 @@ def _recovery(before: VirtualMachine, after: VirtualMachine) -> list[Event]:
             kind="recovery",
             subject=after.name,
             text=f"{after.name} waits, {waits}",
-            key=f"waits-{new.phase}-{new.origin}",
+            key=f"waits-{new.phase}-{new.origin}-{new.reason}",
             many=f"{{n}} VMs of {new.origin} wait, {waits}",
             loud=True,
         )
