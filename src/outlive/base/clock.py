@@ -5,8 +5,9 @@ judging silence. Both are seconds as floats. Under the event loop of ``outlive.r
 very same ``LoopClock`` runs on virtual time. No clock promises that ``now`` never jumps.
 
 ``monotonic`` never runs ahead: what it says has passed has passed by every clock of the kernel, whatever a time
-service does to them (docs/concepts/safety.md#clocks). Its readings are compared with those of the same object only,
-and never with the event loop's time.
+service does to them (docs/concepts/safety.md#clocks). What expires elsewhere meanwhile is measured by ``latest``, which
+never falls behind. Readings are compared with those of the same method of the same object only, and never with the
+event loop's time.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds since some fixed moment; never goes back, and never runs ahead of the time that passed."""
+        ...
+
+    def latest(self) -> float:
+        """Seconds since some fixed moment; never goes back, and never falls behind the time that passed."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -62,17 +67,25 @@ class SlowerOf:
             first, second = self._first(), self._second()
             step, other = first - self._read[0], second - self._read[1]
             self._read = first, second
-            self._ahead += step - min(step, other)
+            self._ahead += step - self._chosen(step, other)
             return first - self._ahead
+
+    def _chosen(self, step: float, other: float) -> float:
+        return min(step, other)
+
+
+class FasterOf(SlowerOf):
+    """The same, where each step is the larger: two readings never differ by less than a clock advanced."""
+
+    def _chosen(self, step: float, other: float) -> float:
+        return max(step, other)
 
 
 class SystemClock:
     """The machine's clock."""
 
     def __init__(self) -> None:
-        self._now_ns = SlowerOf(
-            lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME), lambda: time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
-        )
+        self._slower_ns, self._faster_ns = SlowerOf(_boot_ns, _raw_ns), FasterOf(_boot_ns, _raw_ns)
 
     def now(self) -> Instant:
         """Wall clock, seconds since 1970 (UTC)."""
@@ -80,7 +93,11 @@ class SystemClock:
 
     def monotonic(self) -> float:
         """The slower of the clock that goes on while the machine sleeps and the one that nobody steers."""
-        return self._now_ns() / 1e9
+        return self._slower_ns() / 1e9
+
+    def latest(self) -> float:
+        """The faster of the two."""
+        return self._faster_ns() / 1e9
 
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds``, which may take longer than a timer of the event loop does."""
@@ -88,6 +105,14 @@ class SystemClock:
         await asyncio.sleep(max(0.0, seconds))
         while (left := until - self.monotonic()) > 0:  # noqa: ASYNC110 - it is time alone that is waited for
             await asyncio.sleep(max(left, SHORTEST_SLEEP_S))
+
+
+def _boot_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def _raw_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
 
 class LoopClock:
@@ -103,6 +128,10 @@ class LoopClock:
     def monotonic(self) -> float:
         """The running loop's time."""
         return asyncio.get_running_loop().time()
+
+    def latest(self) -> float:
+        """The same."""
+        return self.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds`` of the loop's time."""

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from outlive.base.clock import Instant, SlowerOf
+from outlive.base.clock import FasterOf, Instant, SlowerOf
 from outlive.base.ids import Ids
 from outlive.guard.clocks import Instants
 from outlive.node.membership.steps import Remembered
@@ -52,6 +52,8 @@ class HostClock:
         self._booted = Instants(0.0, 0.0)
         self.monotonic = SlowerOf(self._steered, self._raw)
         """Seconds at the slower of the host's rates."""
+        self.latest = FasterOf(self._steered, self._raw)
+        """Seconds at the faster one."""
 
     def now(self) -> Instant:
         """The host's wall clock."""
@@ -102,6 +104,7 @@ class HostClock:
     def _note(self) -> None:
         """What the clocks say now, before their rates change."""
         self.monotonic()
+        self.latest()
         self._at_s, self._steered_s, self._raw_s = self._loop_time(), self._steered(), self._raw()
 
 

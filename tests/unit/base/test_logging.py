@@ -18,6 +18,9 @@ class HandClock:
     def monotonic(self) -> float:
         return self.time
 
+    def latest(self) -> float:
+        return self.time
+
     def now(self) -> Instant:
         return Instant(self.time)
 

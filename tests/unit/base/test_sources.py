@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.loops import run
 
-from outlive.base.clock import Instant, LoopClock, SlowerOf, SystemClock, as_datetime, as_instant
+from outlive.base.clock import FasterOf, Instant, LoopClock, SlowerOf, SystemClock, as_datetime, as_instant
 from outlive.base.hashes import stable_hash
 from outlive.base.ids import SeededIds, SystemIds
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context, request_id
@@ -110,16 +110,19 @@ def test_the_system_clock_moves() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=30))
-def test_slower_of_two_clocks_never_says_that_more_passed_than_by_either(steps: list[tuple[int, int]]) -> None:
+def test_slower_of_two_clocks_never_runs_ahead_of_either_and_the_faster_never_falls_behind(
+    steps: list[tuple[int, int]],
+) -> None:
     one, other = [100], [7]
-    slower = SlowerOf(lambda: one[0], lambda: other[0])
-    seen = [(one[0], other[0], slower())]
+    slower, faster = (kind(lambda: one[0], lambda: other[0]) for kind in (SlowerOf, FasterOf))
+    seen = [(one[0], other[0], slower(), faster())]
     for forward, beside in steps:
         one[0] += forward
         other[0] += beside
-        now = (one[0], other[0], slower())
+        now = (one[0], other[0], slower(), faster())
         for before in seen:
             assert 0 <= now[2] - before[2] <= min(now[0] - before[0], now[1] - before[1])
+            assert max(now[0] - before[0], now[1] - before[1]) <= now[3] - before[3]
         seen.append(now)
 
 

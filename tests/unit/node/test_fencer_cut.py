@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 from tests.support.fencing import Interposed, site
 from tests.support.loops import run
 
@@ -302,6 +303,37 @@ def test_cut_is_kept_while_the_store_is_away():
             await asyncio.sleep(1200)
             assert cuts.out["d"][1] > LoopClock().monotonic()
             assert cuts.gaps == 0
+
+    run(story())
+
+
+class SleepyClock(LoopClock):
+    """Of a host that has slept."""
+
+    slept_s = 0.0
+
+    def latest(self) -> float:
+        return super().latest() + self.slept_s
+
+
+@pytest.mark.parametrize("slept_s", [0.0, 700.0])
+def test_isolation_that_ended_while_its_fencer_slept_proves_nothing(slept_s: float):
+    async def story():
+        async with site() as s:
+            cuts, clock = Cuts(lasts_s=600.0), SleepyClock()
+            store = FaultStore(s.store, clock=LoopClock(), random=Random(3))
+            await _site(s, cuts, store=store, clock=clock)
+            s.silence("d")
+            while not cuts.calls:  # noqa: ASYNC110 - the very moment counts
+                await asyncio.sleep(0.01)
+            store.network.cut()  # the proof is not written before the fencer sleeps
+            await asyncio.sleep(1.0)
+            clock.slept_s = slept_s
+            store.network.heal()
+            await asyncio.sleep(20.0)
+            assert ((await s.record("d")).cut.scope == ()) == (slept_s > 0)
+            await asyncio.sleep(70.0)
+            assert (await s.record("d")).cut.scope != ()
 
     run(story())
 

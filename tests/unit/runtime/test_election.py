@@ -44,6 +44,9 @@ class HostClock:
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time() * self._rate
 
+    def latest(self) -> float:
+        return self.monotonic()
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds / self._rate))
         while (left := self.paused_until - asyncio.get_running_loop().time()) > 0:  # noqa: ASYNC110

@@ -184,7 +184,7 @@ class FenceIsolation:
         self._fence = fence
         self._latest = CutResult()
         self._until = 0.0
-        """Until when that is so, on my monotonic clock."""
+        """Until when that is so, on the clock that never falls behind: it also ends while this fencer sleeps."""
         self._news = asyncio.Event()
 
     async def maintain(self) -> None:
@@ -201,7 +201,7 @@ class FenceIsolation:
                 continue
             if not kept:  # what was shut out stays so in maintenance too: others may be using it by now
                 await fence.unless_maintenance()
-            began = self._context.clock.monotonic()
+            began = self._context.clock.latest()
             result = await self._isolated(orders, kept)
             lasts_s = result.report.expires_in_s
             self._learn(result, inf if lasts_s is None else began + lasts_s)
@@ -254,7 +254,7 @@ class FenceIsolation:
     def _view(self, common: dict[str, Any]) -> CutView:
         """What is shut out at the moment of the write; nothing, if a part of what was recorded is not."""
         result, wanted = self._latest, set(recorded(common["record"]))
-        holds = self._context.clock.monotonic() < self._until and wanted <= set(result.scope)
+        holds = self._context.clock.latest() < self._until and wanted <= set(result.scope)
         return CutView(
             **common,
             scope=result.scope if holds else (),
