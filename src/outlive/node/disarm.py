@@ -81,13 +81,13 @@ async def follow_guards(
     store: Store, clock: Clock, *, armed: bool, report: Callable[[str], None], limit_s: float = FOLLOW_S
 ) -> tuple[str, ...]:
     """Report each host whose guard is as it should be by now; hosts that did not follow within the limit."""
-    began, told = clock.monotonic(), set[str]()
+    began, reported = clock.monotonic(), set[str]()
     while True:
         now = await guards(store)
         done, left = (now.enforcing, now.disarmed) if armed else (now.disarmed, now.enforcing)
         for host in done:
-            if host not in told:
-                told.add(host)
+            if host not in reported:
+                reported.add(host)
                 report(f"{host}: its guard {'enforces' if armed else 'is disarmed'}")
         if not left or clock.monotonic() - began >= limit_s:
             return left

@@ -320,8 +320,8 @@ class _Planner:
         judged = (self._judge(vm, name).refusal for name in self._roomy(vm, vm.offers))
         closed = next((one for one in judged if one is not None), None)
         if closed is not None:
-            told = render(closed).text
-            return _action(vm, ActionKind.HOLD, HoldReason.RULED_OUT, slots=self._why_no_slot(vm), why=told)
+            why = render(closed).text
+            return _action(vm, ActionKind.HOLD, HoldReason.RULED_OUT, slots=self._why_no_slot(vm), why=why)
         return _action(vm, ActionKind.HOLD, HoldReason.NO_ROOM, slots=self._why_no_slot(vm))
 
     def _roomy(self, vm: AffectedVm, offers: Sequence[str]) -> list[str]:

@@ -261,7 +261,7 @@ class RecoveryObserver:
         return [*informer.by_index(MEMBER_INDEX, vm), *informer.by_index(CONSUMER_INDEX, vm)]
 
     def _concerned(self, away: Collection[str]) -> dict[str, VirtualMachine]:
-        """``away``: hosts of which nothing is to be proven now, and whose VMs are told so."""
+        """``away``: hosts of which nothing is to be proven now, and whose VMs get that as their reason."""
         vms = self._informers.vms
         found: dict[str, VirtualMachine] = {vm.name: vm for vm in vms.by_index(RECOVERY_INDEX, UNFINISHED_KEY)}
         for place in vms.index_keys(HOLDER_INDEX):
