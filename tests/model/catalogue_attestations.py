@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tests.model.worlds import NO_ENTRY, ORDER, World
 
+_SEEN: Final = World(
+    "attested-seen",
+    "a host is a member again and has said what it runs, and somebody says that it runs nothing",
+    start="back",
+    faults=1,
+    kinds=("guest",),
+    condemns=False,
+    proofs=(),
+    attested="uid-0",
+    careless=True,
+    runs=1,
+)
 ATTESTATION_WORLDS: Final = (
     World(
         "attested",
@@ -63,29 +76,11 @@ ATTESTATION_WORLDS: Final = (
         figures=False,
         runs=1,
     ),
-    World(
-        "attested-seen",
-        "a host is a member again and has said what it runs, and somebody says that it runs nothing",
-        start="back",
-        faults=1,
-        kinds=("guest",),
-        condemns=False,
-        proofs=(),
-        attested="uid-0",
-        careless=True,
-        runs=1,
-    ),
-    World(
-        "attested-crowd",
-        "as many lost memberships of a host are named as are kept, and somebody speaks for another one",
-        start="back",
-        faults=1,
-        kinds=("guest",),
-        condemns=False,
-        proofs=(),
-        attested="uid-0",
-        careless=True,
+    _SEEN,
+    replace(
+        _SEEN,
+        name="attested-crowd",
+        says="as many lost memberships of a host are named as are kept, and somebody speaks for another one",
         crowd=16,
-        runs=1,
     ),
 )

@@ -9,7 +9,18 @@ from outlive.resources import Assigned
 from tests.model.membership import Found, here
 from tests.model.rules import Rules
 from tests.model.state import HOSTS, VM, Daemon, Doc, Host, Outside, Vm, replace
-from tests.model.vm_worker import can_work, condemned, has_entry, me, members, new_run_id, paused, reach, send_write
+from tests.model.vm_worker import (
+    can_work,
+    condemned,
+    gate_open,
+    has_entry,
+    me,
+    members,
+    new_run_id,
+    paused,
+    reach,
+    send_write,
+)
 from tests.model.worlds import World
 
 
@@ -36,7 +47,7 @@ def _move_view(
         holders=vm.holders,
         members=members(a, b),
         reach=reach(rules),
-        gate_open=not host.shut,
+        gate_open=gate_open(host),
         run_id=run,
         here=bool(here(rules, host)),
         runs=domain is not None and domain.state == "running",

@@ -16,6 +16,7 @@ from tests.model.catalogue import WORLDS
 from tests.model.invariants import MEANING
 from tests.model.rules import SHELL_RULES, STEPS, Rules, targets, without
 from tests.model.search import Result, Space
+from tests.mutations.record import recorded, table
 
 FOLDER: Final = Path(__file__).parent / "counterexamples"
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "safety-proof.md"
@@ -322,6 +323,16 @@ def page() -> str:
         stories.append((link, target, one))
     lines += ["", "Rules under `shell` live in what surrounds the steps:", ""]
     lines += [f"* `{name}`: {says}." for name, says in SHELL_RULES.items()]
+    lines += [
+        "",
+        "## Mistakes in the source",
+        "",
+        "`scripts/mutate` makes each of these mistakes in a copy of the source and runs the checks until one fails",
+        "that does not fail without it: the histories below (*history*), the worlds (*world*), the stories of",
+        "`tests/scenarios` (*scenario*), and seeds (*seed*). The last column is how long that check takes.",
+        "",
+        *table(recorded(), SHOWN_IN),
+    ]
     lines += ["", "## The histories", ""]
     for link, target, one in stories:
         lines += _story(link, target, one)

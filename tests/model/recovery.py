@@ -60,9 +60,30 @@ def look(
     yield f"Recovery reads {VM}, its slot and the memberships", "", (seen,)
 
 
+def _assign_view(rules: Rules, recovery: Recovery, target: str, slot: Slot | None) -> AssignView:
+    """What the steps look at that move the VM, or end it; ``slot``: that was claimed for it, if any."""
+    vm = recovery.vm
+    assert vm is not None
+    return AssignView(
+        vm=VM,
+        fence=recovery.fence,
+        wanted=vm.wanted,
+        holders=vm.holders,
+        assigned=vm.assigned,
+        members=members(*recovery.members),
+        reach=reach(rules),
+        target=target,
+        slot=SLOT if slot is not None else "",
+        consumer=slot.consumer if slot is not None else None,
+        paused=recovery.paused,
+    )
+
+
 def claim(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
-    """The slot gets its consumer."""
-    if recovery.write is not None or recovery.vm is None or recovery.slot is None or not _free(recovery, rules):
+    """The slot gets its consumer, if the VM could be assigned, as yet to no slot."""
+    if recovery.write is not None or recovery.vm is None or recovery.slot is None:
+        return
+    if rules.attempt("safety.assign", _assign_view(rules, recovery, HOSTS[1], None)).refused is not None:
         return
     consumer = recovery.slot.consumer
     if consumer is not None and (consumer.vm, consumer.fence) == (VM, recovery.fence):
@@ -91,33 +112,12 @@ def claim(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
     yield f"Recovery sends its claim of {SLOT}", note, (replace(recovery, write=write),)
 
 
-def _free(recovery: Recovery, rules: Rules) -> bool:
-    """Whether it is worth a claim: all holders fenced, unless the step itself is to judge."""
-    assert recovery.vm is not None
-    return all(fenced(one, members(*recovery.members), reach(rules)) for one in recovery.vm.holders) or (
-        "holders-fenced" in rules.removed
-    )
-
-
 def assign(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
     """The VM leaves its fenced holders."""
-    if recovery.write is not None or recovery.vm is None or recovery.slot is None:
-        return
     vm = recovery.vm
-    view = AssignView(
-        vm=VM,
-        fence=recovery.fence,
-        wanted=vm.wanted,
-        holders=vm.holders,
-        assigned=vm.assigned,
-        members=members(*recovery.members),
-        reach=reach(rules),
-        target=HOSTS[1],
-        slot=SLOT,
-        consumer=recovery.slot.consumer,
-        paused=recovery.paused,
-    )
-    outcome = rules.attempt("safety.assign", view)
+    if recovery.write is not None or vm is None or recovery.slot is None:
+        return
+    outcome = rules.attempt("safety.assign", _assign_view(rules, recovery, HOSTS[1], recovery.slot))
     if outcome.refused is not None:
         return
     note = ""
@@ -134,20 +134,10 @@ def assign(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
 
 def drop(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
     """A VM that nobody wants loses its fenced holders."""
-    if recovery.write is not None or recovery.vm is None:
-        return
     vm = recovery.vm
-    view = AssignView(
-        vm=VM,
-        fence=recovery.fence,
-        wanted=vm.wanted,
-        holders=vm.holders,
-        members=members(*recovery.members),
-        reach=reach(rules),
-        target="",
-        paused=recovery.paused,
-    )
-    if rules.attempt("safety.drop", view).refused is None:
+    if recovery.write is not None or vm is None:
+        return
+    if rules.attempt("safety.drop", _assign_view(rules, recovery, "", None)).refused is None:
         note = "sense: a VM that is wanted loses its holders and goes nowhere" if vm.wanted else ""
         if recovery.paused and not vm.wanted:
             note = "sense: a VM loses its holders by what a backup says"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from outlive.guard.states import Phase
+from outlive.guard.states import State as GuardState
 from outlive.node.membership.holders import CreateView, HoldView, Me, ReholdView, ReleaseView
 from outlive.node.membership.states import MemberView, Reach
 from outlive.node.membership.steps import RenewView
@@ -73,6 +75,15 @@ def paused(outside: Outside, *docs: Doc) -> bool:
     return any(one.record is not None and one.record.incarnation != str(outside.incarnation) for one in docs)
 
 
+def gate_open(host: Host) -> bool:
+    """What the guard says of the gate, by the product's own reading of its phase."""
+    phase = Phase.WATCHING if host.armed else Phase.UNARMED
+    if host.shut:
+        left = host.domain is not None or len(host.creates) > len(host.hidden)
+        phase = Phase.KILLING if left else Phase.EMPTY
+    return GuardState(phase=phase).gate_open
+
+
 def hold(
     rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc, outside: Outside
 ) -> Iterator[Found]:
@@ -88,7 +99,7 @@ def hold(
         holders=vm.holders,
         members=members(a, b),
         reach=reach(rules),
-        gate_open=not host.shut,
+        gate_open=gate_open(host),
         run_id=run,
         here=bool(here(rules, host)),
         paused=paused(outside, a, b),
@@ -163,7 +174,7 @@ def create(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, outsi
         me=me(n, daemon),
         run_id=daemon.run,
         holders=daemon.holders,
-        gate_open=not host.shut,
+        gate_open=gate_open(host),
         held_in=daemon.held_in,
         incarnation=str(outside.incarnation),
     )

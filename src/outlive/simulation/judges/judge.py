@@ -12,10 +12,12 @@ from typing import Final
 
 from outlive.resources import Coverage, Hypervisor, Membership, Reservation, Resource, VirtualMachine
 from outlive.simulation.judges.proofs import (
+    condemned_in_silence,
     dead_with_proof,
     entries_go_with_proof,
     proof_is_true,
     recovered_only_when_fenced,
+    watchdog_waited,
 )
 from outlive.simulation.judges.rest import (
     coverage_is_true,
@@ -103,13 +105,22 @@ class Judge:
                 self._found("leaving", after.name, self._leaves(before, after, author))
         elif isinstance(after, Hypervisor):
             self._slow.wrote(after, asyncio.get_running_loop().time())
+            if after.spec.fencing.requested:
+                truth.ordered[after.name] = None
         elif isinstance(after, Membership):
-            old = before.record if isinstance(before, Membership) else None
-            if after.record.proof is not None:
-                truth.proven[after.metadata.uid] = after.record.dead_through
-            if old is None or old.dead_through != after.record.dead_through:
-                self._found("S2", after.name, dead_with_proof(old, after.record))
-                self._found("proof", after.name, proof_is_true(truth, after.name, old, after.record))
+            self._member(before if isinstance(before, Membership) else None, after)
+
+    def _member(self, before: Membership | None, after: Membership) -> None:
+        truth, old, now_s = self.truth, before.record if before is not None else None, asyncio.get_running_loop().time()
+        self._found("silence", after.name, condemned_in_silence(truth, before, after, now_s))
+        self._found("proof", after.name, watchdog_waited(truth, before, after, now_s))
+        if after.record.state == "Held":
+            truth.renewed_s[after.metadata.uid] = now_s
+        if after.record.proof is not None:
+            truth.proven[after.metadata.uid] = after.record.dead_through
+        if old is None or old.dead_through != after.record.dead_through:
+            self._found("S2", after.name, dead_with_proof(old, after.record))
+            self._found("proof", after.name, proof_is_true(truth, after.name, old, after.record))
 
     def acknowledged(self, answer: object) -> None:
         """A writer was answered that its write counts."""

@@ -5,10 +5,20 @@ Stated here once more, from the words of the promise and not from the steps of t
 
 from __future__ import annotations
 
+from math import inf
+from typing import Final
+
 from outlive.node.ports import DomainState
-from outlive.resources import Holder, MemberRecord, VirtualMachine
+from outlive.resources import Holder, MemberRecord, Membership, VirtualMachine
 from outlive.simulation.judges.truth import Truth
 from outlive.simulation.stores import Author
+
+SILENT_S: Final = 2.0
+"""No limit of silence is shorter."""
+CLOCKS_APART: Final = 0.005
+"""So much the clock of a guard may run slow, and that of a fencer fast: both are allowed for, one can be seen here."""
+RESET_S: Final = 2.0
+"""From the end of a guard's time to a host that is empty or reset, at most."""
 
 
 def fenced(truth: Truth, vm: VirtualMachine, holder: Holder) -> bool:
@@ -118,3 +128,26 @@ def _lost_is_over(truth: Truth, host: str, before: MemberRecord | None, after: M
                 if of_it and one.epoch <= former.dead_through:
                     return f"lost membership {former.uid} is said to be over, and {vm} is {domain.state} there"
     return ""
+
+
+def condemned_in_silence(truth: Truth, before: Membership | None, after: Membership, now_s: float) -> str:
+    """Nobody condemns a host that has just renewed, unless somebody asks for it."""
+    if before is None or (before.record.state, after.record.state) != ("Held", "Revoked"):
+        return ""
+    silent_s = now_s - truth.renewed_s.get(after.metadata.uid, -inf)
+    if silent_s >= SILENT_S or after.name in truth.ordered:
+        return ""
+    return f"is condemned for its silence {silent_s:.1f} s after it renewed"
+
+
+def watchdog_waited(truth: Truth, before: Membership | None, after: Membership, now_s: float) -> str:
+    """A proof by watchdog waits for the guard's and the watchdog's time after the last renewal, by any clock."""
+    known = before.record.fence.findings if before is not None else ()
+    if all(one in known or one.kind != "watchdog" for one in after.record.fence.findings):
+        return ""
+    guard = after.record.guard
+    need_s = (guard.timeout_s + 2 * guard.watchdog_s + RESET_S) * (1 + 2 * CLOCKS_APART) / (1 + CLOCKS_APART)
+    waited_s = now_s - truth.renewed_s.get(after.metadata.uid, -inf)
+    if waited_s >= need_s:
+        return ""
+    return f"is proven dead by its watchdog {waited_s:.2f} s after it renewed, and not {need_s:.2f} s"

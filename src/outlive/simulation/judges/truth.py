@@ -50,6 +50,10 @@ class Truth:
     """Hosts about which somebody lied to the protocol on purpose, and how: what is proven of them may be untrue."""
     proven: dict[str, int] = field(default_factory=dict)
     """Membership, by uid → epoch through which it was on record as dead, also after somebody deleted it."""
+    renewed_s: dict[str, float] = field(default_factory=dict)
+    """Membership, by uid → when a write of it counted last while it was held."""
+    ordered: dict[str, None] = field(default_factory=dict)
+    """Hosts that somebody has asked to have fenced, called off since or not."""
     deleted: dict[str, None] = field(default_factory=dict)
     """VMs that somebody deleted."""
     daemons: bool = True

@@ -1,0 +1,391 @@
+"""Mistakes that somebody could make in the source: for each of them some check fails (``scripts/mutate``).
+
+A mutation is text that is replaced in the product. Each old text stands exactly once in its file, which a test sees, so
+that the list follows the source. Checks are told nothing of it: they are those that everybody runs.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+HOLDERS: Final = "src/outlive/node/membership/holders.py"
+STEPS: Final = "src/outlive/node/membership/steps.py"
+MEMBERSHIP_STATES: Final = "src/outlive/node/membership/states.py"
+FENCE: Final = "src/outlive/node/fencing/fence.py"
+IDENTITY: Final = "src/outlive/node/fencing/identity.py"
+POLICY: Final = "src/outlive/node/fencing/policy.py"
+POWER: Final = "src/outlive/node/fencing/power.py"
+PROOFS: Final = "src/outlive/node/fencing/proofs.py"
+SUSPICION: Final = "src/outlive/node/fencing/suspicion.py"
+WATCHER: Final = "src/outlive/node/fencing/watcher.py"
+CLOCK: Final = "src/outlive/base/clock.py"
+ACT: Final = "src/outlive/recovery/act.py"
+RECOVERY_STATES: Final = "src/outlive/recovery/states.py"
+START: Final = "src/outlive/node/vm/start.py"
+STOP: Final = "src/outlive/node/vm/stop.py"
+GUARD: Final = "src/outlive/guard/core.py"
+GUARD_CLOCKS: Final = "src/outlive/guard/clocks.py"
+GUARD_STATES: Final = "src/outlive/guard/states.py"
+
+
+class Edit(NamedTuple):
+    """One text in one file, and what takes its place."""
+
+    file: str
+    old: str
+    new: str
+
+
+class Mutation(NamedTuple):
+    """One mistake; several edits where one alone is made good by another place."""
+
+    name: str
+    why: str
+    """What it would do to an operator."""
+    edits: tuple[Edit, ...]
+
+
+def _one(name: str, why: str, file: str, old: str, new: str) -> Mutation:
+    return Mutation(name, why, (Edit(file, old, new),))
+
+
+_FENCED: Final = "not _not_fenced(view), _why_not_fenced),\n"
+
+MUTATIONS: Final[tuple[Mutation, ...]] = (
+    # power
+    _one(
+        "on-between-two-off",
+        "two readings that say off count although one between them said on",
+        PROOFS,
+        "            row.clear()\n",
+        "            pass\n",
+    ),
+    _one(
+        "one-reading-suffices",
+        "one reading that says off is a proof",
+        PROOFS,
+        """                len(view.off_after_command) >= 2
+                and view.off_after_command[-1] - view.off_after_command[0] >= READINGS_APART_S
+""",
+        """                len(view.off_after_command) >= 1
+""",
+    ),
+    _one(
+        "reading-before-the-command",
+        "what a controller said before it was commanded is a proof",
+        PROOFS,
+        "            lambda view: view.off_after_command[0] > 0,\n",
+        "            lambda view: True,\n",
+    ),
+    _one(
+        "another-system",
+        "a power controller that speaks of another system proves this host dead",
+        IDENTITY,
+        "    if not said or system_key(said) != system_key(expected):\n",
+        "    if not said:\n",
+    ),
+    _one(
+        "rehearsal-not-needed",
+        "a power controller that was never rehearsed proves its host dead",
+        PROOFS,
+        '"rehearsed", lambda view: view.rehearsed, lambda view:',
+        '"rehearsed", lambda view: True, lambda view:',
+    ),
+    _one(
+        "distrusted-kind",
+        "a kind of proof that was contradicted before counts again",
+        PROOFS,
+        "        lambda view: kind not in view.record.distrusted,\n",
+        "        lambda view: True,\n",
+    ),
+    _one(
+        "fence-of-another-epoch",
+        "a proof of an earlier epoch declares the present one dead",
+        PROOFS,
+        "    lambda view: view.record.fence.epoch == view.epoch == view.record.epoch,\n",
+        "    lambda view: True,\n",
+    ),
+    _one(
+        "slow-answers-count-as-none",
+        "a power controller that takes longer than usual for its answers never proves anything",
+        POWER,
+        "return min(ANSWER_MOST_S, max(ANSWER_LEAST_S, ANSWER_TIMES * (measured_s or 0.0)))",
+        "return ANSWER_LEAST_S",
+    ),
+    # the watchdog
+    _one(
+        "bound-without-p",
+        "clocks that run apart are not allowed for, and an armed host counts as empty before it is",
+        PROOFS,
+        "(1 + 2 * clock_error)",
+        "1",
+    ),
+    _one(
+        "bound-without-g",
+        "the guard's tick and the reset are not allowed for",
+        PROOFS,
+        "(timeout_s + 2 * watchdog_s + slack_s)",
+        "(timeout_s + 2 * watchdog_s)",
+    ),
+    _one(
+        "bound-with-w-once",
+        "that the kernel feeds the watchdog of a guard that dies once more is not allowed for",
+        PROOFS,
+        "(timeout_s + 2 * watchdog_s + slack_s)",
+        "(timeout_s + watchdog_s + slack_s)",
+    ),
+    _one(
+        "guard-counts-the-smaller-clock",
+        "a guard whose clock is steered slow lets its guests run longer than fencers wait",
+        GUARD_CLOCKS,
+        "    return max(now.since(earlier))\n",
+        "    return min(now.since(earlier))\n",
+    ),
+    _one(
+        "fencer-counts-the-larger-clock",
+        "a fencer whose clock is steered fast waits for less than a guard takes",
+        CLOCK,
+        "self._ahead += step - min(step, other)\n",
+        "self._ahead += step - max(step, other)\n",
+    ),
+    _one(
+        "unarmed-version",
+        "a host whose guard was not armed at its last renewal counts as empty after a while",
+        PROOFS,
+        "            lambda view: view.record.guard.armed,\n",
+        "            lambda view: True,\n",
+    ),
+    _one(
+        "silence-of-another-version",
+        "a host is condemned on a version that came after the silence, and its silence counts from before it",
+        FENCE,
+        """            if not by:
+                return None
+            on, since = current, context.clock.monotonic()
+""",
+        """            on = current
+""",
+    ),
+    _one(
+        "take-over-by-an-earlier-sight",
+        "who takes a fence over counts from when it saw the host last, not from its own first sight of the fence",
+        WATCHER,
+        """            seen.since = now
+""",
+        """            now, seen.since = seen.since, now
+""",
+    ),
+    # isolation
+    _one(
+        "isolation-not-read-back",
+        "an order to isolate a host counts although nobody saw that it took effect",
+        PROOFS,
+        "            lambda view: set(view.scope) <= set(view.read_back),\n",
+        "            lambda view: True,\n",
+    ),
+    _one(
+        "isolation-without-ports",
+        "a host that is shut out of the disks alone counts as isolated, and is on the network twice",
+        MEMBERSHIP_STATES,
+        "    ports = () if reach.accept_duplicate else reach.ports\n",
+        "    ports: tuple[str, ...] = ()\n",
+    ),
+    _one(
+        "isolation-ends-before-a-boot",
+        "a host is let in again to disks that others use, in the boot in which it was isolated",
+        PROOFS,
+        "== view.epoch <= view.record.dead_through and view.epoch < view.record.epoch\n",
+        "== view.epoch\n",
+    ),
+    # joining again
+    _one(
+        "boot-of-another-machine",
+        "another machine takes a host's membership, and says that the old one has booted",
+        STEPS,
+        """_join("J1", "A host joins after a boot", (_RECORD, _SAME_MACHINE, _NEW_BOOT,""",
+        """_join("J1", "A host joins after a boot", (_RECORD, _NEW_BOOT,""",
+    ),
+    _one(
+        "back-without-destroying",
+        "a host that was condemned says that nothing is left, with a domain of the condemned epoch",
+        STEPS,
+        "            lambda view: not view.left,\n",
+        "            lambda view: True,\n",
+    ),
+    _one(
+        "back-without-verifying",
+        "a host that was proven dead joins again with what ran there",
+        STEPS,
+        "    (_RECORD, _SAME_BOOT, _DEAD, _NOT_ISOLATED, _NOTHING_RUNS),\n",
+        "    (_RECORD, _SAME_BOOT, _DEAD, _NOT_ISOLATED),\n",
+    ),
+    _one(
+        "condemned-epoch-goes-on",
+        "a daemon that restarts goes on in an epoch that was condemned",
+        STEPS,
+        '    lambda view: _record(view).state != "Revoked",\n',
+        "    lambda view: True,\n",
+    ),
+    # holding and starting
+    _one(
+        "hold-beside-a-living-holder",
+        "a host starts a VM that another may still run",
+        HOLDERS,
+        "            lambda view: not _others_unfenced(view),\n",
+        "            lambda view: True,\n",
+    ),
+    Mutation(
+        "start-before-the-answer",
+        "a domain is created before the store has acknowledged its entry",
+        (
+            Edit(
+                START,
+                """    after = await node.change(name, change)
+    if after is not None and any(one.run_id == run_id for one in after.status.holders):
+""",
+                """    after = await node.change(name, change) or vm
+    if refusal is None:
+""",
+            ),
+            Edit(
+                HOLDERS,
+                "any(is_mine(one, view.me) and one.run_id == view.run_id for one in view.holders)",
+                "True",
+            ),
+        ),
+    ),
+    _one(
+        "gate-not-looked-at-again",
+        "a guard that has shut the gate during the hold is not asked again, and the VM starts",
+        HOLDERS,
+        """            "gate-still-open",
+            lambda view: view.gate_open,
+""",
+        """            "gate-still-open",
+            lambda view: True,
+""",
+    ),
+    _one(
+        "release-without-absence",
+        "a host withdraws its entry while the domain runs",
+        HOLDERS,
+        "            lambda view: view.domain_absent,\n",
+        "            lambda view: True,\n",
+    ),
+    Mutation(
+        "release-without-a-look",
+        "a host that could not stop a guest withdraws its entry all the same, and another host starts the VM",
+        (
+            Edit(
+                STOP,
+                "                domain_absent=domain is None or domain.run_id == but,\n",
+                "                domain_absent=True,\n",
+            ),
+            Edit(STOP, "    return gone\n", "    return True\n"),
+        ),
+    ),
+    _one(
+        "source-resumes-alone",
+        "the source of a failed move runs on although its target may have run",
+        HOLDERS,
+        '            lambda view: view.sent_to != "" and view.declined == view.sent_to,\n',
+        "            lambda view: True,\n",
+    ),
+    _one(
+        "sent-to-nobody",
+        "a move begins before its target has entered itself",
+        HOLDERS,
+        """            lambda view: any(one.role == "incoming" for one in _of(view, view.target)),
+""",
+        """            lambda view: len(_of(view, view.target)) > 0 or view.id != "",
+""",
+    ),
+    # recovery
+    Mutation(
+        "lost-claim-counts",
+        "a slot counts as claimed though the store did not answer, and two VMs land in it",
+        (
+            Edit(
+                ACT,
+                "return await self._swap(_replace(slot, status=_replace(slot.status, consumer=consumer)), "
+                "self._reservations)",
+                """wanted = _replace(slot, status=_replace(slot.status, consumer=consumer))
+        with contextlib.suppress(Unknown):
+            await self._swap(wanted, self._reservations)
+        return wanted""",
+            ),
+            Edit(
+                ACT,
+                "from outlive.base.errors import AlreadyExists, NotFound\n",
+                "from outlive.base.errors import AlreadyExists, NotFound, Unknown\n",
+            ),
+        ),
+    ),
+    _one(
+        "consumer-overwritten",
+        "a slot that another VM was let into is claimed once more",
+        RECOVERY_STATES,
+        "view.consumer is None or (view.consumer.vm, view.consumer.fence) == (view.vm, view.fence)",
+        "True",
+    ),
+    _one(
+        "assigned-with-a-living-holder",
+        "a VM is assigned elsewhere while its host may still run it",
+        RECOVERY_STATES,
+        _FENCED + "        Precondition",
+        "True, _why_not_fenced),\n        Precondition",
+    ),
+    _one(
+        "dropped-with-a-living-holder",
+        "the entry of a host that may still run the VM is dropped",
+        RECOVERY_STATES,
+        _FENCED + "    ),\n",
+        "True, _why_not_fenced),\n    ),\n",
+    ),
+    _one(
+        "assigned-while-paused",
+        "a VM is recovered by what a restored backup says",
+        RECOVERY_STATES,
+        'f"nobody wants {view.vm} to run"),\n        NOT_PAUSED,\n',
+        'f"nobody wants {view.vm} to run"),\n',
+    ),
+    # rules
+    _one(
+        "storm-counts-as-deaths",
+        "when most hosts fall silent at once, which is the network's fault, they are all fenced",
+        SUSPICION,
+        "    if _storm(given, silent):\n",
+        "    if False and _storm(given, silent):\n",
+    ),
+    _one(
+        "orderly-shutdown-is-waited-for",
+        "a host that went down in good order and stays away is never fenced, and its VMs stay down",
+        POLICY,
+        """        case Departure.NONE | Departure.MACHINE:
+            return float(profile.silence_s)
+""",
+        """        case Departure.NONE:
+            return float(profile.silence_s)
+        case Departure.MACHINE:
+            return math.inf
+""",
+    ),
+    # the guard
+    _one(
+        "gate-open-while-killing",
+        "the gate opens before a renewal is acknowledged again",
+        GUARD_STATES,
+        "        return self.phase in (Phase.UNARMED, Phase.WATCHING)\n",
+        "        return self.phase in (Phase.UNARMED, Phase.WATCHING, Phase.EMPTY)\n",
+    ),
+    _one(
+        "fed-without-a-look",
+        "a guard that could not kill everything feeds the watchdog, which then never resets the host",
+        GUARD,
+        """            event.left
+            or state.creates
+""",
+        """            state.creates
+""",
+    ),
+)
