@@ -145,8 +145,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "fencer-counts-the-larger-clock",
         "a fencer whose clock is steered fast waits for less than a guard takes",
         CLOCK,
-        "self._ahead += step - min(step, other)\n",
-        "self._ahead += step - max(step, other)\n",
+        "        return min(step, other)\n",
+        "        return max(step, other)\n",
     ),
     _one(
         "unarmed-version",
