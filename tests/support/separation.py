@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.separation import ANTI_AFFINITY, ServerGroup
+from outlive.failover.separation import ServerGroup
 from outlive.failover.topology import Topology
+from outlive.placement.rules import ANTI_AFFINITY
 
 
 def barred(

@@ -21,6 +21,7 @@ from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,
     ZONE_LABEL,
+    AffinityRule,
     Amounts,
     Assigned,
     Condition,
@@ -209,11 +210,20 @@ def _vm(random: Random, number: int, hosts: list[Hypervisor], *, plain: bool) ->
             extra_specs=specs,
             server_group="g" if grouped else "",
             server_group_policy="anti-affinity" if grouped and random.random() < 0.6 else "affinity" if grouped else "",
+            affinity=_further_groups(number),
         ),
         status=VirtualMachineStatus(
             phase="ACTIVE", assigned=Assigned(hypervisor=random.choice(hosts).name, slot=None, fence="")
         ),
     )
+
+
+def _further_groups(number: int) -> tuple[AffinityRule, ...]:
+    """Some VMs are in more groups than one, of all policies."""
+    apart = (AffinityRule(group="quorum", policy="anti-affinity"),) if number % 7 == 3 else ()
+    together = (AffinityRule(group="web", policy="affinity"),) if number % 11 == 5 else ()
+    soft = (AffinityRule(group="quorum", policy="soft-anti-affinity"),) if number % 5 == 1 else ()
+    return (*apart, *together, *soft)
 
 
 def location(vm: VirtualMachine) -> str:

@@ -17,9 +17,9 @@ from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.culprits import removals
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.rules import fits
-from outlive.failover.separation import ANTI_AFFINITY, ServerGroup, groups_of
+from outlive.failover.separation import ServerGroup, groups_of
 from outlive.failover.topology import Topology
-from outlive.placement.rules import may_run_on
+from outlive.placement.rules import ANTI_AFFINITY, may_run_on
 
 
 class Fault(enum.StrEnum):

@@ -497,6 +497,11 @@ class ConflictIndex(FaultIndex, Journal):
             return (found & -found).bit_length() - 1
         return min(bits(found), key=self._slot_rank.__getitem__)
 
+    def as_full_as(self, slot: int, slots: int) -> int:
+        """Of a bit set of slots those with as many members as this one, which none of them exceeds."""
+        found = self._by_members.highest(slots)
+        return found if found & self.slot_bit(slot) else 0
+
     def host_limit(self, vm: int) -> frozenset[int]:
         """The numbers of the only hosts that the VM may run on; empty: any."""
         return self._vm_state[vm].limit

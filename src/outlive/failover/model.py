@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from outlive.resources import Amounts
+from outlive.resources import AffinityRule, Amounts
+from outlive.resources.vms import every_rule
 
 
 class HostView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -52,7 +53,11 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     status: str = ""
     server_group: str = ""
     group_policy: str = ""
-    """The group's policy: ``anti-affinity``, ``affinity``; others bind nobody."""
+    """The group's policy; the soft ones are preferences."""
+    affinity: tuple[AffinityRule, ...] = ()
+    """Further groups that it is in."""
+    preferred: dict[str, int] = {}
+    """Host → weight: where it is to run rather than elsewhere."""
     level: str = ""
     """Protection level that the VM itself asks for."""
     priority: int | None = None
@@ -68,6 +73,11 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     held: tuple[str, ...] = ()
     """The hosts that may run it, where its own document says so and names its host among them: what any other host
     reports of it is of the past."""
+
+    @property
+    def rules(self) -> tuple[AffinityRule, ...]:
+        """Every group that it is in, each once."""
+        return every_rule(self.server_group, self.group_policy, self.affinity)
 
 
 class SlotView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

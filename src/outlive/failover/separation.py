@@ -2,9 +2,10 @@
 
 Three demands (docs/reference/failover-rules.md#separation). With ``keepApart`` a VM's own host and its slots are all in
 different domains. Of an anti-affinity group no member has a slot where a peer runs or has a slot. Of an affinity group
-all slots that are ready are on no more hosts than the member with the largest need has slots. They bind new
-memberships; those that are there already are only reported, by ``check``. ``SeparationIndex`` is part of the conflict
-index and follows every join, opening, move and rollback; where nothing is asked it costs nothing.
+all slots that are ready are on no more hosts than the member with the largest need has slots. A VM may be in several
+groups, each of which binds new memberships; those that are there already are only reported, by ``check``.
+``SeparationIndex`` is part of the conflict index and follows every join, opening, move and rollback; where nothing is
+asked it costs nothing.
 """
 
 from __future__ import annotations
@@ -17,16 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.failover.model import VmView
+from outlive.placement.rules import AFFINITY, HARD
 
 if TYPE_CHECKING:
     from outlive.failover.conflicts import ConflictIndex
 
 Ints = NDArray[np.int64]
 
-AFFINITY = "affinity"
-ANTI_AFFINITY = "anti-affinity"
-POLICIES = (AFFINITY, ANTI_AFFINITY)
-"""The policies of server groups that bind slots; placement alone regards the others."""
+GroupKey = tuple[str, str]
+"""Group and policy; who says another policy is of another group."""
 
 
 class ServerGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -40,9 +40,11 @@ class ServerGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """The most slots that any member needs; 0: not known, which binds no affinity."""
 
 
-def binding_group(vm: VmView) -> tuple[str, str] | None:
-    """(group, policy) of a VM whose group binds its slots; who says another policy is of another group."""
-    return (vm.server_group, vm.group_policy) if vm.server_group and vm.group_policy in POLICIES else None
+def binding_groups(vm: VmView) -> tuple[GroupKey, ...]:
+    """The groups of a VM that bind its slots; of soft policies only placement takes notice."""
+    if not vm.affinity:
+        return ((vm.server_group, vm.group_policy),) if vm.server_group and vm.group_policy in HARD else ()
+    return tuple((rule.group, rule.policy) for rule in vm.rules if rule.policy in HARD)
 
 
 def groups_of(
@@ -55,7 +57,7 @@ def groups_of(
     found: dict[tuple[str, str], dict[str, str]] = {}
     wanted: set[tuple[str, str]] = set()
     for vm in vms:
-        if vm.server_group and (key := binding_group(vm)) is not None:
+        for key in binding_groups(vm):
             found.setdefault(key, {})[vm.id] = vm.host
             if among is None or vm.id in among:
                 wanted.add(key)
@@ -100,7 +102,7 @@ class SeparationIndex:
         self._value = {domain: dict(values) for domain, values in index.topology.apart.items()}
         """Domain → host → value."""
         self._groups: dict[tuple[str, str], _Group] = {}
-        self._key_of: dict[str, tuple[str, str]] = {}
+        self._keys_of: dict[str, tuple[GroupKey, ...]] = {}
         self._version = 0
         self._codes: dict[str, Ints] = {}
         self._coded = (-1, -1)
@@ -114,70 +116,72 @@ class SeparationIndex:
             group.least_need = max(group.least_need, given.need)
 
     def put(self, vm: VmView, need: int) -> None:
-        """The VM is here now, in this group or in none, and needs so many slots."""
-        key = binding_group(vm) if self._binds_groups else None
-        if key is None:
-            self.forget(vm.id)
-            return
-        self._put(vm.id, key, vm.host)
-        self._groups[key].needs[vm.id] = need
+        """The VM is here now, in these groups or in none, and needs so many slots."""
+        keys = binding_groups(vm) if self._binds_groups else ()
+        for key in self._keys_of.get(vm.id, ()):
+            if key not in keys:
+                self._forget(vm.id, key)
+        for key in keys:
+            self._put(vm.id, key, vm.host)
+            self._groups[key].needs[vm.id] = need
 
     def move(self, vm: str, host: str) -> None:
-        """The VM runs on that host now, in the group that it is in, if any."""
-        key = self._key_of.get(vm)
-        if key is not None:
+        """The VM runs on that host now, in the groups that it is in, if any."""
+        for key in self._keys_of.get(vm, ()):
             self._put(vm, key, host)
 
     def forget(self, vm: str) -> None:
         """The VM is in no group any more."""
-        key = self._key_of.get(vm)
-        if key is None:
-            return
-        for slot in self._index.slots_by_name(vm):
-            self.left(vm, slot)
+        for key in self._keys_of.get(vm, ()):
+            self._forget(vm, key)
+
+    def _forget(self, vm: str, key: GroupKey) -> None:
         group = self._groups[key]
+        for slot in self._index.slots_by_name(vm):
+            self._left(group, slot)
         _less(group.uses, self._index.host(group.members.pop(vm)))
         group.needs.pop(vm, None)
-        del self._key_of[vm]
+        left = tuple(one for one in self._keys_of[vm] if one != key)
+        if left:
+            self._keys_of[vm] = left
+        else:
+            del self._keys_of[vm]
         if not group.members:
             del self._groups[key]
 
-    def group(self, vm: str) -> ServerGroup | None:
-        """The VM's group as plain data; ``None`` where nobody else is in it."""
-        group = self._find(vm)
-        if group is None:
-            return None
-        name, policy = self._key_of[vm]
-        return ServerGroup(name=name, policy=policy, members=dict(sorted(group.members.items())), need=group.need)
+    def groups(self, vm: str) -> tuple[ServerGroup, ...]:
+        """The VM's groups where anybody else is in, as plain data, by name."""
+        return tuple(
+            ServerGroup(name=name, policy=policy, members=dict(sorted(group.members.items())), need=group.need)
+            for (name, policy), group in sorted(self._found(vm), key=lambda one: one[0])
+        )
 
     def among(self, vm: str, slots: int) -> int:
         """Of these slots, a bit set, those that separation allows the VM to join."""
-        if not self._key_of and not self._value:
+        if not self._keys_of and not self._value:
             return slots
         if self._value and slots:
             slots &= ~self._index.placed_on(np.flatnonzero(self._in_own_domains(vm)).tolist())
-        group = self._find(vm)
-        if group is None or not slots:
-            return slots
-        if group.policy == AFFINITY:
-            used = self._used(group)
-            return slots if used is None else slots & self._index.placed_on(used)
-        return slots & ~self._index.placed_on(self._peers(vm, group))
+        for _, group in self._found(vm) if slots else ():
+            if group.policy != AFFINITY:
+                slots &= ~self._index.placed_on(self._peers(vm, group))
+            elif (used := self._used(group)) is not None:
+                slots &= self._index.placed_on(used)
+        return slots
 
     def closed(self, vm: str) -> NDArray[np.bool_] | None:
         """By host number, whether separation keeps a slot of the VM off the host; ``None`` where it asks nothing."""
-        group = self._find(vm)
-        if group is None and not self._value:
+        groups = self._found(vm)
+        if not groups and not self._value:
             return None
         found = self._in_own_domains(vm)
-        if group is None:
-            return found
-        if group.policy != AFFINITY:
-            found[list(self._peers(vm, group))] = True
-        elif (used := self._used(group)) is not None:
-            unused = np.ones(len(found), dtype=bool)
-            unused[list(used)] = False
-            found |= unused
+        for _, group in groups:
+            if group.policy != AFFINITY:
+                found[list(self._peers(vm, group))] = True
+            elif (used := self._used(group)) is not None:
+                unused = np.ones(len(found), dtype=bool)
+                unused[list(used)] = False
+                found |= unused
         return found
 
     def allows(self, vm: str, host: str) -> bool:
@@ -197,31 +201,35 @@ class SeparationIndex:
             for other in self._own_hosts(vm) if value is not None else ():
                 if values.get(other) == value:
                     return f"{host} is in {domain} {value} like {other}"
-        group = self._find(vm)
-        if group is None or self.allows(vm, host):
-            return ""
-        name = self._key_of[vm][0]
-        if group.policy == AFFINITY:
-            return f"{host} has no slot of affinity group {name}, which uses {group.need} hosts already"
-        return f"{host} has a VM of anti-affinity group {name}, or a slot of one"
+        number = self._index.host(host)
+        for (name, _), group in self._found(vm):
+            if group.policy != AFFINITY:
+                if number in self._peers(vm, group):
+                    return f"{host} has a VM of anti-affinity group {name}, or a slot of one"
+            elif (used := self._used(group)) is not None and number not in used:
+                return f"{host} has no slot of affinity group {name}, which uses {group.need} hosts already"
+        return ""
 
     # What the conflict index reports
 
     def joined(self, vm: str, slot: int) -> None:
         """The VM is a member of the slot now."""
-        key = self._key_of.get(vm)
-        if key is not None:
-            group, host = self._groups[key], self._index.slot_host(slot)
-            group.uses[host] = group.uses.get(host, 0) + 1
-            group.slots[slot] = group.slots.get(slot, 0) + 1
+        for key in self._keys_of.get(vm, ()):
+            self._joined(self._groups[key], slot)
 
     def left(self, vm: str, slot: int) -> None:
         """The VM is a member of the slot no more."""
-        key = self._key_of.get(vm)
-        if key is not None:
-            group = self._groups[key]
-            _less(group.uses, self._index.slot_host(slot))
-            _less(group.slots, slot)
+        for key in self._keys_of.get(vm, ()):
+            self._left(self._groups[key], slot)
+
+    def _joined(self, group: _Group, slot: int) -> None:
+        host = self._index.slot_host(slot)
+        group.uses[host] = group.uses.get(host, 0) + 1
+        group.slots[slot] = group.slots.get(slot, 0) + 1
+
+    def _left(self, group: _Group, slot: int) -> None:
+        _less(group.uses, self._index.slot_host(slot))
+        _less(group.slots, slot)
 
     def relabel(self, host: str, values: Mapping[str, str]) -> bool:
         """The host is in these domains now; whether that is new."""
@@ -234,9 +242,8 @@ class SeparationIndex:
         self._version += 1
         return True
 
-    def _put(self, vm: str, key: tuple[str, str], host: str) -> None:
-        if self._key_of.get(vm) != key:
-            self.forget(vm)
+    def _put(self, vm: str, key: GroupKey, host: str) -> None:
+        """The VM is in the group, besides those that it is in, and runs on the host."""
         group = self._groups.setdefault(key, _Group(key[1]))
         before = group.members.get(vm)
         if before == host:
@@ -247,15 +254,16 @@ class SeparationIndex:
         group.uses[place] = group.uses.get(place, 0) + 1
         group.members[vm] = host
         if before is None:
-            self._key_of[vm] = key
+            self._keys_of[vm] = (*self._keys_of.get(vm, ()), key)
             for slot in self._index.slots_by_name(vm):
-                self.joined(vm, slot)
+                self._joined(group, slot)
 
-    def _find(self, vm: str) -> _Group | None:
-        """The VM's group, if there is anybody else in it."""
-        key = self._key_of.get(vm)
-        group = self._groups[key] if key is not None else None
-        return group if group is not None and len(group.members) > 1 else None
+    def _found(self, vm: str) -> list[tuple[GroupKey, _Group]]:
+        """The VM's groups where anybody else is in."""
+        keys = self._keys_of.get(vm)
+        if keys is None:
+            return []
+        return [(key, group) for key in keys if len((group := self._groups[key]).members) > 1]
 
     def _peers(self, vm: str, group: _Group) -> set[int]:
         """The hosts where other members of the VM's group run or have slots."""

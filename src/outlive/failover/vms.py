@@ -182,6 +182,8 @@ def view_of_resource(vm: VirtualMachine) -> VmView:
         status=vm.status.phase,
         server_group=spec.server_group,
         group_policy=spec.server_group_policy,
+        affinity=spec.affinity,
+        preferred=spec.preferred_hosts.weights,
         level=spec.protection,
         priority=spec.restart_priority,
         created_at=created.timestamp() if created else 0.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from datetime import datetime
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple, get_args
 
 from msgspec import Meta
 
@@ -38,11 +38,24 @@ class Answer(Part, frozen=True, kw_only=True):
 AffinityPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
 
 
+_POLICIES: Final[dict[str, AffinityPolicy]] = {policy: policy for policy in get_args(AffinityPolicy)}
+
+
 class AffinityRule(Part, frozen=True, kw_only=True):
     """One group that a VM is in. VMs that name the same group with the same policy are its members."""
 
     group: str
     policy: AffinityPolicy
+
+
+def every_rule(
+    server_group: str, server_group_policy: str, further: tuple[AffinityRule, ...]
+) -> tuple[AffinityRule, ...]:
+    """The rule of a server group and the further ones, each once; a group without a known policy is no rule."""
+    first = _POLICIES.get(server_group_policy) if server_group else None
+    if first is None:
+        return tuple(dict.fromkeys(further)) if further else ()
+    return tuple(dict.fromkeys((AffinityRule(group=server_group, policy=first), *further)))
 
 
 class PreferredHosts(Part, frozen=True, kw_only=True):
@@ -160,10 +173,7 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     @property
     def affinity_rules(self) -> tuple[AffinityRule, ...]:
         """Every group that it is in, the one of ``serverGroup`` first, each once."""
-        if not self.server_group or not self.server_group_policy:
-            return tuple(dict.fromkeys(self.affinity)) if self.affinity else ()
-        first = AffinityRule(group=self.server_group, policy=self.server_group_policy)
-        return tuple(dict.fromkeys((first, *self.affinity)))
+        return every_rule(self.server_group, self.server_group_policy, self.affinity)
 
     @property
     def allowed_hosts(self) -> tuple[str, ...]:

@@ -311,3 +311,19 @@ def test_group_sized_slots_carry_the_group() -> None:
     (action,) = result.actions
     assert isinstance(action, Open)
     assert (action.group, action.cpu_milli) == ("g", 8000)
+
+
+def test_among_hosts_and_slots_that_are_equal_otherwise_the_preferred_one_is_taken() -> None:
+    wishing = msgspec.structs.replace(vm("a", "h1"), preferred={"h4": 10, "h5": 20})
+    equal = Offer(hosts=HOSTS, scores=(1.0,) * len(HOSTS))
+    (opened,) = assign(given_([wishing], [], new=equal)).actions
+    assert isinstance(opened, Open)
+    assert opened.host == "h5"
+    slots = [slot(f"s{number}", f"h{number}") for number in (2, 4, 5)]
+    (joined,) = assign(given_([wishing], slots)).actions
+    assert isinstance(joined, Join)
+    assert joined.slot == "s5"
+    fuller = [*slots, slot("s3", "h3", b="h6")]
+    (shared,) = assign(given_([wishing], fuller)).actions
+    assert isinstance(shared, Join)
+    assert shared.slot == "s3"

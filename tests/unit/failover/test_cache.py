@@ -19,6 +19,7 @@ from outlive.failover.topology import TopologyChoice
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,
+    AffinityRule,
     Amounts,
     Condition,
     FailoverStatus,
@@ -54,6 +55,7 @@ def vm(name: str, on: str, *, flavor: str = "f2", cpu: int = 1000, group: str = 
         memory_bytes=cpu,
         server_group=group,
         group_policy=policy if group else "",
+        affinity=(AffinityRule(group="g3", policy="anti-affinity"),) if group == "g2" or cpu > 1000 else (),
     )
 
 
@@ -206,7 +208,7 @@ def check_rules(world: Follower) -> None:
         assert cache.index.blocked(name) == fresh.index.blocked(name)
         assert cache.index.crowded(name) == fresh.index.crowded(name)
         assert eligible_slots(cache.index, name) == eligible_slots(fresh.index, name)
-        assert cache.index.separation.group(name) == fresh.index.separation.group(name)
+        assert cache.index.separation.groups(name) == fresh.index.separation.groups(name)
         assert {h: cache.index.separation.allows(name, h) for h in HOSTS} == {
             h: fresh.index.separation.allows(name, h) for h in HOSTS
         }

@@ -23,12 +23,13 @@ from outlive.failover.decisions import DECISIONS
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.plan import plan
-from outlive.failover.separation import AFFINITY, groups_of
+from outlive.failover.separation import groups_of
 from outlive.failover.snapshot import Snapshot, coverage_of
 from outlive.failover.topology import Topology
 from outlive.placement.engine import STEP_ERRORS
 from outlive.placement.errors import RunRefused
 from outlive.placement.request import PlacementRequest
+from outlive.placement.rules import AFFINITY
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     ZONE_LABEL,
@@ -116,7 +117,7 @@ class Truth:
         text = barred(self.vm, host, slots, self.topology)
         for group in self.groups if not text else ():
             counted = [slot for slot in slots if group.policy != AFFINITY or slot.ready is not False]
-            text = barred(self.vm, host, counted, Topology(), [group])
+            text = text or barred(self.vm, host, counted, Topology(), [group])
         return text
 
     def refusal(self, host: str, *, reuse: bool) -> tuple[str, str, str]:

@@ -24,6 +24,7 @@ from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_fo
 from outlive.failover.separation import groups_of
 from outlive.failover.sizes import resolve_size
 from outlive.failover.topology import Topology, TopologyChoice
+from outlive.resources import AffinityRule
 
 GIB = 2**30
 BIG = 64
@@ -127,6 +128,11 @@ def fleet(seed: int, *, grouped: bool = True) -> tuple[Random, list[VmView], tup
             for vm in vms
             for group in (random.randrange(4),)
         ]
+        further = [AffinityRule(group=f"g{number}", policy=policies[number % 4]) for number in range(1, 6)]
+        vms = [
+            msgspec.structs.replace(vm, affinity=tuple(random.sample(further, random.choice((0, 0, 1, 2)))))
+            for vm in vms
+        ]
     return random, vms, hosts, {vm.id: random.randint(0, 3) for vm in vms}
 
 
@@ -184,8 +190,9 @@ def forbidden(
                 found.append(f"{vm.id} {domain}")
     groups: dict[tuple[str, str], list[VmView]] = {}
     for vm in vms:
-        if vm.server_group and topology.server_groups:
-            groups.setdefault((vm.server_group, vm.group_policy), []).append(vm)
+        named = {(rule.group, rule.policy) for rule in vm.affinity} | {(vm.server_group, vm.group_policy)} - {("", "")}
+        for key in named if topology.server_groups else ():
+            groups.setdefault(key, []).append(vm)
     for (name, policy), members in groups.items():
         if policy == "anti-affinity":
             for vm in members:

@@ -134,14 +134,26 @@ class Greedy:
         if not usable:
             return None
         usable &= fleet.admissible(number)
-        slot = offer.fullest(self.separation.among(vm.id, usable))
+        usable = self.separation.among(vm.id, usable)
+        slot = offer.fullest(usable)
         if slot is None:
             return None
+        if vm.preferred:
+            slot = self._preferred(vm, fleet.as_full_as(slot, usable & offer.slots), slot)
         fleet.join_slot(number, slot, proven=True)
         if self._most_members:
             self._note_full(slot)
         host = fleet.host_names[fleet.slot_host(slot)]
         return Join(slot=fleet.slot_names[slot], vm=vm.id, vm_host=vm.host, host=host)
+
+    def _preferred(self, vm: VmView, alike: int, slot: int) -> int:
+        """Of slots that are alike the one on the host that the VM prefers most; ``slot`` where none of them is so."""
+        fleet = self.fleet
+        for host in sorted(vm.preferred, key=lambda name: (-vm.preferred[name], name)):
+            found = fleet.fullest(alike & fleet.placed_on((fleet.host(host),)))
+            if found is not None:
+                return found
+        return slot
 
     def close(self, slots: Iterable[str]) -> None:
         """Nobody joins these."""
@@ -166,7 +178,7 @@ class Greedy:
         possible = room & allowed
         if self._one_new_per_host:
             possible &= ~self._new_here(offer.hosts)
-        place = offer.best(vm.id, possible)
+        place = offer.best(vm.id, possible, vm.preferred)
         if place is None:
             if not worded and (offer.names or len(self._everywhere())):
                 # All that an attempt has to know which may be dropped.

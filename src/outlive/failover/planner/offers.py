@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +17,7 @@ from outlive.placement.ranking import host_hashes, tie_keys
 LOOKED_UP = 8
 """Slots of an offer that are looked up one by one before all of them are worked out."""
 
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 Ints = NDArray[np.int64]
 
 
@@ -39,9 +44,10 @@ class ReuseHosts:
             if index.host_names[index.slot_host(slot)] in self._names:
                 return slot
             slots &= ~index.slot_bit(slot)
-        return index.fullest(slots & self._current())
+        return index.fullest(slots & self.slots)
 
-    def _current(self) -> int:
+    @property
+    def slots(self) -> int:
         """The bit set as of now. Slots that are gone may still be in it."""
         index = self._index
         found = self._slots
@@ -93,8 +99,9 @@ class NewHosts:
         self._starts = np.append(np.nonzero(first)[0], len(self.hosts))
         self._group = np.cumsum(first) - 1
 
-    def best(self, vm: str, possible: NDArray[np.bool_]) -> int | None:
-        """The place of the first possible host; among equal scores the one whose tie key for this VM is least."""
+    def best(self, vm: str, possible: NDArray[np.bool_], preferred: Mapping[str, int] = NOTHING) -> int | None:
+        """The place of the first possible host; among equal scores the one that the VM prefers most, and among these
+        the one whose tie key for this VM is least."""
         if not len(possible):
             return None
         first = int(possible.argmax())
@@ -105,6 +112,9 @@ class NewHosts:
         if end == first + 1:
             return first
         places = first + np.nonzero(possible[first:end])[0]
+        if preferred:
+            weights = np.array([preferred.get(self.names[place], 0) for place in places.tolist()])
+            places = places[weights == weights.max()]
         keys = tie_keys(vm, self._hashes[self.hosts[places]])
         least = places[keys == keys.min()]
         return min((int(place) for place in least), key=self.names.__getitem__)

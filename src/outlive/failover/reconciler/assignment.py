@@ -79,8 +79,8 @@ class _Record:
         failed = any(isinstance(action, Fail) for action in actions)
         joins = {action.slot: action.host for action in actions if isinstance(action, Join)}
         opened = {action.slot_key: greedy.opened[action.slot_key] for action in actions if isinstance(action, Open)}
-        group = self._cache.index.separation.group(one.vm.id)
-        theirs = self._slots_of(group) - {*own, *joins, *opened}
+        groups = self._cache.index.separation.groups(one.vm.id)
+        theirs = self._slots_of(groups) - {*own, *joins, *opened}
         names = sorted({*own, *joins, *theirs})
         slots = {name: self._pending.get(name) or self._cache.slots[name] for name in names}
         result = result_of([slots[name] for name in sorted(joins)], actions, opened)
@@ -99,7 +99,7 @@ class _Record:
                 used_hosts=tuple(self._used),
                 excluded_slots=tuple(sorted(theirs)),
                 key_prefix=prefix,
-                groups=(group,) if group is not None else (),
+                groups=groups,
             )
             given = msgspec.structs.replace(given, topology=self._cache.topology(_hosts_in(given)))
             self._decider.assigned(given, result, subject=one.vm.id)
@@ -107,10 +107,10 @@ class _Record:
             self._explained.add(one.need.offer_class)
         self._used += hosts if self._terms.limit_new else ()
 
-    def _slots_of(self, group: ServerGroup | None) -> set[str]:
-        """The slots of the group's members, those that were opened in this pass included."""
+    def _slots_of(self, groups: Sequence[ServerGroup]) -> set[str]:
+        """The slots of the members of groups, those that were opened in this pass included."""
         index = self._cache.index
-        members = group.members if group is not None else ()
+        members = {member for group in groups for member in group.members}
         return {name for vm in members if index.has_vm(vm) for name in index.slots_of(vm)}
 
     def _offered(self, offer_class: str, hosts: Sequence[str], *, whole: bool) -> Offer:

@@ -524,4 +524,8 @@ def doubt(informer: Informer[R]) -> str:
 def _asks(vm: VmView) -> tuple[object, ...]:
     """What slots for the VM depend on."""
     place = (vm.host, vm.zone, vm.project, vm.flavor, vm.cpu_milli, vm.memory_bytes, vm.also_needs, vm.host_limit)
-    return (*place, vm.extra_specs, vm.os_type, vm.server_group, vm.group_policy, vm.level, vm.priority)
+    return (*place, vm.extra_specs, vm.os_type, *_wishes(vm), vm.level, vm.priority)
+
+
+def _wishes(vm: VmView) -> tuple[object, ...]:
+    return (vm.server_group, vm.group_policy, vm.affinity, vm.preferred)

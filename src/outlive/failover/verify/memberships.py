@@ -105,6 +105,9 @@ def objection(fleet: StateFleet, vm: str, slot: FleetSlot) -> tuple[Code, str] |
         return Code.SLOT_NOT_READY, f"is listed for VM {vm} and not ready"
     if spec.host_limit and slot.host not in spec.host_limit:
         return Code.NOT_ALLOWED, f"is listed for VM {vm}, which may not run there by its hostLimit"
+    preferred = spec.preferred_hosts
+    if preferred.strict and preferred.weights and slot.host not in preferred.weights:
+        return Code.NOT_ALLOWED, f"is listed for VM {vm}, which may not run there by its strict preferredHosts"
     cpu, memory = spec.resources.cpu_milli, spec.resources.memory_bytes
     if slot.cpu_milli < cpu or slot.memory_bytes < memory:
         return Code.TOO_SMALL, f"holds {size(slot.cpu_milli, slot.memory_bytes)} and VM {vm} needs {size(cpu, memory)}"

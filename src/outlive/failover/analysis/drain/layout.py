@@ -15,8 +15,8 @@ from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Join, Leave, Offer, new_slot, opening
 from outlive.failover.rules import serves
-from outlive.failover.separation import ANTI_AFFINITY
 from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size
+from outlive.placement.rules import ANTI_AFFINITY, may_run_on
 from outlive.resources import MEMORY
 
 NEW_SLOT = "new-{}"
@@ -84,16 +84,19 @@ class Layout:
 
     def destinations(self, vm: str) -> list[str]:
         """Hosts that may run a VM of a drained host, best first; peers of its server group are respected."""
-        fleet, group = self.fleet, self.fleet.separation.group(vm)
         found = [host for host in self._given.destinations.get(vm, ()) if host not in self.drained]
-        if group is None:
-            return found
-        peers = {peer: host for peer, host in group.members.items() if peer != vm}
-        if group.policy == ANTI_AFFINITY:
-            theirs = {fleet.host_of_slot(slot) for peer in peers if fleet.has_vm(peer) for slot in fleet.slots_of(peer)}
-            return [host for host in found if host not in theirs.union(peers.values())]
-        together = set(peers.values()) - self.drained
-        return [host for host in found if host in together] if together else found
+        for group in self.fleet.separation.groups(vm):
+            where = {peer: host for peer, host in group.members.items() if peer != vm}
+            if group.policy == ANTI_AFFINITY:
+                theirs = self._slot_hosts(where).union(where.values())
+                found = [host for host in found if host not in theirs]
+            elif together := set(where.values()) - self.drained:
+                found = [host for host in found if host in together]
+        return [host for host in found if may_run_on(self.vms[vm], host)]
+
+    def _slot_hosts(self, vms: Iterable[str]) -> set[str]:
+        fleet = self.fleet
+        return {fleet.host_of_slot(slot) for vm in vms if fleet.has_vm(vm) for slot in fleet.slots_of(vm)}
 
     def clashing(self, vm: str, hosts: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
         """Each of the hosts with those of the VM's slots that it could not be in if it ran there."""

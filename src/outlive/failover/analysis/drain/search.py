@@ -43,7 +43,7 @@ def searchable(layout: Layout, given: DrainInput) -> str:
         return f"SEARCHED_VMS ({SEARCHED_VMS})"
     if layout.fleet.faulty() or any(len(holders(slot)) > 1 for slot in given.slots):
         return "rules that are broken already, or slots that are not where they are wanted"
-    if given.topology.apart or any(vm.server_group and vm.group_policy for vm in given.vms):
+    if given.topology.apart or any(vm.rules for vm in given.vms):
         return "domains or server groups that are kept apart"
     return ""
 
