@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,6 +27,7 @@ def play(
     node: dict[str, Any] | None = None,
     seed: int = 1,
     violations: bool = False,
+    cuts: Literal["none", "disks", "all"] = "none",
     **host: Any,
 ) -> None:
     """Start the cluster, let it settle, tell the story, and see that nothing went wrong on the way."""
@@ -37,6 +38,7 @@ def play(
             vms=vms,
             controllers=0,
             settings={"node": node or {}},
+            cuts=cuts,
         )
         world = World(spec, seed=seed)
         await world.build()

@@ -7,6 +7,7 @@ from tests.support.node_worlds import at, holders, play, record, vm_of
 
 from outlive.node.ports import DomainState
 from outlive.simulation.hypervisors import domain_of
+from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
 
@@ -65,3 +66,19 @@ def test_lock_of_a_host_that_says_nothing_and_is_not_proven_dead_stays() -> None
         assert "kvm-2 lives, and its figures have yet to say" in vm_of(world).status.message
 
     play(story)
+
+
+def test_vm_without_disks_waits_until_it_is_known_that_all_have_heard_who_is_isolated_from_its_network() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 6)
+        assert (world.running("vm-1"), vm_of(world).status.reason) == ((), "isolation-unconfirmed")
+        await world.do("heal", {"network": "storage", "hosts": ["kvm-1"]})
+        await at(world, 40)
+        assert holders(world) == [("kvm-1", 1, "running")]
+        assert vm_of(world).status.reason == ""
+
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", disks=()),), cuts="all")
