@@ -21,6 +21,8 @@ from outlive.resources import Amounts
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.process import Process
 
+SHORTEST_SLEEP_S: Final = 1e-6
+"""Whoever waits until a moment that is a rounding error away gets there."""
 RESET_S: Final = 1.0
 """From a reset to the power-on test of the next boot."""
 RESET_TAKES_S: Final = 1.9
@@ -65,7 +67,8 @@ class HostClock:
 
     async def sleep(self, seconds: float) -> None:
         """Return after so many seconds of ``monotonic``, as fast as it runs now."""
-        await asyncio.sleep(max(0.0, seconds) / (self._rate * min(1.0, self._slew)))
+        loop_s = seconds / (self._rate * min(1.0, self._slew))
+        await asyncio.sleep(max(SHORTEST_SLEEP_S, loop_s) if seconds > 0 else 0.0)
 
     def boot(self) -> None:
         """The host boots now."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -174,6 +176,19 @@ def test_steered_clock_of_a_host_leaves_its_crystal_and_the_slower_one_is_what_i
         assert clock.monotonic() == 10.0
 
     run(story())
+
+
+@given(st.lists(st.tuples(st.floats(0.9, 1.1), st.floats(0.001, 30.0)), min_size=1, max_size=20))
+def test_who_waits_by_a_host_clock_until_a_moment_gets_there(waits: list[tuple[float, float]]) -> None:
+    async def story() -> None:
+        clock = HostClock()
+        for slew, seconds in waits:
+            clock.set_slew(slew)
+            until = clock.monotonic() + seconds
+            while clock.monotonic() < until:
+                await clock.sleep(until - clock.monotonic())
+
+    run(story(), steps=2000)
 
 
 def test_host_that_sleeps_counts_on_one_of_its_clocks_only() -> None:
