@@ -322,7 +322,7 @@ class _Planner:
         if closed is not None:
             why = render(closed).text
             return _action(vm, ActionKind.HOLD, HoldReason.RULED_OUT, slots=self._why_no_slot(vm), why=why)
-        return _action(vm, ActionKind.HOLD, HoldReason.NO_ROOM, slots=self._why_no_slot(vm))
+        return _action(vm, ActionKind.HOLD, HoldReason.NO_ROOM, slots=self._why_no_slot(vm), name=vm.id)
 
     def _roomy(self, vm: AffectedVm, offers: Sequence[str]) -> list[str]:
         """Of the hosts that placement allows, those that have room for it and did not refuse it."""

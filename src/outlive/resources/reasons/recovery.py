@@ -117,7 +117,7 @@ class StoryReason(enum.StrEnum):
 LOST: Final = "{vm} lost {origin} (fence {fence})"
 CAUSES: Final[Mapping[Value, str]] = {
     "not-started": "{vm} was not started by {origin}",
-    "asked": "{vm} was asked for, and {origin} is not there",
+    "asked": "{vm} was asked for while {origin} was not there",
 }
 """How a story of what recovery did begins, by ``Recovery.cause``; any other is a host that died."""
 RUNS: Final = " and runs on {host} again, "
@@ -181,7 +181,9 @@ TABLE: Final[Table] = {
         "outlive request {name} start",
     ),
     HoldReason.NO_ROOM: Template(
-        "{slots}, and no living host has room for it", "add a host, stop other VMs, or repair a dead one"
+        "{slots}, and no living host that it may run on has room for it",
+        "add a host, stop other VMs, repair a dead one, or widen where it may run (outlive placement rank --vm {name} "
+        "--explain)",
     ),
     HoldReason.RULED_OUT: Template(
         "{slots}, and its rules close every living host that has room for it: {why}",
