@@ -48,6 +48,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "fence": Entry("operator", "Have a host declared dead, or assert that it is off."),
     "maintenance": Entry("operator", "Stop condemning silent hosts, or start it again."),
     "request": Entry("operator", "Ask for a VM to be started, stopped or moved, once."),
+    "rebalance": Entry("rebalance", "Which VMs to move so that hosts are evenly full; --apply has them moved."),
     "drain": Entry("operator", "Empty a host of its VMs."),
     "ready": Entry("operator", "Make a host schedulable again."),
     "arm": Entry("operator", "Let a host empty itself when it cannot prove that it lives."),

@@ -7,7 +7,7 @@ Without any host in the table of free amounts nothing is limited; a host that th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from outlive.failover.conflicts import ConflictIndex, Ints
 from outlive.failover.model import SlotView, VmView, amounts_of
 from outlive.failover.topology import HOSTS_ALONE, Topology
+from outlive.placement.rules import ANTI_AFFINITY
 from outlive.resources import CPU, MEMORY
 
 NO_LIMIT = 2**62
@@ -191,6 +192,21 @@ class Fleet(ConflictIndex):
         while (number := self.fullest(found)) is not None:
             found &= ~self.slot_bit(number)
             yield self.slot_names[number]
+
+    def grouped(self, vm: str, hosts: Iterable[str], *, gone: Set[str] = frozenset()) -> list[str]:
+        """Of these hosts, those where its groups let the VM run; nobody counts on hosts that are ``gone``."""
+        found = list(hosts)
+        for group in self.separation.groups(vm):
+            where = {peer: host for peer, host in group.members.items() if peer != vm}
+            if group.policy == ANTI_AFFINITY:
+                theirs = self._slot_hosts(where).union(where.values())
+                found = [host for host in found if host not in theirs]
+            elif together := set(where.values()) - gone:
+                found = [host for host in found if host in together]
+        return found
+
+    def _slot_hosts(self, vms: Iterable[str]) -> set[str]:
+        return {self.host_of_slot(slot) for vm in vms if self.has_vm(vm) for slot in self.slots_of(vm)}
 
     # Changes that take and give room
 

@@ -15,6 +15,7 @@ import msgspec
 
 from outlive.base.errors import NotFound
 from outlive.base.phrases import shown_time
+from outlive.failover.rebalance import REBALANCE, RebalanceResult
 from outlive.node import health
 from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.fencing.policy import Departure, HostSettings, departure_of, fence_order, profile_of
@@ -22,6 +23,7 @@ from outlive.node.fencing.power import power_forecast
 from outlive.node.fencing.states import CondemnView
 from outlive.node.membership.steps import RecordOutcome
 from outlive.node.vm.states import order_here, wanted
+from outlive.recovery.rebalancer import sentence
 from outlive.recovery.states import summary_of, waits_for
 from outlive.resources import (
     Cluster,
@@ -106,7 +108,13 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
             subject=vm.name,
             summary=summary,
             settled=not waits and away is None and not doubt,
-            chain=(*_held(vm), *_start_order(vm), *await _disarmed(store), *(Link(text=one.message) for one in doubt)),
+            chain=(
+                *_held(vm),
+                *_start_order(vm),
+                *_rebalanced(vm.name, records),
+                *await _disarmed(store),
+                *(Link(text=one.message) for one in doubt),
+            ),
             remedy=away.remedy if away is not None else _remedy_of_waiting(vm) or _first_remedy(doubt),
             decisions=_recorded(mine),
         )
@@ -118,7 +126,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     if slot is not None:
         taken = slot.status.consumer.vm if slot.status.consumer is not None else "nobody"
         chain.append(Link(text=f"slot {slot.name} on {slot.status.host} is taken by {taken}"))
-    chain += [*_start_order(vm), *_held(vm), *await _disarmed(store)]
+    chain += [*_start_order(vm), *_held(vm), *_rebalanced(vm.name, records), *await _disarmed(store)]
     return Why(
         subject=vm.name,
         summary=render(summary_of(vm)).text,
@@ -173,6 +181,18 @@ async def _departed(store: Store, host: str) -> _Departed | None:
     return _Departed(
         said, "unless it is soon back, its VMs are recovered elsewhere", f"start its daemon or switch {host} on"
     )
+
+
+def _rebalanced(vm: str, records: Iterable[DecisionRecord]) -> Iterator[Link]:
+    """The moves of it that were asked for because its host was full."""
+    for record in records:
+        if record.decision == REBALANCE.name and f'"{vm}"' in record.output:
+            result = decode_as(RebalanceResult, record.output.encode())
+            yield from (
+                Link(at=record.at, text=f"for balance {sentence(move)}", decision=record.name)
+                for move in result.moves
+                if move.vm == vm
+            )
 
 
 async def _disarmed(store: Store) -> list[Link]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from outlive.resources.hosts import HostSelector, ShutdownPolicy
 from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers, lasts
@@ -84,6 +85,20 @@ class DegradingPolicy(Part, frozen=True, kw_only=True):
     """Live moves in a row that may fail before the VMs stay."""
 
 
+class RebalancePolicy(Part, frozen=True, kw_only=True):
+    """Whether VMs move from full hosts to emptier ones by themselves (docs/operating/policies.md#rebalancing)."""
+
+    mode: Literal["off", "auto"] = "off"
+    """``auto``: in the background; ``off``: only by ``outlive rebalance``."""
+    threshold: Annotated[float, Meta(ge=0.01, le=1.0)] = 0.2
+    """VMs move once the fullest and the emptiest host are so far apart, in shares of their capacity, until they are
+    half as far apart."""
+    moves: Annotated[int, Meta(ge=1, le=100)] = 4
+    """Moves of one cycle at most."""
+    pause_s: Annotated[float, Meta(ge=10.0)] = 300.0
+    """Between two cycles."""
+
+
 class ClusterSpec(Part, frozen=True, kw_only=True):
     """What operators want of the whole cluster."""
 
@@ -104,6 +119,7 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     degrading: DegradingPolicy = DegradingPolicy()
     recovery: RecoveryLimits = RecoveryLimits()
     """How often VMs that do not start are tried, where their own specs say nothing."""
+    rebalance: RebalancePolicy = RebalancePolicy()
     shutdown_policy: ShutdownPolicy = ""
     """What becomes of the VMs of hosts that go down in good order and do not say themselves; empty: ``failover``."""
     default_selector: HostSelector = ""

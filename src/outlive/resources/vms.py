@@ -376,6 +376,7 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
         writers=Writers(
             fields={
                 "spec": ("users", "import"),
+                "spec.request": ("users", "import", "recovery"),
                 "status": ("daemon", "mirror", "import"),
                 "status.assigned": ("daemon", "recovery", "import", "mirror"),
                 "status.home": ("daemon", "recovery", "import", "mirror"),

@@ -29,6 +29,7 @@ from outlive.placement.pipelines import PipelineTable
 from outlive.placement.reservations import blocked_hosts
 from outlive.placement.service import PlacementService
 from outlive.recovery.controller import RecoveryController
+from outlive.recovery.rebalancer import Rebalancer
 from outlive.recovery.view import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     Cluster,
@@ -58,6 +59,7 @@ from outlive.runtime.metrics import Metrics
 from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
 
+REBALANCE_TASK = "rebalance"
 ROLE = "failover"
 """The election behind which slots are placed: of several equal processes one does, and the others wait."""
 
@@ -90,6 +92,7 @@ class UpRole:
         self.decisions = DecisionLog(clock)
         self.manager = Manager(clock, random.fork("manager"), self.metrics, ids)
         self._store = store
+        self._computer = ports.computer
         self._clock = clock
         self._informing = random.fork("informers")
         self.informers = Informers(
@@ -221,6 +224,17 @@ class UpRole:
             turn=self.failover.lock,
         )
         recovery.attach(self.manager, self.elector)
+        rebalancer = Rebalancer(
+            self._store,
+            settings,
+            computer=self._computer,
+            decisions=self.decisions,
+            events=self._events,
+            clock=self._clock,
+            ids=ids,
+        )
+        if settings.upkeep.vm_source == "resources":  # of others it is not ours to ask
+            self.manager.add_task(REBALANCE_TASK, rebalancer.run, elector=self.elector, after_sync=True)
         return recovery
 
     def _add_placement(self, random: Random) -> PlacementService:

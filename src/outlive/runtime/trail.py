@@ -26,7 +26,7 @@ KEPT_S: Final = 7 * 86400.0
 """How long records are kept."""
 TICK_S: Final = 1e-6
 """By so much later at least each record of a process is than the one before."""
-RECORDED: Final = ("safety.", "recovery.", "fence.", "host.leave")
+RECORDED: Final = ("safety.", "recovery.", "fence.", "host.leave", "failover.rebalance")
 """Beginnings of the names of decisions that are recorded."""
 NOT_RECORDED: Final = frozenset({"safety.renew"})
 """What happens all the time."""

@@ -16,7 +16,7 @@ import msgspec
 from outlive.base.duration import parse_duration
 from outlive.base.errors import BadInput
 from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
-from outlive.resources.cluster import Disarmed
+from outlive.resources.cluster import Disarmed, RebalancePolicy
 from outlive.resources.documents import Problems
 from outlive.resources.hosts import HostSelector, Maintenance, ShutdownPolicy
 from outlive.resources.vms import AffinityPolicy, AffinityRule, Failback, PreferredHosts, RecoveryLimits, RecoveryPolicy
@@ -202,6 +202,7 @@ class WorldSpec(FromFile, frozen=True, kw_only=True):
     maintenance: bool = False
     disarmed: Disarmed = ""
     shutdown_policy: ShutdownPolicy = ""
+    rebalance: RebalancePolicy = RebalancePolicy()
     settings: dict[str, Any] = {}
     """Sections as in ``outlive.yaml``."""
     cuts: Literal["none", "disks", "all"] = "none"

@@ -57,6 +57,7 @@ FULL: tuple[r.Resource, ...] = (
             maintenance_until=MOMENT,
             disarmed="freeze",
             shutdown_policy="freeze",
+            rebalance=r.cluster.RebalancePolicy(mode="auto", threshold=0.3, moves=2, pause_s=60.0),
             disarmed_since=MOMENT,
             disarmed_until=MOMENT,
             fencing=r.FencingPolicy(

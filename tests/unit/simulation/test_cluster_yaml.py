@@ -76,6 +76,7 @@ CLUSTER: Final = {
     "maintenance": True,
     "disarmed": "freeze",
     "shutdownPolicy": "freeze",
+    "rebalance": {"mode": "auto", "moves": 2},
     "fencing": {"profile": "steady", "fencesLimit": 5, "powerOnAfter": True},
     "degrading": {"action": "tell", "windowS": 20.0},
     "recovery": {"maxRelocations": 5},

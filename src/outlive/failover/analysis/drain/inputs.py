@@ -73,16 +73,12 @@ def landing_places(gathered: Snapshot, drained: Iterable[str]) -> dict[str, tupl
     gone = tuple(drained)
     fleet, engine = gathered.fleet, gathered.engine
     moving = restart_order((vm for vm in gathered.vms if vm.host in set(gone)), gathered.priorities)
-    ever: dict[str, tuple[str, ...]] = {}
+    ever = possible_places(gathered, moving, gone)
     touched: set[str] = set()
     found: dict[str, tuple[str, ...]] = {}
     for vm in moving:
-        request = move_request(vm, gone)
-        key = f"{vm.host} {_kind(vm)}"
-        if key not in ever:
-            ever[key] = _hosts(engine, msgspec.structs.replace(request, options=EMPTY))
-        best = _hosts(engine, request)
-        found[vm.id] = (*best, *(host for host in ever[key] if host not in set(best)))
+        best = _hosts(engine, move_request(vm, gone))
+        found[vm.id] = (*best, *(host for host in ever[vm.id] if host not in set(best)))
         record = fleet.host(best[0]) if best else None
         if record is not None:
             touched.add(record.name)
@@ -90,6 +86,21 @@ def landing_places(gathered: Snapshot, drained: Iterable[str]) -> dict[str, tupl
     for host in gathered.observation.hypervisors:
         if host.name in touched:
             fleet.upsert_host(host)
+    return found
+
+
+def possible_places(
+    gathered: Snapshot, vms: Iterable[VmView], drained: Sequence[str] = ()
+) -> dict[str, tuple[str, ...]]:
+    """VM → hosts that may run it however little room they have now, as placement ranks them; equal VMs ask once."""
+    known: dict[str, tuple[str, ...]] = {}
+    found: dict[str, tuple[str, ...]] = {}
+    for vm in vms:
+        key = f"{vm.host} {_kind(vm)}"
+        if key not in known:
+            request = msgspec.structs.replace(move_request(vm, drained), options=EMPTY)
+            known[key] = _hosts(gathered.engine, request)
+        found[vm.id] = known[key]
     return found
 
 

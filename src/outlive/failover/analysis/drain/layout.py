@@ -16,7 +16,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Join, Leave, Offer, new_slot, opening
 from outlive.failover.rules import serves
 from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size
-from outlive.placement.rules import ANTI_AFFINITY, may_run_on
+from outlive.placement.rules import may_run_on
 from outlive.resources import MEMORY
 
 NEW_SLOT = "new-{}"
@@ -85,18 +85,8 @@ class Layout:
     def destinations(self, vm: str) -> list[str]:
         """Hosts that may run a VM of a drained host, best first; peers of its server group are respected."""
         found = [host for host in self._given.destinations.get(vm, ()) if host not in self.drained]
-        for group in self.fleet.separation.groups(vm):
-            where = {peer: host for peer, host in group.members.items() if peer != vm}
-            if group.policy == ANTI_AFFINITY:
-                theirs = self._slot_hosts(where).union(where.values())
-                found = [host for host in found if host not in theirs]
-            elif together := set(where.values()) - self.drained:
-                found = [host for host in found if host in together]
+        found = self.fleet.grouped(vm, found, gone=self.drained)
         return [host for host in found if may_run_on(self.vms[vm], host)]
-
-    def _slot_hosts(self, vms: Iterable[str]) -> set[str]:
-        fleet = self.fleet
-        return {fleet.host_of_slot(slot) for vm in vms if fleet.has_vm(vm) for slot in fleet.slots_of(vm)}
 
     def clashing(self, vm: str, hosts: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
         """Each of the hosts with those of the VM's slots that it could not be in if it ran there."""

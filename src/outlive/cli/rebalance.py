@@ -1,0 +1,108 @@
+"""``outlive rebalance``: which VMs would move from full hosts to emptier ones, and why; and to have them moved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from outlive.base.errors import ExitCode, Refused
+from outlive.base.ids import SystemIds
+from outlive.base.phrases import count_of
+from outlive.cli.access import Access
+from outlive.cli.output import Output, cut_table, progress
+from outlive.cli.snapshot import Config, look
+
+if TYPE_CHECKING:
+    from outlive.failover.rebalance import RebalanceResult
+    from outlive.store import Store
+
+
+async def rebalance(
+    access: Access,
+    output: Output,
+    apply: Annotated[bool, typer.Option("--apply", help="Request the moves of the VMs' hosts.")] = False,
+    moves: Annotated[
+        int | None, typer.Option("--moves", min=1, max=100, help="At most so many moves, instead of the policy's.")
+    ] = None,
+    threshold: Annotated[
+        int | None,
+        typer.Option(
+            "--threshold", min=1, max=100, metavar="PERCENT", help="Move above this imbalance, instead of the policy's."
+        ),
+    ] = None,
+    config: Config = None,
+) -> ExitCode | None:
+    """Which VMs to move so that hosts are evenly full, with the figures before and after; nothing is written.
+
+    Nobody's coverage falls, and every rule of the VMs is obeyed. Exit code 1 if the hosts are uneven and no move helps.
+    With --apply the moves are requested, live or not at all; see outlive describe vm VM for the answers.
+    """
+    from outlive.failover.rebalance import BalanceReason
+    from outlive.failover.rebalance import rebalance as decide
+    from outlive.node.operator import cluster_spec
+    from outlive.recovery.rebalancer import rebalance_input, under_way
+    from outlive.resources import Cluster, VirtualMachine
+    from outlive.resources.cluster import CLUSTER
+    from outlive.store import list_all
+    from outlive.store.access import read
+
+    async with access.open(write=apply) as store:
+        changes = {"moves": moves, "threshold": None if threshold is None else threshold / 100}
+        policy = msgspec.structs.replace(
+            (await cluster_spec(store)).rebalance, **{name: one for name, one in changes.items() if one is not None}
+        )
+        gathered = await look(access, store, config, None)
+        vms = {vm.name: vm async for vm in list_all(store, VirtualMachine)}
+        waits = under_way(await read(store, Cluster, CLUSTER), vms.values(), access.clock.now()) if apply else ""
+        if waits:
+            raise Refused(f"nothing is moved for balance now: {waits}", remedy="repeat it once that is over")
+        with progress("planning"):
+            result = decide(rebalance_input(gathered, vms, policy, ours_only=apply))
+        requested = await _requested(access, store, result) if apply else None
+    document = {**msgspec.to_builtins(result), **({} if requested is None else {"requested": requested})}
+    output.show(document, lambda: rebalance_lines(result, requested))
+    return ExitCode.NO if result.why is BalanceReason.NOTHING_HELPS and not result.moves else None
+
+
+async def _requested(access: Access, store: Store, result: RebalanceResult) -> list[str]:
+    """The VMs whose hosts were asked."""
+    from outlive.recovery.rebalancer import request_move
+
+    ids = SystemIds()
+    return [move.vm for move in result.moves if await request_move(store, access.clock, ids, move)]
+
+
+_WHY = {
+    "even": "the hosts are even enough",
+    "balanced": "then they are even",
+    "limit": "that is as many as one plan has; repeat it to go on",
+    "nothing-helps": "no other VM may move, or helps by it",
+}
+
+
+def rebalance_lines(result: RebalanceResult, requested: list[str] | None) -> list[Any]:
+    """The imbalance before and after, and each move with the shares of its hosts."""
+    figures = f"{result.before:.0%}"
+    if result.moves:
+        figures += f", and {result.after:.0%} after {count_of(len(result.moves), 'move')}"
+    rows = [
+        (
+            move.vm,
+            move.source,
+            f"{move.source_before:.0%} → {move.source_after:.0%}",
+            move.host,
+            f"{move.host_before:.0%} → {move.host_after:.0%}",
+        )
+        for move in result.moves
+    ]
+    lines: list[Any] = [f"imbalance {figures}: {_WHY[result.why.value]}"]
+    lines += cut_table(("VM", "From", "Full", "To", "Full"), rows)
+    if requested is not None:
+        left = [move.vm for move in result.moves if move.vm not in requested]
+        lines += ["", f"requested: {', '.join(requested) or 'nothing'}"]
+        lines += [f"not as planned any more: {', '.join(left)}"] if left else []
+    elif result.moves:
+        lines += ["", "nothing is written: --apply requests these moves"]
+    return lines

@@ -1,0 +1,266 @@
+"""Which VMs move from full hosts to emptier ones: few moves, each with the figures that justify it.
+
+How full a host is, is the share of its capacity that its VMs are allocated, of cores or of memory, whichever is more.
+The imbalance is the fullest host's share less the emptiest one's. Nothing happens until it is above the threshold; then
+VMs move between hosts whose shares are further apart than half of it, until none is left for which that helps. Between
+the two nothing moves to and fro: a plan that was carried out leaves nothing to be planned
+(docs/reference/failover-planning.md#rebalancing).
+
+Each move is tried on the fleet first. It must leave every rule, every slot and everybody's coverage as good as they
+were, and needs room beside all slots and reservations; what VMs ask of hosts says ``placement.rules``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from outlive.failover.fleet import Fleet, FreeAmounts
+from outlive.failover.model import SlotView, VmView, amounts_of
+from outlive.failover.topology import Topology
+from outlive.placement.rules import Demands, Peers, judge
+from outlive.resources import CPU, MEMORY
+from outlive.runtime.decisions import Decision
+
+THRESHOLD: Final = 0.2
+"""The imbalance above which VMs move."""
+MOVES: Final = 4
+"""Moves of one plan."""
+GAIN: Final = 0.01
+"""By so much of its capacity at least a move relieves the fuller one of its two hosts."""
+DIGITS: Final = 4
+"""Of the shares in an answer."""
+
+
+class BalancedHost(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A host that takes part."""
+
+    name: str
+    capacity: dict[str, int] = {}
+    """Of cores, in thousandths, and of memory, in bytes."""
+
+
+class RebalanceInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A fleet, and the VMs that may move."""
+
+    hosts: tuple[BalancedHost, ...]
+    """Those that VMs may leave or come to."""
+    vms: tuple[VmView, ...]
+    required: dict[str, int] = {}
+    """VM → slots that it needs; missing means none."""
+    slots: tuple[SlotView, ...] = ()
+    free: dict[str, dict[str, int]] = {}
+    """Host → resource → free after VMs and all reservations. A host that is missing here has no room; an empty table
+    limits nothing."""
+    destinations: dict[str, tuple[str, ...]] = {}
+    """VM that may move → hosts that may run it if they have room."""
+    demands: dict[str, Demands] = {}
+    """VM → what it asks of hosts and of other VMs; missing: nothing."""
+    threshold: float = THRESHOLD
+    moves: int = MOVES
+    topology: Topology = Topology()
+
+
+class BalancingMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A VM moves, and how full its two hosts are before and after."""
+
+    vm: str
+    source: str
+    host: str
+    source_before: float
+    source_after: float
+    host_before: float
+    host_after: float
+
+
+class BalanceReason(enum.StrEnum):
+    """Why there are no more moves."""
+
+    EVEN = "even"
+    """The imbalance is not above the threshold."""
+    BALANCED = "balanced"
+    """No two hosts are left that are further apart than half of the threshold."""
+    LIMIT = "limit"
+    """The number of moves is reached; the next plan goes on."""
+    NOTHING_HELPS = "nothing-helps"
+    """No VM of a fuller host may, or helps to, move to an emptier one."""
+
+
+class RebalanceResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The moves in order, and what they come to."""
+
+    before: float = 0.0
+    """Imbalance now …"""
+    after: float = 0.0
+    """… and after all moves."""
+    why: BalanceReason = BalanceReason.EVEN
+    moves: tuple[BalancingMove, ...] = ()
+
+
+def rebalance(given: RebalanceInput) -> RebalanceResult:
+    """At most ``moves`` moves that make the fleet more even; none unless it is more uneven than ``threshold``."""
+    work = _Balancing(given)
+    before = work.imbalance()
+    if before <= given.threshold:
+        return RebalanceResult(before=round(before, DIGITS), after=round(before, DIGITS))
+    moves: list[BalancingMove] = []
+    while len(moves) < given.moves and (move := work.step()) is not None:
+        moves.append(move)
+    after = work.imbalance()
+    if len(moves) >= given.moves:
+        why = BalanceReason.LIMIT
+    else:
+        why = BalanceReason.BALANCED if after <= given.threshold / 2 else BalanceReason.NOTHING_HELPS
+    return RebalanceResult(before=round(before, DIGITS), after=round(after, DIGITS), why=why, moves=tuple(moves))
+
+
+def allocated(vms: tuple[VmView, ...]) -> dict[str, dict[str, int]]:
+    """Host → what its VMs that run, or are to, are allocated."""
+    found: dict[str, dict[str, int]] = {}
+    for vm in vms:
+        if not vm.stopped:
+            used = found.setdefault(vm.host, {CPU: 0, MEMORY: 0})
+            used[CPU] += vm.cpu_milli
+            used[MEMORY] += vm.memory_bytes
+    return found
+
+
+def share(capacity: Mapping[str, int], used: Mapping[str, int]) -> float:
+    """How full a host is: of cores or of memory, whichever is more. One of unknown capacity counts as full."""
+    shares = [used.get(name, 0) / capacity[name] for name in (CPU, MEMORY) if capacity.get(name, 0) > 0]
+    return max(shares, default=1.0)
+
+
+class _Balancing:
+    """The fleet as the moves so far leave it."""
+
+    def __init__(self, given: RebalanceInput) -> None:
+        self._given = given
+        self._apart = given.threshold / 2
+        self._vms = {vm.id: vm for vm in given.vms}
+        self._capacity = {host.name: host.capacity for host in given.hosts}
+        used = allocated(given.vms)
+        self._used = {name: used.get(name, {CPU: 0, MEMORY: 0}) for name in self._capacity}
+        self._shares = {name: share(self._capacity[name], self._used[name]) for name in sorted(self._capacity)}
+        self._fleet = Fleet.build(
+            sorted(given.slots, key=lambda slot: slot.name), given.vms, given.required, given.topology
+        )
+        self._fleet.set_free(FreeAmounts.of_resources(given.free))
+        self._peers = Peers()
+        for name, demands in given.demands.items():
+            if demands.rules and name in self._vms:
+                self._peers.put(name, demands.rules, (self._vms[name].host,))
+        self._on: dict[str, set[str]] = {name: set() for name in self._capacity}
+        for name in given.destinations:
+            if name in self._vms and self._vms[name].host in self._on:
+                self._on[self._vms[name].host].add(name)
+
+    def imbalance(self) -> float:
+        """How far the fullest and the emptiest host are apart."""
+        return max(self._shares.values(), default=0.0) - min(self._shares.values(), default=0.0)
+
+    def step(self) -> BalancingMove | None:
+        """The next move: from the fullest host from which one helps, of the VM that helps most."""
+        for source in sorted(self._shares, key=lambda name: (-self._shares[name], name)):
+            for vm in self._candidates(source):
+                for host in self._emptier(source):
+                    if self._tried(vm, source, host):
+                        return self._moved(vm, source, host)
+        return None
+
+    def _emptier(self, source: str) -> Iterator[str]:
+        """Hosts that are so much emptier that something is to be done about it, the emptiest first."""
+        limit = self._shares[source] - self._apart
+        for host in sorted(self._shares, key=lambda name: (self._shares[name], name)):
+            if self._shares[host] >= limit:
+                return
+            yield host
+
+    def _candidates(self, source: str) -> list[str]:
+        """VMs of the host that may move, the one first that would leave the two hosts most alike."""
+        emptiest = next(self._emptier(source), None)
+        if emptiest is None:
+            return []
+
+        def left(name: str) -> float:
+            return max(self._without(name, source), self._with(name, emptiest))
+
+        return sorted(self._on[source], key=lambda name: (left(name), name))
+
+    def _without(self, vm: str, host: str) -> float:
+        return share(self._capacity[host], _added(self._used[host], self._vms[vm], -1))
+
+    def _with(self, vm: str, host: str) -> float:
+        return share(self._capacity[host], _added(self._used[host], self._vms[vm], 1))
+
+    def _tried(self, vm: str, source: str, host: str) -> bool:
+        """Whether the move helps and harms nobody."""
+        without, filled = self._without(vm, source), self._with(vm, host)
+        relieved = max(without, filled) <= self._shares[source] - GAIN
+        return relieved and without >= self._shares[host] and self._may_run(vm, source, host) and self._holds(vm, host)
+
+    def _may_run(self, vm: str, source: str, host: str) -> bool:
+        """Whether placement, the VM's rules and its preferences allow it there, and like it as well as where it is."""
+        if host not in self._given.destinations[vm] or not self._fleet.grouped(vm, (host,)):
+            return False
+        demands = self._given.demands.get(vm)
+        if demands is None:
+            return True
+        there = judge(demands, host, self._peers)
+        return there.allowed and there.merit >= judge(demands, source, self._peers).merit
+
+    def _holds(self, vm: str, host: str) -> bool:
+        """Whether there is room, and everything that held before holds after it; then it is so on the fleet."""
+        fleet, view = self._fleet, self._vms[vm]
+        if not fleet.fits(host, amounts_of(view)):
+            return False
+        if any(fleet.separation.in_one_domain(fleet.host_of_slot(slot), host) for slot in fleet.slots_of(vm)):
+            return False
+        faulty, missing = set(fleet.faulty()), fleet.missing()
+        mark = fleet.savepoint()
+        fleet.move(view, host)
+        worse = not faulty.issuperset(fleet.faulty())
+        worse = worse or any(count > missing.get(one, 0) for one, count in fleet.missing().items())
+        if worse:
+            fleet.rollback(mark)
+            return False
+        fleet.release(mark)
+        return True
+
+    def _moved(self, vm: str, source: str, host: str) -> BalancingMove:
+        """What the move, which the fleet has seen already, makes of the shares."""
+        view, before = self._vms[vm], (self._shares[source], self._shares[host])
+        self._used[source], self._used[host] = _added(self._used[source], view, -1), _added(self._used[host], view, 1)
+        for name in (source, host):
+            self._shares[name] = share(self._capacity[name], self._used[name])
+        self._on[source].discard(vm)
+        self._on[host].add(vm)
+        demands = self._given.demands.get(vm)
+        if demands is not None and demands.rules:
+            self._peers.put(vm, demands.rules, (host,))
+        return BalancingMove(
+            vm=vm,
+            source=source,
+            host=host,
+            source_before=round(before[0], DIGITS),
+            source_after=round(self._shares[source], DIGITS),
+            host_before=round(before[1], DIGITS),
+            host_after=round(self._shares[host], DIGITS),
+        )
+
+
+def _added(used: Mapping[str, int], vm: VmView, times: int) -> dict[str, int]:
+    return {CPU: used[CPU] + times * vm.cpu_milli, MEMORY: used[MEMORY] + times * vm.memory_bytes}
+
+
+REBALANCE: Final = Decision(
+    "failover.rebalance",
+    rebalance,
+    RebalanceInput,
+    RebalanceResult,
+    "Which VMs move from full hosts to emptier ones",
+    lambda result: not result.moves,
+)

@@ -1,0 +1,222 @@
+"""Rebalancing: what the decision is made from, the requests that carry its moves out, and the loop in the background.
+
+The decision (``failover.rebalance``) sees what a plan sees, and VMs that run, can move live, and have nothing else
+under way. A move is a request of the VM like any user's: its host answers it by the rules at that moment, so that what
+has changed since the plan costs a refused request and nothing else. In the background one process asks, the one that
+leads failover, and only while nothing else is under way: no recovery, no move, no unanswered request, no planned work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger, new_global_request_id, request_context
+from outlive.failover.analysis.drain.inputs import free_table, possible_places
+from outlive.failover.config import FailoverSettings
+from outlive.failover.ports import Computer
+from outlive.failover.rebalance import (
+    REBALANCE,
+    BalancedHost,
+    BalancingMove,
+    RebalanceInput,
+    RebalanceResult,
+    allocated,
+    share,
+)
+from outlive.failover.report.reporter import Events
+from outlive.failover.snapshot import Snapshot, gather
+from outlive.node.vm.requests import is_asked
+from outlive.node.vm.states import VmState, active_move, state_of, wanted
+from outlive.placement.rules import demands_of
+from outlive.recovery.in_flight import in_flight
+from outlive.recovery.states import unfinished
+from outlive.resources import CPU, MEMORY, Cluster, Hypervisor, ObjectRef, VirtualMachine
+from outlive.resources.cluster import CLUSTER, RebalancePolicy
+from outlive.resources.codec import decode_as, encode_canonical
+from outlive.resources.hosts import refuses
+from outlive.resources.vms import Request
+from outlive.runtime.decisions import DecisionLog
+from outlive.store import Store, list_all
+from outlive.store.access import compare_and_swap, read
+
+SOURCES: Final = 16
+"""Of so many hosts, the fullest ones, VMs may leave in one plan."""
+LOOK_S: Final = 10.0
+"""How often the background loop looks whether it has something to do."""
+SUBJECT: Final = "cluster"
+"""Under which the decision is recorded."""
+
+_replace = msgspec.structs.replace
+_log = get_logger("rebalance")
+
+
+def rebalance_input(
+    gathered: Snapshot, vms: Mapping[str, VirtualMachine], policy: RebalancePolicy, *, ours_only: bool = False
+) -> RebalanceInput:
+    """The question for ``failover.rebalance``; ``ours_only``: of hosts with our daemon, which carries moves out."""
+    known = gathered.observation.hypervisors
+    ours = {host.name for host in known if host.spec.management == "node"}
+    hosts = {host.name: capacity for host in known if _takes_part(host) and (capacity := _capacity(host))}
+    if ours_only:
+        hosts = {name: capacity for name, capacity in hosts.items() if name in ours}
+    sources = _fullest(gathered, hosts)
+    movable = [
+        view
+        for view in gathered.vms
+        if view.host in sources and view.id in vms and _may_move(vms[view.id], ours=view.host in ours)
+    ]
+    demands = {name: demands_of(vm) for name, vm in vms.items()}
+    return RebalanceInput(
+        hosts=tuple(BalancedHost(name=name, capacity=capacity) for name, capacity in hosts.items()),
+        vms=gathered.vms,
+        required=gathered.required,
+        slots=gathered.observation.slots,
+        free=free_table(gathered.fleet),
+        destinations={
+            name: tuple(host for host in places if host in hosts)
+            for name, places in possible_places(gathered, movable).items()
+        },
+        demands={name: one for name, one in demands.items() if one.rules or one.preferred or one.host_limit},
+        threshold=policy.threshold,
+        moves=policy.moves,
+        topology=gathered.topology,
+    )
+
+
+def _takes_part(host: Hypervisor) -> bool:
+    return not refuses(host) and host.status.degrading is None
+
+
+def _capacity(host: Hypervisor) -> dict[str, int]:
+    amounts = host.effective_capacity()
+    return {} if amounts is None else {CPU: amounts.cpu_milli, MEMORY: amounts.memory_bytes}
+
+
+def _fullest(gathered: Snapshot, hosts: Mapping[str, dict[str, int]]) -> frozenset[str]:
+    used = allocated(gathered.vms)
+    shares = {name: share(capacity, used.get(name, {})) for name, capacity in hosts.items()}
+    return frozenset(sorted(shares, key=lambda name: (-shares[name], name))[:SOURCES])
+
+
+def _may_move(vm: VirtualMachine, *, ours: bool) -> bool:
+    """Whether it runs, may be moved while it does, and nothing else of it is under way."""
+    if not wanted(vm) or unfinished(vm) or is_asked(vm) or active_move(vm) is not None:
+        return False
+    if vm.spec.migration_method == "shutdown" or state_of(vm) != VmState.START:
+        return False
+    return not ours or [one.seen for one in vm.status.holders] == ["running"]
+
+
+def under_way(cluster: Cluster | None, vms: Iterable[VirtualMachine], now: float) -> str:
+    """Why nothing is to be moved for balance now; empty where something may."""
+    if cluster is not None and (cluster.paused or cluster.spec.resting(now)):
+        return "the cluster is paused" if cluster.paused else cluster.spec.resting(now)
+    for vm in vms:
+        if unfinished(vm):
+            return f"{vm.name} is being recovered"
+        if active_move(vm) is not None or (is_asked(vm) and vm.host):
+            return f"{vm.name} is on its way, or is asked for something"
+    return ""
+
+
+async def request_move(store: Store, clock: Clock, ids: Ids, move: BalancingMove) -> bool:
+    """Ask the VM's host for the move, live or not at all; ``False`` where the VM is not as it was planned for."""
+    request = Request(id=ids.uuid(), verb="move", target=move.host, force_live=True)
+
+    def asked(vm: VirtualMachine | None) -> VirtualMachine | None:
+        if vm is None or vm.host != move.source or is_asked(vm) or active_move(vm) is not None or unfinished(vm):
+            return None
+        return _replace(vm, spec=_replace(vm.spec, request=request))
+
+    after = await compare_and_swap(store, VirtualMachine, move.vm, asked, clock=clock, half="spec")
+    return after is not None and after.spec.request == request
+
+
+def sentence(move: BalancingMove) -> str:
+    """A move, and the figures that justify it."""
+    return (
+        f"{move.vm} moves from {move.source} ({move.source_before:.0%} full, then {move.source_after:.0%}) to "
+        f"{move.host} ({move.host_before:.0%} full, then {move.host_after:.0%})"
+    )
+
+
+class Rebalancer:
+    """The loop in the background. ``run`` until cancelled, which is safe at any moment."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: FailoverSettings,
+        *,
+        computer: Computer,
+        decisions: DecisionLog,
+        events: Events,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._computer = computer
+        self._decisions = decisions
+        self._events = events
+        self._clock = clock
+        self._ids = ids
+        self._said = ""
+
+    async def run(self) -> None:
+        """Plan and ask, as often as the policy says; what the store does not answer is tried again."""
+        pause_s = LOOK_S
+        while True:
+            await self._clock.sleep(max(LOOK_S, pause_s))
+            try:
+                with request_context(greq=new_global_request_id(self._ids, "rebalance"), req=""):
+                    pause_s = await self.look()
+            except OutliveError as error:
+                _log.warning("rebalance.put_off", error=str(error))
+                pause_s = LOOK_S
+
+    async def look(self) -> float:
+        """Plan once, where the policy asks for it and nothing is under way; after how long to look again."""
+        cluster = await read(self._store, Cluster, CLUSTER)
+        if cluster is None or cluster.spec.rebalance.mode != "auto":
+            return LOOK_S
+        policy = cluster.spec.rebalance
+        vms = {vm.name: vm async for vm in list_all(self._store, VirtualMachine)}
+        waits = under_way(cluster, vms.values(), self._clock.now())
+        if waits:
+            if waits != self._said:
+                _log.info("rebalance.waits", why=waits)
+            self._said = waits
+            return LOOK_S
+        self._said = ""
+        gathered = await gather(self._store, self._settings, in_flight=in_flight)
+        await self._carry_out(await self._decide(rebalance_input(gathered, vms, policy, ours_only=True)))
+        return policy.pause_s
+
+    async def _decide(self, given: RebalanceInput) -> RebalanceResult:
+        raw = encode_canonical(given)
+        answer = await self._computer.compute(REBALANCE, raw)
+        result: RebalanceResult = decode_as(RebalanceResult, answer)
+        self._decisions.keep(REBALANCE, raw, answer, empty=REBALANCE.is_empty(result), subject=SUBJECT)
+        return result
+
+    async def _carry_out(self, result: RebalanceResult) -> None:
+        _log.info(
+            "rebalance.planned",
+            before=result.before,
+            after=result.after,
+            moves=len(result.moves),
+            why=result.why.value,
+        )
+        for move in result.moves:
+            if not await request_move(self._store, self._clock, self._ids, move):
+                _log.info("rebalance.not_asked", vm=move.vm, why="it is not as it was planned for")
+                return  # the next plan sees what has changed
+            about = ObjectRef(kind="VirtualMachine", name=move.vm)
+            self._events.emit(about, "Rebalanced", sentence(move), type="Normal", action="Rebalance")
