@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.support.node_worlds import at, condemn, faults, holders, host_of, narrated, play, record, vm_of
 
+from outlive.guard.states import Arm, Event, Refusal
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.steps import LEAVE, LeaveView
 from outlive.resources import HOST_LABEL, Cut, Fault, Membership, ObjectMeta, ObjectRef, SilentPeer
@@ -243,6 +244,30 @@ def test_guard_is_armed_before_the_membership_says_so_and_disarmed_after() -> No
             assert guard.state.armed
             await world.clock.sleep(12)
             assert guard.state.armed is armed
+
+    play(story)
+
+
+def test_host_whose_guard_refuses_to_be_armed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        guard = world.hosts["kvm-1"].answering_guard()
+        assert guard is not None
+        handle = guard.handle
+
+        def refuses(event: Event) -> Refusal | None:
+            return Refusal("refused", "not on cgroup v2") if isinstance(event, Arm) else handle(event)
+
+        monkeypatch.setattr(guard, "handle", refuses)
+        await world.do("arm", {"hosts": ["kvm-1"]})
+        await world.clock.sleep(30)
+        assert not record(world).guard.armed
+        fault = world.store.look(Fault, "guard-not-armed.kvm-1")
+        assert fault is not None
+        assert "the guard refused arm: not on cgroup v2" in fault.message
+        monkeypatch.setattr(guard, "handle", handle)
+        await world.clock.sleep(30)
+        assert record(world).guard.armed
+        assert "guard-not-armed.kvm-1" not in faults(world)
 
     play(story)
 

@@ -16,13 +16,16 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.policy import RENEWALS_BEFORE_STOP
 from outlive.node.ports import GuardReport
-from outlive.resources import GuardRecord
+from outlive.resources import GuardRecord, ObjectRef
+from outlive.resources.reasons.faults import FaultCode
 
 if TYPE_CHECKING:
     from outlive.node.vm.context import VmContext
 
 SHORTEST_PACE: Final = 0.1
 """Of the guard's time: no renewal follows another sooner on its account, however long a write may take."""
+TROUBLE_S: Final = 10.0
+"""Of trouble with the guard, after which a fault says so: a guard that is started again is armed before."""
 UNARMED: Final = GuardRecord()
 REHEARSAL: Final = "the guard rehearses: its watchdog resets nothing, so its host does not count as armed"
 OUTSIDE: Final = "a guest has a process outside the slice that the guard empties, so its host does not count as armed"
@@ -38,6 +41,8 @@ class GuardArming:
         self._limit_s = float(node.settings.write_limit)
         self.trouble = ""
         """Why the guard is not as it should be; empty when it is."""
+        self._troubled_s: float | None = None
+        """Since when there is some trouble (monotonic)."""
         self.enforced_s = 0.0
         """After how long without a renewal the guard acts, as it said last; 0: never."""
 
@@ -96,15 +101,28 @@ class GuardArming:
                     await self._node.guard.disarm()
                 if wanted is not None:
                     await self._node.guard.arm(*wanted)
-            self.trouble = ""
+            self._note_trouble("")
         except (OutliveError, TimeoutError) as error:
-            self.trouble = str(error) or "the guard did not answer in time"
+            self._note_trouble(str(error) or "the guard did not answer in time")
             _log.warning("guard.not_changed", armed=wanted is not None, error=self.trouble)
 
     def _report_trouble(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:
             _log.warning("guard.not_published", why=trouble)
-        self.trouble = trouble
+        self._note_trouble(trouble)
+
+    def _note_trouble(self, trouble: str) -> None:
+        """A fault says so where it lasts: whoever armed the host counts on it."""
+        now, self.trouble = self._node.clock.monotonic(), trouble
+        subject = ObjectRef(kind="Hypervisor", name=self._node.host)
+        if not trouble:
+            if self._troubled_s is not None:
+                self._node.faults.clear(FaultCode.GUARD_NOT_ARMED, subject)
+            self._troubled_s = None
+            return
+        self._troubled_s = now if self._troubled_s is None else self._troubled_s
+        if now - self._troubled_s >= TROUBLE_S:
+            self._node.faults.activate(FaultCode.GUARD_NOT_ARMED, subject, why=trouble)
 
 
 def _longer(wanted: tuple[float, float], has: tuple[float, float]) -> bool:

@@ -35,6 +35,7 @@ class FaultCode(enum.StrEnum):
     HOST_NOT_EMPTY = "host-not-empty"
     HOST_CANNOT_JOIN = "host-cannot-join"
     HOST_ISOLATED = "host-isolated"
+    GUARD_NOT_ARMED = "guard-not-armed"
     GUESTS_OUTSIDE_SLICE = "guests-outside-slice"
     STORE_WENT_BACK = "store-went-back"
     UNKNOWN_VM = "unknown-vm"
@@ -197,6 +198,11 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "the cluster is disarmed ({mode}) since {since}, {until}: no host is condemned and nothing is recovered{still}",
         "outlive arm --cluster, once the work is done",
+    ),
+    FaultCode.GUARD_NOT_ARMED: FaultEntry(
+        10,
+        "{subject} is to be armed and is not, so that its watchdog proves nothing: {why}",
+        "remove what the guard of {subject} names, or outlive disarm {subject}",
     ),
     FaultCode.POWER_NOT_REHEARSED: FaultEntry(
         10,
