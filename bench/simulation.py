@@ -55,6 +55,18 @@ def losses() -> list[Figure]:
     one, rack = ("kvm-7",), tuple(f"kvm-{number}" for number in range(11, 11 + PER_RACK))
     cases = (
         ("a host of 40 with 15 VMs, fast", one, HostsSpec(count=HOSTS, per_rack=PER_RACK), 12.0),
+        (
+            "a host of 40 with 15 VMs, fast, power controllers answer in 1 s",
+            one,
+            HostsSpec(count=HOSTS, per_rack=PER_RACK, bmc_answer_s=1.0),
+            13.0,
+        ),
+        (
+            "a host of 40 with 15 VMs, fast, power controllers answer in 5 s",
+            one,
+            HostsSpec(count=HOSTS, per_rack=PER_RACK, bmc_answer_s=5.0),
+            30.0,
+        ),
         ("a rack of 10 of 40 hosts, 150 VMs, fast", rack, HostsSpec(count=HOSTS, per_rack=PER_RACK), 20.0),
         (
             "a host of 40 with 15 VMs, watchdog only, steady",

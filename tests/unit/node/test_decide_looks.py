@@ -77,3 +77,11 @@ def test_looks_only_ever_become_fewer_and_never_closer_than_a_second_or_the_prof
     assert min(throw_s, 1.0) <= found["throw_s"] <= throw_s
     if guard_s is None or power_s is None or objective_s is None:
         assert (found["throws"], found["throw_s"]) == (throws, throw_s)
+
+
+def test_a_host_that_its_power_controller_calls_off_is_looked_at_once_and_as_late_as_at_any_first_look() -> None:
+    found = looks(**STEADY, said_off=True)
+    assert (found["throws"], found["throw_s"], found["reason"]) == (1, 5, "said_off")
+    assert found["why"] == "checked once instead of 6 times: its power controller says that it is off"
+    assert looks(**FAST, said_off=True)["throw_s"] == 1
+    assert looks(**FAST, **PROVEN, objective_s=6, said_off=True)["reason"] == "shortened"

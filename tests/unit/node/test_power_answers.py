@@ -120,7 +120,7 @@ def test_a_slow_controller_is_learned_and_proves_at_the_first_attempt_in_the_tim
             assert forecast.total_s - 1.5 <= dead_s <= forecast.total_s + 1.0
             record = await s.record("d")
             assert record.fence.attempt == len(s.power.controllers["d"].offs) == 1
-            assert f"it took {delay_s:.1f} s to take the command" in record.proof.evidence
+            assert f"= command {delay_s:.1f} s + reading {delay_s:.1f} s + 2.0 s + reading" in record.proof.evidence
 
     run(story())
 
@@ -193,5 +193,35 @@ def test_a_reading_that_says_neither_on_nor_off_is_no_reading_that_says_off() ->
             s.silence("d")
             await s.until("d", lambda record: record.fence.phase == "unconfirmed")
             assert (await s.record("d")).dead_through == 0
+
+    run(story())
+
+
+@pytest.mark.parametrize(("delay_s", "condemned_s"), [(0.05, 6.0), (1.0, 6.0), (1.8, 6.8), (4.0, 7.0)])
+def test_a_host_that_is_off_is_condemned_once_its_controller_has_said_so_after_one_look_at_least(
+    delay_s: float, condemned_s: float
+) -> None:
+    async def story() -> None:
+        async with site() as s:
+            await _four(s, delay_s)
+            s.silence("d")
+            s.power.controllers["d"].on = False
+            began = s.now()
+            took_s = await s.until("d", lambda record: record.state == "Revoked") - began
+            assert condemned_s - 1.0 <= took_s <= condemned_s + 0.5
+            assert ("checked once" in (await s.record("d")).fence.reason) is (condemned_s < 7.0)
+
+    run(story())
+
+
+def test_what_another_system_says_makes_nobody_condemned_sooner() -> None:
+    async def story() -> None:
+        async with site() as s:
+            await _four(s)
+            s.power.controllers["d"].system = "uuid-x"
+            s.silence("d")
+            s.power.controllers["d"].on = False
+            await s.until("d", lambda record: record.state == "Revoked")
+            assert "checked once" not in (await s.record("d")).fence.reason
 
     run(story())

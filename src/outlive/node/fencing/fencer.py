@@ -168,6 +168,7 @@ class Fencer:
     def _pause_s(self) -> float:
         now = self._clock.monotonic()
         next_at = min(self.context.watcher.next_at(), self._suspicions.next_at())
+        next_at = now if self.context.identities.awaited else next_at
         return min(IDLE_S, max(ROUND_S, next_at - now + HAIR_S))
 
     def _round(self) -> None:
@@ -179,7 +180,7 @@ class Fencer:
         for host in self.context.watcher.due(now, self._rules.silence_s):
             self._suspicions.begin(host, now)
             if self._group is not None:
-                self.context.identities.ask(host, self._group)
+                self.context.identities.ask(host, self._group, self._suspicions.said)
         self._suspicions.drop_the_living()
         self.context.identities.forget_others((*self._suspicions, *self._tasks))
         self._confirmation.publish(self._suspicions)

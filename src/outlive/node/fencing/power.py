@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Container
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
@@ -157,6 +157,8 @@ class Identity:
     took_s: float = 0.0
     slow: bool = False
     """Whether it took longer than its limit."""
+    off: bool = False
+    """It says that the host is off; before any command that proves nothing."""
 
 
 class NoAnswer(Unavailable):
@@ -238,7 +240,8 @@ class PowerSequence:
         except OutliveError as error:
             why = f"its power controller at {fencing.address} does not answer: {error.message}"
             return Identity(why, slow=isinstance(error, NoAnswer))
-        return Identity(self._of_another(host, reading), self._clock.monotonic() - began)
+        off = reading.state is PowerState.OFF
+        return Identity(self._of_another(host, reading), self._clock.monotonic() - began, off=off)
 
     async def switch_off(self, host: Hypervisor, limit_s: float) -> Attempt:
         """One attempt; the caller knows who the controller is, and has written down that it tries.
@@ -349,8 +352,8 @@ class EarlyIdentities:
         self._asked: dict[str, tuple[str, FencingSpec, asyncio.Task[tuple[Identity, float]]]] = {}
         """Host → the version that was silent, what was known of its controller, and what it says and when."""
 
-    def ask(self, host: str, group: OrderedTaskGroup) -> None:
-        """The host is suspected; fine if its controller was asked already."""
+    def ask(self, host: str, group: OrderedTaskGroup, answered: Callable[[str], None]) -> None:
+        """The host is suspected; fine if its controller was asked already. ``answered`` is called once it has said."""
         seen, settings = self._context.watcher.get(host), self._context.rules.settings(host)
         asked = self._asked.get(host)
         if seen is None or settings.hypervisor is None or (asked is not None and asked[0] == seen.version):
@@ -358,7 +361,21 @@ class EarlyIdentities:
         if not settings.fencing.driver or settings.keeps_power(self._context.clock.now()):
             return
         task = group.create_task(self._ask(settings), name=f"ask the controller of {host}")
+        task.add_done_callback(lambda _: answered(host))
         self._asked[host] = (seen.version, settings.fencing, task)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether any controller has not answered yet."""
+        return any(not task.done() for _, _, task in self._asked.values())
+
+    def says_off(self, host: str, version: str) -> bool:
+        """Whether the controller said that this host is off, since that version of its membership is silent."""
+        asked = self._asked.get(host)
+        if asked is None or asked[0] != version or not asked[2].done() or asked[2].cancelled():
+            return False
+        found, _ = asked[2].result()
+        return found.off and not found.refusal
 
     async def take(self, settings: HostSettings, limit_s: float) -> Identity:
         """What the controller of the host says it is; asked for now, if it has not said yet, or not well."""

@@ -184,15 +184,23 @@ def _by_power(view: PowerView) -> RecordOutcome:
         view,
         "power",
         f"the controller of system {view.system_uuid} said off {first:.1f} s and {last:.1f} s after the command"
-        f"{_took(view.answers_s)}",
+        f"{_cost(view)}",
     )
 
 
-def _took(answers_s: tuple[float, ...]) -> str:
-    if len(answers_s) < 3:
+def _cost(view: PowerView) -> str:
+    """Of what the time from sending the command to the last reading is made."""
+    if len(view.answers_s) < 3:
         return ""
-    command, first, last = answers_s[0], answers_s[1], answers_s[-1]
-    return f"; it took {command:.1f} s to take the command, and {first:.1f} s and {last:.1f} s for these readings"
+    command, first, last = view.answers_s[0], view.answers_s[1], view.answers_s[-1]
+    apart = view.off_after_command[-1] - view.off_after_command[0]
+    until = view.off_after_command[0] - first
+    waited = f" + {until:.1f} s until it was off" if until >= 0.05 else ""
+    total = command + view.off_after_command[-1] + last
+    return (
+        f"; {total:.1f} s = command {command:.1f} s{waited} + reading {first:.1f} s + {apart:.1f} s"
+        f" + reading {last:.1f} s"
+    )
 
 
 def _by_watchdog(view: WatchdogView) -> RecordOutcome:

@@ -311,15 +311,17 @@ class Rules:
         """
         profile, hypervisor = self.profile(host, seen.record), self.settings(host).hypervisor
         objective_s = None if hypervisor is None else hypervisor.status.recovery_time_objective_s
-        if hypervisor is None or objective_s is None:
+        said_off = self._context.identities.says_off(host, seen.version)
+        if hypervisor is None or (objective_s is None and not said_off):
             return LooksResult(throws=profile.throws, throw_s=profile.throw_s, reason=Looks.NO_OBJECTIVE)
         given = LooksInput(
             silence_s=self.silence_s(host, seen),
             throws=profile.throws,
             throw_s=profile.throw_s,
-            objective_s=max(0.0, objective_s),
+            objective_s=None if objective_s is None else max(0.0, objective_s),
             guard_s=self._guard_s(seen),
             power_s=self._power_s(hypervisor, seen),
+            said_off=said_off,
         )
         return self._context.decisions.use(FENCE_LOOKS, given, subject=host)
 

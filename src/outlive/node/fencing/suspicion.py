@@ -186,6 +186,7 @@ class Looks(enum.StrEnum):
     GUARD_NOT_PROVEN = "guard_not_proven"
     POWER_NOT_PROVEN = "power_not_proven"
     SHORTENED = "shortened"
+    SAID_OFF = "said_off"
 
 
 class LooksInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +202,8 @@ class LooksInput(msgspec.Struct, frozen=True, kw_only=True):
     """Since its guard was last found good; none: it was not, or is not trusted."""
     power_s: Amount | None = None
     """Since its power controller was last found good; none: it was not, or is not trusted."""
+    said_off: bool = False
+    """Its power controller said, since it is silent, that it is off."""
 
 
 class LooksResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,10 +213,23 @@ class LooksResult(msgspec.Struct, frozen=True, kw_only=True):
     throw_s: Amount
     reason: Looks
     why: str = ""
-    """In words, where there is an objective that needs fewer looks."""
+    """In words, where there are fewer looks, or an objective needs fewer."""
 
 
 def looks(given: LooksInput) -> LooksResult:
+    """All looks of the profile; one of a host that is said to be off, and fewer where an objective needs it.
+
+    What a controller says before any command proves nothing, but a host that is silent and off is not only slow. That
+    look is as late as any first one, so that hosts that fail together are all silent by then.
+    """
+    usual = _usual(given)
+    if not given.said_off or usual.throws <= 1:
+        return usual
+    why = f"checked once instead of {usual.throws} times: its power controller says that it is off"
+    return LooksResult(throws=1, throw_s=usual.throw_s, reason=Looks.SAID_OFF, why=why)
+
+
+def _usual(given: LooksInput) -> LooksResult:
     """All looks of the profile, unless an objective needs fewer and guard and power are both proven."""
     if given.objective_s is None:
         return _all(given, Looks.NO_OBJECTIVE)
@@ -259,5 +275,5 @@ FENCE_LOOKS: Final = Decision(
     LooksInput,
     LooksResult,
     "How often a silent host is looked at again",
-    lambda output: output.reason is not Looks.SHORTENED,
+    lambda output: output.reason not in (Looks.SHORTENED, Looks.SAID_OFF),
 )

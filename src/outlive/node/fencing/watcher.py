@@ -154,6 +154,10 @@ class Watcher:
             heapq.heappush(self._heap, (min(at, now + LOOK_S), host))
         return found
 
+    def now(self) -> float:
+        """The clock that all times are of."""
+        return self._clock.monotonic()
+
     def next_at(self) -> float:
         """When somebody is to be looked at next."""
         return self._heap[0][0] if self._heap else self._clock.monotonic() + FIRST_LOOK_S
@@ -207,6 +211,12 @@ class Suspicions:
         if seen is None or host in self._all:
             return
         self._all[host] = Suspicion(seen.version, now)
+
+    def said(self, host: str) -> None:
+        """Its power controller has answered: that may be reason enough, if the host had more than its first look."""
+        suspicion = self._all.get(host)
+        if suspicion is not None and suspicion.looked > 1:
+            suspicion.next_at = self._watcher.now()
 
     def drop_the_living(self) -> None:
         """Forget those of which anything new was seen."""
