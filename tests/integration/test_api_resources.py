@@ -491,6 +491,36 @@ def test_a_pipeline_that_cannot_be_built_is_refused_and_an_unknown_step_is_a_war
     run_real(claim())
 
 
+def test_rules_that_cannot_be_met_are_refused_with_both_rules_and_a_remedy() -> None:
+    async def claim() -> None:
+        async with api() as server:
+
+            async def created(name: str, **spec: object) -> tuple[int, Any]:
+                status, answer, _ = await server.call("POST", VMS, json={**vm(name), "spec": spec})
+                return status, answer
+
+            web, db = {"group": "web", "policy": "affinity"}, {"group": "db", "policy": "anti-affinity"}
+            assert (await created("a", affinity=[web, db]))[0] == 201
+            status, answer = await created("b", affinity=[web, db])
+            assert (status, answer["details"]["code"]) == (422, "invalid")
+            assert "a and b are together in affinity group web and apart in anti-affinity group db" in answer["message"]
+            assert "take one of them out" in answer["message"]
+            assert (await created("b", affinity=[db]))[0] == 201
+            patch = {"spec": {"affinity": [web, db]}}
+            status, answer, _ = await server.call("PATCH", f"{VMS}/b", json=patch, headers=MERGE)
+            assert status == 422
+            mended = {"spec": {"affinity": [web, {"group": "db", "policy": "soft-anti-affinity"}]}}
+            status, answer, _ = await server.call("PATCH", f"{VMS}/b", json=mended, headers=MERGE)
+            assert status == 200, answer
+            strict = {"weights": {"h1": 1}, "strict": True}
+            status, answer = await created("c", hostLimit=["h2"], preferredHosts=strict)
+            assert status == 422
+            assert "no host is both in hostLimit and in the strict preferred hosts of c" in answer["message"]
+            assert (await created("d", preferredHosts={"weights": {"h1": 0}}))[0] == 422
+
+    run_real(claim())
+
+
 def test_vms_that_could_never_start_are_refused_and_other_changes_to_them_are_not() -> None:
     async def claim() -> None:
         async with api() as server:

@@ -1,6 +1,6 @@
 """What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
-a VM's protection is one that settings could name, and whether it could ever start before itself; and before a host is
-deleted, whether it has VMs. The cluster is never deleted.
+a VM's protection is one that settings could name, whether it could ever start before itself, and whether its rules can
+be met beside those of others; and before a host is deleted, whether it has VMs. The cluster is never deleted.
 
 A step that this version does not know is a warning, never an error, so that a roll-out may name steps of a newer one
 (docs/reference/placement.md). Status writes always pass.
@@ -8,6 +8,7 @@ A step that this version does not know is a warning, never an error, so that a r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.responses import Response
@@ -18,9 +19,13 @@ from outlive.failover.protection import check_vm_protection
 from outlive.node.ports import cache_refusal
 from outlive.node.vm.start_order import circles
 from outlive.placement.pipelines import admit
+from outlive.placement.rule_conflicts import concerned, contradictions
+from outlive.placement.rules import HARD, demands_of
 from outlive.resources import Cluster, Hypervisor, Pipeline, Resource, VirtualMachine
-from outlive.resources.vms import START_AFTER_LIMIT
-from outlive.store import Store, list_all
+from outlive.resources.meta import ZONE_LABEL
+from outlive.resources.reasons import Reason, render
+from outlive.resources.vms import AFFINITY_LIMIT, START_AFTER_LIMIT, WEIGHT_LIMIT
+from outlive.store import Store, list_all, read
 
 LOOKED_AT: Final = 256
 """VMs that are read to see whether some start after each other in a circle; a larger one is found when they start."""
@@ -33,6 +38,7 @@ def admitted(obj: Resource) -> tuple[str, ...]:
     if isinstance(obj, VirtualMachine):
         check_vm_protection(obj.name, obj.spec.protection, obj.spec.restart_priority)
         _check_names(obj)
+        _check_rules(obj)
         if why := cache_refusal(obj.spec.disk_cache):
             raise Invalid(f"VM {obj.name} would not start: {why}", place="spec.diskCache", remedy="write none")
     if not isinstance(obj, Pipeline):
@@ -56,6 +62,49 @@ def _check_names(vm: VirtualMachine) -> None:
     if not all(after) or twice:
         what = f"names {twice} twice" if twice else "has an empty name"
         raise Invalid(f"VM {vm.name} {what}", place=place, remedy="write each name once")
+
+
+def _check_rules(vm: VirtualMachine) -> None:
+    """``Invalid`` for rules that say nothing, or that this VM alone contradicts."""
+    spec = vm.spec
+    rules, weights = spec.affinity, spec.preferred_hosts.weights
+    if len(rules) > AFFINITY_LIMIT:
+        remedy = f"at most {AFFINITY_LIMIT}"
+        raise Invalid(f"VM {vm.name} is in {len(rules)} groups", place="spec.affinity", remedy=remedy)
+    if not all(rule.group for rule in rules):
+        raise Invalid(f"VM {vm.name} is in a group without a name", place="spec.affinity", remedy="name each group")
+    wrong = next((host for host, weight in weights.items() if not host or not 1 <= weight <= WEIGHT_LIMIT), None)
+    if wrong is not None:
+        what = f"VM {vm.name} gives host {wrong!r} the weight {weights[wrong]}"
+        raise Invalid(what, place="spec.preferredHosts", remedy=f"give each host a weight of 1 to {WEIGHT_LIMIT}")
+    if spec.preferred_hosts.strict and not weights:
+        what = f"VM {vm.name} may run on its preferred hosts only, and names none"
+        raise Invalid(what, place="spec.preferredHosts", remedy="give hosts a weight, or leave strict out")
+    _refuse(vm, contradictions([demands_of(vm)], {}))
+
+
+def _refuse(vm: VirtualMachine, conflicts: Sequence[Reason]) -> None:
+    if conflicts:
+        said = [render(one) for one in conflicts[:NAMED]]
+        text, remedy = "; ".join(one.text for one in said), said[0].remedy
+        raise Invalid(f"the rules of VM {vm.name} cannot be met: {text}", place="spec.affinity", remedy=remedy)
+
+
+async def check_rules(obj: Resource, store: Store) -> None:
+    """``Invalid`` for a VM whose rules from now on contradict those of others. Errors of the store.
+
+    What contradicted before is not refused again, so that it can be mended step by step. Two writers at once may still
+    contradict each other, as may whoever writes past this server: a fault says so (docs/operating/policies.md).
+    """
+    if not isinstance(obj, VirtualMachine) or not HARD.intersection(rule.policy for rule in obj.spec.affinity_rules):
+        return
+    before, now = await read(store, VirtualMachine, obj.name), demands_of(obj)
+    if before is not None and demands_of(before) == now:
+        return
+    others = [demands_of(vm) async for vm in list_all(store, VirtualMachine) if vm.spec.affinity_rules]
+    zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") async for host in list_all(store, Hypervisor)}
+    known = contradictions(concerned(demands_of(before), others), zones) if before is not None else []
+    _refuse(obj, [one for one in contradictions(concerned(now, others), zones) if one not in known])
 
 
 async def check_circle(obj: Resource, store: Store) -> None:

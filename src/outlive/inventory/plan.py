@@ -12,13 +12,15 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from fractions import Fraction
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 import msgspec
 
 from outlive.base.hashes import stable_hash
 from outlive.inventory.check import CREATOR, Existing, ImportOptions, Wanted
 from outlive.inventory.records import FlavorRecord, HostRecord, VmRecord, is_active
+from outlive.placement.rule_conflicts import concerned_vm, contradictions
+from outlive.placement.rules import demands_of
 from outlive.resources import (
     CREATOR_LABEL,
     DOMAIN_LABEL_PREFIX,
@@ -39,9 +41,11 @@ from outlive.resources import (
     VirtualMachineStatus,
     with_condition,
 )
-from outlive.resources.reasons import Reason
+from outlive.resources.reasons import Reason, render
 from outlive.resources.reasons.inventory import ImportNotice
 
+CONFLICTS_SHOWN: Final = 20
+"""Contradictions that an import reports."""
 Verb = Literal["create", "update", "delete"]
 
 
@@ -347,6 +351,12 @@ def notices(wanted: Wanted, existing: Existing, plan: ImportPlan, levels: Collec
         yield from _about(ImportNotice.HOST_ZONE_UNKNOWN, "hosts", zoneless)
     too_large = [vm.name for vm in vms if _is_too_large(vm, all_hosts.get(vm.host))]
     yield from _about(ImportNotice.VM_LARGER_THAN_HOST, "vms", too_large)
+    ruled = [demands_of(vm) for vm in all_vms.values() if vm.spec.affinity_rules or vm.spec.preferred_hosts.strict]
+    zones = {name: host.metadata.labels.get(ZONE_LABEL, "") for name, host in all_hosts.items()}
+    for conflict in contradictions(ruled, zones)[:CONFLICTS_SHOWN] if ruled else ():
+        said = render(conflict)
+        fields = {"vm": concerned_vm(conflict), "why": said.text, "remedy": said.remedy}
+        yield Reason(ImportNotice.RULES_CONTRADICT, fields)
     strangers = {vm.name: vm.spec.protection for vm in vms if vm.spec.protection not in ("", *levels)}
     named = tuple(sorted(set(strangers.values())))
     yield from _about(ImportNotice.LEVEL_UNKNOWN, "vms", strangers, levels=named)

@@ -16,9 +16,13 @@ from outlive.base.phrases import listing, shown_time, until
 from outlive.base.quantity import format_bytes
 from outlive.failover.report.reporter import Events
 from outlive.node.disarm import enforcing_hosts
-from outlive.recovery.view import RecoveryInformers
-from outlive.resources import Cluster, Hypervisor, Membership, ObjectRef, VirtualMachine
+from outlive.placement.rule_conflicts import concerned_vm, contradictions
+from outlive.placement.rules import HARD, Demands, demands_of
+from outlive.recovery.view import RecoveryInformers, members_of
+from outlive.resources import AffinityRule, Cluster, Hypervisor, Membership, ObjectRef, VirtualMachine
 from outlive.resources.cluster import CLUSTER, Disarmed, Pause
+from outlive.resources.meta import ZONE_LABEL
+from outlive.resources.reasons import Reason, render
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import Value
 from outlive.resources.reasons.recovery import REPORTED_OF_HOST
@@ -120,12 +124,78 @@ def _shown(amount: int) -> str:
     return format_bytes(amount // MIB * MIB)
 
 
+class RuleFaults:
+    """Rules of VMs that contradict each other although the server refuses such: what came past it, or two at once."""
+
+    def __init__(self, informers: RecoveryInformers) -> None:
+        self._informers = informers
+        self._changed: dict[str, None] = {}
+        self._found: dict[str, Reason] = {}
+        """VM → the first of its rules that cannot be met."""
+        informers.vms.subscribe(self._vm_changed)
+
+    def _vm_changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
+        before, now = (demands_of(one) if one is not None else None for one in (old, new))
+        if before == now:
+            return
+        for one in (before, now):
+            if one is not None and (one.rules or one.host_limit):
+                self._changed[one.id] = None
+        if before is not None and now is None:
+            vms = self._informers.vms
+            self._changed.update((vm.name, None) for rule in before.rules for vm in members_of(vms, rule))
+
+    async def find(self) -> tuple[ActiveFault, ...]:
+        """What is so now; only VMs whose rules have changed, and those found before, are looked at again."""
+        changed = {**self._changed, **dict.fromkeys(self._found)}
+        self._changed = {}
+        hosts = self._informers.hypervisors.items() if changed else ()
+        zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in hosts}
+        seen: set[str] = set()
+        for name in changed:
+            vm = self._informers.vms.get(name)
+            self._found.pop(name, None)
+            if vm is None or name in seen:
+                continue
+            together = self._together(vm)
+            seen.update(one.id for one in together)
+            for one in together:
+                self._found.pop(one.id, None)
+            for why in contradictions(together, zones):
+                self._found.setdefault(concerned_vm(why), why)
+            await asyncio.sleep(0)
+        return tuple(
+            ActiveFault(
+                FaultCode.RULES_CONTRADICT,
+                ObjectRef(kind="VirtualMachine", name=name),
+                {"why": render(why).text, "remedy": render(why).remedy},
+            )
+            for name, why in sorted(self._found.items())
+        )
+
+    def _together(self, vm: VirtualMachine) -> list[Demands]:
+        """The VM, and those that hard rules tie to it."""
+        found, left = {vm.name: demands_of(vm)}, [vm]
+        done: set[AffinityRule] = set()
+        while left:
+            for rule in left.pop().spec.affinity_rules:
+                if rule.policy not in HARD or rule in done:
+                    continue
+                done.add(rule)
+                for one in members_of(self._informers.vms, rule):
+                    if one.name not in found:
+                        found[one.name] = demands_of(one)
+                        left.append(one)
+        return list(found.values())
+
+
 class RecoveryFaults:
     """Records them; ``wake`` where one has begun or ended."""
 
     def __init__(self, informers: RecoveryInformers, recorder: FaultRecorder, events: Events, clock: Clock) -> None:
         self._informers = informers
         self._recorder = recorder
+        self._rules = RuleFaults(informers)
         self._events = events
         self._clock = clock
         self._wake = asyncio.Event()
@@ -152,7 +222,8 @@ class RecoveryFaults:
             disarmed = tuple(disarmed_fault(cluster, self._informers.memberships.items(), self._clock.now()))
             if cluster is not None:
                 self._report_mode(cluster)
-            await self._recorder.record(active_faults(vms, hosts, cluster, disarmed=disarmed))
+            rules = await self._rules.find()
+            await self._recorder.record((*active_faults(vms, hosts, cluster, disarmed=disarmed), *rules))
 
     def _report_mode(self, cluster: Cluster) -> None:
         """An event where the cluster is disarmed or armed since the last inspection."""

@@ -129,6 +129,11 @@ def _group_key(rule: AffinityRule) -> str:
     return f"{rule.policy}/{rule.group}"
 
 
+def members_of(vms: Informer[VirtualMachine], rule: AffinityRule) -> list[VirtualMachine]:
+    """Everybody in the group."""
+    return vms.by_index(GROUP_INDEX, _group_key(rule))
+
+
 def _unfinished(vm: VirtualMachine) -> Iterable[str]:
     begins = rejection_of(vm) is not None and wanted(vm)
     return (UNFINISHED_KEY,) if begins or unfinished(vm) else ()
@@ -341,7 +346,7 @@ class RecoveryObserver:
         return tuple(Group(rule=rule, members=dict(self._members_of(rule))) for rule in rules)
 
     def _members_of(self, rule: AffinityRule) -> Iterable[tuple[str, tuple[str, ...]]]:
-        for vm in self._informers.vms.by_index(GROUP_INDEX, _group_key(rule)):
+        for vm in members_of(self._informers.vms, rule):
             if hosts := tuple(host for host in sorted(vm.hosts()) if self._may_be_there(host)):
                 yield vm.name, hosts
 

@@ -76,6 +76,16 @@ def test_vms_that_do_not_run_and_hosts_without_a_zone_are_named(tmp_path: Path) 
 
 def test_every_notice_can_be_said() -> None:
     lists = dict.fromkeys(("vms", "hosts", "levels", "columns", "flavors"), ("a", "b"))
-    fields = {**lists, "count": 2, "file": "f", "column": "c", "near": "", "table": "t"}
+    fields = {
+        **lists,
+        "count": 2,
+        "file": "f",
+        "column": "c",
+        "near": "",
+        "table": "t",
+        "vm": "v",
+        "why": "w",
+        "remedy": "r",
+    }
     for code in TABLE:
         assert render(Reason(code, fields)).text

@@ -11,7 +11,7 @@ from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 from tests.unit.recovery.test_recovering import joined_before
 
-from outlive.resources import Cluster, Fault
+from outlive.resources import AffinityRule, Cluster, Fault
 from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import list_all
@@ -98,5 +98,22 @@ def test_that_the_store_was_restored_is_reported_no_more_though_another_leads_wh
         lead()
         await cloud.clock.sleep(120)
         assert "store-restored.default" not in await faults(cloud)
+
+    play(story)
+
+
+def test_rules_that_contradict_each_other_are_a_fault_until_one_of_them_is_changed() -> None:
+    async def story(cloud: RecoveryCloud, lead: Callable[[], Any]) -> None:
+        lead()
+        await cloud.hosts("h1", "h2")
+        rules = tuple(AffinityRule(group=policy, policy=policy) for policy in ("affinity", "anti-affinity"))
+        await cloud.vm("a", "h1", affinity=rules)
+        await cloud.vm("b", "h1", affinity=rules)
+        await cloud.clock.sleep(30)
+        assert "rules-contradict.a" in await faults(cloud)
+        vm = await cloud.get("b")
+        await cloud.memory.replace(msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, affinity=())))
+        await cloud.clock.sleep(30)
+        assert "rules-contradict.a" not in await faults(cloud)
 
     play(story)

@@ -47,6 +47,7 @@ class FaultCode(enum.StrEnum):
     # recovery
     VM_HELD = "vm-held"
     VM_FAILED = "vm-failed"
+    RULES_CONTRADICT = "rules-contradict"
     STORE_RESTORED = "store-restored"
     CLUSTER_DISARMED = "cluster-disarmed"
     POWER_NOT_REHEARSED = "power-not-rehearsed"
@@ -188,6 +189,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.VM_FAILED: FaultEntry(
         10, "VM {subject} has failed: {why}", "remove the cause, then: outlive request {subject} start"
     ),
+    FaultCode.RULES_CONTRADICT: FaultEntry(5, "the rules of VM {subject} cannot be met: {why}", "{remedy}"),
     FaultCode.STORE_RESTORED: FaultEntry(
         30,
         _restored,

@@ -26,6 +26,7 @@ class ImportNotice(enum.StrEnum):
     SERVER_REPEATED = "server-repeated"
     FLAVOR_UNKNOWN = "flavor-unknown"
     ROW_UNREADABLE = "row-unreadable"
+    RULES_CONTRADICT = "import-rules-contradict"
 
 
 TABLE: Final[Table] = {
@@ -67,5 +68,6 @@ TABLE: Final[Table] = {
         "servers whose flavor is in no table, which are left out: {count} ({flavors})",
         "their size is not known; import them from another source",
     ),
+    ImportNotice.RULES_CONTRADICT: Template("VM {vm}: its rules cannot be met: {why}", "{remedy}"),
     ImportNotice.ROW_UNREADABLE: Template("rows of {table} that cannot be read, which are left out: {count}"),
 }
