@@ -113,6 +113,8 @@ STORE_RATES: Final = (
     "stale_relist",
     "coalesce",
 )
+ASKED: Final = 4
+"""VMs of one dead host of which users want something."""
 LOCKED_RESTARTS: Final = 0.5
 """Locked disks whose VM is to start again at once."""
 
@@ -164,6 +166,13 @@ def _wired(draw: Draw, at_s: float) -> None:
     if host.name != other.name:
         draw.add(at_s, "bmc", hosts=(host.name,), mode="wired-to", to=other.name)
         draw.add(at_s + draw.short(), "bmc", hosts=(host.name,), mode="ok")
+
+
+def _guard_dies_late(draw: Draw, at_s: float) -> None:
+    """While its host cannot renew: before it empties the host, meanwhile, or after it."""
+    hosts = draw.one()
+    draw.off_network(at_s, "store", hosts, "both")
+    draw.add(at_s + draw.random.uniform(3.0, 45.0), "kill-guard", hosts=hosts)
 
 
 def _second_daemon(draw: Draw, at_s: float) -> None:
@@ -270,6 +279,7 @@ ACCIDENTAL: Final[dict[str, Kind]] = {
     ),
     "second-daemon": _second_daemon,
     "kill-guard": lambda draw, at_s: draw.add(at_s, "kill-guard", hosts=draw.one()),
+    "guard-dies-late": _guard_dies_late,
     "kill-controller": lambda draw, at_s: draw.while_(
         at_s, draw.short(), "kill-controller", "start-controller", names=(draw.controller(),)
     ),
@@ -316,6 +326,18 @@ def _move(draw: Draw, at_s: float) -> None:
     draw.add(at_s, "move", vm=draw.vm().name, to=draw.host().name, live=live)
 
 
+def _asked_after_a_death(draw: Draw, at_s: float) -> None:
+    """A host dies, for good as far as anybody knows, and users want something of the VMs that were on it."""
+    host = draw.host().name
+    draw.add(at_s, "power-off", hosts=(host,))
+    for vm in [one.name for one in draw.vms if one.host == host][:ASKED]:
+        asked_s, verb = at_s + draw.short(), draw.random.choice(("start", "stop", "shutdown", "restart", "move"))
+        if verb == "move":
+            draw.add(asked_s, "move", vm=vm, to=draw.host().name, live=draw.random.random() < 0.5)
+        else:
+            draw.add(asked_s, "request", vm=vm, verb=verb)
+
+
 def _request(draw: Draw, at_s: float) -> None:
     vm = draw.vm().name
     verb = draw.random.choice(("stop", "shutdown", "restart"))
@@ -333,13 +355,15 @@ def _maintenance(draw: Draw, at_s: float) -> None:
 
 
 def _going_down(draw: Draw, at_s: float) -> None:
-    """A host is stopped in order for work on it, its VMs left alone or taken down, and comes back."""
+    """A host is stopped in order for work on it, its VMs left alone or taken down; it comes back, or stays away."""
     host = draw.host().name
     leave = draw.random.random() < 0.5
     draw.add(at_s, "stop-daemon", hosts=(host,), leaveVms=leave, goingDown=not leave)
     off_s = at_s + draw.random.uniform(2.0, 20.0)
     if draw.random.random() < 0.5:
         draw.add(off_s, "power-off", hosts=(host,))
+        if draw.random.random() < 0.5:
+            return
         draw.add(off_s + draw.short(), "power-on", hosts=(host,))
     draw.add(off_s + draw.short(), "start-daemon", hosts=(host,))
 
@@ -391,6 +415,7 @@ def _delete_membership(draw: Draw, at_s: float) -> None:
 ASKED_FOR: Final[dict[str, Kind]] = {
     "move": _move,
     "request": _request,
+    "asked-after-a-death": _asked_after_a_death,
     "create": lambda draw, at_s: draw.add(at_s, "create-vm", vm=f"new-{len(draw.faults)}", host=draw.host().name),
     "delete": lambda draw, at_s: draw.add(at_s, "delete-vm", vm=draw.vm().name),
     "drain": lambda draw, at_s: draw.while_(at_s, draw.short() + 10.0, "drain", "ready", host=draw.host().name),
@@ -408,6 +433,8 @@ ASKED_FOR: Final[dict[str, Kind]] = {
 
 DISARM_SHARE: Final = 0.15
 """Of the seeds, in so many somebody disarms the cluster for a while besides everything else."""
+STAYING_OFF_SHARE: Final = 0.25
+"""Of the seeds, so many have hosts that never come back."""
 GRAY_SHARE: Final = 0.3
 """Of the seeds, so many have hosts that get slow besides everything else."""
 GRAY_UNTIL_S: Final = 60.0
@@ -433,10 +460,21 @@ def schedule(random: Random, spec: WorldSpec) -> list[Fault]:
         while at_s < UNTIL_S:
             KINDS[name](draw, at_s)
             at_s += random.expovariate(rate)
+    for host, off_s in staying_off(random.fork("staying-off"), draw.hosts).items():
+        draw.add(off_s, "power-off", hosts=(host,))
     gray(random.fork("gray"), draw)
     disarm(random.fork("disarm"), draw)
     draw.faults.sort(key=lambda fault: fault.at_s)
     return draw.faults
+
+
+def staying_off(random: Random, hosts: tuple[HostSpec, ...]) -> dict[str, float]:
+    """Hosts that lose power for good in this seed, and when; drawn by itself. One coordinator always comes back."""
+    if random.random() >= STAYING_OFF_SHARE:
+        return {}
+    back = random.choice([host.name for host in hosts if host.mode == "coordinator"])
+    some = random.sample([host.name for host in hosts if host.name != back], random.choice((1, 1, 2)))
+    return {name: random.uniform(FROM_S, UNTIL_S - 1.0) for name in some}
 
 
 def gray(random: Random, draw: Draw) -> None:

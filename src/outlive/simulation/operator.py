@@ -7,6 +7,7 @@ docs/concepts/safety.md#what-you-may-be-woken-for says, as often as it is needed
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from outlive.resources import Cluster, Fault, Hypervisor, MemberRecord, VirtualMachine
@@ -26,8 +27,11 @@ CONFIRM_AFTER_S: Final = 60.0
 """So long hosts have to register in a restored store before somebody confirms it."""
 
 
-async def heal(world: World) -> None:
-    """Power, networks, controllers, hypervisors and policies as they were; clocks run on as they do."""
+async def heal(world: World, *, but: Collection[str] = ()) -> None:
+    """Power, networks, controllers, hypervisors and policies as they were; clocks run on as they do.
+
+    ``but``: hosts that stay off for good.
+    """
     world.history.add("fault", "cluster", "everything is healed")
     world.rates, world.store_down = QUIET, False
     world.slow.clear()
@@ -42,6 +46,8 @@ async def heal(world: World) -> None:
             service.start()
     for host in world.hosts.values():
         _heal_host(world, host)
+        if host.name in but:
+            host.machine.unplug()
     await world.do("maintenance", {"on": False})
     cluster = world.store.look(Cluster, "default")
     if cluster is not None and cluster.spec.disarmed:

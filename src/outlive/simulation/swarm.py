@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from outlive.base.logging import Defect, gathered_defects, silenced
 from outlive.base.random import Random
+from outlive.node.fencing.policy import WRITE_LIMIT_S
 from outlive.resources import DegradingPolicy, FencingPolicy, VirtualMachine
+from outlive.resources.cluster import Timing
 from outlive.runtime.virtual import run_virtual
-from outlive.simulation.faults import UNTIL_S, schedule
+from outlive.simulation.faults import UNTIL_S, schedule, staying_off
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.judges.rest import runs_or_says_why
 from outlive.simulation.judges.truth import Violation
 from outlive.simulation.operator import Operator, heal
-from outlive.simulation.spec import BmcMode, HostSpec, VmSpec, WorldSpec
+from outlive.simulation.spec import BmcMode, HostSpec, VmSpec, WorldSpec, hosts_of
 from outlive.simulation.story import rarely_collecting
 from outlive.simulation.world import REPORTED_S, World
 
@@ -41,6 +43,10 @@ SPARE_CPU: Final = 6
 """Of each host's cores, that no VM takes at the beginning."""
 OBJECTIVES_S: Final = (5.0, 10.0, 30.0, 40.0, 50.0, 120.0)
 """Around what the profiles take by themselves."""
+ANSWERS_S: Final = (1.0, 5.0, 10.0, 20.0, 30.0)
+"""Of a slow power controller."""
+TIGHT_SHARE: Final = 0.4
+"""Of the seeds, so many have times of their own."""
 TRACE_LINES: Final = 6
 """Of an error that broke a run."""
 LIMIT_S: Final = 3600.0
@@ -84,12 +90,14 @@ def world_of(seed: int) -> WorldSpec:
     vms = _in_order(Random(seed).fork("order"), _vms(random, hosts))
     vms = _with_objectives(Random(seed).fork("objectives"), vms)
     hosts = _on_switches(Random(seed).fork("switches"), hosts)
+    hosts = _slowly_controlled(Random(seed).fork("controllers"), hosts)
     policy = FencingPolicy(
         storm_fraction=random.choice((0.5, 0.5, 1.0)),
         fences_limit=random.choice((2, 10)),
         fences_window_s=random.choice((60.0, 600.0)),
         power_on_after=random.random() < 0.3,
         profile=random.choice(("", "", "fast")),
+        timings=_tight(Random(seed).fork("timings")),
     )
     return WorldSpec(
         hosts=hosts,
@@ -149,6 +157,37 @@ def _on_switches(random: Random, hosts: tuple[HostSpec, ...]) -> tuple[HostSpec,
     return tuple(
         host if random.random() < unknown else replace(host, domains={"switch": f"s{random.randint(1, switches)}"})
         for host in hosts
+    )
+
+
+def _slowly_controlled(random: Random, hosts: tuple[HostSpec, ...]) -> tuple[HostSpec, ...]:
+    """In some seeds power controllers of some hosts, or of all, take long for each answer."""
+    share = random.choice((0.0, 0.0, 0.3, 1.0))
+    if not share:
+        return hosts
+    return tuple(
+        replace(host, bmc_answer_s=random.choice(ANSWERS_S)) if random.random() < share else host for host in hosts
+    )
+
+
+def _tight(random: Random) -> dict[Literal["fast", "steady"], Timing]:
+    """In some seeds silence counts sooner than guards act, and guards act as soon as renewals let them."""
+    if random.random() >= TIGHT_SHARE:
+        return {}
+    return {
+        "fast": _timing(random, random.choice((0.5, 1.0))),
+        "steady": _timing(random, random.choice((1.0, 2.0))),
+    }
+
+
+def _timing(random: Random, renew_s: float) -> Timing:
+    return Timing(
+        renew_s=renew_s,
+        silence_s=renew_s * random.choice((4, 6, 10)),
+        throws=random.choice((0, 1, 2)),
+        throw_s=random.choice((0.5, 1.0)),
+        guard_timeout_s=3 * renew_s + WRITE_LIMIT_S + random.choice((0.0, 1.0, 5.0)),
+        watchdog_s=random.choice((3.0, 10.0, 15.0)),
     )
 
 
@@ -239,7 +278,7 @@ async def _run(seed: int, on_event: Callable[[HistoryEvent], None] | None) -> Re
         await world.clock.sleep(fault.at_s - world.clock.monotonic())
         await world.attempt(fault.verb, fault.arguments)
     await world.clock.sleep(UNTIL_S - world.clock.monotonic())
-    await heal(world)
+    await heal(world, but=staying_off(Random(seed).fork("faults").fork("staying-off"), hosts_of(spec)))
     await _rested(world)
     world.judge.rest()
     result = Result(

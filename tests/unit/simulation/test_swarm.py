@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from outlive.base.random import Random
-from outlive.simulation.faults import KINDS, UNTIL_S, kinds, schedule
-from outlive.simulation.spec import HostSpec
-from outlive.simulation.swarm import run_seed, world_of
+from outlive.simulation.faults import KINDS, UNTIL_S, kinds, schedule, staying_off
+from outlive.simulation.spec import HostSpec, hosts_of
+from outlive.simulation.swarm import ANSWERS_S, run_seed, world_of
 from outlive.simulation.verbs import VERBS
 
 ONLY_STORIES = {"hog-daemon"}
@@ -77,3 +77,15 @@ def test_errors_that_programs_did_not_foresee_are_found(monkeypatch: pytest.Monk
     found = [one for one in run_seed(3).violations if one.invariant == "defect"]
     assert found
     assert (found[0].subject, "nobody foresaw this" in found[0].text) == ("vm.worker_crashed", True)
+
+
+def test_seeds_have_tight_times_slow_controllers_and_hosts_that_stay_off() -> None:
+    worlds = [world_of(seed) for seed in range(300)]
+    hosts = [host for spec in worlds for host in spec.hosts if isinstance(host, HostSpec)]
+    assert {host.bmc_answer_s for host in hosts} == {None, *ANSWERS_S}
+    tight = [timing for spec in worlds for timing in spec.policy.timings.values()]
+    assert any((one.silence_s or 0) < (one.guard_timeout_s or 0) for one in tight)
+    away = [staying_off(Random(seed).fork("staying-off"), hosts_of(spec)) for seed, spec in enumerate(worlds)]
+    assert 30 < sum(map(bool, away)) < 150
+    for spec, gone in zip(worlds, away, strict=True):
+        assert any(host.mode == "coordinator" and host.name not in gone for host in hosts_of(spec))
