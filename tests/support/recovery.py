@@ -26,7 +26,7 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.settings import PlacementSettings
 from outlive.recovery.controller import RecoveryController
-from outlive.recovery.view import RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.informers import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     HOST_LABEL,
     RESERVATION_TYPE_LABEL,

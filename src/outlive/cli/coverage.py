@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from outlive.base.phrases import listing
 from outlive.cli.output import cut_table, table
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 UNCOVERED_SHOWN = 10
 """VMs without their slots that are named in a table; JSON names all."""
+NAMED = 5
+"""VMs out of protection that a line names."""
 
 
 def coverage_document(result: CoverageResult) -> dict[str, Any]:
@@ -49,6 +52,7 @@ def coverage_lines(result: CoverageResult, *, wide: bool = False, unit: str = "h
         ("slots", f"{result.slots} (any plan needs at least {result.bound.slots})"),
         ("reserved", f"{_amounts(result.reserved)} (at least {_amounts(result.bound)})"),
         ("tolerance", tolerance_sentence(result.tolerance, unit, required=result.required)),
+        *([("out of protection", listing(result.unprotected, most=NAMED))] if result.unprotected else []),
         *((f"also need {name}", f"{count} VMs; no slot holds it") for name, count in result.also_needs.items()),
     ]
     columns = ("VM", "Reason", *(("Why",) if wide else ()), "Remedy")

@@ -47,6 +47,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "why": Entry("why", "How a VM came to run where it runs, or why a host is thought dead."),
     "fence": Entry("operator", "Have a host declared dead, or assert that it is off."),
     "maintenance": Entry("operator", "Stop condemning silent hosts, or start it again."),
+    "protect": Entry("operator", "Take a VM back into protection."),
+    "unprotect": Entry("operator", "Take a VM out of protection: nobody restarts it elsewhere."),
     "request": Entry("operator", "Ask for a VM to be started, stopped or moved, once."),
     "rebalance": Entry("rebalance", "Which VMs to move so that hosts are evenly full; --apply has them moved."),
     "drain": Entry("operator", "Empty a host of its VMs."),

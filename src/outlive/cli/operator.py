@@ -29,6 +29,7 @@ from outlive.node.operator import (
     set_drain,
     set_maintenance,
     set_power_maintenance,
+    set_protected,
 )
 from outlive.node.operator import confirm_off as assert_off
 from outlive.node.operator import maintenance_status as status
@@ -47,6 +48,7 @@ LOOK_S = 1.0
 """Pause between two looks while waiting."""
 
 Host = Annotated[str, typer.Argument(metavar="HOST", help="Which host.")]
+OneVm = Annotated[str, typer.Argument(metavar="VM", help="Which VM.")]
 OneHost = Annotated[str, typer.Argument(metavar="[HOST]", help="Which host.")]
 WholeCluster = Annotated[bool, typer.Option("--cluster", help="All of high availability, for planned work.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -275,9 +277,32 @@ def _ask(question: str, yes: bool) -> None:
         raise Refused("nothing was done", remedy="answer yes, or give --yes")
 
 
+async def protect(
+    access: Access,
+    vm: OneVm,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="If its host dies it stays down until its start is requested.")
+    ] = False,
+    reason: Annotated[str, typer.Option("--reason", help="Why; outlive why shows it.")] = "",
+) -> None:
+    """Take a VM back into protection: it gets slots, and restarts elsewhere if its host dies."""
+    async with access.open(write=True) as store:
+        write(await set_protected(store, access.clock, vm, True, hold=hold, reason=reason) + "\n")
+
+
+async def unprotect(
+    access: Access,
+    vm: OneVm,
+    reason: Annotated[str, typer.Option("--reason", help="Why; outlive why and its coverage show it.")] = "",
+) -> None:
+    """Take a VM out of protection: its slots are released, and nobody restarts it elsewhere."""
+    async with access.open(write=True) as store:
+        write(await set_protected(store, access.clock, vm, False, reason=reason) + "\n")
+
+
 async def request(
     access: Access,
-    vm: Annotated[str, typer.Argument(metavar="VM", help="Which VM.")],
+    vm: OneVm,
     verb: Annotated[str, typer.Argument(metavar="VERB", help=f"One of {', '.join(VERBS)}.")],
     to: Annotated[str, typer.Option("--to", metavar="HOST", help="With migrate or move: where to.")] = "",
     force: Annotated[bool, typer.Option("--force", help="As the verb takes it: do not wait, or do not ask.")] = False,

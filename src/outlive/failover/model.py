@@ -62,6 +62,10 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Protection level that the VM itself asks for."""
     priority: int | None = None
     """Restart priority of the VM itself, larger is earlier."""
+    unprotected: bool = False
+    """Whether somebody has taken it out of protection: then it needs no slots …"""
+    unprotected_why: str = ""
+    """… and why, in the words of whoever did."""
     created_at: float = 0.0
     source: str = ""
     """Who gave the location: ``database``, ``hypervisor`` or ``resource``."""

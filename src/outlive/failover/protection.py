@@ -26,7 +26,8 @@ SLOTS_LIMIT: Final = 16
 PRIORITY_LIMIT: Final = 1_000_000
 """Priorities are between minus this and this."""
 KINDS_REMEMBERED: Final = 10_000
-"""Kinds of VMs (level, project, flavor) whose level is remembered; beyond it everything is worked out again."""
+"""Kinds of VMs (level, project, flavor, in protection or not) whose level is remembered; beyond it everything is worked
+out again."""
 
 LEVEL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 """What a level may be called."""
@@ -104,7 +105,7 @@ class Demands:
         self._projects = [(compile_pattern(p), name) for p, name in protection.projects.items() if name in levels]
         self._flavors = [(compile_pattern(p), name) for p, name in protection.flavors.items() if name in levels]
         self._everybody = everybody
-        self._remembered: dict[tuple[str, str, str], Demand] = {}
+        self._remembered: dict[tuple[str, str, str, bool], Demand] = {}
 
     def of(self, vm: VmView) -> Demand:
         """What this VM needs, with its own priority where it has one."""
@@ -114,7 +115,10 @@ class Demands:
         return msgspec.structs.replace(demand, priority=vm.priority)
 
     def required(self, vm: VmView) -> int:
-        """Slots that this VM needs: those of its level, else the largest count of the patterns for its flavor."""
+        """Slots that this VM needs: those of its level, else the largest count of the patterns for its flavor.
+
+        One that was taken out of protection needs none.
+        """
         return self._of_kind(vm).required
 
     def priority(self, vm: VmView) -> int:
@@ -138,15 +142,16 @@ class Demands:
 
     def _of_kind(self, vm: VmView) -> Demand:
         """What VMs of this level, project and flavor need."""
-        kind = (vm.level, vm.project, vm.flavor)
+        kind = (vm.level, vm.project, vm.flavor, vm.unprotected)
         known = self._remembered.get(kind)
         if known is None:
             if len(self._remembered) >= KINDS_REMEMBERED:
                 self._remembered.clear()
-            name = self._level(*kind)
+            name = self._level(vm.level, vm.project, vm.flavor)
             level = self.levels.get(name, LevelSettings())
             slots = level.slots if self._everybody is None else self._everybody
             slots = self._count(vm.flavor) if slots is None else slots
+            slots = 0 if vm.unprotected else slots
             known = self._remembered[kind] = Demand(required=slots, priority=level.priority, level=name)
         return known
 

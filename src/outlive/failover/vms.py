@@ -186,6 +186,8 @@ def view_of_resource(vm: VirtualMachine) -> VmView:
         preferred=spec.preferred_hosts.weights,
         level=spec.protection,
         priority=spec.restart_priority,
+        unprotected=spec.recovery.mode == "ignore",
+        unprotected_why=spec.recovery.reason if spec.recovery.mode == "ignore" else "",
         created_at=created.timestamp() if created else 0.0,
         source="resource",
         due=spec.power_state == "running" and vm.status.phase in DUE_PHASES,

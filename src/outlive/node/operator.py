@@ -390,6 +390,28 @@ async def _refuse_frozen(store: Store, clock: Clock) -> None:
         raise Refused(said, remedy="outlive arm --cluster, once the work is done")
 
 
+async def set_protected(
+    store: Store, clock: Clock, vm: str, protected: bool, *, hold: bool = False, reason: str = ""
+) -> str:
+    """Take a VM out of protection, or back. ``NotFound``.
+
+    ``hold``: once its host died, a protected VM stays down until somebody asks for its start.
+    """
+    if len(reason) > WORDS_LIMIT:
+        raise Usage(f"{len(reason)} characters", place="--reason", remedy=f"write at most {WORDS_LIMIT}")
+    mode: Literal["", "hold", "ignore"] = ("hold" if hold else "") if protected else "ignore"
+
+    def changed(one: VirtualMachine) -> VirtualMachine:
+        policy = _replace(one.spec.recovery, mode=mode, reason=reason)
+        return _replace(one, spec=_replace(one.spec, recovery=policy))
+
+    await _change(store, clock, VirtualMachine, vm, changed)
+    if not protected:
+        return f"{vm} is out of protection: it loses its slots, and nobody restarts it elsewhere (outlive protect {vm})"
+    then = f"it stays down until outlive request {vm} start" if hold else "it restarts elsewhere"
+    return f"{vm} is protected: it gets slots, and if its host dies {then}"
+
+
 def _check_ours(host: Hypervisor, vm: str) -> None:
     if host.spec.management != "node":
         why = f"{host.name} is managed by {host.spec.management}, so nobody here would answer"

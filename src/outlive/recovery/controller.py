@@ -36,11 +36,12 @@ from outlive.placement.rules import may_run_on
 from outlive.recovery.act import RecoveryActions, StepRefused
 from outlive.recovery.faults import RecoveryFaults
 from outlive.recovery.in_flight import InFlightRoom
+from outlive.recovery.informers import RecoveryInformers
 from outlive.recovery.model import Action, ActionKind, AffectedVm, Free, RecoveryPlan, RecoveryView
 from outlive.recovery.plan import RECOVERY_PLAN, asked, plan_recovery
 from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.requests import RequestAnswers
-from outlive.recovery.view import RecoveryInformers, RecoveryObserver
+from outlive.recovery.view import RecoveryObserver
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, Reservation, VirtualMachine
 from outlive.resources.codec import encode_canonical
 from outlive.resources.hosts import refuses

@@ -18,7 +18,7 @@ from outlive.failover.report.reporter import Events
 from outlive.node.disarm import enforcing_hosts
 from outlive.placement.rule_conflicts import concerned_vm, contradictions
 from outlive.placement.rules import HARD, Demands, demands_of
-from outlive.recovery.view import RecoveryInformers, members_of
+from outlive.recovery.informers import RecoveryInformers, members_of
 from outlive.resources import AffinityRule, Cluster, Hypervisor, Membership, ObjectRef, VirtualMachine
 from outlive.resources.cluster import CLUSTER, Disarmed, Pause
 from outlive.resources.meta import ZONE_LABEL
@@ -80,7 +80,7 @@ def _of_pause(cluster: Cluster | None) -> Iterator[ActiveFault]:
 def _of_vms(vms: Iterable[VirtualMachine]) -> Iterator[ActiveFault]:
     for vm in vms:
         about, status, record = ObjectRef(kind="VirtualMachine", name=vm.name), vm.status, vm.status.recovery
-        if status.phase == "fail":
+        if status.phase == "fail" and vm.spec.recovery.mode != "ignore":
             why = status.message or "its host did not report why"
             yield ActiveFault(FaultCode.VM_FAILED, about, {"why": why})
         if record is not None and record.phase is RecoveryPhase.HELD and record.reason not in REPORTED_OF_HOST:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from outlive.placement.fleet import Fleet
-from outlive.recovery.view import CONSUMER_INDEX, DESTINATION_INDEX, RecoveryInformers, destinations
+from outlive.recovery.informers import CONSUMER_INDEX, DESTINATION_INDEX, RecoveryInformers, destinations
 from outlive.resources import (
     Consumer,
     Hypervisor,

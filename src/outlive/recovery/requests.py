@@ -33,8 +33,9 @@ from outlive.node.vm.selection import Choice, relocated
 from outlive.node.vm.states import VmState, ended, in_phase, reach_of, wanted
 from outlive.recovery import states as records
 from outlive.recovery.act import SHUT_DOWN, RecoveryActions
+from outlive.recovery.informers import ASKED_INDEX, RecoveryInformers, Since
 from outlive.recovery.model import Action, ActionKind, HostHealth
-from outlive.recovery.view import ASKED_INDEX, RecoveryInformers, RecoveryObserver, Since
+from outlive.recovery.view import RecoveryObserver
 from outlive.resources import VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.reasons import PlanReason, VmReason, reason

@@ -23,6 +23,7 @@ from outlive.resources import (
     Assigned,
     Consumer,
     Holder,
+    MemberRecord,
     ObjectRef,
     Part,
     Proof,
@@ -195,6 +196,17 @@ def is_recovered(vm: VirtualMachine, members: Iterable[MemberView]) -> bool:
     member = of_holder(holder, members)
     here = holder.hypervisor == vm.host and holder.role == "" and holder.seen == "running"
     return here and member is not None and (member.record.epoch, member.record.state) == (holder.epoch, "Held")
+
+
+def lost_by(record: MemberRecord) -> str | None:
+    """The fence by which a host is lost, empty where it is not, ``None`` where that is not clear."""
+    if record.state == "Held" and record.dead_through < record.epoch:
+        return ""
+    if record.state == "Released":  # stopped on purpose: what was promised on it waits for it
+        return None
+    if record.dead_through >= record.epoch:
+        return record.fence.id or f"{record.proof.kind if record.proof else 'proof'}.{record.epoch}"
+    return None
 
 
 STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (CLAIM, ASSIGN, DROP)

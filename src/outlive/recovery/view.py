@@ -9,23 +9,31 @@ saw a state: a restart, or another leader, only makes everybody wait once more.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from outlive.base.clock import Clock, as_instant
 from outlive.failover.model import VmView
-from outlive.failover.slots import is_slot
 from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.policy import Departure, HostSettings, Profile, absence_limit_s, departure_of, profile_of
 from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
-from outlive.node.vm.requests import is_asked
 from outlive.node.vm.states import active_move, asked_since, order_here, reach_of, rejection_here, wanted
 from outlive.placement.rules import Group, Peers, Verdict, demands_of, judge
+from outlive.recovery.informers import (
+    ASSIGNED_INDEX,
+    CONSUMER_INDEX,
+    HOLDER_INDEX,
+    MEMBER_INDEX,
+    RECOVERY_INDEX,
+    UNFINISHED_KEY,
+    RecoveryInformers,
+    Since,
+    members_of,
+)
 from outlive.recovery.model import AffectedVm, HolderState, HostHealth, HostState, RecoveryView, SlotState
-from outlive.recovery.states import is_recovered, rejection_of, unfinished
+from outlive.recovery.states import is_recovered, lost_by, rejection_of, unfinished
 from outlive.resources import (
     AffinityRule,
     Amounts,
@@ -34,7 +42,6 @@ from outlive.resources import (
     FencingSpec,
     Holder,
     Hypervisor,
-    MemberRecord,
     Membership,
     Reservation,
     VirtualMachine,
@@ -44,142 +51,6 @@ from outlive.resources.cluster import CLUSTER, Disarmed
 from outlive.resources.hosts import is_only_emptied, refuses
 from outlive.resources.reasons import HoldReason
 from outlive.resources.vms import Limits, Recovery, RecoveryLimits, RecoveryPhase, limits_of
-from outlive.runtime.informer import Informer
-
-HOLDER_INDEX: Final = "holder"
-"""Index of VMs by the hosts that may be running them, and by the Memberships under which they do: ``host/uid``."""
-ASSIGNED_INDEX: Final = "assigned"
-"""Index of VMs without a holder by the host that they are assigned to."""
-DESTINATION_INDEX: Final = "destination"
-"""Index of VMs that are to run by the hosts where they run or go."""
-RECOVERY_INDEX: Final = "recovery"
-"""Index of VMs whose recovery was begun and has not ended, or whose host does not start them, all under
-``UNFINISHED_KEY``."""
-UNFINISHED_KEY: Final = "unfinished"
-ASKED_INDEX: Final = "asked"
-"""Index of VMs with a request that was not answered, by the host that they are assigned to."""
-GROUP_INDEX: Final = "group"
-"""Index of VMs by the affinity groups that they are in: ``policy/group``."""
-MEMBER_INDEX: Final = "member"
-"""Index of slots by the VMs that they are promised to."""
-CONSUMER_INDEX: Final = "consumer"
-"""Index of slots by the VM that is let in."""
-DOUBT_S: Final = 2.0
-"""Caches that have lost the store for longer are not acted on."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryInformers:
-    """The caches that recovery reads; the indexes are those of ``vm_indexes`` and ``slot_indexes``."""
-
-    vms: Informer[VirtualMachine]
-    reservations: Informer[Reservation]
-    hypervisors: Informer[Hypervisor]
-    memberships: Informer[Membership]
-    clusters: Informer[Cluster]
-
-    def all(self) -> tuple[Informer[Any], ...]:
-        """Every one."""
-        return (self.vms, self.reservations, self.hypervisors, self.memberships, self.clusters)
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether any of them has lost the store for so long that nothing is to be said or done by it."""
-        return max(one.stalled_s() for one in self.all()) > DOUBT_S
-
-
-def vm_indexes() -> dict[str, Callable[[VirtualMachine], Iterable[str]]]:
-    """The indexes that the informer of VMs must have."""
-    return {
-        HOLDER_INDEX: _holders,
-        ASSIGNED_INDEX: _assigned,
-        DESTINATION_INDEX: destinations,
-        RECOVERY_INDEX: _unfinished,
-        ASKED_INDEX: _asked,
-        GROUP_INDEX: _groups,
-    }
-
-
-def slot_indexes() -> dict[str, Callable[[Reservation], Iterable[str]]]:
-    """The indexes that the informer of reservations must have."""
-    return {MEMBER_INDEX: _members, CONSUMER_INDEX: _consumer}
-
-
-def _holders(vm: VirtualMachine) -> Iterable[str]:
-    return dict.fromkeys(f"{holder.hypervisor}/{holder.member_uid}" for holder in vm.status.holders)
-
-
-def _assigned(vm: VirtualMachine) -> Iterable[str]:
-    return () if vm.status.holders or vm.status.assigned is None else (vm.status.assigned.hypervisor,)
-
-
-def destinations(vm: VirtualMachine) -> tuple[str, ...]:
-    """Where it is to run and, in a move, where it goes; none while nobody wants it to run."""
-    where, move = vm.status.assigned, active_move(vm)
-    if where is None or not wanted(vm):
-        return ()
-    return tuple(dict.fromkeys((where.hypervisor, move.target if move is not None else where.hypervisor)))
-
-
-def _groups(vm: VirtualMachine) -> Iterable[str]:
-    return tuple(_group_key(rule) for rule in vm.spec.affinity_rules)
-
-
-def _group_key(rule: AffinityRule) -> str:
-    return f"{rule.policy}/{rule.group}"
-
-
-def members_of(vms: Informer[VirtualMachine], rule: AffinityRule) -> list[VirtualMachine]:
-    """Everybody in the group."""
-    return vms.by_index(GROUP_INDEX, _group_key(rule))
-
-
-def _unfinished(vm: VirtualMachine) -> Iterable[str]:
-    begins = rejection_of(vm) is not None and wanted(vm)
-    return (UNFINISHED_KEY,) if begins or unfinished(vm) else ()
-
-
-def _asked(vm: VirtualMachine) -> Iterable[str]:
-    return (vm.host,) if vm.host and is_asked(vm) else ()
-
-
-def _members(slot: Reservation) -> Iterable[str]:
-    failover = slot.status.failover_reservation
-    return tuple(failover.allocations) if failover is not None and is_slot(slot) else ()
-
-
-def _consumer(slot: Reservation) -> Iterable[str]:
-    return (slot.status.consumer.vm,) if slot.status.consumer is not None else ()
-
-
-class Since:
-    """Since when each thing is as it is, on this process's own clock; a restart only makes everybody wait once more."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since: dict[str, tuple[object, float]] = {}
-
-    def see(self, name: str, state: object) -> float:
-        """It is so now; for how many seconds it has been."""
-        now = self._clock.monotonic()
-        known = self._since.get(name)
-        if known is None or known[0] != state:
-            self._since[name] = known = (state, now)
-        return now - known[1]
-
-    def seconds(self, name: str) -> float:
-        """For how long it has been as it was last seen."""
-        known = self._since.get(name)
-        return 0.0 if known is None else self._clock.monotonic() - known[1]
-
-    def forget(self, name: str) -> None:
-        """It is gone."""
-        self._since.pop(name, None)
-
-    def forget_others(self, names: Collection[str]) -> None:
-        """Only these are left."""
-        self._since = {name: since for name, since in self._since.items() if name in names}
-
 
 WAITS_FOR_HOST: Final = (HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED, HoldReason.HOST_AWAITED)
 """Nothing was done yet about a VM that is held for one of these."""
@@ -578,17 +449,6 @@ class RecoveryObserver:
             return host
         fence = assigned.record.fence
         return fence.id if fence.id and fence.epoch == assigned.record.epoch else f"{host}.{assigned.record.epoch}"
-
-
-def lost_by(record: MemberRecord) -> str | None:
-    """The fence by which a host is lost, empty where it is not, ``None`` where that is not clear."""
-    if record.state == "Held" and record.dead_through < record.epoch:
-        return ""
-    if record.state == "Released":  # stopped on purpose: what was promised on it waits for it
-        return None
-    if record.dead_through >= record.epoch:
-        return record.fence.id or f"{record.proof.kind if record.proof else 'proof'}.{record.epoch}"
-    return None
 
 
 def _held_for(record: Recovery, *reasons: HoldReason) -> bool:

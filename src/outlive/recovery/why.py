@@ -112,6 +112,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
                 *_held(vm),
                 *_start_order(vm),
                 *_rebalanced(vm.name, records),
+                *_policy(vm),
                 *await _disarmed(store),
                 *(Link(text=one.message) for one in doubt),
             ),
@@ -126,7 +127,8 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     if slot is not None:
         taken = slot.status.consumer.vm if slot.status.consumer is not None else "nobody"
         chain.append(Link(text=f"slot {slot.name} on {slot.status.host} is taken by {taken}"))
-    chain += [*_start_order(vm), *_held(vm), *_rebalanced(vm.name, records), *await _disarmed(store)]
+    chain += [*_start_order(vm), *_held(vm), *_policy(vm), *_rebalanced(vm.name, records)]
+    chain += await _disarmed(store)
     return Why(
         subject=vm.name,
         summary=render(summary_of(vm)).text,
@@ -214,6 +216,16 @@ async def _nobody_condemned(store: Store) -> list[Fault]:
 
 def _first_remedy(faults: list[Fault]) -> str:
     return faults[0].remedy if faults else ""
+
+
+def _policy(vm: VirtualMachine) -> Iterator[Link]:
+    """What its policy says that becomes of it, where that is not to restart elsewhere."""
+    policy = vm.spec.recovery
+    why = f": {policy.reason}" if policy.reason else ""
+    if policy.mode == "ignore":
+        yield Link(text=f"it is out of protection, by spec.recovery.mode ignore{why}; outlive protect {vm.name}")
+    elif policy.mode == "hold":
+        yield Link(text=f"after its host died it stays down until its start is requested (recovery.mode hold){why}")
 
 
 def _start_order(vm: VirtualMachine) -> Iterator[Link]:

@@ -29,8 +29,8 @@ from outlive.placement.pipelines import PipelineTable
 from outlive.placement.reservations import blocked_hosts
 from outlive.placement.service import PlacementService
 from outlive.recovery.controller import RecoveryController
+from outlive.recovery.informers import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.rebalancer import Rebalancer
-from outlive.recovery.view import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     Cluster,
     Flavor,

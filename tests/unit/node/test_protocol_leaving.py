@@ -16,7 +16,7 @@ from outlive.node.membership.steps import (
     join,
     lease_state,
 )
-from outlive.recovery.view import lost_by
+from outlive.recovery.states import lost_by
 from outlive.resources import Holder, MemberRecord
 
 HELD = MemberRecord(machine_id="m", boot_id="b", epoch=3, seq=8, nonce="n", dead_through=1)

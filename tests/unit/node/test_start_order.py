@@ -20,6 +20,7 @@ from outlive.node.vm.start_order import (
     start_order,
 )
 from outlive.resources import Holder, VirtualMachine
+from outlive.resources.vms import RecoveryPolicy
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -178,7 +179,7 @@ def test_vm_that_has_failed_for_good_is_not_waited_for() -> None:
         assert said is not None
         assert "has failed" in said.detail
 
-    play(story, vms=CHAIN)
+    play(story, vms=(msgspec.structs.replace(CHAIN[0], recovery=RecoveryPolicy(mode="hold")), *CHAIN[1:]))
 
 
 def test_host_that_died_and_that_nobody_has_condemned_yet_is_not_believed_to_run_anything() -> None:

@@ -102,7 +102,7 @@ async def _listed(cloud: RecoveryCloud) -> Any:
 def test_what_one_leader_raised_the_next_one_ends() -> None:
     from tests.support.field_writers import WriterStore
 
-    from outlive.recovery.view import RecoveryInformers
+    from outlive.recovery.informers import RecoveryInformers
 
     class Nobody:
         """No memberships."""

@@ -14,7 +14,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.placement.fleet import Fleet
 from outlive.recovery.in_flight import InFlightRoom
-from outlive.recovery.view import RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.informers import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     Amounts,
     Assigned,

@@ -446,3 +446,45 @@ def test_vm_of_a_host_that_is_awaited_by_policy_is_held_for_it_and_for_nothing_e
     assert only(released).reason.code == HoldReason.HOST_AWAITED
     on_its_way = vm("a", assigned="c", unfinished=True)
     assert only(plan([on_its_way], [slot("s", "h1", "a")], (left, *live("h1")))).kind is ActionKind.SLOT
+
+
+# Policies of VMs
+
+
+def test_vm_that_is_to_be_held_waits_for_a_user_and_then_takes_its_slot() -> None:
+    slots = [slot("s1", "h1", "a")]
+    action = only(plan([vm("a", mode="hold")], slots, live("h1")))
+    assert (action.kind, action.reason.code, action.host) == (ActionKind.HOLD, "kept-down", "dead")
+    assert action.message.remedy == "outlive request a start"
+    begun = {"mode": "hold", "unfinished": True}
+    assert only(plan([vm("a", **begun)], slots, live("h1", "dead"))).reason.code == "kept-down"
+    assert only(plan([vm("a", **begun, asked=True)], slots, live("h1"))).slot == "s1"
+
+
+def test_vm_that_is_to_be_held_is_left_to_a_host_that_never_ran_it() -> None:
+    found = only(plan([vm("a", host="h1", holders=(), mode="hold")], [], live("h1")))
+    assert (found.kind, found.reason.code) == (ActionKind.WAIT, "starting")
+
+
+def test_vm_out_of_protection_loses_its_fenced_holders_and_nothing_more() -> None:
+    slots = [slot("s1", "h1", "a")]
+    action = only(plan([vm("a", mode="ignore")], slots, live("h1")))
+    assert (action.kind, action.reason.code) == (ActionKind.DROP, "ignored")
+    assert only(plan([vm("a", mode="ignore", holders=())], slots, live("h1"))).kind is ActionKind.WAIT
+    unsure = HostState(name="h9", health=HostHealth.REVOKED, unconfirmed=True)
+    waits = only(plan([vm("a", host="h9", fenced=False, mode="ignore")], slots, (*live("h1"), unsure)))
+    assert (waits.kind, waits.reason.code) == (ActionKind.WAIT, "fence-under-way")
+    assert only(plan([vm("a", mode="ignore", asked=True)], slots, live("h1"))).slot == "s1"
+
+
+def test_placement_tries_so_many_hosts_and_no_more_once_a_host_has_refused() -> None:
+    free = {"h2": Free(cpu_milli=9, memory_bytes=9)}
+    sent = {"host": "h1", "holders": (), "unfinished": True, "refusal": "full", "avoid": ("h1",), "offers": ("h2",)}
+    hosts = live("h1", "h2")
+    more = only(plan([vm("a", **sent, relocations=1, max_relocations=2)], [], hosts, free=free))
+    assert (more.kind, more.host) == (ActionKind.PLACE, "h2")
+    action = only(plan([vm("a", **sent, relocations=2, max_relocations=2)], [], hosts, free=free))
+    assert (action.kind, action.reason.code) == (ActionKind.HOLD, "relocation-limit")
+    assert "no more than 2 hosts" in action.message.text
+    first = only(plan([vm("a", offers=("h2",), max_relocations=0)], [], hosts, free=free))
+    assert (first.kind, first.host) == (ActionKind.PLACE, "h2"), "nobody has refused it yet"

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from outlive.failover.analysis.bound import BoundInput, BoundResult, bound
 from outlive.failover.analysis.tolerance import tolerances
@@ -105,6 +106,8 @@ class CoverageResult(Numbers, frozen=True, kw_only=True, rename="camel"):
     """Units of failure that every VM which needs slots survives, whichever they are."""
     also_needs: dict[str, int]
     """Resource → VMs that need slots and this besides, which no slot holds."""
+    unprotected: tuple[str, ...] | UnsetType = UNSET
+    """VMs that somebody has taken out of protection, by id; absent where there are none."""
 
 
 def coverage(given: CoverageInput) -> CoverageResult:
@@ -128,6 +131,7 @@ def coverage(given: CoverageInput) -> CoverageResult:
         bound=Bound(gap=len(given.slots) - least.slots, **msgspec.structs.asdict(least)),
         tolerance=min(levels.values(), default=0),
         also_needs=dict(sorted(Counter(name for vm in needing for name in vm.also_needs).items())),
+        unprotected=tuple(sorted(vm.id for vm in given.vms if vm.unprotected)) or UNSET,
     )
 
 
@@ -164,6 +168,11 @@ def status_of(
     status = CoverageStatus(
         required=required, slots=tuple(slots), covered=covered, host=vm.host, also_needs=Amounts(vm.also_needs)
     )
+    if required <= 0 and vm.unprotected:
+        said = render(reason(CoverageReason.UNPROTECTED, vm=vm.id, why=vm.unprotected_why or "nobody said why"))
+        return msgspec.structs.replace(
+            status, reason=CoverageReason.UNPROTECTED.value, message=said.text, remedy=said.remedy
+        )
     if covered:
         return status
     code, message, remedy = _why(vm, required, len(slots), broken=broken, fail=fail, idle=idle)

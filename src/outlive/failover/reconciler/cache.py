@@ -524,7 +524,7 @@ def doubt(informer: Informer[R]) -> str:
 def _asks(vm: VmView) -> tuple[object, ...]:
     """What slots for the VM depend on."""
     place = (vm.host, vm.zone, vm.project, vm.flavor, vm.cpu_milli, vm.memory_bytes, vm.also_needs, vm.host_limit)
-    return (*place, vm.extra_specs, vm.os_type, *_wishes(vm), vm.level, vm.priority)
+    return (*place, vm.extra_specs, vm.os_type, *_wishes(vm), vm.level, vm.priority, vm.unprotected)
 
 
 def _wishes(vm: VmView) -> tuple[object, ...]:

@@ -49,13 +49,13 @@ class Shortfall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def shortfall(fleet: StateFleet, certificate: CertifiedState) -> Shortfall:
     """Who is certified for less than it needs."""
     needs = _Needs(fleet.settings) if fleet.settings is not None else None
-    known: dict[tuple[str, str, str], int] = {}
+    known: dict[tuple[str, str, str, str], int] = {}
     needing, short = 0, []
     for vm in certificate.vms:
         required = max(vm.required, vm.need)
         spec = fleet.specs.get(vm.id)
         if needs is not None and spec is not None:
-            kind = (spec.protection, spec.project, spec.flavor)
+            kind = (spec.protection, spec.project, spec.flavor, spec.recovery.mode)
             if kind not in known:
                 known[kind] = needs.required(spec)
             required = max(required, min(known[kind], certificate.k))
@@ -94,7 +94,12 @@ class _Needs:
         self._flavors = [(compile_pattern(text), level) for text, level in protection.flavors.items()]
 
     def required(self, vm: Facts) -> int:
-        """Slots of the VM's level where that names any, else the largest count of the patterns for its flavor."""
+        """Slots of the VM's level where that names any, else the largest count of the patterns for its flavor.
+
+        None of a VM that was taken out of protection.
+        """
+        if vm.recovery.mode == "ignore":
+            return 0
         level = self._levels.get(self._level(vm))
         if level is not None and level.slots is not None:
             return level.slots

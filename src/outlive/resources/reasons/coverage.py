@@ -26,6 +26,8 @@ class CoverageReason(enum.StrEnum):
     HOST_UNKNOWN = "host-of-vm-unknown"
     DISPUTED = "location-disputed"
     NOT_REPORTED = "vm-not-reported"
+    UNPROTECTED = "not-protected"
+    """It needs none: somebody has taken it out of protection."""
 
 
 UNPLACED: Final = frozenset({CoverageReason.HOST_UNKNOWN, CoverageReason.DISPUTED, CoverageReason.NOT_REPORTED})
@@ -128,6 +130,7 @@ TABLE: Final[Table] = {
         "the VM is recorded on {host}, and no host reports it",
         "see whether it runs on {host}; start it, or record that it is stopped",
     ),
+    CoverageReason.UNPROTECTED: Template("it was taken out of protection: {why}", "outlive protect {vm}"),
     AllocationFault.ELSEWHERE: Template(
         "lists it as on {recorded} and it runs on {at}", "wait for the next clean-up, which takes it out of the slot"
     ),

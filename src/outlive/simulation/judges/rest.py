@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from outlive.base.clock import LoopClock, as_datetime
+from outlive.node.vm.states import is_ignored
 from outlive.resources import FAILOVER, Amounts, Coverage, Fault, Hypervisor, Reservation, VirtualMachine, condition
 from outlive.resources.reasons import VmReason
 from outlive.simulation.judges.truth import Truth
@@ -38,6 +39,8 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     if len(running) > 1:
         harmful = [host for host in running if truth.harms(host, vm.name)]
         return "" if len(harmful) == 1 else f"runs on {' and '.join(running)}"
+    if not running and is_ignored(vm) and not _lives(truth, vm.host):
+        return ""
     recovery = vm.status.recovery
     if recovery is not None and recovery.unfinished and recovery.reason and recovery.remedy:
         return ""

@@ -52,6 +52,16 @@ async def _request(world: World, vm: Name, verb: Asked, target: Name | None = No
     await change_spec(world, VirtualMachine, vm, asked)
 
 
+@verb("protect", "somebody takes {vms} back into protection")
+async def _protect(world: World, vm: Name, hold: bool = False) -> None:
+    await operator.set_protected(world.store, world.clock, vm, True, hold=hold)
+
+
+@verb("unprotect", "somebody takes {vms} out of protection: {details}")
+async def _unprotect(world: World, vm: Name, reason: str = "") -> None:
+    await operator.set_protected(world.store, world.clock, vm, False, reason=reason)
+
+
 @verb("move", "somebody moves {vms} to {to}")
 async def _move(world: World, vm: Name, to: Name | None = None, live: bool = True) -> None:
     await _request(world, vm, "migrate" if live else "move", target=to, force=True)

@@ -136,7 +136,8 @@ class Explainer:
     def _covered(self, vm: VmView, required: int, promises: tuple[Promise, ...]) -> Explanation:
         present = sum(one.counts for one in promises)
         if required <= 0:
-            text = f"{vm.id} needs no slots"
+            out = f": it was taken out of protection{_said(vm)}" if vm.unprotected else ""
+            text = f"{vm.id} needs no slots{out}"
         else:
             unit = "host" if not self.state.topology.units else "unit of failure"
             failures = f"the failure of any {unit if required == 1 else count_of(required, unit)}"
@@ -210,3 +211,7 @@ def _agreeing(tally: Tally) -> str:
     head, _, rest = tally.text.partition(" ")
     singular = {"are": "is", "have": "has", "run": "runs", "lack": "lacks", "take": "takes"}.get(head, head)
     return f"{singular} {rest}".strip()
+
+
+def _said(vm: VmView) -> str:
+    return f" ({vm.unprotected_why})" if vm.unprotected_why else ""
