@@ -431,6 +431,8 @@ ASKED_FOR: Final[dict[str, Kind]] = {
 """By somebody's will."""
 
 
+UNPROTECT_SHARE: Final = 0.2
+"""Of the seeds, in so many VMs are taken out of protection, and some of them back."""
 DISARM_SHARE: Final = 0.15
 """Of the seeds, in so many somebody disarms the cluster for a while besides everything else."""
 STAYING_OFF_SHARE: Final = 0.25
@@ -464,6 +466,7 @@ def schedule(random: Random, spec: WorldSpec) -> list[Fault]:
         draw.add(off_s, "power-off", hosts=(host,))
     gray(random.fork("gray"), draw)
     disarm(random.fork("disarm"), draw)
+    unprotect(random.fork("unprotect"), draw)
     draw.faults.sort(key=lambda fault: fault.at_s)
     return draw.faults
 
@@ -496,4 +499,18 @@ def disarm(random: Random, draw: Draw) -> None:
     limit = {"for_": 60.0} if random.random() < 0.3 else {}
     drawn.add(at_s, "disarm-cluster", mode=mode, **limit)
     drawn.add(at_s + drawn.short() + random.uniform(0.0, 60.0), "arm-cluster")
+    draw.faults += drawn.faults
+
+
+def unprotect(random: Random, draw: Draw) -> None:
+    """VMs are taken out of protection, and some of them back or to be held: drawn by itself, as grayness is."""
+    if random.random() >= UNPROTECT_SHARE:
+        return
+    drawn = Draw(random, draw.spec)
+    for _ in range(random.randint(1, 4)):
+        at_s, vm = random.uniform(FROM_S, UNTIL_S), drawn.vm().name
+        drawn.add(at_s, "unprotect", vm=vm)
+        back_s = at_s + drawn.short() + random.uniform(0.0, 60.0)
+        if random.random() < 0.7 and back_s < UNTIL_S:
+            drawn.add(back_s, "protect", vm=vm, hold=random.random() < 0.5)
     draw.faults += drawn.faults
