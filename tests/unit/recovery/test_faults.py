@@ -126,6 +126,9 @@ def test_what_one_leader_raised_the_next_one_ends() -> None:
         def get(self, name: str) -> None:
             return None
 
+        def subscribe(self, *_changed: Any, **_how: Any) -> None:
+            """Nothing changes."""
+
     async def story() -> tuple[set[str], set[str]]:
         cloud = RecoveryCloud()
         store = WriterStore(cloud.memory, writer="recovery")
