@@ -7,12 +7,13 @@ import asyncio
 import pytest
 from tests.conformance.claims import claims_of
 from tests.conformance.ports.harness import GuardHarness
+from tests.conformance.ports.real import GUARD
 from tests.conformance.ports.simulated import GUARDS
 
 from outlive.base.errors import Refused, Unavailable
 
-claim = claims_of(GUARDS)
-T_S, W_S = 2.0, 3.0
+claim = claims_of((*GUARDS, GUARD))
+T_S, W_S = 1.0, 2.0
 
 
 async def _armed(h: GuardHarness):
