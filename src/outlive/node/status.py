@@ -260,6 +260,7 @@ class HostReporter:
                 Instance(id=one.vm, name=self._name(one.vm), active=one.state is DomainState.RUNNING) for one in present
             ),
             num_instances=len(present),
+            storage_address=self._node.storage.address(),
             recovery_time_objective_s=self._objective_s(),
             degrading=self._health.published,
             source=SOURCE,

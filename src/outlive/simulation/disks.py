@@ -29,6 +29,10 @@ class Disks:
 
     def __init__(self, ability: CutAbility, changed: Callable[[str], None], random: Random | None = None) -> None:
         self.ability = ability
+        self._addresses: dict[str, str] = {}
+        """Of hosts on the storage network."""
+        self._clients = 4000
+        """Numbers that the servers gave to clients."""
         self.spreads_s: tuple[float, float] = (0.0, 0.0) if random is None else SPREADS_S
         """From the record of a cut to the last server that heard of it, from and to."""
         self._random = random or Random(0)
@@ -100,18 +104,26 @@ class Disks:
 
     def opened(self, host: str, domain: SimDomain) -> None:
         """A domain begins to write."""
+        self.address(host)
         for disk in domain.disks:
-            self._locks[disk] = DiskLock(volume=disk, id=f"auto {host}", locker=f"client.{host}", address=host)
+            self.lock(disk, host)
 
     def closed(self, host: str, disks: Iterable[str]) -> None:
         """A domain ended in good order."""
         for disk in disks:
-            if disk in self._locks and self._locks[disk].address == host:
+            if disk in self._locks and _owner(self._locks[disk]) == self.address(host):
                 del self._locks[disk]
 
+    def address(self, host: str) -> str:
+        """Of the host on the storage network."""
+        return self._addresses.setdefault(host, f"10.64.{len(self._addresses) // 250}.{len(self._addresses) % 250 + 1}")
+
     def lock(self, volume: str, by: str) -> None:
-        """Somebody opens it who is no host."""
-        self._locks[volume] = DiskLock(volume=volume, id=f"auto {by}", locker=f"client.{by}", address=by)
+        """A client opens it, of a host or of somebody else."""
+        self._clients += 1
+        client = str(self._clients) if by in self._addresses else by
+        address = f"{self.address(by)}:0/{self._clients}" if by in self._addresses else by
+        self._locks[volume] = DiskLock(volume=volume, id=f"auto {client}", locker=f"client.{client}", address=address)
 
     def unlock(self, volume: str) -> None:
         """Whoever has it open closes it."""
@@ -119,7 +131,8 @@ class Disks:
 
     def unlock_strangers(self, hosts: Collection[str]) -> None:
         """Whoever is no host closes what is open."""
-        for volume in [volume for volume, lock in self._locks.items() if lock.address not in hosts]:
+        ours = {self.address(host) for host in hosts}
+        for volume in [volume for volume, lock in self._locks.items() if _owner(lock) not in ours]:
             del self._locks[volume]
 
     def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
@@ -130,6 +143,10 @@ class Disks:
         """Take one away."""
         if self._locks.get(lock.volume) == lock:
             del self._locks[lock.volume]
+
+
+def _owner(lock: DiskLock) -> str:
+    return lock.address.partition(":")[0]
 
 
 def _of_epoch(cut: tuple[int, tuple[str, ...]] | None, epoch: int) -> tuple[str, ...]:
@@ -148,7 +165,7 @@ class StorageClient:
 
     def address(self) -> str:
         """Of this host."""
-        return self._host
+        return self._disks.address(self._host)
 
     async def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
         """Locks of these volumes."""

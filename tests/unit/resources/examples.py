@@ -228,6 +228,7 @@ FULL: tuple[r.Resource, ...] = (
             evicted=True,
             domain_state="flushed",
             lost="h1.3.abc",
+            storage_address="10.64.0.1",
             rehearsed="ok",
             rehearsed_seq=7,
             power_answer_s=5.0,

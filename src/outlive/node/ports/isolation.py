@@ -24,8 +24,8 @@ class CutPort(Protocol):
         """Shut the host out of as much of ``scope`` as is in its power; renewing is the same call.
 
         Every client of the host is meant, whatever its address and process: those that are connected, and those that
-        connect later in this epoch; ``NotFound`` where the driver does not know them all. What was shut out before stays
-        so. The host itself is needed for nothing.
+        connect later in this epoch; ``NotFound`` where the driver does not know them all. What was shut out before
+        stays so. The host itself is needed for nothing.
         """
         ...
 

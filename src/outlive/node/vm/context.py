@@ -102,6 +102,15 @@ class LockReport:
     reports: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Of other hosts on the storage network."""
+
+    hosts: dict[str, tuple[str, ...]]
+    read_s: float
+    """When that was read (monotonic)."""
+
+
 @dataclass(slots=True)
 class VmMemory:
     """Of one virtual machine."""
@@ -178,6 +187,8 @@ class VmContext:
     """Virtual machines that are being sent."""
     lock_reports: dict[tuple[str, str], LockReport] = field(default_factory=dict)
     """Locks of living hosts, by volume and id."""
+    addresses: Addresses | None = None
+    """Which host has which, as last read."""
 
     def __post_init__(self) -> None:
         self.lease = LeaseRenewer(self)

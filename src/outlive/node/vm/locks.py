@@ -4,10 +4,13 @@ A lock of this very host is stale: the host knows that the virtual machine is no
 was proven dead is stale as well. Any other may belong to a writer, and then nothing starts. Locks are the second line:
 the hold was acknowledged before they are read (docs/reference/node-decisions.md#rbdstart_locks).
 
-A lock names a host and no epoch. A host that lives and is no holder either left its lock behind in an epoch that is
-over, or runs something that the store does not know. Only its figures, which list what is on it, show that: two of them
-that were written after the lock was seen, by the same daemon, are needed, because the first may be older than
-its writing. What this does not give: a lock that is taken right after it was read.
+A lock names the address of a client: whose that is, hosts say themselves (``status.storageAddress``). An address that
+no host says is a stranger's, and one that several say is of all of them.
+
+A lock names no epoch. A host that lives and is no holder either left its lock behind in an epoch that is over, or runs
+something that the store does not know. Only its figures, which list what is on it, show that: two of them that were
+written after the lock was seen, by the same daemon, are needed, because the first may be older than its writing. What
+this does not give: a lock that is taken right after it was read.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.membership.states import Reach, cut_off, member_view
 from outlive.node.ports import DiskLock
-from outlive.node.vm.context import LockReport, VmContext
+from outlive.node.vm.context import Addresses, LockReport, VmContext
 from outlive.node.vm.states import state_of
-from outlive.resources import Holder, HypervisorUsage, Membership, VirtualMachine
+from outlive.resources import Holder, Hypervisor, HypervisorUsage, Membership, VirtualMachine
 from outlive.resources.reasons import Reason, VmReason, reason
 from outlive.runtime.decisions import Decision
-from outlive.store import read
+from outlive.store import answered, list_all, read
 
 
 class StartLocksInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +100,8 @@ REPORTS: Final = 1024
 """Locks of living hosts that are remembered; the oldest is forgotten first, and only waits longer for it."""
 REPORTS_NEEDED: Final = 2
 """Writings of a host's figures after its lock was seen, of which the last counts."""
+ADDRESSES_S: Final = 10.0
+"""For how long it is remembered which host has which address."""
 NO_ANSWER: Final = "no answer in time"
 _log = get_logger("node.vm")
 
@@ -159,17 +164,29 @@ async def _owners(
     silent: dict[str, str] = {}
     mine = lock_owner(node.storage.address())
     for lock in locks:
-        if lock_owner(lock.address) == mine:
+        owner = lock_owner(lock.address)
+        if owner == mine:
             continue
-        owner = str(lock_owner(lock.address))
-        for host in dict.fromkeys((lock.locker, lock.locker.removeprefix("client."), owner)):
-            over = await _is_over(node, vm, lock, host) if host else False
-            if over:
-                stale.append(owner)
-                break
-            if over is None:
-                silent[lock.id] = host
+        over = {host: await _is_over(node, vm, lock, host) for host in await _hosts_at(node, owner)}
+        if over and all(over.values()):
+            stale.append(str(owner))
+        elif over and False not in over.values():
+            silent[lock.id] = next(host for host, one in over.items() if one is None)
     return tuple(stale), silent
+
+
+async def _hosts_at(node: VmContext, address: _Owner) -> tuple[str, ...]:
+    """Other hosts that say that they have this address, as read within the last ``ADDRESSES_S``."""
+    known, now_s = node.addresses, node.clock.monotonic()
+    if known is None or now_s - known.read_s >= ADDRESSES_S:
+        found: dict[str, tuple[str, ...]] = {}
+        with answered("all hosts", float(node.settings.call_limit)):
+            async for host in list_all(node.store, Hypervisor):
+                if host.status.storage_address and host.name != node.host:
+                    key = str(_same(host.status.storage_address))
+                    found[key] = (*found.get(key, ()), host.name)
+        node.addresses = known = Addresses(found, now_s)
+    return known.hosts.get(str(address), ())
 
 
 async def _is_over(node: VmContext, vm: VirtualMachine, lock: DiskLock, host: str) -> bool | None:
