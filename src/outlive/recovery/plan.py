@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from outlive.base.phrases import count_of
 from outlive.failover.analysis.survival import matched
 from outlive.failover.model import VmView
 from outlive.failover.protection import restart_order
@@ -136,7 +137,7 @@ class _Planner:
                 ActionKind.HOLD,
                 HoldReason.STORE_RESTORED,
                 hosts=hosts,
-                count=len(hosts),
+                count=count_of(len(hosts), "host"),
                 incarnation=incarnation,
             )
         begun = vm.holders or (vm.unfinished and not vm.waits_for_host)

@@ -143,7 +143,7 @@ TABLE: Final[Table] = {
         "its daemon",
     ),
     HoldReason.STORE_RESTORED: Template(
-        "the cluster is paused, because the store went back to an earlier state, and waits for {count} hosts: {hosts}",
+        "the cluster is paused, because the store went back to an earlier state, and waits for {count}: {hosts}",
         "start their daemons; or, once you know that they run nothing, set confirmedIncarnation of Cluster/default to "
         "{incarnation}",
     ),
