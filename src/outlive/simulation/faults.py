@@ -280,6 +280,9 @@ ACCIDENTAL: Final[dict[str, Kind]] = {
     "second-daemon": _second_daemon,
     "kill-guard": lambda draw, at_s: draw.add(at_s, "kill-guard", hosts=draw.one()),
     "guard-dies-late": _guard_dies_late,
+    "guard-lacks": lambda draw, at_s: draw.briefly(
+        at_s, "guard-lacks", {"what": ""}, hosts=draw.one(), what="not on cgroup v2"
+    ),
     "kill-controller": lambda draw, at_s: draw.while_(
         at_s, draw.short(), "kill-controller", "start-controller", names=(draw.controller(),)
     ),

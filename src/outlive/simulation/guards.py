@@ -66,6 +66,8 @@ class SimGuard:
         """One request; the answer is a refusal or nothing."""
         if isinstance(event, Arm):
             refusal = core.arm_refusal(self.state, event, self._now())
+            if refusal is None and self._machine.lacks and not self.state.armed:
+                refusal = Refusal("refused", self._machine.lacks)
             if refusal is not None:
                 return refusal
             self._machine.watchdog.start(event.watchdog_s)

@@ -188,6 +188,8 @@ class Machine:
         """The share of time in which everything waits for its own disks."""
         self.disk_full = False
         """Whether its own disk takes nothing more."""
+        self.lacks = ""
+        """What it does not have and a guard needs before it may be armed; empty: it has all."""
         self.lock: Process | None = None
         """Who has the lock that admits one daemon."""
         self.fed = False

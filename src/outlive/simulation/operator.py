@@ -72,6 +72,7 @@ def _heal_host(world: World, host: SimHost) -> None:
     host.go_on()
     host.machine.watchdog.broken = False
     host.machine.disk_stall = 0.0
+    host.machine.lacks = ""
     host.machine.plug()
     host.end_second()
     if not host.lives:

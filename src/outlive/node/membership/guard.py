@@ -103,7 +103,7 @@ class GuardArming:
                     await self._node.guard.arm(*wanted)
             self._note_trouble("")
         except (OutliveError, TimeoutError) as error:
-            self._note_trouble(str(error) or "the guard did not answer in time")
+            self._note_trouble(error.message if isinstance(error, OutliveError) else "the guard did not answer in time")
             _log.warning("guard.not_changed", armed=wanted is not None, error=self.trouble)
 
     def _report_trouble(self, trouble: str) -> None:

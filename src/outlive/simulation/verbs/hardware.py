@@ -88,6 +88,12 @@ def _watchdog_broken(world: World, host: SimHost) -> None:
     world.truth.lied[host.name] = "watchdog-broken"
 
 
+@verb("guard-lacks", "the guard of {who} does not find what it needs: {details}")
+def _guard_lacks(world: World, host: SimHost, what: str) -> None:
+    """It refuses to be armed, naming that; empty: the host has it again."""
+    host.machine.lacks = what
+
+
 @verb("start-fails", "VMs cannot start: {details}")
 def _start_fails(
     world: World,
