@@ -460,3 +460,20 @@ def test_a_copy_of_the_state_is_restored_by_a_command_and_never_under_a_server(s
     assert outlive("get", "vm", "v00", "--state-dir", state).code == 0
     cluster = read(outlive("get", "cluster", "default", "--state-dir", state, "-o", "json"))
     assert "since" in cluster["status"]["pause"]  # type: ignore[index]
+
+
+def test_rebalancing_shows_its_moves_with_figures_and_writes_nothing(state: Path) -> None:
+    folder = state.parent
+    (folder / "new.csv").write_text(HOSTS + "h9,32,128Gi,z1\n")
+    outlive("import", "csv", "--hosts", folder / "new.csv", "--state-dir", state)
+    file = folder / "uneven.json"
+    file.write_text(outlive("dump", "--state-dir", state).out)
+    result = outlive("rebalance", "--state", file, "--threshold", "10", "--moves", "2", "-o", "json")
+    found = read(result)
+    assert result.code == 0
+    assert found["before"] > found["after"] or len(found["moves"]) == 2  # type: ignore[operator, arg-type]
+    assert {move["host"] for move in found["moves"]} == {"h9"}  # type: ignore[attr-defined]
+    shown = outlive("rebalance", "--state", file, "--threshold", "10").out
+    assert "imbalance" in shown
+    assert "--apply requests these moves" in shown
+    assert outlive("rebalance", "--state", file, "--apply").code != 0

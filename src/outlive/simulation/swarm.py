@@ -17,7 +17,7 @@ from outlive.base.logging import Defect, gathered_defects, silenced
 from outlive.base.random import Random
 from outlive.node.fencing.policy import WRITE_LIMIT_S
 from outlive.resources import DegradingPolicy, FencingPolicy, VirtualMachine
-from outlive.resources.cluster import Timing
+from outlive.resources.cluster import RebalancePolicy, Timing
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.faults import UNTIL_S, schedule, staying_off
 from outlive.simulation.history import HistoryEvent
@@ -105,6 +105,8 @@ def world_of(seed: int) -> WorldSpec:
         controllers=random.choice((1, 2, 2, "on-coordinators")),
         policy=policy,
         degrading=_degrading(Random(seed).fork("degrading")),
+        shutdown_policy=Random(seed).fork("shutdown").choice(("", "", "failover", "freeze", "migrate", "migrate")),
+        rebalance=_rebalance(Random(seed).fork("rebalance")),
         cuts=random.choice(("none", "none", "disks", "all")),
         latency_s=random.choice((0.0, 0.0, 0.0, 0.002, 0.05)),
         settings={
@@ -112,6 +114,12 @@ def world_of(seed: int) -> WorldSpec:
             "node": {"startAfterLimit": AWAITED},
         },
     )
+
+
+def _rebalance(random: Random) -> RebalancePolicy:
+    """In some seeds VMs move for balance, sooner and more often than anybody should have them."""
+    mode: Literal["off", "auto"] = random.choice(("off", "off", "off", "auto"))
+    return RebalancePolicy(mode=mode, threshold=random.choice((0.05, 0.1, 0.2)), pause_s=10.0)
 
 
 def _degrading(random: Random) -> DegradingPolicy:
