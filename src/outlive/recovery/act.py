@@ -19,8 +19,7 @@ from outlive.node.membership.pause import PauseGate
 from outlive.node.vm.states import MIGRATING, VmState, ended, in_phase, is_ignored, reach_of, wanted
 from outlive.recovery import states as records
 from outlive.recovery.informers import RecoveryInformers
-from outlive.recovery.model import Action, ActionKind, Reclaim, Release
-from outlive.recovery.plan import claim_is_over
+from outlive.recovery.model import Action, ActionKind, Reclaim, Release, claim_is_over
 from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.states import ASSIGN, CLAIM, DROP, AssignView, ClaimView, is_recovered, lost_by
 from outlive.recovery.view import RecoveryObserver

@@ -37,8 +37,8 @@ from outlive.recovery.act import RecoveryActions, StepRefused
 from outlive.recovery.faults import RecoveryFaults
 from outlive.recovery.in_flight import InFlightRoom
 from outlive.recovery.informers import RecoveryInformers
-from outlive.recovery.model import Action, ActionKind, AffectedVm, Free, RecoveryPlan, RecoveryView
-from outlive.recovery.plan import RECOVERY_PLAN, asked, plan_recovery
+from outlive.recovery.model import Action, ActionKind, AffectedVm, Free, RecoveryPlan, RecoveryView, asked
+from outlive.recovery.plan import RECOVERY_PLAN, plan_recovery
 from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.requests import RequestAnswers
 from outlive.recovery.view import RecoveryObserver

@@ -7,11 +7,14 @@ Plain, frozen data, so that a plan can be saved, asked again and explained. Whet
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from outlive.placement.rules import Group
 from outlive.resources import AffinityRule, Consumer, Part
 from outlive.resources.cluster import Disarmed
-from outlive.resources.reasons import Message, Reason, render
+from outlive.resources.reasons import Message, Reason, SlotReason, render
 from outlive.resources.vms import DEFAULT_LIMITS
 
 
@@ -146,6 +149,11 @@ class AffectedVm(Part, frozen=True, kw_only=True):
     offers: tuple[str, ...] | None = None
     """Hosts that placement ranks, best first; ``None``: not asked yet. None of them where no host has room."""
 
+    @property
+    def stays_down(self) -> bool:
+        """Whether, by its policy, a user has to ask for it once its host died."""
+        return self.mode == "hold" and not self.asked
+
 
 class Free(Part, frozen=True, kw_only=True):
     """What a host has left after its VMs, all slots, and VMs that are on their way to it."""
@@ -238,3 +246,23 @@ class RecoveryPlan(Part, frozen=True, kw_only=True):
     actions: tuple[Action, ...] = ()
     releases: tuple[Release, ...] = ()
     reclaims: tuple[Reclaim, ...] = ()
+
+
+def claim_is_over(vm: AffectedVm, slot: str, host: str) -> SlotReason | None:
+    """Why the VM will not come into the slot, of which it is the consumer; ``None``: it is there, or may yet come."""
+    if vm.slot == slot and vm.assigned == host:
+        return None
+    if not vm.wanted and not vm.holders and not vm.unfinished:
+        return SlotReason.VM_NOT_WANTED
+    if vm.unfinished and vm.slot not in ("", slot) and not vm.holders:
+        return SlotReason.VM_ON_ITS_WAY
+    return SlotReason.VM_ELSEWHERE if any(not holder.fenced for holder in vm.holders) else None
+
+
+def asked(
+    view: RecoveryView, offers: Mapping[str, tuple[str, ...]], free: Mapping[str, Free], hosts: Iterable[HostState]
+) -> RecoveryView:
+    """The view with placement's answers, and the hosts that they name."""
+    vms = tuple(msgspec.structs.replace(vm, offers=offers.get(vm.id, vm.offers)) for vm in view.vms)
+    known = {host.name: host for host in (*view.hosts, *hosts)}
+    return msgspec.structs.replace(view, vms=vms, hosts=tuple(known[name] for name in sorted(known)), free={**free})

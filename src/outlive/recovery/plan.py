@@ -9,7 +9,7 @@ does not suffice the more important VM goes first (docs/reference/recovery.md#th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +35,7 @@ from outlive.recovery.model import (
     RecoveryView,
     Release,
     SlotState,
+    claim_is_over,
 )
 from outlive.recovery.states import PROTOCOL_DECISIONS
 from outlive.recovery.without_slot import FENCE_RECOVER, LostVm, RecoverConfig, RecoverInput, recover
@@ -100,7 +101,7 @@ class _Planner:
         vms = ordered(self._view.vms)
         for vm in vms:
             action = self._settled(vm)
-            if action is None and _is_kept_down(vm):
+            if action is None and vm.stays_down:
                 action = self._kept_down(vm)
             if action is None:
                 homeless.append(vm)
@@ -141,7 +142,7 @@ class _Planner:
                 incarnation=incarnation,
             )
         begun = vm.holders or (vm.unfinished and not vm.waits_for_host)
-        if begun and _is_kept_down(vm):
+        if begun and vm.stays_down:
             return self._kept_down(vm)
         action = self._left_to_its_host(vm)
         if self._view.disarmed and (action is None or action.kind is ActionKind.PLACE):
@@ -453,30 +454,6 @@ class _Planner:
 
     def _host(self, name: str) -> HostState:
         return self._hosts.get(name) or HostState(name=name, health=HostHealth.UNKNOWN)
-
-
-def claim_is_over(vm: AffectedVm, slot: str, host: str) -> SlotReason | None:
-    """Why the VM will not come into the slot, of which it is the consumer; ``None``: it is there, or may yet come."""
-    if vm.slot == slot and vm.assigned == host:
-        return None
-    if not vm.wanted and not vm.holders and not vm.unfinished:
-        return SlotReason.VM_NOT_WANTED
-    if vm.unfinished and vm.slot not in ("", slot) and not vm.holders:
-        return SlotReason.VM_ON_ITS_WAY
-    return SlotReason.VM_ELSEWHERE if any(not holder.fenced for holder in vm.holders) else None
-
-
-def asked(
-    view: RecoveryView, offers: Mapping[str, tuple[str, ...]], free: Mapping[str, Free], hosts: Iterable[HostState]
-) -> RecoveryView:
-    """The view with placement's answers, and the hosts that they name."""
-    vms = tuple(msgspec.structs.replace(vm, offers=offers.get(vm.id, vm.offers)) for vm in view.vms)
-    known = {host.name: host for host in (*view.hosts, *hosts)}
-    return msgspec.structs.replace(view, vms=vms, hosts=tuple(known[name] for name in sorted(known)), free={**free})
-
-
-def _is_kept_down(vm: AffectedVm) -> bool:
-    return vm.mode == "hold" and not vm.asked
 
 
 def _may_take(vm: AffectedVm, slot: SlotState) -> bool:

@@ -18,6 +18,7 @@ from outlive.base.errors import Invalid
 from outlive.resources import (
     KINDS,
     PLURALS,
+    Cluster,
     Condition,
     Hypervisor,
     HypervisorStatus,
@@ -129,6 +130,10 @@ def test_fields_that_only_kubernetes_knows_are_dropped_from_metadata() -> None:
             {"status": {"conditions": [{"type": "Ready", "status": "true"}]}},
             "$.status.conditions[0].status",
         ),
+        (VirtualMachine, {"spec": {"recovery": {"mode": "sometimes"}}}, "$.spec.recovery.mode"),
+        (VirtualMachine, {"spec": {"recovery": {"maxRestarts": -1}}}, "$.spec.recovery.maxRestarts"),
+        (VirtualMachine, {"spec": {"recovery": {"resetS": 1e9}}}, "$.spec.recovery.resetS"),
+        (Cluster, {"spec": {"recovery": {"maxRelocations": 101}}}, "$.spec.recovery.maxRelocations"),
     ],
 )
 def test_what_is_wrong_is_named(kind: type[Resource], document: dict[str, Any], place: str) -> None:
