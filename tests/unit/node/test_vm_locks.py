@@ -82,3 +82,20 @@ def test_vm_without_disks_waits_until_it_is_known_that_all_have_heard_who_is_iso
         assert vm_of(world).status.reason == ""
 
     play(story, vms=(VmSpec(name="vm-1", host="kvm-1", disks=()),), cuts="all")
+
+
+def test_lock_at_an_address_that_two_hosts_report_waits_for_both() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        world.disks._addresses["kvm-3"] = world.disks.address("kvm-2")
+        await at(world, 5)
+        await world.do("guest-crash", {"vms": ["vm-3"]})  # so that it reports
+        await at(world, 30)
+        await world.do("pause-daemon", {"hosts": ["kvm-3"]})
+        world.disks.lock(vm_of(world).spec.disks[0], "kvm-2")
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 150)
+        assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "start")
+        assert "kvm-3 lives, and its figures have yet to say" in vm_of(world).status.message
+
+    play(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-3", host="kvm-3")))

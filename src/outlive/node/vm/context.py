@@ -185,8 +185,8 @@ class VmContext:
     """Virtual machines for which a domain is being made that listens."""
     outgoing: dict[str, None] = field(default_factory=dict)
     """Virtual machines that are being sent."""
-    lock_reports: dict[tuple[str, str], LockReport] = field(default_factory=dict)
-    """Locks of living hosts, by volume and id."""
+    lock_reports: dict[tuple[str, str, str], LockReport] = field(default_factory=dict)
+    """Locks of living hosts, by volume, id and host."""
     addresses: Addresses | None = None
     """Which host has which, as last read."""
 

@@ -210,7 +210,7 @@ async def _reported(node: VmContext, vm: VirtualMachine, lock: DiskLock, member:
     """What the host reports, which lives."""
     usage = await read(node.store, HypervisorUsage, member.name, limit_s=float(node.settings.call_limit))
     figures = "" if usage is None else f"{usage.metadata.uid} {usage.metadata.resource_version}"
-    record, key, known = member.record, (lock.volume, lock.id), node.lock_reports
+    record, key, known = member.record, (lock.volume, lock.id, member.name), node.lock_reports
     daemon = (member.metadata.uid, record.epoch, record.nonce)
     seen = known.pop(key, None)
     if seen is None or seen.lock != lock or seen.daemon != daemon:
