@@ -13,7 +13,7 @@ were, and needs room beside all slots and reservations; what VMs ask of hosts sa
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -153,6 +153,7 @@ class _Balancing:
         for name, demands in given.demands.items():
             if demands.rules and name in self._vms:
                 self._peers.put(name, demands.rules, (self._vms[name].host,))
+        self._destinations = {name: frozenset(hosts) for name, hosts in given.destinations.items()}
         self._on: dict[str, set[str]] = {name: set() for name in self._capacity}
         for name in given.destinations:
             if name in self._vms and self._vms[name].host in self._on:
@@ -164,24 +165,25 @@ class _Balancing:
 
     def step(self) -> BalancingMove | None:
         """The next move: from the fullest host from which one helps, of the VM that helps most."""
+        by_share = sorted(self._shares, key=lambda name: (self._shares[name], name))
         for source in sorted(self._shares, key=lambda name: (-self._shares[name], name)):
-            for vm in self._candidates(source):
-                for host in self._emptier(source):
+            for vm in self._candidates(source, by_share):
+                for host in self._emptier(source, by_share):
                     if self._tried(vm, source, host):
                         return self._moved(vm, source, host)
         return None
 
-    def _emptier(self, source: str) -> Iterator[str]:
+    def _emptier(self, source: str, by_share: Sequence[str]) -> Iterator[str]:
         """Hosts that are so much emptier that something is to be done about it, the emptiest first."""
         limit = self._shares[source] - self._apart
-        for host in sorted(self._shares, key=lambda name: (self._shares[name], name)):
+        for host in by_share:
             if self._shares[host] >= limit:
                 return
             yield host
 
-    def _candidates(self, source: str) -> list[str]:
+    def _candidates(self, source: str, by_share: Sequence[str]) -> list[str]:
         """VMs of the host that may move, the one first that would leave the two hosts most alike."""
-        emptiest = next(self._emptier(source), None)
+        emptiest = next(self._emptier(source, by_share), None)
         if emptiest is None:
             return []
 
@@ -204,7 +206,7 @@ class _Balancing:
 
     def _may_run(self, vm: str, source: str, host: str) -> bool:
         """Whether placement, the VM's rules and its preferences allow it there, and like it as well as where it is."""
-        if host not in self._given.destinations[vm] or not self._fleet.grouped(vm, (host,)):
+        if host not in self._destinations[vm] or not self._fleet.grouped(vm, (host,)):
             return False
         demands = self._given.demands.get(vm)
         if demands is None:
