@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from outlive.base.random import Random
 from outlive.node.fencing.policy import WRITE_LIMIT_S
 from outlive.resources import DegradingPolicy, FencingPolicy, VirtualMachine
 from outlive.resources.cluster import RebalancePolicy, Timing
+from outlive.resources.vms import AffinityPolicy, AffinityRule, PreferredHosts, RecoveryPolicy
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.faults import UNTIL_S, schedule, staying_off
 from outlive.simulation.history import HistoryEvent
@@ -47,6 +48,8 @@ ANSWERS_S: Final = (1.0, 5.0, 10.0, 20.0, 30.0)
 """Of a slow power controller."""
 TIGHT_SHARE: Final = 0.4
 """Of the seeds, so many have times of their own."""
+GROUPS: Final[tuple[AffinityPolicy, ...]] = ("anti-affinity", "soft-affinity", "soft-anti-affinity")
+"""Rules that bind a VM to others."""
 TRACE_LINES: Final = 6
 """Of an error that broke a run."""
 LIMIT_S: Final = 3600.0
@@ -89,6 +92,7 @@ def world_of(seed: int) -> WorldSpec:
     )
     vms = _in_order(Random(seed).fork("order"), _vms(random, hosts))
     vms = _with_objectives(Random(seed).fork("objectives"), vms)
+    vms = _with_policies(Random(seed).fork("policies"), vms, hosts)
     hosts = _on_switches(Random(seed).fork("switches"), hosts)
     hosts = _slowly_controlled(Random(seed).fork("controllers"), hosts)
     policy = FencingPolicy(
@@ -208,6 +212,35 @@ def _with_objectives(random: Random, vms: tuple[VmSpec, ...]) -> tuple[VmSpec, .
         replace(vm, recovery_time_objective_s=random.choice(OBJECTIVES_S)) if random.random() < share else vm
         for vm in vms
     )
+
+
+def _with_policies(random: Random, vms: tuple[VmSpec, ...], hosts: tuple[HostSpec, ...]) -> tuple[VmSpec, ...]:
+    """In half of the seeds some VMs are held or left alone when their host dies, or are bound to others or to hosts."""
+    share = random.choice((0.0, 0.0, 0.1, 0.3))
+    if not share:
+        return vms
+    taken: set[tuple[str, str]] = set()
+    """Group and host: no two that are to be apart begin together."""
+    made: list[VmSpec] = []
+    for vm in vms:
+        changes: dict[str, Any] = {}
+        if random.random() < share:
+            changes["recovery"] = RecoveryPolicy(
+                mode=random.choice(("", "restart", "hold", "ignore")),
+                max_restarts=random.choice((None, 0, 3)),
+                max_relocations=random.choice((None, 0, 1)),
+            )
+        if random.random() < share:
+            group, policy = f"g{random.randint(1, 3)}", random.choice(GROUPS)
+            if policy != "anti-affinity" or (group, vm.host) not in taken:
+                taken.add((group, vm.host))
+                changes["affinity"] = (AffinityRule(group=group, policy=policy),)
+        if random.random() < share:
+            weights = {host.name: random.randint(1, 10) for host in hosts if random.random() < 0.5}
+            changes["preferred_hosts"] = PreferredHosts(weights=weights)
+            changes["failback"] = random.choice(("", "never", "planned", "auto"))
+        made.append(replace(vm, **changes))
+    return tuple(made)
 
 
 def _vms(random: Random, hosts: tuple[HostSpec, ...]) -> tuple[VmSpec, ...]:

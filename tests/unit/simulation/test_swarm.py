@@ -6,8 +6,8 @@ import pytest
 
 from outlive.base.random import Random
 from outlive.simulation.faults import KINDS, UNTIL_S, kinds, schedule, staying_off
-from outlive.simulation.spec import HostSpec, hosts_of
-from outlive.simulation.swarm import ANSWERS_S, run_seed, world_of
+from outlive.simulation.spec import HostSpec, VmSpec, hosts_of
+from outlive.simulation.swarm import ANSWERS_S, GROUPS, run_seed, world_of
 from outlive.simulation.verbs import VERBS
 
 ONLY_STORIES = {"hog-daemon"}
@@ -89,3 +89,13 @@ def test_seeds_have_tight_times_slow_controllers_and_hosts_that_stay_off() -> No
     assert 30 < sum(map(bool, away)) < 150
     for spec, gone in zip(worlds, away, strict=True):
         assert any(host.mode == "coordinator" and host.name not in gone for host in hosts_of(spec))
+
+
+def test_seeds_have_every_policy() -> None:
+    worlds = [world_of(seed) for seed in range(200)]
+    vms = [vm for spec in worlds for vm in spec.vms if isinstance(vm, VmSpec)]
+    assert {vm.recovery.mode for vm in vms} == {"", "restart", "hold", "ignore"}
+    assert {rule.policy for vm in vms for rule in vm.affinity} == set(GROUPS)
+    assert {vm.failback for vm in vms} == {"", "never", "planned", "auto"}
+    assert {spec.shutdown_policy for spec in worlds} == {"", "freeze", "failover", "migrate"}
+    assert {spec.rebalance.mode for spec in worlds} == {"off", "auto"}

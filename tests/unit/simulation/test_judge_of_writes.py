@@ -1,0 +1,121 @@
+"""Who writes what, how much, and what is kept of it: judges find what was planted."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.support.judges import (
+    DEAD,
+    join_slot,
+    judged,
+    make_holder,
+    make_member,
+    make_slot,
+    make_vm,
+    put_domain,
+    with_home,
+    write_as,
+)
+from tests.support.loops import run
+from tests.support.virtual_hosts import Bench, author
+
+from outlive.base.clock import LoopClock, as_datetime
+from outlive.resources import (
+    Membership,
+    VirtualMachine,
+)
+from outlive.resources.memberships import FenceRecord
+from outlive.resources.vms import Recovery, RecoveryStep
+from outlive.simulation.judges.judge import PACE_WRITES
+from outlive.simulation.judges.writes import FINDINGS_LIMIT, HOLDERS_LIMIT
+
+_replace = msgspec.structs.replace
+
+
+def test_field_of_another_writer_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([make_vm(), make_member("h1")])
+        await write_as(bench, author("h1", "fencer"), lambda vm: _replace(vm, status=_replace(vm.status, home="h2")))
+
+    assert judged(story) == ["one-writer"]
+
+
+def test_lists_beyond_their_limits_are_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([make_vm()])
+        step = RecoveryStep(at=as_datetime(LoopClock().now()), what="x")
+        long = Recovery(fence="f", steps=(step,) * 33)
+        await write_as(
+            bench, author("ctl", "recovery"), lambda vm: _replace(vm, status=_replace(vm.status, recovery=long))
+        )
+
+    assert judged(story) == ["limits"]
+
+
+def test_answer_that_the_store_does_not_have_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([make_vm()])
+        kept = await bench.store.get(VirtualMachine, "vm-1")
+        bench.judge.acknowledged(kept)
+        assert bench.broken() == []
+        bench.judge.acknowledged(_replace(kept, metadata=_replace(kept.metadata, resource_version="99")))
+
+    assert judged(story) == ["S5"]
+
+
+def test_violation_says_what_happened_before_and_how_to_see_it_again() -> None:
+    async def reported() -> str:
+        bench = Bench()
+        bench.boot()
+        put_domain(bench, "h1")
+        put_domain(bench, "h2", "r2")
+        return str(bench.judge.violations[0])
+
+    text = run(reported())
+    assert "h1 and h2 write its disks" in text
+    assert "on h1: running" in text
+    assert "outlive simulate --seed 1" in text
+
+
+def test_process_that_writes_one_object_without_a_pause_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([make_vm()])
+        for number in range(PACE_WRITES - 1):
+            await write_as(bench, author("ctl", "recovery"), with_home(str(number)))
+        assert "limits" not in bench.broken()
+        await write_as(bench, author("ctl", "recovery"), with_home("h1"))
+
+    assert judged(story) == ["limits"]
+
+
+def test_slot_that_many_join_one_after_the_other_is_no_loop_until_nobody_joins_any_more() -> None:
+    members = PACE_WRITES
+
+    async def story(bench: Bench) -> None:
+        bench.store.load([make_slot("slot", "h2", {})])
+        joined = {f"vm-{number}": "h1" for number in range(members)}
+        for number in range(members):
+            await join_slot(bench, dict(list(joined.items())[: number + 1]), number)
+            await join_slot(bench, dict(list(joined.items())[: number + 1]), number + 1)
+        for number in range(PACE_WRITES - 1):
+            await join_slot(bench, joined, number)
+        assert "limits" not in bench.broken()
+        await join_slot(bench, joined, PACE_WRITES)
+
+    assert judged(story) == ["limits"]
+
+
+def test_entries_and_findings_beyond_their_limits_are_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([make_vm(), make_member("h1")])
+        many = tuple(make_holder("h1", f"r{number}") for number in range(HOLDERS_LIMIT + 1))
+        await write_as(bench, author("h1", "daemon"), lambda vm: _replace(vm, status=_replace(vm.status, holders=many)))
+        found = FenceRecord(id="f", epoch=1, findings=(DEAD,) * (FINDINGS_LIMIT + 1))
+        await write_as(
+            bench,
+            author("h2", "fencer"),
+            lambda one: _replace(one, record=_replace(one.record, fence=found)),
+            kind=Membership,
+            name="h1",
+        )
+
+    assert judged(story) == ["limits", "limits"]
