@@ -21,6 +21,11 @@ WATCHER: Final = "src/outlive/node/fencing/watcher.py"
 CLOCK: Final = "src/outlive/base/clock.py"
 ACT: Final = "src/outlive/recovery/act.py"
 RECOVERY_STATES: Final = "src/outlive/recovery/states.py"
+LOCKS: Final = "src/outlive/node/vm/locks.py"
+PLAN: Final = "src/outlive/recovery/plan.py"
+REQUESTS: Final = "src/outlive/recovery/requests.py"
+VM_STATES: Final = "src/outlive/node/vm/states.py"
+GUARD_ARMING: Final = "src/outlive/node/membership/guard.py"
 START: Final = "src/outlive/node/vm/start.py"
 STOP: Final = "src/outlive/node/vm/stop.py"
 GUARD: Final = "src/outlive/guard/core.py"
@@ -369,6 +374,56 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         case Departure.MACHINE:
             return math.inf
 """,
+    ),
+    _one(
+        "request-of-a-dead-host-unanswered",
+        "what a user asks for a VM of a dead host is answered by nobody",
+        REQUESTS,
+        "    return Turn.RECOVERY\n",
+        "    return Turn.LATER\n",
+    ),
+    _one(
+        "held-vm-started-by-its-host",
+        "a VM that is to stay down after its host died is started when that comes back",
+        VM_STATES,
+        "    return held or len(mine(vm, me)) < len(vm.status.holders)\n",
+        "    return False\n",
+    ),
+    _one(
+        "unprotected-vm-recovered",
+        "a VM out of protection is restarted elsewhere",
+        PLAN,
+        'ignored = vm.mode == "ignore" and not vm.asked\n',
+        "ignored = False\n",
+    ),
+    # ports
+    _one(
+        "identity-of-two-hosts",
+        "a system uuid that two hosts have counts: the other one is switched off, and a VM runs twice",
+        IDENTITY,
+        "    if shared_by:\n",
+        "    if False:\n",
+    ),
+    _one(
+        "start-before-servers-have-heard",
+        "a start does not wait for storage servers that have not heard of an isolation",
+        LOCKS,
+        "    if node.isolation is not None:\n        try:\n            await node.isolation.barrier(vm)\n",
+        "    if False:\n        try:\n            await node.isolation.barrier(vm)\n",
+    ),
+    _one(
+        "armed-with-guests-outside",
+        "a host with a guest that its guard does not see says that the guard is armed",
+        GUARD_ARMING,
+        "        if not record.armed or not self._node.domains.outside_slice():\n",
+        "        if True:\n",
+    ),
+    _one(
+        "guest-outside-stays",
+        "an armed host leaves running what it started outside the slice of its guard",
+        START,
+        "    if not domain.guarded and node.desired.spec.fencing.armed and await destroy(node, name, run_id=run_id):\n",
+        "    if False:\n",
     ),
     # the guard
     _one(
