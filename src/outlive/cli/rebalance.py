@@ -58,8 +58,12 @@ async def rebalance(
         waits = under_way(await read(store, Cluster, CLUSTER), vms.values(), access.clock.now()) if apply else ""
         if waits:
             raise Refused(f"nothing is moved for balance now: {waits}", remedy="repeat it once that is over")
+        given = rebalance_input(gathered, vms, policy, ours_only=apply)
+        if apply and not given.hosts:
+            remedy = "leave --apply out, and move the VMs there as that cloud does it"
+            raise Refused("no schedulable host has our daemon, so nobody would carry the moves out", remedy=remedy)
         with progress("planning"):
-            result = decide(rebalance_input(gathered, vms, policy, ours_only=apply))
+            result = decide(given)
         requested = await _requested(access, store, result) if apply else None
     document = {**msgspec.to_builtins(result), **({} if requested is None else {"requested": requested})}
     output.show(document, lambda: rebalance_lines(result, requested))

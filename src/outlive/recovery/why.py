@@ -225,7 +225,7 @@ def _policy(vm: VirtualMachine) -> Iterator[Link]:
     if policy.mode == "ignore":
         yield Link(text=f"it is out of protection, by spec.recovery.mode ignore{why}; outlive protect {vm.name}")
     elif policy.mode == "hold":
-        yield Link(text=f"after its host died it stays down until its start is requested (recovery.mode hold){why}")
+        yield Link(text=f"if its host dies, it stays down until its start is requested (recovery.mode hold){why}")
 
 
 def _start_order(vm: VirtualMachine) -> Iterator[Link]:
