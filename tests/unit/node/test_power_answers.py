@@ -14,6 +14,7 @@ from tests.support.loops import run
 from outlive.node.fencing.policy import PROFILES, HostSettings, ProfileName
 from outlive.node.fencing.power import answer_limit_s, longer_s, power_forecast
 from outlive.node.fencing.proofs import READINGS_APART_S, PowerView, TimedReading, off_in_a_row
+from outlive.node.fencing.rehearsals import AT_ONCE
 from outlive.node.ports import PowerReading, PowerState
 from outlive.resources import (
     Cluster,
@@ -223,5 +224,23 @@ def test_what_another_system_says_makes_nobody_condemned_sooner() -> None:
             s.power.controllers["d"].on = False
             await s.until("d", lambda record: record.state == "Revoked")
             assert "checked once" not in (await s.record("d")).fence.reason
+
+    run(story())
+
+
+@pytest.mark.slow
+def test_many_controllers_that_do_not_answer_keep_nobody_from_rehearsing_the_others() -> None:
+    async def story() -> None:
+        async with site() as s:
+            names = [f"h{number:02}" for number in range(AT_ONCE + 12)]
+            for name in names:
+                await s.host(name)
+            s.watch(names[0])
+            await asyncio.sleep(20)
+            for name in names[1 : AT_ONCE + 6]:
+                s.power.controllers[name].delay_s = 3600.0
+            before = s.power.reads[names[-1]]
+            await asyncio.sleep(300)
+            assert s.power.reads[names[-1]] - before >= 4
 
     run(story())

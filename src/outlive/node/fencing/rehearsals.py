@@ -26,7 +26,7 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.power import Identity, longer_s
+from outlive.node.fencing.power import ANSWER_LEAST_S, Identity, longer_s
 from outlive.node.fencing.states import is_open
 from outlive.resources import Hypervisor, MemberRecord
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -48,7 +48,9 @@ TRIES: Final = 3
 PAUSES_S: Final = (1.0, 2.0)
 """Between them."""
 AT_ONCE: Final = 64
-"""Rehearsals at the same time."""
+"""Controllers that are asked at the same time and are to answer soon."""
+SLOW_AT_ONCE: Final = 128
+"""The same for those that may take longer: many that do not answer at all keep nobody from rehearsing the others."""
 ANSWERS: Final = 10
 """Of so many good rehearsals the slowest answer counts."""
 LOOKS_FOR_LIFE: Final = 2
@@ -77,6 +79,8 @@ class Rehearsals:
         self._context = context
         self._results: dict[str, _Result] = {}
         self._under_way: dict[str, None] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slow_slots = asyncio.Semaphore(SLOW_AT_ONCE)
 
     def answer_s(self, host: str) -> float | None:
         """The slowest answer of its power controller that I measured lately; ``None``: I measured none."""
@@ -105,7 +109,6 @@ class Rehearsals:
     async def run(self) -> None:
         """Rehearse until cancelled."""
         await self._context.hypervisors.wait_synced()
-        slots = asyncio.Semaphore(AT_ONCE)
         async with OrderedTaskGroup() as group:
             while True:
                 began = self._context.clock.monotonic()
@@ -113,27 +116,26 @@ class Rehearsals:
                 known = {host.name for host in hosts}
                 for name in [name for name in self._results if name not in known]:
                     del self._results[name]
-                self._begin(hosts, group, slots)
+                self._begin(hosts, group)
                 await self._context.clock.sleep(began + STRICT_EVERY_S - self._context.clock.monotonic())
                 strict = [one for one in self._controlled() if self._context.rules.is_strict(one)]
-                self._begin(strict, group, slots)
+                self._begin(strict, group)
                 await self._context.clock.sleep(began + EVERY_S - self._context.clock.monotonic())
 
     def _controlled(self) -> list[Hypervisor]:
         return [one for one in self._context.hypervisors.items() if one.spec.fencing.driver]
 
-    def _begin(self, hosts: Iterable[Hypervisor], group: OrderedTaskGroup, slots: asyncio.Semaphore) -> None:
+    def _begin(self, hosts: Iterable[Hypervisor], group: OrderedTaskGroup) -> None:
         for host in hosts:
             seen = self._context.watcher.get(host.name)
             if host.name in self._under_way or (seen is not None and is_open(seen.record)):
                 continue
             self._under_way[host.name] = None
-            group.create_task(self._in_turn(host, slots), name=f"rehearse {host.name}")
+            group.create_task(self._alone(host), name=f"rehearse {host.name}")
 
-    async def _in_turn(self, host: Hypervisor, slots: asyncio.Semaphore) -> None:
+    async def _alone(self, host: Hypervisor) -> None:
         try:
-            async with slots:
-                await self._rehearse(host)
+            await self._rehearse(host)
         finally:
             del self._under_way[host.name]
 
@@ -193,7 +195,8 @@ class Rehearsals:
         for number in range(TRIES):
             if number:
                 await self._context.clock.sleep(PAUSES_S[number - 1])
-            identity = await self._context.power.identify(host, limit_s)
+            async with self._slow_slots if limit_s > ANSWER_LEAST_S else self._slots:
+                identity = await self._context.power.identify(host, limit_s)
             if not identity.refusal:
                 break
             if identity.slow:
