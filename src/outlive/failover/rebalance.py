@@ -106,15 +106,15 @@ def rebalance(given: RebalanceInput) -> RebalanceResult:
     before = work.imbalance()
     if before <= given.threshold:
         return RebalanceResult(before=round(before, DIGITS), after=round(before, DIGITS))
-    moves: list[BalancingMove] = []
-    while len(moves) < given.moves and (move := work.step()) is not None:
-        moves.append(move)
-    after = work.imbalance()
-    if len(moves) >= given.moves:
+    steps: list[BalancingMove] = []
+    while len(steps) < given.moves and (step := work.step()) is not None:
+        steps.append(step)
+    after, moves = work.imbalance(), _Balancing(given).whole(steps) if steps else ()
+    if len(steps) >= given.moves:
         why = BalanceReason.LIMIT
     else:
         why = BalanceReason.BALANCED if after <= given.threshold / 2 else BalanceReason.NOTHING_HELPS
-    return RebalanceResult(before=round(before, DIGITS), after=round(after, DIGITS), why=why, moves=tuple(moves))
+    return RebalanceResult(before=round(before, DIGITS), after=round(after, DIGITS), why=why, moves=moves)
 
 
 def allocated(vms: tuple[VmView, ...]) -> dict[str, dict[str, int]]:
@@ -153,7 +153,11 @@ class _Balancing:
         for name, demands in given.demands.items():
             if demands.rules and name in self._vms:
                 self._peers.put(name, demands.rules, (self._vms[name].host,))
-        self._destinations = {name: frozenset(hosts) for name, hosts in given.destinations.items()}
+        self._destinations = {
+            name: frozenset(hosts) | {self._vms[name].host}  # it may come back, if others have left
+            for name, hosts in given.destinations.items()
+            if name in self._vms
+        }
         self._on: dict[str, set[str]] = {name: set() for name in self._capacity}
         for name in given.destinations:
             if name in self._vms and self._vms[name].host in self._on:
@@ -172,6 +176,13 @@ class _Balancing:
                     if self._tried(vm, source, host):
                         return self._moved(vm, source, host)
         return None
+
+    def whole(self, steps: Sequence[BalancingMove]) -> tuple[BalancingMove, ...]:
+        """The steps as moves: of a VM with several of them one, from where it is to where it ends, or none."""
+        ends = {step.vm: step.host for step in steps}
+        last = {step.vm: number for number, step in enumerate(steps)}
+        ordered = sorted(last, key=last.__getitem__)
+        return tuple(self._moved(vm, self._vms[vm].host, ends[vm]) for vm in ordered if ends[vm] != self._vms[vm].host)
 
     def _emptier(self, source: str, by_share: Sequence[str]) -> Iterator[str]:
         """Hosts that are so much emptier that something is to be done about it, the emptiest first."""
@@ -233,7 +244,7 @@ class _Balancing:
         return True
 
     def _moved(self, vm: str, source: str, host: str) -> BalancingMove:
-        """What the move, which the fleet has seen already, makes of the shares."""
+        """What the move makes of the shares; the fleet is not asked."""
         view, before = self._vms[vm], (self._shares[source], self._shares[host])
         self._used[source], self._used[host] = _added(self._used[source], view, -1), _added(self._used[host], view, 1)
         for name in (source, host):
