@@ -197,6 +197,38 @@ def test_target_of_a_move_whose_gate_shuts_after_it_entered_gives_its_entry_back
     play(story)
 
 
+class _DiesAtTheLastMoment(_ShutsAtTheLastMoment):
+    """An armed guard that dies when a domain is to be created; the one that follows knows nothing of it."""
+
+    def __init__(self, guard: GuardPort, world: World) -> None:
+        super().__init__(guard, 0)
+        self._world = world
+        self.asked: list[str] = []
+
+    async def begin_create(self, run_id: str) -> bool:
+        if not self.asked:
+            await self._world.do("cut", {"hosts": ["kvm-1"], "network": "store"})
+            await self._world.do("kill-guard", {"hosts": ["kvm-1"]})
+            await self._world.clock.sleep(4.0)
+        self.asked.append(run_id)
+        return await self._guard.begin_create(run_id)
+
+
+def test_guard_that_is_not_armed_any_more_lets_nobody_start_where_fencers_count_on_it() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 10)
+        shared = cast(NodeRole, world.hosts["kvm-1"].daemon.role).daemon.shared
+        guard = _DiesAtTheLastMoment(shared.guard, world)
+        shared.guard = guard
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 60)
+        assert len(guard.asked) == 1
+        assert not any(guard.asked[0] in text for text in narrated(world, "vm-1", "domain"))
+
+    play(story, armed=True)
+
+
 def test_only_one_place_goes_past_the_gate() -> None:
     node = Path(outlive.node.__file__).parent
     asks = [path.name for path in node.rglob("*.py") if ".begin_create(" in path.read_text()]

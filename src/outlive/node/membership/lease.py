@@ -117,6 +117,11 @@ class LeaseRenewer:
         return self._held and not self._leaving
 
     @property
+    def counts_as_armed(self) -> bool:
+        """Whether fencers count on this host's guard: the store acknowledged last that it is armed."""
+        return self._acknowledged_guard.armed
+
+    @property
     def own_age_s(self) -> float:
         """Seconds since the last acknowledged renewal was sent; infinite before the first."""
         return float("inf") if self._beat_at is None else self._node.clock.monotonic() - self._beat_at

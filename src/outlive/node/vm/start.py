@@ -192,7 +192,9 @@ async def _pass_gate(node: VmContext, entry: Entry) -> int | None:
     """The epoch in which the domain may be created; ``None``: it may not, and the entry was given back."""
     name, run_id = entry.vm.name, entry.run_id
     node.creates[run_id] = None
-    gate_open = await node.guard.begin_create(run_id)
+    begun = await node.guard.begin_create(run_id)
+    # A guard that began anew knows of nothing: its gate is open, and fencers still count on the one before it.
+    gate_open = begun and (not node.lease.counts_as_armed or (await node.guard.report()).armed)
     me = node.lease.me
     view = CreateView(
         vm=name,
@@ -207,7 +209,7 @@ async def _pass_gate(node: VmContext, entry: Entry) -> int | None:
     if outcome.refused is None:
         return me.epoch
     _log.info("vm.gate_not_passed", vm=name, host=node.host, run_id=run_id, why=outcome.refused.why)
-    if gate_open:
+    if begun:
         await _end_create(node, run_id)
     node.creates.pop(run_id, None)  # where only the guard's yes was lost, it is ended as a former one
     await release(node, name)

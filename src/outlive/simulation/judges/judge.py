@@ -108,11 +108,11 @@ class Judge:
             if after.spec.fencing.requested:
                 truth.ordered[after.name] = None
         elif isinstance(after, Membership):
-            self._member(before if isinstance(before, Membership) else None, after)
+            self._member(before if isinstance(before, Membership) else None, after, author)
 
-    def _member(self, before: Membership | None, after: Membership) -> None:
+    def _member(self, before: Membership | None, after: Membership, author: Author) -> None:
         truth, old, now_s = self.truth, before.record if before is not None else None, asyncio.get_running_loop().time()
-        self._found("silence", after.name, condemned_in_silence(truth, before, after, now_s))
+        self._found("silence", after.name, condemned_in_silence(truth, before, after, author, now_s))
         self._found("proof", after.name, watchdog_waited(truth, before, after, now_s))
         if after.record.state == "Held":
             truth.renewed_s[after.metadata.uid] = now_s

@@ -130,9 +130,11 @@ def _lost_is_over(truth: Truth, host: str, before: MemberRecord | None, after: M
     return ""
 
 
-def condemned_in_silence(truth: Truth, before: Membership | None, after: Membership, now_s: float) -> str:
-    """Nobody condemns a host that has just renewed, unless somebody asks for it."""
-    if before is None or (before.record.state, after.record.state) != ("Held", "Revoked"):
+def condemned_in_silence(
+    truth: Truth, before: Membership | None, after: Membership, author: Author, now_s: float
+) -> str:
+    """No fencer condemns a host that has just renewed, unless somebody asks for it."""
+    if before is None or (before.record.state, after.record.state) != ("Held", "Revoked") or not author.host:
         return ""
     silent_s = now_s - truth.renewed_s.get(after.metadata.uid, -inf)
     if silent_s >= SILENT_S or after.name in truth.ordered:
