@@ -21,7 +21,7 @@ from outlive.failover.certificate import CertifyInput, CertifyResult, certify
 from outlive.failover.check import CheckInput, CheckResult, check
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.protection import required
-from outlive.failover.rebalance import REBALANCE
+from outlive.failover.rebalance import FAIL_BACK, REBALANCE
 from outlive.failover.reconciler.decider import DECISIONS as RECONCILER_DECISIONS
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.sizes import ResolvedSize, groups_by_flavor, resolve_size
@@ -116,6 +116,7 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     Decision("failover.certify", certify, CertifyInput, CertifyResult, "What may be claimed of a state"),
     Decision("failover.verify", verify, VerifyInput, Verdict, "Whether a certificate is right about a state"),
     Decision("failover.drain", order_drain, DrainInput, DrainResult, "In what order hosts can be emptied"),
+    FAIL_BACK,
     REBALANCE,
     Decision("failover.bound", bound, BoundInput, BoundResult, "The least that any valid plan needs"),
 )

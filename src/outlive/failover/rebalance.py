@@ -184,6 +184,15 @@ class _Balancing:
         ordered = sorted(last, key=last.__getitem__)
         return tuple(self._moved(vm, self._vms[vm].host, ends[vm]) for vm in ordered if ends[vm] != self._vms[vm].host)
 
+    def back(self, vm: str, host: str) -> BalancingMove | None:
+        """The VM's move to a host that it prefers, where that harms nobody."""
+        source = self._vms[vm].host
+        if source not in self._shares or host not in self._shares:
+            return None
+        if not self._may_run(vm, source, host) or not self._holds(vm, host):
+            return None
+        return self._moved(vm, source, host)
+
     def _emptier(self, source: str, by_share: Sequence[str]) -> Iterator[str]:
         """Hosts that are so much emptier that something is to be done about it, the emptiest first."""
         limit = self._shares[source] - self._apart
@@ -269,6 +278,35 @@ def _added(used: Mapping[str, int], vm: VmView, times: int) -> dict[str, int]:
     return {CPU: used[CPU] + times * vm.cpu_milli, MEMORY: used[MEMORY] + times * vm.memory_bytes}
 
 
+def fail_back(given: RebalanceInput) -> RebalanceResult:
+    """At most one move of a VM, of those with ``destinations``, to the host that it prefers most of all that it may go
+    to now; the one that gains most goes first. Balance is not looked at, everything else is as in ``rebalance``."""
+    work = _Balancing(given)
+    before = round(work.imbalance(), DIGITS)
+    gains = [
+        (demands.preferred[host] - demands.preferred.get(vm.host, 0), vm.id, host)
+        for vm in given.vms
+        if vm.id in given.destinations and (demands := given.demands.get(vm.id)) is not None
+        for host in demands.preferred
+        if demands.preferred[host] > demands.preferred.get(vm.host, 0)
+    ]
+    for _, vm, host in sorted(gains, key=lambda one: (-one[0], one[1], one[2])):
+        move = work.back(vm, host)
+        if move is not None:
+            return RebalanceResult(
+                before=before, after=round(work.imbalance(), DIGITS), why=BalanceReason.LIMIT, moves=(move,)
+            )
+    return RebalanceResult(before=before, after=before, why=BalanceReason.NOTHING_HELPS)
+
+
+FAIL_BACK: Final = Decision(
+    "failover.failback",
+    fail_back,
+    RebalanceInput,
+    RebalanceResult,
+    "Which VM goes back to a host that it prefers",
+    lambda result: not result.moves,
+)
 REBALANCE: Final = Decision(
     "failover.rebalance",
     rebalance,

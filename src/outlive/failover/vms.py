@@ -14,7 +14,15 @@ import msgspec
 
 from outlive.failover.model import HostView, VmView
 from outlive.failover.sizes import MIB, MILLI
-from outlive.resources import CPU, DOMAIN_LABEL_PREFIX, MEMORY, ZONE_LABEL, Hypervisor, VirtualMachine
+from outlive.resources import (
+    CPU,
+    DOMAIN_LABEL_PREFIX,
+    MEMORY,
+    ZONE_LABEL,
+    Hypervisor,
+    VirtualMachine,
+    VirtualMachineSpec,
+)
 from outlive.resources.hosts import unschedulable
 
 DUE_PHASES = frozenset({"start", "restart", "migrate", "migrate-live", "unmigrate"})
@@ -183,7 +191,7 @@ def view_of_resource(vm: VirtualMachine) -> VmView:
         server_group=spec.server_group,
         group_policy=spec.server_group_policy,
         affinity=spec.affinity,
-        preferred=spec.preferred_hosts.weights,
+        preferred=_preferred_for_slots(spec, host),
         level=spec.protection,
         priority=spec.restart_priority,
         unprotected=spec.recovery.mode == "ignore",
@@ -194,6 +202,15 @@ def view_of_resource(vm: VirtualMachine) -> VmView:
         stopped=spec.power_state != "running",
         held=_held(vm, host),
     )
+
+
+def _preferred_for_slots(spec: VirtualMachineSpec, host: str) -> dict[str, int]:
+    """The weights of hosts for its slots: those that it goes back to by itself are to be free of them."""
+    weights = spec.preferred_hosts.weights
+    if spec.failback != "auto":
+        return weights
+    own = weights.get(host, 0)
+    return {name: weight if weight <= own else -1 for name, weight in weights.items()}
 
 
 def _place(vm: VirtualMachine) -> str:

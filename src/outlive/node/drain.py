@@ -20,7 +20,7 @@ from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.health import LEAVE_HOST, Answer, LeaveInput, Leaver, LeaveResult, Peer, stays
 from outlive.node.health_monitor import HealthMonitor, PeerHealth
-from outlive.node.relocation import Departure, FlushStep, Relocations
+from outlive.node.relocation import Departure, FlushStep, Relocations, goes_back
 from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.start_order import in_order
@@ -376,7 +376,7 @@ class DrainController:
         after = {
             vm.name: vm.spec.start_after
             async for vm in list_all(self._node.store, VirtualMachine)
-            if vm.status.home == host or vm.host == host
+            if vm.status.home == host or vm.host == host or goes_back(vm, host)
         }
         for name in in_order(tuple(after), after):
             if await self._cancelled(draining=False):

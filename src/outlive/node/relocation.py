@@ -18,6 +18,8 @@ from msgspec import UNSET, UnsetType
 from outlive.base.logging import get_logger
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.selection import (
+    READY,
+    RUN,
     Books,
     Choosing,
     Hosts,
@@ -26,6 +28,7 @@ from outlive.node.vm.selection import (
     Ruled,
     Wanted,
     away_from,
+    best_node,
     booked,
     choice,
     home_after,
@@ -254,8 +257,21 @@ class Relocations:
         return Departure.FAILED if after is not None and after.host == self._node.host else Departure.LEFT
 
     async def take_back(self, vm: VirtualMachine) -> FlushStep | None:
-        """What is done with a virtual machine that may belong here, once this host takes its own back."""
+        """What is done with a virtual machine that may belong here, once this host takes its own back.
+
+        One that only prefers this host (``goes_back``) comes where there is room for it beside all others.
+        """
         home = self._node.host
+        if goes_back(vm, home) and away_from(vm) != home:
+            hosts = await self.hosts()
+            rules = await ruled(self._node.store, vm, hosts, returning=home)
+            here = tuple(
+                msgspec.structs.replace(node, daemon_state=RUN, domain_state=READY)  # whatever its record says
+                for node in hosts.nodes
+                if node.name == home
+            )
+            fits = best_node(Choosing(require_fit=True), here, Needing(**needs(vm, rules)), vm.host)
+            return FlushStep(vm=vm.name, do="migrate_home") if fits == home else None
         if away_from(vm) != home:
             return self.decide(vm, "unflush", rules=Ruled({}))
         return self.decide(
@@ -315,6 +331,13 @@ class Relocations:
             if vm is None or reached(vm) or self._node.clock.monotonic() >= deadline_s or self.stopped:
                 return vm
             await self._node.clock.sleep(WATCH_S)
+
+
+def goes_back(vm: VirtualMachine, host: str) -> bool:
+    """Whether it runs elsewhere, prefers this host, and is to come once this host takes its own back."""
+    weights = vm.spec.preferred_hosts.weights
+    wishes = vm.spec.failback in ("planned", "auto") and vm.host != host
+    return wishes and state_of(vm) == VmState.START and weights.get(host, 0) > weights.get(vm.host, 0)
 
 
 def _ruled_out(vm: VirtualMachine, nodes: Iterable[NodeFigures], rules: Ruled) -> str:

@@ -28,6 +28,8 @@ ASKED_INDEX: Final = "asked"
 """Index of VMs with a request that was not answered, by the host that they are assigned to."""
 GROUP_INDEX: Final = "group"
 """Index of VMs by the affinity groups that they are in: ``policy/group``."""
+FAILBACK_INDEX: Final = "failback"
+"""Index of VMs by when they go back to hosts that they prefer; those that never do are left out."""
 MEMBER_INDEX: Final = "member"
 """Index of slots by the VMs that they are promised to."""
 CONSUMER_INDEX: Final = "consumer"
@@ -65,6 +67,7 @@ def vm_indexes() -> dict[str, Callable[[VirtualMachine], Iterable[str]]]:
         RECOVERY_INDEX: _unfinished,
         ASKED_INDEX: _asked,
         GROUP_INDEX: _groups,
+        FAILBACK_INDEX: lambda vm: () if vm.spec.failback in ("", "never") else (vm.spec.failback,),
     }
 
 

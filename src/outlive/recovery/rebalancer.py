@@ -8,8 +8,8 @@ leads failover, and only while nothing else is under way: no recovery, no move, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -21,6 +21,7 @@ from outlive.failover.analysis.drain.inputs import free_table, possible_places
 from outlive.failover.config import FailoverSettings
 from outlive.failover.ports import Computer
 from outlive.failover.rebalance import (
+    FAIL_BACK,
     REBALANCE,
     BalancedHost,
     BalancingMove,
@@ -35,13 +36,15 @@ from outlive.node.vm.requests import is_asked
 from outlive.node.vm.states import VmState, active_move, state_of, wanted
 from outlive.placement.rules import demands_of
 from outlive.recovery.in_flight import in_flight
+from outlive.recovery.informers import FAILBACK_INDEX
 from outlive.recovery.states import unfinished
 from outlive.resources import CPU, MEMORY, Cluster, Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.cluster import CLUSTER, RebalancePolicy
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.resources.hosts import refuses
 from outlive.resources.vms import Request
-from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.decisions import Decision, DecisionLog
+from outlive.runtime.informer import Informer
 from outlive.store import Store, list_all
 from outlive.store.access import compare_and_swap, read
 
@@ -49,6 +52,8 @@ SOURCES: Final = 16
 """Of so many hosts, the fullest ones, VMs may leave in one plan."""
 LOOK_S: Final = 10.0
 """How often the background loop looks whether it has something to do."""
+ASK_AGAIN_S: Final = 300.0
+"""After so long a VM that was asked to go back and did not is asked again."""
 SUBJECT: Final = "cluster"
 """Under which the decision is recorded."""
 
@@ -57,9 +62,17 @@ _log = get_logger("rebalance")
 
 
 def rebalance_input(
-    gathered: Snapshot, vms: Mapping[str, VirtualMachine], policy: RebalancePolicy, *, ours_only: bool = False
+    gathered: Snapshot,
+    vms: Mapping[str, VirtualMachine],
+    policy: RebalancePolicy,
+    *,
+    ours_only: bool = False,
+    back: Collection[str] | None = None,
 ) -> RebalanceInput:
-    """The question for ``failover.rebalance``; ``ours_only``: of hosts with our daemon, which carries moves out."""
+    """The question for ``failover.rebalance``; ``ours_only``: of hosts with our daemon, which carries moves out.
+
+    ``back``: the question for ``failover.failback`` instead, about these VMs.
+    """
     known = gathered.observation.hypervisors
     ours = {host.name for host in known if host.spec.management == "node"}
     hosts = {host.name: capacity for host in known if _takes_part(host) and (capacity := _capacity(host))}
@@ -69,7 +82,9 @@ def rebalance_input(
     movable = [
         view
         for view in gathered.vms
-        if view.host in sources and view.id in vms and _may_move(vms[view.id], ours=view.host in ours)
+        if (view.host in sources if back is None else view.id in back and view.host in hosts)
+        and view.id in vms
+        and _may_move(vms[view.id], ours=view.host in ours)
     ]
     demands = {name: demands_of(vm) for name, vm in vms.items()}
     return RebalanceInput(
@@ -138,6 +153,11 @@ async def request_move(store: Store, clock: Clock, ids: Ids, move: BalancingMove
     return after is not None and after.spec.request == request
 
 
+def _prefers_another(vm: VirtualMachine) -> bool:
+    weights = vm.spec.preferred_hosts.weights
+    return bool(vm.host) and max(weights.values(), default=0) > weights.get(vm.host, 0)
+
+
 def sentence(move: BalancingMove) -> str:
     """A move, and the figures that justify it."""
     return (
@@ -159,9 +179,15 @@ class Rebalancer:
         events: Events,
         clock: Clock,
         ids: Ids,
+        vms: Informer[VirtualMachine],
     ) -> None:
+        """``vms``: with the indexes of recovery."""
         self._store = store
         self._settings = settings
+        self._vms = vms
+        self._sent_back: dict[tuple[str, str], float] = {}
+        """VM and the host that it is on → when it was last asked to go back, so that one that is refused is not asked
+        again at once."""
         self._computer = computer
         self._decisions = decisions
         self._events = events
@@ -184,9 +210,11 @@ class Rebalancer:
     async def look(self) -> float:
         """Plan once, where the policy asks for it and nothing is under way; after how long to look again."""
         cluster = await read(self._store, Cluster, CLUSTER)
-        if cluster is None or cluster.spec.rebalance.mode != "auto":
+        balances = cluster is not None and cluster.spec.rebalance.mode == "auto"
+        back = self._going_back()
+        if not balances and not back:
             return LOOK_S
-        policy = cluster.spec.rebalance
+        policy = cluster.spec.rebalance if cluster is not None else RebalancePolicy()
         vms = {vm.name: vm async for vm in list_all(self._store, VirtualMachine)}
         waits = under_way(cluster, vms.values(), self._clock.now())
         if waits:
@@ -196,14 +224,34 @@ class Rebalancer:
             return LOOK_S
         self._said = ""
         gathered = await gather(self._store, self._settings, in_flight=in_flight)
-        await self._carry_out(await self._decide(rebalance_input(gathered, vms, policy, ours_only=True)))
+        if back:
+            given = rebalance_input(gathered, vms, policy, ours_only=True, back=back)
+            result = await self._decide(FAIL_BACK, given)
+            for move in result.moves:
+                self._sent_back[move.vm, move.source] = self._clock.monotonic()
+                if await request_move(self._store, self._clock, self._ids, move):
+                    note = f"{move.vm} goes back from {move.source} to {move.host}, which it prefers"
+                    about = ObjectRef(kind="VirtualMachine", name=move.vm)
+                    self._events.emit(about, "FailedBack", note, type="Normal", action="Failback")
+                    _log.info("failback.asked", vm=move.vm, source=move.source, host=move.host)
+            if result.moves or not balances:
+                return LOOK_S
+        given = rebalance_input(gathered, vms, policy, ours_only=True)
+        await self._carry_out(await self._decide(REBALANCE, given))
         return policy.pause_s
 
-    async def _decide(self, given: RebalanceInput) -> RebalanceResult:
+    def _going_back(self) -> frozenset[str]:
+        """VMs that go back by themselves, and prefer a host to the one that they are on."""
+        now = self._clock.monotonic()
+        self._sent_back = {one: at for one, at in self._sent_back.items() if now - at < ASK_AGAIN_S}
+        found = (vm for vm in self._vms.by_index(FAILBACK_INDEX, "auto") if (vm.name, vm.host) not in self._sent_back)
+        return frozenset(vm.name for vm in found if _prefers_another(vm))
+
+    async def _decide(self, decision: Decision[Any, Any], given: RebalanceInput) -> RebalanceResult:
         raw = encode_canonical(given)
-        answer = await self._computer.compute(REBALANCE, raw)
+        answer = await self._computer.compute(decision, raw)
         result: RebalanceResult = decode_as(RebalanceResult, answer)
-        self._decisions.keep(REBALANCE, raw, answer, empty=REBALANCE.is_empty(result), subject=SUBJECT)
+        self._decisions.keep(decision, raw, answer, empty=decision.is_empty(result), subject=SUBJECT)
         return result
 
     async def _carry_out(self, result: RebalanceResult) -> None:

@@ -232,6 +232,7 @@ class UpRole:
             events=self._events,
             clock=self._clock,
             ids=ids,
+            vms=self.informers.vms,
         )
         if settings.upkeep.vm_source == "resources":  # of others it is not ours to ask
             self.manager.add_task(REBALANCE_TASK, rebalancer.run, elector=self.elector, after_sync=True)

@@ -149,7 +149,8 @@ class Greedy:
     def _preferred(self, vm: VmView, alike: int, slot: int) -> int:
         """Of slots that are alike the one on the host that the VM prefers most; ``slot`` where none of them is so."""
         fleet = self.fleet
-        for host in sorted(vm.preferred, key=lambda name: (-vm.preferred[name], name)):
+        liked = [name for name, weight in vm.preferred.items() if weight > 0]
+        for host in sorted(liked, key=lambda name: (-vm.preferred[name], name)):
             found = fleet.fullest(alike & fleet.placed_on((fleet.host(host),)))
             if found is not None:
                 return found
