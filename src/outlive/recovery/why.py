@@ -40,7 +40,7 @@ from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import decode_as
 from outlive.resources.reasons import render
 from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vms import RecoveryPhase
+from outlive.resources.vms import Recovery, RecoveryPhase
 from outlive.store import Store, list_all, read
 
 DECISIONS_LIMIT: Final = 200
@@ -131,7 +131,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     chain += await _disarmed(store)
     return Why(
         subject=vm.name,
-        summary=render(summary_of(vm)).text,
+        summary=render(summary_of(vm)).text + _moved_since(vm, recovery),
         settled=recovery.phase is RecoveryPhase.RECOVERED,
         chain=tuple(chain),
         remedy=recovery.remedy or _remedy_of_waiting(vm),
@@ -212,6 +212,12 @@ async def _nobody_condemned(store: Store) -> list[Fault]:
     """Faults that say that silent hosts are not condemned now: that a host holds its membership says little then."""
     codes = (FaultCode.STORM_HOLD, FaultCode.RATE_HOLD)
     return [one async for one in list_all(store, Fault) if one.code in codes and not one.ended]
+
+
+def _moved_since(vm: VirtualMachine, recovery: Recovery) -> str:
+    """Where it is now, if it was moved after its recovery."""
+    moved = recovery.phase is RecoveryPhase.RECOVERED and vm.host not in ("", recovery.host)
+    return f"; it was moved since, and is assigned to {vm.host}" if moved else ""
 
 
 def _first_remedy(faults: list[Fault]) -> str:
