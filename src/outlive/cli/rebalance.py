@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 async def rebalance(
     access: Access,
     output: Output,
-    apply: Annotated[bool, typer.Option("--apply", help="Request the moves of the VMs' hosts.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Carry the moves out, one after the other.")] = False,
     moves: Annotated[
         int | None, typer.Option("--moves", min=1, max=100, help="At most so many moves, instead of the policy's.")
     ] = None,
@@ -37,7 +37,7 @@ async def rebalance(
     """Which VMs to move so that hosts are evenly full, with the figures before and after; nothing is written.
 
     Nobody's coverage falls, and every rule of the VMs is obeyed. Exit code 1 if the hosts are uneven and no move helps.
-    With --apply the moves are requested, live or not at all; see outlive describe vm VM for the answers.
+    With --apply VMs move one after the other, live or not at all, up to the first that does not.
     """
     from outlive.failover.rebalance import BalanceReason
     from outlive.failover.rebalance import rebalance as decide
@@ -64,18 +64,24 @@ async def rebalance(
             raise Refused("no schedulable host has our daemon, so nobody would carry the moves out", remedy=remedy)
         with progress("planning"):
             result = decide(given)
-        requested = await _requested(access, store, result) if apply else None
-    document = {**msgspec.to_builtins(result), **({} if requested is None else {"requested": requested})}
-    output.show(document, lambda: rebalance_lines(result, requested))
+        moved = await _moved(access, store, result) if apply else None
+    document = {**msgspec.to_builtins(result), **({} if moved is None else {"moved": moved})}
+    output.show(document, lambda: rebalance_lines(result, moved))
     return ExitCode.NO if result.why is BalanceReason.NOTHING_HELPS and not result.moves else None
 
 
-async def _requested(access: Access, store: Store, result: RebalanceResult) -> list[str]:
-    """The VMs whose hosts were asked."""
-    from outlive.recovery.rebalancer import request_move
+async def _moved(access: Access, store: Store, result: RebalanceResult) -> list[str]:
+    """Move one VM after the other, as the plan has tried them; those that moved, up to the first that did not."""
+    from outlive.recovery.rebalancer import is_moved, request_move
 
-    ids = SystemIds()
-    return [move.vm for move in result.moves if await request_move(store, access.clock, ids, move)]
+    ids, moved = SystemIds(), list[str]()
+    for move in result.moves:
+        with progress(f"moving {move.vm} to {move.host}"):
+            asked = await request_move(store, access.clock, ids, move)
+            if not asked or not await is_moved(store, access.clock, move):
+                break
+        moved.append(move.vm)
+    return moved
 
 
 _WHY = {
@@ -86,7 +92,7 @@ _WHY = {
 }
 
 
-def rebalance_lines(result: RebalanceResult, requested: list[str] | None) -> list[Any]:
+def rebalance_lines(result: RebalanceResult, moved: list[str] | None) -> list[Any]:
     """The imbalance before and after, and each move with the shares of its hosts."""
     figures = f"{result.before:.0%}"
     if result.moves:
@@ -103,10 +109,10 @@ def rebalance_lines(result: RebalanceResult, requested: list[str] | None) -> lis
     ]
     lines: list[Any] = [f"imbalance {figures}: {_WHY[result.why.value]}"]
     lines += cut_table(("VM", "From", "Full", "To", "Full"), rows)
-    if requested is not None:
-        left = [move.vm for move in result.moves if move.vm not in requested]
-        lines += ["", f"requested: {', '.join(requested) or 'nothing'}"]
-        lines += [f"not as planned any more: {', '.join(left)}"] if left else []
+    if moved is not None:
+        left = [move.vm for move in result.moves[len(moved) :]]
+        lines += ["", f"moved: {', '.join(moved) or 'nothing'}"]
+        lines += [f"not moved: {', '.join(left)}; see outlive describe vm {left[0]}, and repeat"] if left else []
     elif result.moves:
-        lines += ["", "nothing is written: --apply requests these moves"]
+        lines += ["", "nothing is written: --apply carries these moves out, one after the other"]
     return lines

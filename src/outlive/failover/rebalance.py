@@ -109,8 +109,11 @@ def rebalance(given: RebalanceInput) -> RebalanceResult:
     steps: list[BalancingMove] = []
     while len(steps) < given.moves and (step := work.step()) is not None:
         steps.append(step)
-    after, moves = work.imbalance(), _Balancing(given).whole(steps) if steps else ()
-    if len(steps) >= given.moves:
+    if steps:
+        work = _Balancing(given)
+    moves, left_out = work.whole(steps)
+    after = work.imbalance()
+    if len(steps) >= given.moves or (left_out and moves):
         why = BalanceReason.LIMIT
     else:
         why = BalanceReason.BALANCED if after <= given.threshold / 2 else BalanceReason.NOTHING_HELPS
@@ -177,12 +180,23 @@ class _Balancing:
                         return self._moved(vm, source, host)
         return None
 
-    def whole(self, steps: Sequence[BalancingMove]) -> tuple[BalancingMove, ...]:
-        """The steps as moves: of a VM with several of them one, from where it is to where it ends, or none."""
+    def whole(self, steps: Sequence[BalancingMove]) -> tuple[tuple[BalancingMove, ...], bool]:
+        """The steps as moves: of a VM with several of them one, from where it is to where it ends, or none.
+
+        Each is tried on the fleet that those before it leave. The first that harms somebody is left out with all that
+        follow, which the second value says.
+        """
         ends = {step.vm: step.host for step in steps}
         last = {step.vm: number for number, step in enumerate(steps)}
-        ordered = sorted(last, key=last.__getitem__)
-        return tuple(self._moved(vm, self._vms[vm].host, ends[vm]) for vm in ordered if ends[vm] != self._vms[vm].host)
+        moves: list[BalancingMove] = []
+        for vm in sorted(last, key=last.__getitem__):
+            source, host = self._vms[vm].host, ends[vm]
+            if host == source:
+                continue
+            if not self._may_run(vm, source, host) or not self._holds(vm, host):
+                return tuple(moves), True
+            moves.append(self._moved(vm, source, host))
+        return tuple(moves), False
 
     def back(self, vm: str, host: str) -> BalancingMove | None:
         """The VM's move to a host that it prefers, where that harms nobody."""

@@ -2,8 +2,9 @@
 
 The decision (``failover.rebalance``) sees what a plan sees, and VMs that run, can move live, and have nothing else
 under way. A move is a request of the VM like any user's: its host answers it by the rules at that moment, so that what
-has changed since the plan costs a refused request and nothing else. In the background one process asks, the one that
-leads failover, and only while nothing else is under way: no recovery, no move, no unanswered request, no planned work.
+has changed since the plan costs a refused request and nothing else. One VM moves after the other, as the plan has tried
+them. In the background one process asks, the one that leads failover, and only while nothing else is under way: no
+recovery, no move, no unanswered request, no planned work.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ LOOK_S: Final = 10.0
 """How often the background loop looks whether it has something to do."""
 ASK_AGAIN_S: Final = 300.0
 """After so long a VM that was asked to go back and did not is asked again."""
+MOVE_LIMIT_S: Final = 600.0
+"""How long one move of a plan is waited for before the next is requested."""
+MOVE_POLL_S: Final = 1.0
 SUBJECT: Final = "cluster"
 """Under which the decision is recorded."""
 
@@ -153,6 +157,17 @@ async def request_move(store: Store, clock: Clock, ids: Ids, move: BalancingMove
     return after is not None and after.spec.request == request
 
 
+async def is_moved(store: Store, clock: Clock, move: BalancingMove) -> bool:
+    """Wait until a move that was requested is over, at most ``MOVE_LIMIT_S``; whether the VM is where it was to go."""
+    until = clock.monotonic() + MOVE_LIMIT_S
+    while clock.monotonic() < until:
+        vm = await read(store, VirtualMachine, move.vm)
+        if vm is None or not (is_asked(vm) or active_move(vm) is not None):
+            return vm is not None and vm.host == move.host
+        await clock.sleep(MOVE_POLL_S)
+    return False
+
+
 def _prefers_another(vm: VirtualMachine) -> bool:
     weights = vm.spec.preferred_hosts.weights
     return bool(vm.host) and max(weights.values(), default=0) > weights.get(vm.host, 0)
@@ -194,6 +209,8 @@ class Rebalancer:
         self._clock = clock
         self._ids = ids
         self._said = ""
+        self._asked = 0
+        """Moves that were requested since the last pause."""
 
     async def run(self) -> None:
         """Plan and ask, as often as the policy says; what the store does not answer is tried again."""
@@ -237,8 +254,9 @@ class Rebalancer:
             if result.moves or not balances:
                 return LOOK_S
         given = rebalance_input(gathered, vms, policy, ours_only=True)
-        await self._carry_out(await self._decide(REBALANCE, given))
-        return policy.pause_s
+        moves = await self._begin(await self._decide(REBALANCE, given))
+        self._asked = self._asked + 1 if moves and self._asked + 1 < policy.moves else 0
+        return LOOK_S if self._asked else policy.pause_s
 
     def _going_back(self) -> frozenset[str]:
         """VMs that go back by themselves, and prefer a host to the one that they are on."""
@@ -254,7 +272,8 @@ class Rebalancer:
         self._decisions.keep(decision, raw, answer, empty=decision.is_empty(result), subject=SUBJECT)
         return result
 
-    async def _carry_out(self, result: RebalanceResult) -> None:
+    async def _begin(self, result: RebalanceResult) -> bool:
+        """Ask for the first move of a plan, and for no other: the next plan is made where it has led."""
         _log.info(
             "rebalance.planned",
             before=result.before,
@@ -262,9 +281,10 @@ class Rebalancer:
             moves=len(result.moves),
             why=result.why.value,
         )
-        for move in result.moves:
-            if not await request_move(self._store, self._clock, self._ids, move):
-                _log.info("rebalance.not_asked", vm=move.vm, why="it is not as it was planned for")
-                return  # the next plan sees what has changed
-            about = ObjectRef(kind="VirtualMachine", name=move.vm)
-            self._events.emit(about, "Rebalanced", sentence(move), type="Normal", action="Rebalance")
+        for move in result.moves[:1]:
+            if await request_move(self._store, self._clock, self._ids, move):
+                about = ObjectRef(kind="VirtualMachine", name=move.vm)
+                self._events.emit(about, "Rebalanced", sentence(move), type="Normal", action="Rebalance")
+                return True
+            _log.info("rebalance.not_asked", vm=move.vm, why="it is not as it was planned for")
+        return False

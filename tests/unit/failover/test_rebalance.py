@@ -139,5 +139,10 @@ def test_what_was_balanced_stays_and_nobody_is_worse_off(
     assert set(fleet.faulty()) <= set(before.faulty())
     if check(CheckInput(vms=given_.vms, slots=given_.slots)).holds:
         assert check(CheckInput(vms=after.vms, slots=after.slots)).holds
+    for count_ in range(len(result.moves)):
+        part = applied(given_, msgspec.structs.replace(result, moves=result.moves[: count_ + 1]))
+        there = Fleet.build(part.slots, part.vms, required)
+        assert all(misses <= before.missing().get(name, 0) for name, misses in there.missing().items())
+        assert set(there.faulty()) <= set(before.faulty()), "nor while they move, one after the other"
     touched = {move.host for move in result.moves}
     assert all(amount >= 0 for name in touched for amount in after.free[name].values())
