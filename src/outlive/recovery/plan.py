@@ -120,7 +120,8 @@ class _Planner:
 
     def _settled(self, vm: AffectedVm) -> Action | None:
         """What is done about a VM that needs no other host now; ``None`` where it does."""
-        if vm.running and not self._host(vm.assigned).unattended:
+        host = self._host(vm.assigned)
+        if vm.running and not (host.unattended or host.awaited):
             kind = ActionKind.DONE if vm.unfinished else ActionKind.WAIT
             return _action(vm, kind, PlanReason.RUNNING, host=vm.assigned)
         not_fenced = [holder for holder in vm.holders if not holder.fenced]

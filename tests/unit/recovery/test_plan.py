@@ -441,6 +441,8 @@ def test_vm_of_a_host_that_is_awaited_by_policy_is_held_for_it_and_for_nothing_e
     silent = HostState(name="c", health=HostHealth.SILENT, awaited=True)
     held = plan([vm("a", host="c", fenced=False)], [slot("s", "h1", "a")], (silent, *live("h1")))
     assert only(held).reason.code == HoldReason.HOST_AWAITED
+    last_seen_running = plan([vm("a", host="c", fenced=False, running=True)], [], (silent,))
+    assert only(last_seen_running).reason.code == HoldReason.HOST_AWAITED, "that was before it went down"
     left = HostState(name="c", health=HostHealth.RELEASED, awaited=True)
     released = plan([vm("a", holders=(), assigned="c")], [slot("s", "h1", "a")], (left, *live("h1")))
     assert only(released).reason.code == HoldReason.HOST_AWAITED
