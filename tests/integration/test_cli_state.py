@@ -67,6 +67,60 @@ def test_a_dry_run_writes_nothing(state: Path) -> None:
     assert outlive("get", "host", "h9", "--state-dir", state).code == 4
 
 
+APART = """
+apiVersion: outlive.dev/v1alpha1
+kind: VirtualMachine
+metadata: {name: one}
+spec:
+  resources: {cpu: 1, memory: 1Gi}
+  affinity: [{group: near, policy: affinity}, {group: far, policy: anti-affinity}]
+---
+apiVersion: outlive.dev/v1alpha1
+kind: VirtualMachine
+metadata: {name: two}
+spec:
+  resources: {cpu: 1, memory: 1Gi}
+  affinity: [{group: near, policy: affinity}, {group: far, policy: anti-affinity}]
+"""
+CIRCLE = """
+apiVersion: outlive.dev/v1alpha1
+kind: VirtualMachine
+metadata: {name: one}
+spec: {resources: {cpu: 1, memory: 1Gi}, startAfter: [two]}
+---
+apiVersion: outlive.dev/v1alpha1
+kind: VirtualMachine
+metadata: {name: two}
+spec: {resources: {cpu: 1, memory: 1Gi}, startAfter: [one]}
+"""
+
+
+@pytest.mark.parametrize(("documents", "says"), [(APART, "far"), (CIRCLE, "start after each other")])
+def test_documents_that_contradict_each_other_are_refused_before_the_first_write(
+    state: Path, documents: str, says: str
+) -> None:
+    path = state.parent / "both.yaml"
+    path.write_text(documents)
+    for how in (["--dry-run"], []):
+        refused = outlive("apply", "-f", path, "--state-dir", state, *how)
+        assert refused.code == 3, refused
+        assert "both.yaml" in refused.err
+        assert says in refused.err
+        assert outlive("get", "vm", "one", "--state-dir", state).code == 4
+
+
+def test_a_document_that_contradicts_what_is_there_is_refused_before_the_first_write(state: Path) -> None:
+    first, second = (f"{part}" for part in APART.split("---"))
+    (state.parent / "first.yaml").write_text(first)
+    (state.parent / "second.yaml").write_text(MANIFEST + "---" + second)
+    assert outlive("apply", "-f", state.parent / "first.yaml", "--state-dir", state).code == 0
+    assert outlive("apply", "-f", state.parent / "first.yaml", "--state-dir", state).code == 0
+    refused = outlive("apply", "-f", state.parent / "second.yaml", "--state-dir", state)
+    assert refused.code == 3, refused
+    assert "two" in refused.err
+    assert outlive("get", "vm", "v99", "--state-dir", state).code == 4
+
+
 def test_get_prints_tables_documents_and_lists(file: Path) -> None:
     assert outlive("get", "hosts", "--state", file).out.splitlines()[0].split()[:3] == ["Name", "Zone", "Ready"]
     assert len(outlive("get", "vms", "--state", file).out.splitlines()) == 17
@@ -475,5 +529,5 @@ def test_rebalancing_shows_its_moves_with_figures_and_writes_nothing(state: Path
     assert {move["host"] for move in found["moves"]} == {"h9"}  # type: ignore[attr-defined]
     shown = outlive("rebalance", "--state", file, "--threshold", "10").out
     assert "imbalance" in shown
-    assert "--apply requests these moves" in shown
+    assert "--apply carries these moves out" in shown
     assert outlive("rebalance", "--state", file, "--apply").code != 0

@@ -13,13 +13,13 @@ from typing import Final
 
 from starlette.responses import Response
 
-from outlive.base.errors import Invalid, NotFound, Refused
+from outlive.base.errors import Invalid, Refused
 from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
 from outlive.node.ports import cache_refusal
 from outlive.node.vm.start_order import circles
 from outlive.placement.pipelines import admit
-from outlive.placement.rule_conflicts import concerned, contradictions
+from outlive.placement.rule_conflicts import HardGroups, contradictions
 from outlive.placement.rules import HARD, demands_of
 from outlive.resources import Cluster, Hypervisor, Pipeline, Resource, VirtualMachine
 from outlive.resources.meta import ZONE_LABEL
@@ -90,56 +90,89 @@ def _refuse(vm: VirtualMachine, conflicts: Sequence[Reason]) -> None:
         raise Invalid(f"the rules of VM {vm.name} cannot be met: {text}", place="spec.affinity", remedy=remedy)
 
 
-async def check_rules(obj: Resource, store: Store) -> None:
-    """``Invalid`` for a VM whose rules from now on contradict those of others. Errors of the store.
+class Neighbours:
+    """What VMs are checked beside: those of the store, and on top of them what was checked before."""
 
-    What contradicted before is not refused again, so that it can be mended step by step. Two writers at once may still
-    contradict each other, as may whoever writes past this server: a fault says so (docs/operating/policies.md).
-    """
-    if not isinstance(obj, VirtualMachine) or not HARD.intersection(rule.policy for rule in obj.spec.affinity_rules):
-        return
-    before, now = await read(store, VirtualMachine, obj.name), demands_of(obj)
-    if before is not None and demands_of(before) == now:
-        return
-    others = [demands_of(vm) async for vm in list_all(store, VirtualMachine) if vm.spec.affinity_rules]
-    zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") async for host in list_all(store, Hypervisor)}
-    known = contradictions(concerned(demands_of(before), others), zones) if before is not None else []
-    _refuse(obj, [one for one in contradictions(concerned(now, others), zones) if one not in known])
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._checked: dict[tuple[type[Resource], str], Resource] = {}
+        self._groups: HardGroups | None = None
+        """Read when a VM is first checked that needs them, …"""
+        self._zones: dict[str, str] = {}
+        """… and the hosts as well."""
 
+    async def check(self, obj: Resource) -> None:
+        """``Invalid`` for a VM that from now on starts after itself, or contradicts others. Errors of the store.
 
-async def check_circle(obj: Resource, store: Store) -> None:
-    """``Invalid`` for a VM that from now on would start after itself, by way of others. Errors of the store.
+        What was so before is not refused again, so that it can be mended step by step. Two writers at once may still
+        make it so, as may whoever writes past this server: then one of a circle goes first and says so
+        (docs/concepts/start-order.md), and a fault names the contradiction (docs/operating/policies.md).
+        """
+        if isinstance(obj, VirtualMachine):
+            await self._check_circle(obj)
+            await self._check_rules(obj)
+        self._put(obj)
+        self._checked[type(obj), obj.name] = obj
 
-    Two writers at once may still close a circle, as may whoever writes past this server: then one of the VMs goes
-    first, and says so (docs/concepts/start-order.md).
-    """
-    if not isinstance(obj, VirtualMachine) or not obj.spec.start_after:
-        return
-    before = await _after(obj.name, store)
-    if before == obj.spec.start_after:
-        return
-    after = {obj.name: obj.spec.start_after}
-    left = list(obj.spec.start_after)
-    while left and len(after) < LOOKED_AT:
-        name = left.pop(0)
-        if name not in after:
-            after[name] = await _after(name, store) or ()
-            left += after[name]
-    around = circles(after, obj.name)
-    if around:
-        remedy = "let one of them start after none of the others"
-        raise Invalid(
-            f"these VMs would start after each other: {listing(around, most=NAMED)}",
-            place="spec.startAfter",
-            remedy=remedy,
-        )
+    def _put(self, obj: Resource) -> None:
+        if self._groups is None:
+            return
+        if isinstance(obj, VirtualMachine):
+            self._groups.put(demands_of(obj))
+        elif isinstance(obj, Hypervisor):
+            self._zones[obj.name] = obj.metadata.labels.get(ZONE_LABEL, "")
 
+    async def _vm(self, name: str) -> VirtualMachine | None:
+        checked = self._checked.get((VirtualMachine, name))
+        return checked if isinstance(checked, VirtualMachine) else await read(self._store, VirtualMachine, name)
 
-async def _after(vm: str, store: Store) -> tuple[str, ...] | None:
-    try:
-        return (await store.get(VirtualMachine, vm)).spec.start_after
-    except NotFound:
-        return None
+    async def _read_groups(self) -> HardGroups:
+        if self._groups is None:
+            store = self._store
+            groups = HardGroups([demands_of(vm) async for vm in list_all(store, VirtualMachine)])
+            self._zones = {
+                one.name: one.metadata.labels.get(ZONE_LABEL, "") async for one in list_all(store, Hypervisor)
+            }
+            self._groups = groups
+            for obj in self._checked.values():
+                self._put(obj)
+        return self._groups
+
+    async def _check_rules(self, vm: VirtualMachine) -> None:
+        if not HARD.intersection(rule.policy for rule in vm.spec.affinity_rules):
+            return
+        found, now = await self._vm(vm.name), demands_of(vm)
+        before = demands_of(found) if found is not None else None
+        if before == now:
+            return
+        groups = await self._read_groups()
+        known = contradictions(groups.concerned(before), self._zones) if before is not None else []
+        _refuse(vm, [one for one in contradictions(groups.concerned(now), self._zones) if one not in known])
+
+    async def _check_circle(self, vm: VirtualMachine) -> None:
+        if not vm.spec.start_after:
+            return
+        before = await self._after(vm.name)
+        if before == vm.spec.start_after:
+            return
+        after = {vm.name: vm.spec.start_after}
+        left = list(vm.spec.start_after)
+        while left and len(after) < LOOKED_AT:
+            name = left.pop(0)
+            if name not in after:
+                after[name] = await self._after(name) or ()
+                left += after[name]
+        around = circles(after, vm.name)
+        if around:
+            raise Invalid(
+                f"these VMs would start after each other: {listing(around, most=NAMED)}",
+                place="spec.startAfter",
+                remedy="let one of them start after none of the others",
+            )
+
+    async def _after(self, name: str) -> tuple[str, ...] | None:
+        vm = await self._vm(name)
+        return vm.spec.start_after if vm is not None else None
 
 
 async def check_deletion(obj: Resource, store: Store, *, force: bool = False) -> None:

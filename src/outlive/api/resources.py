@@ -17,7 +17,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from outlive.api.admission import admitted, check_circle, check_deletion, check_rules, warned
+from outlive.api.admission import Neighbours, admitted, check_deletion, warned
 from outlive.api.auth import Access, Identity, allow, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
@@ -244,8 +244,7 @@ class Resources:
     async def _admitted(self, obj: Resource) -> tuple[str, ...]:
         """Warnings for whoever writes it; ``Invalid`` where it cannot be used."""
         warnings = admitted(obj)
-        await check_circle(obj, self._store)
-        await check_rules(obj, self._store)
+        await Neighbours(self._store).check(obj)
         return warnings
 
     async def _create(self, request: Request, target: Target) -> Response:

@@ -1,8 +1,9 @@
 """Resources as they are: ``get``, ``describe``, ``apply``, ``delete``, ``dump``, ``restore``, ``crds``.
 
-``apply`` checks all documents of all files before the first write. A document says what a user wants: its spec replaces
-the spec, its labels and annotations are added to those that are there; the status half belongs to whoever observes,
-and is written only with ``--status``. The objects of a state file are restored whole, with new versions and uids.
+``apply`` checks all documents of all files before the first write, also beside each other and beside what is there. A
+document says what a user wants: its spec replaces the spec, its labels and annotations are added to those that are
+there; the status half belongs to whoever observes, and is written only with ``--status``. The objects of a state file
+are restored whole, with new versions and uids.
 """
 
 from __future__ import annotations
@@ -157,11 +158,12 @@ async def apply(
 ) -> None:
     """Create or change resources from files; everything is checked before the first write."""
     wanted = read_resources(files)
-    if dry_run:
-        for one in wanted:
-            write(f"{_named(one.resource)} would be applied\n")
-        return
-    async with access.open(write=True) as store:
+    async with access.open(write=not dry_run, or_empty=True) as store:
+        await _check_together(wanted, store)
+        if dry_run:
+            for one in wanted:
+                write(f"{_named(one.resource)} would be applied\n")
+            return
         for one in wanted:
             item = one.resource
             try:
@@ -207,6 +209,20 @@ def read_resources(files: Iterable[Path]) -> list[Wanted]:
     if not found:
         raise BadInput("no documents", place=", ".join(map(str, files)), remedy="write at least one resource")
     return found
+
+
+async def _check_together(wanted: Iterable[Wanted], store: Store) -> None:
+    """``BadInputs`` with all documents that could not be written after those before them. Errors of the store."""
+    from outlive.api.admission import Neighbours
+    from outlive.resources.documents import Problems
+
+    neighbours, problems = Neighbours(store), Problems()
+    for one in wanted:
+        try:
+            await neighbours.check(one.resource)
+        except BadInput as error:
+            problems.take(one.place, error)
+    problems.check()
 
 
 def _unversioned(item: Resource) -> Resource:

@@ -26,20 +26,36 @@ Zones = Mapping[str, str]
 """Host → its zone; empty where it has none."""
 
 
-def concerned(vm: Demands, others: Iterable[Demands]) -> list[Demands]:
-    """The VM, and those of the others that hard rules tie to it, directly or by way of further ones."""
-    by_rule: dict[AffinityRule, list[Demands]] = {}
-    for one in others:
-        for rule in _hard(one) if one.id != vm.id else ():
-            by_rule.setdefault(rule, []).append(one)
-    found, left = {vm.id: vm}, [vm]
-    while left:
-        for rule in _hard(left.pop()):
-            for one in by_rule.pop(rule, ()):
-                if one.id not in found:
-                    found[one.id] = one
-                    left.append(one)
-    return list(found.values())
+class HardGroups:
+    """VMs by the hard rules that tie them to others."""
+
+    def __init__(self, vms: Iterable[Demands] = ()) -> None:
+        self._members: dict[AffinityRule, dict[str, Demands]] = {}
+        self._vms: dict[str, Demands] = {}
+        for vm in vms:
+            self.put(vm)
+
+    def put(self, vm: Demands) -> None:
+        """As the VM is from now on."""
+        before = self._vms.pop(vm.id, None)
+        for rule in _hard(before) if before is not None else ():
+            del self._members[rule][vm.id]
+        for rule in _hard(vm):
+            self._vms[vm.id] = self._members.setdefault(rule, {})[vm.id] = vm
+
+    def concerned(self, vm: Demands) -> list[Demands]:
+        """The VM, and those of the others that hard rules tie to it, directly or by way of further ones."""
+        found, left, seen = {vm.id: vm}, [vm], set[AffinityRule]()
+        while left:
+            for rule in _hard(left.pop()):
+                if rule in seen:
+                    continue
+                seen.add(rule)
+                for one in self._members.get(rule, {}).values():
+                    if one.id not in found:
+                        found[one.id] = one
+                        left.append(one)
+        return list(found.values())
 
 
 def contradictions(vms: Collection[Demands], zones: Zones) -> list[Reason]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.placement.rule_conflicts import concerned, concerned_vm, contradictions
+from outlive.placement.rule_conflicts import HardGroups, concerned_vm, contradictions
 from outlive.placement.rules import Demands
 from outlive.resources import AffinityRule
 from outlive.resources.reasons import RuleConflict, render
@@ -58,7 +58,7 @@ def test_hosts_that_nobody_knows_yet_limit_nobody():
 
 def test_only_vms_that_hard_rules_tie_together_are_looked_at():
     others = [vm("b", "+x", "-y"), vm("c", "-y"), vm("d", "-z"), vm("e", "~x"), vm("f")]
-    assert {one.id for one in concerned(vm("a", "+x"), others)} == {"a", "b", "c"}
+    assert {one.id for one in HardGroups(others).concerned(vm("a", "+x"))} == {"a", "b", "c"}
 
 
 RULES = ("+x", "+y", "-z", "-w")
