@@ -248,7 +248,6 @@ class Relocations:
             home = step.last_node if step.last_node is not UNSET else ""
             if not await self.send(vm, step.to, home, live_only=evacuate):
                 return Departure.STAYS
-            self._report_against(vm, step.to, rules)
         elif step is None or step.do != "shutdown":
             return Departure.NO_ROOM
         elif not await self.shut_down(vm, _ruled_out(vm, nodes, rules)):
@@ -277,10 +276,6 @@ class Relocations:
         return self.decide(
             vm, "unflush", rules=await ruled(self._node.store, vm, await survey(self._node.store), returning=home)
         )
-
-    def _report_against(self, vm: VirtualMachine, target: str, rules: Ruled) -> None:
-        for one in rules.against(target):
-            _log.warning("vm.against_rule", vm=vm.name, host=target, rule=one.code, why=render(one).text)
 
     async def send(self, vm: VirtualMachine, target: str, home: str, *, live_only: bool = False) -> bool:
         """Begin its move; whether it is on its way. ``live_only``: it stays where it cannot move live."""

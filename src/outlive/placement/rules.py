@@ -377,20 +377,31 @@ def judge(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None
     ``peers``: where the members of its groups are or go, on hosts that live and that are not being left.
     ``facts``: of the host; ``None`` where placement has looked at them already.
     """
-    if not may_run_on(vm, host):
-        return Verdict(refusal=reason(PlaceReason.NOT_ALLOWED, vm=vm.id, host=host, hosts=vm.host_limit))
-    if facts is not None and isinstance(vm, Demands) and (unsuited := vm.unsuited(facts)) is not None:
-        return Verdict(refusal=reason(PlaceReason.UNSUITED, vm=vm.id, host=host, why=unsuited.message))
-    if not vm.rules and not vm.preferred:
+    if not vm.host_limit and not vm.rules and not vm.preferred and facts is None:
         return ANYWHERE
     against: list[Reason] = []
+    for hard, why in _objections(vm, host, peers, facts):
+        if hard:
+            return Verdict(refusal=why)
+        against.append(why)
+    return Verdict(against=tuple(against), weight=vm.preferred.get(host, 0))
+
+
+def objections(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None = None) -> list[Reason]:
+    """All that ``judge`` would say of the host, hard rules and soft ones: of a VM that runs there already."""
+    return [why for _, why in _objections(vm, host, peers, facts)]
+
+
+def _objections(vm: RuledVm, host: str, peers: Peers, facts: HostFacts | None) -> Iterator[tuple[bool, Reason]]:
+    """What speaks against the host, and whether it is a hard rule."""
+    if not may_run_on(vm, host):
+        yield True, reason(PlaceReason.NOT_ALLOWED, vm=vm.id, host=host, hosts=vm.host_limit)
+    if facts is not None and isinstance(vm, Demands) and (unsuited := vm.unsuited(facts)) is not None:
+        yield True, reason(PlaceReason.UNSUITED, vm=vm.id, host=host, why=unsuited.message)
     for rule in vm.rules:
         wrong = _wrong(vm.id, host, rule, peers)
-        if wrong is not None and rule.policy in HARD:
-            return Verdict(refusal=wrong)
         if wrong is not None:
-            against.append(wrong)
-    return Verdict(against=tuple(against), weight=vm.preferred.get(host, 0))
+            yield rule.policy in HARD, wrong
 
 
 def _wrong(vm: str, host: str, rule: AffinityRule, peers: Peers) -> Reason | None:

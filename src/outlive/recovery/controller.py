@@ -328,6 +328,8 @@ class RecoveryController:
         asked = new is not None and is_asked(new)
         if came_or_went or in_recovery or changed or asked:
             self._wake.set()
+        if old is not None and new is not None and old.host != new.host and new.host and new.spec.affinity_rules:
+            self._report.against(new, self._observer.soft_objections(new))
 
     def _slot_changed(self, old: Reservation | None, new: Reservation | None) -> None:
         if any(one is not None and one.status.consumer is not None for one in (old, new)):

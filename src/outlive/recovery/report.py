@@ -6,7 +6,7 @@ was under way is counted from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from outlive.base.clock import Clock
@@ -15,7 +15,7 @@ from outlive.failover.report.reporter import Events
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
 from outlive.recovery.states import summary_of, was_sent
 from outlive.resources import Proof, VirtualMachine
-from outlive.resources.reasons import StepReason, render
+from outlive.resources.reasons import Reason, StepReason, render
 from outlive.runtime.metrics import Metrics
 
 SECONDS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 12.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -79,8 +79,6 @@ class RecoveryReporter:
             self._rejected.inc(max(0, news))
         said = "; ".join((render(summary_of(vm)).text, *(f"{proof.kind}: {proof.evidence}" for proof in proofs)))
         self._events.emit(vm.ref, "RecoveryAssigned", said[:1000], type="Normal", action="Recover")
-        for one in action.against:
-            self._events.emit(vm.ref, "AgainstSoftRule", render(one).text, type="Warning", action="Recover")
         _log.info(
             "recovery.assigned",
             vm=vm.name,
@@ -91,6 +89,13 @@ class RecoveryReporter:
             detail=action.message.text,
         )
         self._no_more(before)
+
+    def against(self, vm: VirtualMachine, rules: Iterable[Reason]) -> None:
+        """The VM came to a host, whoever sent it, and goes against these soft rules there."""
+        for one in rules:
+            said = render(one)
+            self._events.emit(vm.ref, "AgainstSoftRule", said.text, type="Warning", action="Move")
+            _log.warning("vm.against_rule", vm=vm.name, host=vm.host, rule=one.code, why=said.text)
 
     def held(self, vm: VirtualMachine, action: Action) -> None:
         """The VM waits for somebody to act."""

@@ -49,7 +49,7 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import CLUSTER, Disarmed
 from outlive.resources.hosts import is_only_emptied, refuses
-from outlive.resources.reasons import HoldReason
+from outlive.resources.reasons import HoldReason, Reason
 from outlive.resources.vms import Limits, Recovery, RecoveryLimits, RecoveryPhase, limits_of
 
 WAITS_FOR_HOST: Final = (HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED, HoldReason.HOST_AWAITED)
@@ -231,6 +231,18 @@ class RecoveryObserver:
     def judge(self, vm: VirtualMachine, host: str) -> Verdict:
         """What the VM's rules say of the host, by where the others of its groups are now."""
         return judge(demands_of(vm), host, Peers(self.groups((vm,))))
+
+    def soft_objections(self, vm: VirtualMachine) -> tuple[Reason, ...]:
+        """The soft rules that it goes against on its host. Whoever is on a host that is being emptied may follow it."""
+        peers = Peers()
+        for group in self.groups((vm,)):
+            for name, hosts in group.members.items():
+                peers.put(name, (group.rule,), (host for host in hosts if not self._is_emptied(host)))
+        return judge(demands_of(vm), vm.host, peers).against
+
+    def _is_emptied(self, name: str) -> bool:
+        host = self._informers.hypervisors.get(name)
+        return host is not None and bool(host.closed())
 
     # Single things
 

@@ -23,6 +23,7 @@ from outlive.node.fencing.power import power_forecast
 from outlive.node.fencing.states import CondemnView
 from outlive.node.membership.steps import RecordOutcome
 from outlive.node.vm.states import order_here, wanted
+from outlive.placement.rules import Peers, demands_of, facts_of, objections
 from outlive.recovery.rebalancer import sentence
 from outlive.recovery.states import summary_of, waits_for
 from outlive.resources import (
@@ -38,7 +39,7 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import decode_as
-from outlive.resources.reasons import render
+from outlive.resources.reasons import Reason, render
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import Recovery, RecoveryPhase
 from outlive.store import Store, list_all, read
@@ -103,6 +104,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
         then = f"waits there for {', '.join(waits)}" if waits else "was never recovered from a dead one"
         then = f"{away.said}; {away.waits}" if away is not None else then
         doubt = await _nobody_condemned(store) if wanted(vm) else []
+        broken = await _broken_rules(store, vm)
         summary = f"{vm.name} is assigned to {where}, and {then}"
         return Why(
             subject=vm.name,
@@ -113,10 +115,13 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
                 *_start_order(vm),
                 *_rebalanced(vm.name, records),
                 *_policy(vm),
+                *_against(broken),
                 *await _disarmed(store),
                 *(Link(text=one.message) for one in doubt),
             ),
-            remedy=away.remedy if away is not None else _remedy_of_waiting(vm) or _first_remedy(doubt),
+            remedy=away.remedy
+            if away is not None
+            else _remedy_of_waiting(vm) or _first_remedy(doubt) or _remedy_of_rules(vm, broken),
             decisions=_recorded(mine),
         )
     fenced = [one for one in records if one.subject == recovery.origin and _is_fence(one, recovery.fence)]
@@ -128,13 +133,15 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
         taken = slot.status.consumer.vm if slot.status.consumer is not None else "nobody"
         chain.append(Link(text=f"slot {slot.name} on {slot.status.host} is taken by {taken}"))
     chain += [*_start_order(vm), *_held(vm), *_policy(vm), *_rebalanced(vm.name, records)]
+    broken = await _broken_rules(store, vm) if recovery.phase is RecoveryPhase.RECOVERED else []
+    chain += _against(broken)
     chain += await _disarmed(store)
     return Why(
         subject=vm.name,
         summary=render(summary_of(vm)).text + _moved_since(vm, recovery),
         settled=recovery.phase is RecoveryPhase.RECOVERED,
         chain=tuple(chain),
-        remedy=recovery.remedy or _remedy_of_waiting(vm),
+        remedy=recovery.remedy or _remedy_of_waiting(vm) or _remedy_of_rules(vm, broken),
         decisions=_recorded([*fenced, *mine]),
     )
 
@@ -239,6 +246,29 @@ def _start_order(vm: VirtualMachine) -> Iterator[Link]:
     said = order_here(vm)
     if said is not None:
         yield Link(at=said.since, text=f"on {said.hypervisor} it {said.detail}")
+
+
+async def _broken_rules(store: Store, vm: VirtualMachine) -> list[Reason]:
+    """The rules, hard and soft, that it goes against where it is to run; others on hosts that are lost do not count."""
+    host = await read(store, Hypervisor, vm.host) if vm.host and wanted(vm) else None
+    if host is None:
+        return []
+    demands, peers = demands_of(vm), Peers()
+    if demands.rules:
+        lost = {one.name async for one in list_all(store, Hypervisor) if one.status.lost}
+        async for one in list_all(store, VirtualMachine):
+            if shared := [rule for rule in one.spec.affinity_rules if rule in demands.rules]:
+                peers.put(one.name, shared, one.hosts() - lost)
+    return objections(demands, host.name, peers, facts_of(host))
+
+
+def _against(rules: Iterable[Reason]) -> Iterator[Link]:
+    return (Link(text=f"it runs against a rule: {render(one).text}") for one in rules)
+
+
+def _remedy_of_rules(vm: VirtualMachine, broken: list[Reason]) -> str:
+    move = f"outlive request {vm.name} move brings it to a host that its rules allow, where one has room"
+    return move if broken else ""
 
 
 def _remedy_of_waiting(vm: VirtualMachine) -> str:
