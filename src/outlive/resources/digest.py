@@ -3,15 +3,15 @@
 A fact is whatever says something about the cluster; versions, uids, generations and times do not. For every kind a
 second, narrower struct type is derived from the first that lacks those fields and has the others in the order of their
 names, so that leaving out, ordering and encoding all happen in compiled code. Attributes have the names that they have
-in the kind. A default that is recognised when written is left out on writing, every other one is always written: then
-equal facts have equal bytes, however they came about.
+in the kind. A member at its default is left out, a struct's as well: equal facts have equal bytes, however they came
+about, and a member that a later version adds changes no digest of a state that does not use it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cache
 from typing import Any, Final, TypeAlias, Union, get_args, get_origin
@@ -27,8 +27,9 @@ Facts: TypeAlias = Any
 _NO_FACTS: Final[dict[type, frozenset[str]]] = {
     ObjectMeta: frozenset({"uid", "resource_version", "generation"}),
     ObjectRef: frozenset({"uid"}),
+    Resource: frozenset({"api_version"}),
 }
-"""Fields besides times that are no facts."""
+"""Fields besides times that are no facts: of these types and of what is derived from them."""
 _TIMES: Final = (datetime, datetime | None)
 _AT_ONCE: Final = 10_000
 """Objects whose facts are encoded together."""
@@ -68,14 +69,18 @@ def digest_of(facts: Iterable[Facts]) -> str:
 
 @cache
 def _narrowed(kind: type[msgspec.Struct], tag: str | None = None) -> type[msgspec.Struct]:
+    no_facts = frozenset[str]().union(*(_NO_FACTS.get(base, ()) for base in kind.__mro__))
     kept = [
         field
         for field in sorted(msgspec.structs.fields(kind), key=lambda one: one.encode_name)
-        if field.type not in _TIMES and field.name not in _NO_FACTS.get(kind, ())
+        if field.type not in _TIMES and field.name not in no_facts
     ]
+    defaults = {field.name: _default(field) for field in kept}
+    replaced = tuple((field.name, *defaults[field.name]) for field in kept if _has_equals(field.default))
     return msgspec.defstruct(
         kind.__name__,
-        [(field.name, _narrowed_type(field.type), *_default(field)) for field in kept],
+        [(field.name, _narrowed_type(field.type), *defaults[field.name]) for field in kept],
+        namespace={"__post_init__": _with_defaults(replaced)} if replaced else None,
         rename={field.name: field.encode_name for field in kept},
         tag=tag,
         tag_field="kind" if tag else None,
@@ -87,16 +92,32 @@ def _narrowed(kind: type[msgspec.Struct], tag: str | None = None) -> type[msgspe
 
 
 def _default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
-    """The default as it is written down for the field. One that a factory makes is never taken for the default."""
+    """The default as it is written down for the field: one object, unless a factory makes empty ones."""
     default = field.default
     if default is msgspec.NODEFAULT:
         factory = field.default_factory
         return () if factory is msgspec.NODEFAULT else (msgspec.field(default_factory=factory),)
-    if default is None or default is False or default == "" or default == () or (type(default) is int and default == 0):
-        return (default,)
     if isinstance(default, msgspec.Struct):
         default = msgspec.convert(default, _narrowed(type(default)), from_attributes=True)
-    return (msgspec.field(default_factory=lambda: default),)
+    return (default,)
+
+
+def _has_equals(default: Any) -> bool:
+    """Whether other objects are equal to it: what is written leaves a member out only if it *is* the default."""
+    one_object = default is None or isinstance(default, bool) or default in ("", (), 0)
+    return default is not msgspec.NODEFAULT and not one_object
+
+
+def _with_defaults(defaults: tuple[tuple[str, Any], ...]) -> Callable[[Facts], None]:
+    """A ``__post_init__`` that puts the default where a member has an equal value."""
+
+    def put_defaults(self: Facts) -> None:
+        for name, default in defaults:
+            value = getattr(self, name)
+            if value is not default and value == default:
+                msgspec.structs.force_setattr(self, name, default)
+
+    return put_defaults
 
 
 def _narrowed_type(type_: Any) -> Any:

@@ -10,10 +10,30 @@ import pytest
 from tests.unit.resources.examples import FULL, MOMENT, SMALL
 
 from outlive.base.errors import BadInput
-from outlive.resources import FAILOVER, KINDS, Amounts, ObjectMeta, Reservation, ReservationSpec, Resource
-from outlive.resources.codec import decode, encode, encode_lines
+from outlive.resources import (
+    FAILOVER,
+    KINDS,
+    Amounts,
+    ObjectMeta,
+    Reservation,
+    ReservationSpec,
+    Resource,
+    VirtualMachine,
+    VirtualMachineSpec,
+)
+from outlive.resources.codec import decode, decode_as, encode, encode_lines
 from outlive.resources.digest import digest_of, facts_of
+from outlive.resources.meta import Part
 from outlive.resources.state import DUMPED, State, encode_state, read_facts, state_digest, state_facts
+from outlive.resources.vms import RecoveryPolicy
+
+
+class Limit(Part, frozen=True, kw_only=True):
+    """A struct whose own defaults are none that writing leaves out by itself."""
+
+    most: int = 1_000
+    share: float = 0.5
+    what: str = "all"
 
 
 def facts(items: list[Resource]) -> bytes:
@@ -33,7 +53,7 @@ def literal(value: Any) -> Any:
 
 
 def without_written_defaults(value: Any) -> Any:
-    """Defaults that facts always write and the wire leaves out."""
+    """Defaults that plain values have and facts leave out."""
     defaults = {
         "schedulingDomain": "nova",
         "multiplier": 1.0,
@@ -64,6 +84,7 @@ def test_facts_are_everything_but_times_uids_and_versions(item: Resource) -> Non
     plain = msgspec.to_builtins(item, enc_hook=amounts, builtin_types=(datetime,))
     for name in ("uid", "resourceVersion", "generation"):
         del plain["metadata"][name]
+    plain.pop("apiVersion", None)
     (raw,) = facts([item]).splitlines()
     assert without_written_defaults(msgspec.json.decode(raw)) == without_written_defaults(literal(plain))
 
@@ -92,6 +113,37 @@ def test_a_default_that_was_written_down_is_the_same_fact() -> None:
         "spec": {"type": "FailoverReservation", "schedulingDomain": "nova", "resources": {}, "targetHost": ""},
         "status": {"host": "", "conditions": []}}"""
     assert facts([decode(Reservation, written)]) == facts([given])
+
+
+VM = b"""{"kind": "VirtualMachine", "apiVersion": "outlive.dev/v1alpha1", "metadata": {"name": "v"},
+    "spec": {"flavor": "m", "resources": {"cpu": "2"}%s}, "status": {%s}}"""
+
+
+@pytest.mark.parametrize("spec", ["", ', "preferredHosts": {}, "recovery": {"mode": ""}, "powerState": "running"'])
+@pytest.mark.parametrize("status", ["", '"holders": [], "phase": ""'])
+def test_what_is_empty_and_what_is_absent_are_the_same_fact(spec: str, status: str) -> None:
+    vm = VirtualMachine(
+        metadata=ObjectMeta(name="v"), spec=VirtualMachineSpec(flavor="m", resources=Amounts(cpu=2_000))
+    )
+    assert facts([decode(VirtualMachine, VM % (spec.encode(), status.encode()))]) == facts([vm])
+    empty = VM.replace(b', "status": {%s}', b"") % spec.encode()
+    assert facts([decode(VirtualMachine, empty)]) == facts([vm])
+
+
+@pytest.mark.parametrize("item", [*FULL, *SMALL], ids=lambda item: item.kind())
+@pytest.mark.parametrize("default", [RecoveryPolicy(), Limit(), Amounts(), 600.0, 2, 1_000, True, "nova", ""])
+def test_a_member_that_a_kind_gets_changes_no_digest(item: Resource, default: Any) -> None:
+    given = type(item)
+    added = ("added_later", type(default), default)
+    later = msgspec.defstruct(
+        given.__name__, [added], bases=(given,), tag_field="kind", tag=given.kind(), frozen=True, kw_only=True
+    )
+    grown = later(**{field.name: getattr(item, field.name) for field in msgspec.structs.fields(given)})
+    assert encode_lines(facts_of([grown], [later])) == facts([item])
+    written = msgspec.json.decode(encode(grown))
+    written["addedLater"] = msgspec.to_builtins(default, enc_hook=amounts)
+    again = decode_as(later, msgspec.json.encode(written))
+    assert encode_lines(facts_of([again], [later])) == facts([item])
 
 
 def test_facts_of_a_file_are_those_of_its_objects() -> None:
