@@ -147,6 +147,15 @@ def test_a_vm_that_outgrew_its_slot_in_either_resource_leaves_it() -> None:
     assert result.updated == 2
 
 
+def test_a_vm_that_is_out_of_protection_leaves_its_slots() -> None:
+    out = msgspec.structs.replace(sized("a", "h1", 1), unprotected=True, unprotected_why="a batch job")
+    slots = (held("s1", "h2", 1, 1, a="h1", b="h3"), held("s2", "h4", 1, 1, a="h1"))
+    result = clean(CleanInput(vms=(out, sized("b", "h3", 1)), slots=slots))
+    assert causes(result) == [("s1", "a", Cause.NOT_PROTECTED), ("s2", "a", Cause.NOT_PROTECTED)]
+    assert result.dropped[0].detail == "VM a is out of protection: a batch job"
+    assert members(result) == {"s1": ["b"]}
+
+
 def test_a_vm_that_moved_has_moved_whatever_its_size() -> None:
     moved = CleanInput(vms=(sized("a", "h9", 2),), slots=OUTGROWN.slots[1:])
     assert {drop.cause for drop in clean(moved).dropped} == {Cause.MOVED}

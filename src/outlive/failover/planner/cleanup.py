@@ -1,7 +1,7 @@
 """What leaves its slot, and which slots go.
 
-A membership ends by itself when the VM is gone, runs elsewhere, outgrew the slot or may not run on its host; what
-clashes by a rule leaves as well, the culprits first; slots that are empty are deleted
+A membership ends by itself when the VM is gone, runs elsewhere, outgrew the slot, may not run on its host or is out of
+protection; what clashes by a rule leaves as well, the culprits first; slots that are empty are deleted
 (docs/reference/failover-planning.md#cleaning-up). Pure: nothing is written here, and capacity is not looked at, because
 a slot whose host shrank is found by validation.
 """
@@ -32,6 +32,7 @@ class Cause(enum.StrEnum):
     MOVED = "vm-moved"
     OUTGROWN = "outgrown"
     NOT_ALLOWED = "host-not-allowed"
+    NOT_PROTECTED = "not-protected"
     OWN_HOST = "slot-on-own-host"
     SAME_HOST = "two-slots-on-one-host"
     CLASH = "clash"
@@ -82,6 +83,9 @@ def departure(vm: str, slot: SlotView, view: VmView | None, *, active: bool) -> 
     if not may_run_on(view, slot.host):
         detail = f"VM {vm} may not run on {slot.host}, only on {', '.join(view.host_limit)}"[:DETAIL_LIMIT]
         return Drop(slot=slot.name, vm=vm, cause=Cause.NOT_ALLOWED, detail=detail, host=slot.host)
+    if view.unprotected:
+        detail = f"VM {vm} is out of protection: {view.unprotected_why or 'nobody said why'}"[:DETAIL_LIMIT]
+        return Drop(slot=slot.name, vm=vm, cause=Cause.NOT_PROTECTED, detail=detail, host=slot.host)
     return None
 
 

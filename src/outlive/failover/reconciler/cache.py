@@ -475,7 +475,7 @@ class FleetCache:
         return found
 
     def departs(self, vm_id: str) -> bool:
-        """Whether the VM gives reason to leave a slot: it is gone, has moved, or has outgrown it."""
+        """Whether the VM gives reason to leave a slot: as it is gone, has outgrown it, or is out of protection."""
         vm, active = self.vms.get(vm_id), vm_id in self.locations
         slots = self.index.slots_of(vm_id) if self.index.has_vm(vm_id) else ()
         return any(departure(vm_id, self.slots[name], vm, active=active) is not None for name in slots)
