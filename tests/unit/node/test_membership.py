@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.support.node_worlds import at, condemn, faults, holders, host_of, narrated, play, record, vm_of
 
+from outlive.base.errors import Unavailable, Unknown
 from outlive.guard.states import Arm, Event, Refusal
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.steps import LEAVE, LeaveView
@@ -246,6 +247,55 @@ def test_guard_is_armed_before_the_membership_says_so_and_disarmed_after() -> No
             assert guard.state.armed is armed
 
     play(story)
+
+
+@pytest.mark.parametrize("then", ["disarm", "longer"])
+def test_guard_enforces_for_as_long_as_a_renewal_without_an_answer_may_have_said_so(
+    monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """Renewals of the host get no answer any more after the first that says that its guard is armed."""
+
+    async def story(world: World) -> None:
+        guard = world.hosts["kvm-1"].answering_guard()
+        assert guard is not None
+        role: Any = world.hosts["kvm-1"].daemon.role
+        store, procedure, sent = role.lease._node.store, role.lease._procedure, list[str]()
+        replace, read = store.replace, procedure.read
+
+        async def unanswered(obj: Any) -> Any:
+            if not isinstance(obj, Membership) or not (obj.record.guard.armed or sent):
+                return await replace(obj)
+            if not sent:
+                sent.append(obj.name)
+                await replace(obj)
+            raise Unknown("no answer")
+
+        async def unread() -> Any:
+            if sent:
+                raise Unavailable("no answer")
+            return await read()
+
+        monkeypatch.setattr(store, "replace", unanswered)
+        monkeypatch.setattr(procedure, "read", unread)
+        await world.do("arm", {"hosts": ["kvm-1"]})
+        while not sent:
+            await world.clock.sleep(0.1)
+        said = record(world).guard
+        assert said.armed
+        if then == "disarm":
+            await world.do("disarm", {"hosts": ["kvm-1"]})
+        else:
+            host = host_of(world)
+            fencing = msgspec.structs.replace(host.spec.fencing, profile="steady")
+            spec = msgspec.structs.replace(host.spec, fencing=fencing)
+            await world.store.replace(msgspec.structs.replace(host, spec=spec))
+        await role.lease._node.desired.look()
+        for _ in range(30):
+            await world.clock.sleep(0.1)
+            assert guard.state.armed
+            assert guard.state.timeout_s <= said.timeout_s
+
+    play(story, profile="fast")
 
 
 def test_host_whose_guard_refuses_to_be_armed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

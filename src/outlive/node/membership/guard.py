@@ -46,18 +46,18 @@ class GuardArming:
         self.enforced_s = 0.0
         """After how long without a renewal the guard acts, as it said last; 0: never."""
 
-    async def publish(self, acknowledged: GuardRecord, *, beaten: bool) -> GuardRecord:
+    async def publish(self, counted_on: GuardRecord, *, beaten: bool) -> GuardRecord:
         """What the next renewal is to say, after moving the guard towards what is wanted.
 
-        ``acknowledged`` is what the store last acknowledged; ``beaten``: whether the guard has heard of a renewal yet.
+        ``counted_on`` is what fencers may count on; ``beaten``: whether the guard has heard of a renewal yet.
         """
-        record = await self._move(acknowledged, beaten=beaten)
+        record = await self._move(counted_on, beaten=beaten)
         if not record.armed or not self._node.domains.outside_slice():
             return record
         self._report_trouble(OUTSIDE)
         return UNARMED
 
-    async def _move(self, acknowledged: GuardRecord, *, beaten: bool) -> GuardRecord:
+    async def _move(self, counted_on: GuardRecord, *, beaten: bool) -> GuardRecord:
         """Move the guard towards what is wanted; what it says of itself afterwards, or less."""
         report = await self._report()
         wanted = self._wanted()
@@ -65,7 +65,8 @@ class GuardArming:
         if has == wanted:
             self._report_trouble("" if wanted is None or report.hardware else REHEARSAL)
             return record_of(report)
-        if has is not None and acknowledged.armed:
+        later = wanted is not None and _longer(wanted, (counted_on.timeout_s, counted_on.watchdog_s))
+        if counted_on.armed and (has is not None or later):
             return UNARMED
         if wanted is not None and not beaten:
             return UNARMED
@@ -128,6 +129,17 @@ class GuardArming:
 def _longer(wanted: tuple[float, float], has: tuple[float, float]) -> bool:
     """Whether the guard is to act later than now: it refuses that while it is armed."""
     return wanted[0] > has[0] or wanted[1] > has[1]
+
+
+def least_of(one: GuardRecord, other: GuardRecord) -> GuardRecord:
+    """What whoever cannot know which of the two the store says must take it to say."""
+    if not (one.armed and other.armed):
+        return one if one.armed else other
+    return GuardRecord(
+        armed=True,
+        timeout_s=min(one.timeout_s, other.timeout_s),
+        watchdog_s=min(one.watchdog_s, other.watchdog_s),
+    )
 
 
 def record_of(report: GuardReport) -> GuardRecord:

@@ -20,7 +20,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, NotFound, OutliveError, Refused, Unknown
 from outlive.base.logging import get_logger
 from outlive.guard.clocks import Instants
-from outlive.node.membership.guard import UNARMED, GuardArming
+from outlive.node.membership.guard import UNARMED, GuardArming, least_of
 from outlive.node.membership.holders import Me
 from outlive.node.membership.join import Blocked, JoinProcedure, JoinResult
 from outlive.node.membership.states import dated
@@ -78,7 +78,8 @@ class LeaseRenewer:
         self._leaving = False
         """Whether this daemon has sent that its host leaves; it never takes that back."""
         self._acknowledged_seq = 0
-        self._acknowledged_guard = UNARMED
+        self._counted_on = UNARMED
+        """What fencers may count on of the guard: what was acknowledged, or what was sent since and may yet count."""
         self._sent_seq = 0
         self._sends: dict[int, tuple[Instants, float]] = {}
         """seq → when it was sent, by the guard's clocks and by ours."""
@@ -118,8 +119,8 @@ class LeaseRenewer:
 
     @property
     def counts_as_armed(self) -> bool:
-        """Whether fencers count on this host's guard: the store acknowledged last that it is armed."""
-        return self._acknowledged_guard.armed
+        """Whether fencers may count on this host's guard."""
+        return self._counted_on.armed
 
     @property
     def own_age_s(self) -> float:
@@ -244,7 +245,7 @@ class LeaseRenewer:
         self.entered = entered
         self._member = entered.membership
         self._acknowledged_seq = self._sent_seq = record.seq
-        self._acknowledged_guard = record.guard
+        self._counted_on = record.guard
         self._sends.clear()
         self._registered = ""
         if entered.unannounced:
@@ -259,7 +260,7 @@ class LeaseRenewer:
             if self._member.record.state == "Held":
                 await self._look_again(self._member.record)
             return False
-        guard = await self._arming.publish(self._acknowledged_guard, beaten=self._beaten)
+        guard = await self._arming.publish(self._counted_on, beaten=self._beaten)
         record = self._next(guard)
         if isinstance(record, Refusal):
             _log.warning("membership.not_renewed", host=self._host, why=record.why)
@@ -292,6 +293,7 @@ class LeaseRenewer:
     async def _send(self, record: MemberRecord) -> bool:
         assert self._member is not None
         self._sent_seq = record.seq
+        self._counted_on = least_of(self._counted_on, record.guard)
         self._sends[record.seq] = (self._node.guard.instants(), self._node.clock.monotonic())
         while len(self._sends) > UNANSWERED:
             del self._sends[min(self._sends)]
@@ -357,12 +359,13 @@ class LeaseRenewer:
             await self._acknowledge(found)
         else:
             self._member = found
+            self._counted_on = least_of(self._counted_on, found.record.guard)
 
     async def _acknowledge(self, written: Membership) -> None:
         self._member = written
         seq = written.record.seq
         self._acknowledged_seq = seq
-        self._acknowledged_guard = written.record.guard
+        self._counted_on = written.record.guard  # what was sent before and was not answered cannot be applied any more
         if written.record.state != "Held":  # it left: the guard is not notified any more
             self._held = False
             return
