@@ -422,8 +422,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "guest-outside-stays",
         "an armed host leaves running what it started outside the slice of its guard",
         START,
-        "    if not domain.guarded and node.desired.spec.fencing.armed and await destroy(node, name, run_id=run_id):\n",
-        "    if False:\n",
+        "    ended = outside and node.desired.spec.fencing.armed and await destroy(node, name, run_id=run_id)\n",
+        "    ended = False\n",
     ),
     # the guard
     _one(

@@ -140,6 +140,38 @@ def test_armed_host_whose_daemon_was_killed_while_it_created_lives_on_empty_when
     play(story, armed=True)
 
 
+@pytest.mark.parametrize("destroyed", [True, False])
+def test_guard_counts_a_create_until_its_guest_outside_the_slice_is_gone_or_nobody_counts_on_the_guard(
+    monkeypatch: pytest.MonkeyPatch, destroyed: bool
+) -> None:
+    """Where the daemon is stalled right after its look, the guard must not call the host empty."""
+
+    async def story(world: World) -> None:
+        hypervisor = world.hosts["kvm-1"].hypervisor
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        hypervisor.faults.outside = True
+        seen: list[bool] = []
+        destroy = hypervisor.destroy
+
+        async def watched(vm: str, run_id: str) -> None:
+            if vm in hypervisor.domains:
+                seen.append(_counted(world) != [] or not record(world).guard.armed)
+            if destroyed:
+                await destroy(vm, run_id)
+
+        monkeypatch.setattr(hypervisor, "destroy", watched)
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        for _ in range(300):
+            await world.clock.sleep(0.1)
+            left = any(not one.guarded for one in hypervisor.domains.values())
+            assert not left or _counted(world) or not record(world).guard.armed
+        assert seen
+        assert all(seen)
+
+    play(story, armed=True)
+
+
 class _ShutsAtTheLastMoment:
     """A guard whose gate is open when it is looked at, and shut, for a while, when a domain is to be created."""
 

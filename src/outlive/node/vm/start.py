@@ -177,14 +177,15 @@ async def create(node: VmContext, entry: Entry, memory: VmMemory, *, incoming: b
         node.domains.ended(name)
     memory.late_create = run_id
     await node.domains.look()
+    domain = node.domains.by_vm.get(name)
+    outside = domain is not None and domain.run_id == run_id and not domain.guarded
+    ended = outside and node.desired.spec.fencing.armed and await destroy(node, name, run_id=run_id)
     await create_is_over(node, name, memory)
     if problem:
         _log.warning("vm.not_created", vm=name, host=node.host, run_id=run_id, why=problem)
     domain = node.domains.by_vm.get(name)
     if domain is None or domain.run_id != run_id:
-        return Created(None, problem)
-    if not domain.guarded and node.desired.spec.fencing.armed and await destroy(node, name, run_id=run_id):
-        return Created(None, OUTSIDE_SLICE)
+        return Created(None, OUTSIDE_SLICE if ended else problem)
     return Created(domain, problem)
 
 
@@ -217,9 +218,14 @@ async def _pass_gate(node: VmContext, entry: Entry) -> int | None:
 
 
 async def create_is_over(node: VmContext, name: str, memory: VmMemory) -> bool:
-    """Whether no create of it is under way any more, by the last look; the guard is notified of its end."""
+    """Whether no create of it is under way any more, by the last look; the guard is notified of its end.
+
+    What came to run where the guard would not end it is not over for as long as anybody counts on the guard.
+    """
     domain = node.domains.by_vm.get(name)
     if name in node.domains.creating or (domain is not None and domain.state is DomainState.STARTING):
+        return False
+    if memory.late_create and domain is not None and not domain.guarded and node.lease.counts_as_armed:
         return False
     if memory.late_create:
         await _end_create(node, memory.late_create)
