@@ -99,3 +99,20 @@ def test_lock_at_an_address_that_two_hosts_report_waits_for_both() -> None:
         assert "kvm-3 lives, and its figures have yet to say" in vm_of(world).status.message
 
     play(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-3", host="kvm-3")))
+
+
+def test_lock_at_the_own_address_waits_for_another_host_that_reports_the_same() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        world.disks._addresses["kvm-2"] = world.disks.address("kvm-1")
+        await at(world, 5)
+        await world.do("guest-crash", {"vms": ["vm-2"]})  # so that it reports
+        await at(world, 30)
+        await world.do("pause-daemon", {"hosts": ["kvm-2"]})
+        world.disks.lock(vm_of(world).spec.disks[0], "kvm-2")
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 32)
+        assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "start")
+        assert "kvm-2 lives, and its figures have yet to say" in vm_of(world).status.message
+
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))

@@ -5,7 +5,7 @@ was proven dead is stale as well. Any other may belong to a writer, and then not
 the hold was acknowledged before they are read (docs/reference/node-decisions.md#rbdstart_locks).
 
 A lock names the address of a client: whose that is, hosts say themselves (``status.storageAddress``). An address that
-no host says is a stranger's, and one that several say is of all of them.
+no host says is a stranger's, and one that several say is of all of them, be it this host's own.
 
 A lock names no epoch. A host that lives and is no holder either left its lock behind in an epoch that is over, or runs
 something that the store does not know. Only its figures, which list what is on it, show that: two of them that were
@@ -128,7 +128,7 @@ async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
     except (OutliveError, TimeoutError) as error:
         return reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
     given = StartLocksInput(
-        storage_ip=node.storage.address(),
+        storage_ip="",  # it is among the stale ones, where no other host says that it has the same
         volumes=vm.spec.disks,
         locks=locks,
         vm_state=state_of(vm),
@@ -159,16 +159,14 @@ async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
 async def _owners(
     node: VmContext, vm: VirtualMachine, locks: tuple[DiskLock, ...]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Addresses whose host can write these disks no more, and locks of living hosts that have not reported yet."""
+    """Addresses whose hosts write these disks no more, or are this one, and locks of hosts that have yet to report."""
     stale: list[str] = []
     silent: dict[str, str] = {}
     mine = lock_owner(node.storage.address())
     for lock in locks:
         owner = lock_owner(lock.address)
-        if owner == mine:
-            continue
         over = {host: await _is_over(node, vm, lock, host) for host in await _hosts_at(node, owner)}
-        if over and all(over.values()):
+        if all(over.values()) and (over or owner == mine):
             stale.append(str(owner))
         elif over and False not in over.values():
             silent[lock.id] = next(host for host, one in over.items() if one is None)
