@@ -30,7 +30,7 @@ from outlive.resources import (
     ObjectRef,
 )
 from outlive.resources.reasons import VmReason
-from outlive.resources.vms import Recovery
+from outlive.resources.vms import Recovery, RecoveryPolicy
 from outlive.simulation.hypervisors import domain_of
 
 _replace = msgspec.structs.replace
@@ -41,6 +41,13 @@ def test_vm_that_does_not_run_and_is_not_held_with_a_remedy_is_found_at_rest() -
     held = Recovery(fence="f", phase="held", reason="no-slot", remedy="add a host")
     assert judged_at_rest(make_vm(recovery=held)) == []
     assert judged_at_rest(make_vm(recovery=_replace(held, remedy=""))) == ["L1"]
+
+
+def test_ignored_vm_is_excused_only_where_its_host_does_not_live() -> None:
+    vm = make_vm()
+    ignored = _replace(vm, spec=_replace(vm.spec, recovery=RecoveryPolicy(mode="ignore")))
+    assert judged_at_rest(ignored, make_condemned("h1")) == []
+    assert judged_at_rest(ignored, make_registered("h1")) == ["L1"]
 
 
 def test_vm_that_waits_for_the_end_of_a_pause_is_held_while_a_fault_says_what_that_waits_for() -> None:

@@ -34,7 +34,7 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     if not wanted(vm, daemons=truth.daemons):
         return _stays_down(truth, vm)
     running = truth.running(vm.name)
-    if len(running) == 1 or (not running and vm.spec.recovery.mode == "ignore"):
+    if len(running) == 1:
         return ""
     if len(running) > 1:
         harmful = [host for host in running if truth.harms(host, vm.name)]
