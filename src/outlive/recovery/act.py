@@ -132,6 +132,8 @@ class RecoveryActions:
         await self._assign(vm, action, slot, home=_home(vm, action.host))
 
     async def _assign(self, vm: VirtualMachine, action: Action, slot: Reservation | None, **changes: object) -> None:
+        if slot is None:
+            await self._check_assign(vm, action)
         vm = await self._label(vm, action.host)
         outcome = self._decisions.use(_ASSIGN, await self._assign_view(vm, action, slot), subject=vm.name)
         if outcome.refused is not None:
@@ -168,7 +170,7 @@ class RecoveryActions:
         return AssignView(
             vm=vm.name,
             fence=action.fence,
-            wanted=wanted(vm) and not is_ignored(vm),
+            wanted=wanted(vm) and (not is_ignored(vm) or action.reason.code == PlanReason.ASKED_THERE),
             holders=vm.status.holders,
             assigned=vm.status.assigned,
             members=self._observer.members(vm.status.holders),
@@ -182,10 +184,14 @@ class RecoveryActions:
 
     async def _claim(self, action: Action, vm: VirtualMachine) -> Reservation:
         """The slot with the VM as its consumer, as the store acknowledged it."""
-        refusal = ASSIGN.attempt(await self._assign_view(vm, action, None)).refused  # as yet of no slot
+        await self._check_assign(vm, action)
+        return await self._claim_for(action.slot, action.vm, action.fence)
+
+    async def _check_assign(self, vm: VirtualMachine, action: Action) -> None:
+        """``StepRefused`` before anything is written for a step that is refused, as yet of no slot."""
+        refusal = ASSIGN.attempt(await self._assign_view(vm, action, None)).refused
         if refusal is not None:
             raise StepRefused(refusal)
-        return await self._claim_for(action.slot, action.vm, action.fence)
 
     async def _claim_for(self, name: str, vm: str, fence: str) -> Reservation:
         slot = await self._fresh(Reservation, name)

@@ -12,7 +12,7 @@ from tests.unit.recovery.test_recovering import play
 from outlive.recovery.model import HostHealth
 from outlive.recovery.requests import PROOF_S, SILENT_S, Turn, turn_of
 from outlive.resources import Membership
-from outlive.resources.vms import Request
+from outlive.resources.vms import RecoveryPolicy, Request
 
 H = HostHealth
 RequestVerb = Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"]
@@ -92,5 +92,27 @@ def test_a_start_that_is_answered_while_nothing_proves_its_host_dead_is_carried_
         record = await cloud.recovery("v")
         assert (record.phase, record.cause, record.host) == ("recovered", "asked", "b"), "nobody held it"
         assert cloud.running["v"] == {"b"}
+
+    play(story)
+
+
+@pytest.mark.parametrize("mode", ["ignore", "hold"])
+def test_a_move_of_a_vm_that_is_not_recovered_by_itself_is_carried_out_once_a_user_asks(
+    mode: Literal["ignore", "hold"],
+) -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("a", "b", "c", management="node")
+        await cloud.vm("v", "a", recovery=RecoveryPolicy(mode=mode))
+        cloud.lose_power("a")
+        await cloud.prove("a")
+        await cloud.clock.sleep(5)
+        vm = await cloud.get("v")
+        request = Request(id="r1", verb="move", target="c")
+        await cloud.memory.replace(_replace(vm, spec=_replace(vm.spec, request=request)))
+        await cloud.clock.sleep(10)
+        vm = await cloud.get("v")
+        assert vm.status.answered is not None
+        assert vm.status.answered.code == "accepted"
+        assert cloud.running["v"] == {"c"}
 
     play(story)
