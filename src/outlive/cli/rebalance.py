@@ -42,7 +42,7 @@ async def rebalance(
     from outlive.failover.rebalance import BalanceReason
     from outlive.failover.rebalance import rebalance as decide
     from outlive.node.operator import cluster_spec
-    from outlive.recovery.rebalancer import rebalance_input, under_way
+    from outlive.recovery.rebalancer import rebalance_input, rests, under_way
     from outlive.resources import Cluster, VirtualMachine
     from outlive.resources.cluster import CLUSTER
     from outlive.store import list_all
@@ -55,8 +55,8 @@ async def rebalance(
         )
         gathered = await look(access, store, config, None)
         vms = {vm.name: vm async for vm in list_all(store, VirtualMachine)}
-        waits = under_way(await read(store, Cluster, CLUSTER), vms.values(), access.clock.now()) if apply else ""
-        if waits:
+        cluster = await read(store, Cluster, CLUSTER)
+        if apply and (waits := rests(cluster, access.clock.now()) or under_way(vms.values())):
             raise Refused(f"nothing is moved for balance now: {waits}", remedy="repeat it once that is over")
         given = rebalance_input(gathered, vms, policy, ours_only=apply)
         if apply and not given.hosts:

@@ -313,13 +313,17 @@ def fail_back(given: RebalanceInput) -> RebalanceResult:
     return RebalanceResult(before=before, after=before, why=BalanceReason.NOTHING_HELPS)
 
 
+def _moves_nothing(result: RebalanceResult) -> bool:
+    return not result.moves
+
+
 FAIL_BACK: Final = Decision(
     "failover.failback",
     fail_back,
     RebalanceInput,
     RebalanceResult,
     "Which VM goes back to a host that it prefers",
-    lambda result: not result.moves,
+    _moves_nothing,
 )
 REBALANCE: Final = Decision(
     "failover.rebalance",
@@ -327,5 +331,5 @@ REBALANCE: Final = Decision(
     RebalanceInput,
     RebalanceResult,
     "Which VMs move from full hosts to emptier ones",
-    lambda result: not result.moves,
+    _moves_nothing,
 )

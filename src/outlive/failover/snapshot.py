@@ -23,7 +23,7 @@ from outlive.failover.planner.repack import RepackInput
 from outlive.failover.planner.selection import SelectInput, select
 from outlive.failover.protection import Demands
 from outlive.failover.sizes import ResolvedSize, enough_for, groups_by_flavor, resolve_size
-from outlive.failover.slots import SLOT_SELECTOR, as_it_stands, slot_view, too_much, unschedulable_hosts
+from outlive.failover.slots import as_it_stands, is_slot, slot_view, too_much, unschedulable_hosts
 from outlive.failover.topology import Topology
 from outlive.failover.vms import VmList, host_view, list_resources, names_on
 from outlive.placement.engine import Engine
@@ -114,6 +114,16 @@ ListVms = Callable[[], Awaitable[VmList]]
 """Who lists the VMs, where they are not our own objects; asked after the hosts and slots are read."""
 
 
+class Documents(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects that a snapshot is made from."""
+
+    hypervisors: tuple[Hypervisor, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    vms: tuple[VirtualMachine, ...] = ()
+    groups: tuple[FlavorGroup, ...] = ()
+    pipelines: tuple[Pipeline, ...] = ()
+
+
 async def gather(
     store: Store,
     settings: FailoverSettings,
@@ -126,7 +136,30 @@ async def gather(
 
     Reading is all or nothing, but not of one moment. ``k`` replaces the required slots of every VM.
     """
-    observation = await _observe(store, list_vms, trust_hosts=settings.failover.trust_hypervisor_location)
+    hypervisors = tuple([host async for host in list_all(store, Hypervisor)])
+    reservations = tuple([one async for one in list_all(store, Reservation)])
+    listing = await list_vms() if list_vms is not None else None
+    documents = Documents(
+        hypervisors=hypervisors,
+        reservations=reservations,
+        vms=tuple([vm async for vm in list_all(store, VirtualMachine)]),
+        groups=tuple([one async for one in list_all(store, FlavorGroup)]),
+        pipelines=tuple([one async for one in list_all(store, Pipeline)]),
+    )
+    return snapshot_of(documents, settings, listing=listing, k=k, in_flight=in_flight)
+
+
+def snapshot_of(
+    documents: Documents,
+    settings: FailoverSettings,
+    *,
+    listing: VmList | None = None,
+    k: int | None = None,
+    in_flight: InFlight = lambda vm, host, slots: (),
+) -> Snapshot:
+    """What these objects say; with 100,000 VMs this takes seconds. ``listing``: of VMs that are not our objects."""
+    listed = list_resources(documents.vms) if listing is None else listing
+    observation = _observe(documents, listed, trust_hosts=settings.failover.trust_hypervisor_location)
     demands = Demands(settings.failover.requirements, settings.protection, everybody=k)
     unplaced = tuple(
         msgspec.structs.replace(vm, host_limit=("",))
@@ -135,15 +168,15 @@ async def gather(
     )
     demanded = demands.among((*observation.vms, *unplaced))
     grouped = settings.failover.use_flavor_group_resources
-    groups = groups_by_flavor([one.spec async for one in list_all(store, FlavorGroup)]) if grouped else None
+    groups = groups_by_flavor([one.spec for one in documents.groups]) if grouped else None
     sizes = {vm.id: enough_for(vm, resolve_size(vm, groups)) for vm in observation.vms}
     fleet = Fleet(settings.scheduler)
     for host in observation.hypervisors:
         fleet.upsert_host(host)
-    await _book(store, fleet, in_flight)
+    _book(documents, fleet, in_flight)
     observation = _without_crowded(observation, fleet)
     pipelines = PipelineTable.shipped()
-    async for pipeline in list_all(store, Pipeline):
+    for pipeline in documents.pipelines:
         pipelines.put(pipeline)
     return Snapshot(
         observation=observation,
@@ -160,13 +193,8 @@ async def gather(
     )
 
 
-async def _observe(store: Store, list_vms: ListVms | None, *, trust_hosts: bool) -> Observation:
-    hosts = tuple([host async for host in list_all(store, Hypervisor)])
-    slots = [slot async for slot in list_all(store, Reservation, selector=SLOT_SELECTOR)]
-    if list_vms is not None:
-        listing = await list_vms()
-    else:
-        listing = list_resources([vm async for vm in list_all(store, VirtualMachine)])
+def _observe(documents: Documents, listing: VmList, *, trust_hosts: bool) -> Observation:
+    hosts, slots = documents.hypervisors, [one for one in documents.reservations if is_slot(one)]
     views = tuple(map(host_view, hosts))
     names = {vm: name for host in hosts for vm, name in names_on(host).items()}
     merged = merge(listing.vms, views, trust_hosts=trust_hosts, names=names)
@@ -183,14 +211,14 @@ async def _observe(store: Store, list_vms: ListVms | None, *, trust_hosts: bool)
     )
 
 
-async def _book(store: Store, fleet: Fleet, in_flight: InFlight) -> None:
+def _book(documents: Documents, fleet: Fleet, in_flight: InFlight) -> None:
     """What reservations hold, and what hosts are to run and do not report yet."""
     consumed: dict[str, list[Reservation]] = {}
-    async for reservation in list_all(store, Reservation):
+    for reservation in documents.reservations:
         fleet.upsert_reservation(reservation)
         if reservation.status.consumer is not None:
             consumed.setdefault(reservation.status.consumer.vm, []).append(reservation)
-    async for vm in list_all(store, VirtualMachine):
+    for vm in documents.vms:
         for block in in_flight(vm, fleet.host, consumed.get(vm.name, ())):
             fleet.upsert_reservation(block)
 

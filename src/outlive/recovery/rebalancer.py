@@ -10,10 +10,11 @@ recovery, no move, no unanswered request, no planned work.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from outlive.base.batches import batches
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
@@ -31,15 +32,27 @@ from outlive.failover.rebalance import (
     allocated,
     share,
 )
+from outlive.failover.reconciler.decider import encode_large
 from outlive.failover.report.reporter import Events
-from outlive.failover.snapshot import Snapshot, gather
+from outlive.failover.snapshot import Documents, Snapshot, snapshot_of
 from outlive.node.vm.requests import is_asked
 from outlive.node.vm.states import VmState, active_move, state_of, wanted
 from outlive.placement.rules import demands_of
 from outlive.recovery.in_flight import in_flight
 from outlive.recovery.informers import FAILBACK_INDEX
 from outlive.recovery.states import unfinished
-from outlive.resources import CPU, MEMORY, Cluster, Hypervisor, ObjectRef, VirtualMachine
+from outlive.resources import (
+    CPU,
+    MEMORY,
+    Cluster,
+    FlavorGroup,
+    Hypervisor,
+    ObjectRef,
+    Pipeline,
+    Reservation,
+    Resource,
+    VirtualMachine,
+)
 from outlive.resources.cluster import CLUSTER, RebalancePolicy
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.resources.hosts import refuses
@@ -51,6 +64,8 @@ from outlive.store.access import compare_and_swap, read
 
 SOURCES: Final = 16
 """Of so many hosts, the fullest ones, VMs may leave in one plan."""
+AT_ONCE: Final = 1_000
+"""VMs that are looked at without a pause."""
 LOOK_S: Final = 10.0
 """How often the background loop looks whether it has something to do."""
 ASK_AGAIN_S: Final = 300.0
@@ -61,6 +76,7 @@ MOVE_POLL_S: Final = 1.0
 SUBJECT: Final = "cluster"
 """Under which the decision is recorded."""
 
+R = TypeVar("R", bound=Resource)
 _replace = msgspec.structs.replace
 _log = get_logger("rebalance")
 
@@ -108,6 +124,29 @@ def rebalance_input(
     )
 
 
+_NONE: Final = Documents()
+
+
+class BalancingState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the background loop asks with: documents as they are, since of 100,000 VMs the rest takes seconds."""
+
+    documents: Documents = _NONE
+    settings: FailoverSettings
+    policy: RebalancePolicy
+    back: tuple[str, ...] | None = None
+    """As of ``rebalance_input``."""
+
+
+def _input_of(given: BalancingState) -> RebalanceInput:
+    gathered = snapshot_of(given.documents, given.settings, in_flight=in_flight)
+    vms = {vm.name: vm for vm in given.documents.vms}
+    return rebalance_input(gathered, vms, given.policy, ours_only=True, back=given.back)
+
+
+GATHERED: Final = Decision("rebalance.gather", _input_of, BalancingState, RebalanceInput, "What a plan is made from")
+"""No decision, and in no record: it is computed where decisions are, so that the event loop stays free."""
+
+
 def _takes_part(host: Hypervisor) -> bool:
     return not refuses(host) and host.status.degrading is None
 
@@ -132,10 +171,15 @@ def _may_move(vm: VirtualMachine, *, ours: bool) -> bool:
     return not ours or [one.seen for one in vm.status.holders] == ["running"]
 
 
-def under_way(cluster: Cluster | None, vms: Iterable[VirtualMachine], now: float) -> str:
-    """Why nothing is to be moved for balance now; empty where something may."""
-    if cluster is not None and (cluster.paused or cluster.spec.resting(now)):
-        return "the cluster is paused" if cluster.paused else cluster.spec.resting(now)
+def rests(cluster: Cluster | None, now: float) -> str:
+    """Why nothing is moved in this cluster for balance now; empty where something may."""
+    if cluster is not None and cluster.paused:
+        return "the cluster is paused"
+    return cluster.spec.resting(now) if cluster is not None else ""
+
+
+def under_way(vms: Iterable[VirtualMachine]) -> str:
+    """What of these VMs has to end before anything is moved for balance; empty where nothing does."""
     for vm in vms:
         if unfinished(vm):
             return f"{vm.name} is being recovered"
@@ -181,6 +225,13 @@ def sentence(move: BalancingMove) -> str:
     )
 
 
+async def encoded(given: BalancingState, clock: Clock) -> bytes:
+    """As JSON; others get their turn meanwhile."""
+    documents = await encode_large(given.documents, clock)
+    rest = encode_canonical(msgspec.structs.replace(given, documents=_NONE))
+    return b'{"documents":' + documents + b"," + rest[1:]
+
+
 class Rebalancer:
     """The loop in the background. ``run`` until cancelled, which is safe at any moment."""
 
@@ -198,7 +249,13 @@ class Rebalancer:
     ) -> None:
         """``vms``: with the indexes of recovery."""
         self._store = store
-        self._settings = settings
+        # without what a role has besides
+        self._settings = FailoverSettings(
+            failover=settings.failover,
+            upkeep=settings.upkeep,
+            protection=settings.protection,
+            scheduler=settings.scheduler,
+        )
         self._vms = vms
         self._sent_back: dict[tuple[str, str], float] = {}
         """VM and the host that it is on → when it was last asked to go back, so that one that is refused is not asked
@@ -232,17 +289,16 @@ class Rebalancer:
         if not balances and not back:
             return LOOK_S
         policy = cluster.spec.rebalance if cluster is not None else RebalancePolicy()
-        vms = {vm.name: vm async for vm in list_all(self._store, VirtualMachine)}
-        waits = under_way(cluster, vms.values(), self._clock.now())
+        waits = rests(cluster, self._clock.now()) or await self._under_way()
         if waits:
             if waits != self._said:
                 _log.info("rebalance.waits", why=waits)
             self._said = waits
             return LOOK_S
         self._said = ""
-        gathered = await gather(self._store, self._settings, in_flight=in_flight)
+        documents = await self._read()
         if back:
-            given = rebalance_input(gathered, vms, policy, ours_only=True, back=back)
+            given = await self._gathered(documents, policy, tuple(sorted(back)))
             result = await self._decide(FAIL_BACK, given)
             for move in result.moves:
                 self._sent_back[move.vm, move.source] = self._clock.monotonic()
@@ -253,7 +309,7 @@ class Rebalancer:
                     _log.info("failback.asked", vm=move.vm, source=move.source, host=move.host)
             if result.moves or not balances:
                 return LOOK_S
-        given = rebalance_input(gathered, vms, policy, ours_only=True)
+        given = await self._gathered(documents, policy)
         moves = await self._begin(await self._decide(REBALANCE, given))
         self._asked = self._asked + 1 if moves and self._asked + 1 < policy.moves else 0
         return LOOK_S if self._asked else policy.pause_s
@@ -265,8 +321,38 @@ class Rebalancer:
         found = (vm for vm in self._vms.by_index(FAILBACK_INDEX, "auto") if (vm.name, vm.host) not in self._sent_back)
         return frozenset(vm.name for vm in found if _prefers_another(vm))
 
-    async def _decide(self, decision: Decision[Any, Any], given: RebalanceInput) -> RebalanceResult:
-        raw = encode_canonical(given)
+    async def _under_way(self) -> str:
+        for some in batches(self._vms.items(), AT_ONCE):
+            if said := under_way(some):
+                return said
+            await self._clock.sleep(0)
+        return ""
+
+    async def _read(self) -> Documents:
+        return Documents(
+            hypervisors=tuple(await self._all(Hypervisor)),
+            reservations=tuple(await self._all(Reservation)),
+            vms=tuple(self._vms.items()),
+            groups=tuple(await self._all(FlavorGroup)),
+            pipelines=tuple(await self._all(Pipeline)),
+        )
+
+    async def _all(self, kind: type[R]) -> list[R]:
+        found: list[R] = []
+        async for one in list_all(self._store, kind):
+            found.append(one)
+            if len(found) % AT_ONCE == 0:
+                await self._clock.sleep(0)
+        return found
+
+    async def _gathered(
+        self, documents: Documents, policy: RebalancePolicy, back: tuple[str, ...] | None = None
+    ) -> bytes:
+        """The input of a decision, made by whoever computes decisions."""
+        given = BalancingState(documents=documents, settings=self._settings, policy=policy, back=back)
+        return await self._computer.compute(GATHERED, await encoded(given, self._clock))
+
+    async def _decide(self, decision: Decision[Any, Any], raw: bytes) -> RebalanceResult:
         answer = await self._computer.compute(decision, raw)
         result: RebalanceResult = decode_as(RebalanceResult, answer)
         self._decisions.keep(decision, raw, answer, empty=decision.is_empty(result), subject=SUBJECT)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from outlive.failover.decisions import DECISIONS
-from outlive.runtime.decisions import DecisionTable
+from outlive.runtime.decisions import Decision, DecisionTable
 
 TABLE = DecisionTable(DECISIONS)
 RECORDED = Path(__file__).with_name("decisions")
@@ -35,6 +37,11 @@ def test_every_name_is_there_and_has_a_schema() -> None:
 def test_every_decision_gives_the_answer_that_was_recorded(name: str) -> None:
     recorded = json.loads((RECORDED / f"{name.removeprefix('failover.')}.json").read_text())
     assert decide(name, recorded["input"]) == recorded["output"]
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=lambda one: one.name)
+def test_every_decision_can_be_sent_to_a_child(decision: Decision[Any, Any]) -> None:
+    assert pickle.loads(pickle.dumps(decision)) == decision
 
 
 def test_questions_of_eligibility() -> None:
