@@ -234,15 +234,13 @@ class RecoveryObserver:
 
     def soft_objections(self, vm: VirtualMachine) -> tuple[Reason, ...]:
         """The soft rules that it goes against on its host. Whoever is on a host that is being emptied may follow it."""
-        peers = Peers()
+        peers, known = Peers(), self._informers.hypervisors.get
         for group in self.groups((vm,)):
             for name, hosts in group.members.items():
-                peers.put(name, (group.rule,), (host for host in hosts if not self._is_emptied(host)))
+                peers.put(
+                    name, (group.rule,), (one for one in hosts if (host := known(one)) is None or not host.closed())
+                )
         return judge(demands_of(vm), vm.host, peers).against
-
-    def _is_emptied(self, name: str) -> bool:
-        host = self._informers.hypervisors.get(name)
-        return host is not None and bool(host.closed())
 
     # Single things
 
