@@ -14,6 +14,7 @@ import select
 import selectors
 import signal
 import socket
+from collections.abc import Callable
 from typing import Final
 
 from outlive.guard import cgroups, core, messages, requirements
@@ -267,7 +268,7 @@ class Guard:
             return Refusal("refused", str(error))
         refusal = self._apply(event)
         if not self._state.armed:
-            self._release()
+            self._end_watchdog(self._watchdog.give_back)
             return refusal
         self._note(
             "guard.armed",
@@ -310,7 +311,8 @@ class Guard:
                 if self._options.start_service and not self._runner.start(self._options.start_service, instants()):
                     self._note("guard.start-service-failed", remedy="start the hypervisor service by hand")
             case Action.RELEASE:
-                self._release()
+                if self._end_watchdog(self._watchdog.stop):
+                    self._note("guard.disarmed")
             case _:
                 self._log_action(state, action)
         return None
@@ -335,12 +337,14 @@ class Guard:
             return ServiceStopped(True)
         return None if self._runner.start(command, instants()) else ServiceStopped(False)
 
-    def _release(self) -> None:
+    def _end_watchdog(self, end: Callable[[], None]) -> bool:
+        """Whether it took the order."""
         try:
-            self._watchdog.stop()
-            self._note("guard.disarmed")
+            end()
         except OSError as error:
             self._note("guard.watchdog-not-stopped", why=error.strerror, remedy="the host will be reset: empty it now")
+            return False
+        return True
 
     def _log_action(self, state: State, action: Action) -> None:
         """What only the log needs to know."""

@@ -31,6 +31,8 @@ NO_HARDWARE: Final = {
     "xen_wdt": "is a timer of a hypervisor, and stands still when the machine is paused",
 }
 """How watchdogs name themselves that are none of the machine's own, and what they lack."""
+CLASSES: Final = "/sys/class/watchdog"
+"""Where the kernel says of each watchdog whether it runs."""
 LEGACY_DEVICE: Final = (10, 130)
 """``/dev/watchdog``, which is the same as ``/dev/watchdog0``."""
 
@@ -38,10 +40,14 @@ LEGACY_DEVICE: Final = (10, 130)
 class Watchdog:
     """One watchdog, closed until the guard is armed."""
 
-    def __init__(self, path: str, *, rehearsal: bool) -> None:
+    def __init__(self, path: str, *, rehearsal: bool, classes: str = CLASSES) -> None:
         self._path = path
         self._rehearsal = rehearsal
+        self._classes = classes
         self._fd = -1
+        self._ran = False
+        """Whether it ran when it was opened: somebody armed this host and died, and the reset is what others wait for.
+        """
         self.hardware = False
         """Whether what runs is a device, which resets the host."""
 
@@ -53,16 +59,18 @@ class Watchdog:
     def start(self, watchdog_s: float) -> str:
         """Start it with that timeout, or give a running one another; returns what it calls itself.
 
-        Raises ``GuardError`` where it is missing, taken, or would not keep the promise; it is not left running then.
+        Raises ``GuardError`` where it is missing, taken, or would not keep the promise; it is left running then only
+        if it ran before.
         """
         fresh = not self.open
         if fresh:
+            self._ran = _runs(self._path, self._classes)
             self._fd = _opened(self._path)
         try:
             return self._configured(watchdog_s)
         except (GuardError, OSError) as error:
             if fresh:
-                self.stop()
+                self.give_back()
             if isinstance(error, GuardError):
                 raise
             raise GuardError(f"{self._path}: {error.strerror}; is it a watchdog?") from error
@@ -79,6 +87,14 @@ class Watchdog:
                 os.write(fd, b"V")
             finally:
                 os.close(fd)
+
+    def give_back(self) -> None:
+        """Leave it as it was found: what a dead guard had started goes on, and resets the host. Raises ``OSError``."""
+        if not self._ran:
+            self.stop()
+            return
+        fd, self._fd, self.hardware = self._fd, -1, False
+        os.close(fd)
 
     def _configured(self, watchdog_s: float) -> str:
         status = os.fstat(self._fd)
@@ -117,6 +133,16 @@ def _opened(path: str) -> int:
     except OSError as error:
         remedy = "free it, for instance RuntimeWatchdogSec=off in /etc/systemd/system.conf"
         raise GuardError(f"{path}: {error.strerror}; {remedy}", IN_USE) from error
+
+
+def _runs(path: str, classes: str) -> bool:
+    """Whether the kernel says that it runs already; one of which it says nothing does not."""
+    name = os.path.basename(os.path.realpath(path))  # noqa: PTH119 - light
+    try:
+        state = Path(classes, "watchdog0" if name == "watchdog" else name, "state").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return state.strip() == "active"
 
 
 def _check_support(name: str, options: int) -> None:

@@ -135,3 +135,17 @@ def test_libvirt_stands_for_all_daemons_that_start_guests_with_their_sockets(
         assert f"{daemon}*.service" in stop.split()
         assert f"{daemon}*.socket" in stop.split()
     assert start == "--no-block start libvirtd.socket virtqemud-ro.socket"
+
+
+@pytest.mark.parametrize(("state", "written"), [("active", b""), ("inactive", b"V"), ("", b"V")])
+def test_watchdog_that_a_dead_guard_left_running_is_not_stopped_where_arming_fails(
+    tmp_path: Path, state: str, written: bytes
+) -> None:
+    device, classes = tmp_path / "watchdog7", tmp_path / "class"
+    device.touch()
+    if state:
+        (classes / "watchdog7").mkdir(parents=True)
+        (classes / "watchdog7/state").write_text(f"{state}\n")
+    with pytest.raises(GuardError):
+        Watchdog(str(device), rehearsal=False, classes=str(classes)).start(10.0)
+    assert device.read_bytes() == written
