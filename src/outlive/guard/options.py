@@ -26,7 +26,7 @@ LIBVIRT: Final = {
         ' | xargs -r systemctl --no-block start"'
     ),
 }
-"""What the word ``libvirt`` stands for: whichever of these units are loaded are stopped, the enabled ones started."""
+"""What the word ``libvirt`` means: whichever of these units are loaded are stopped, the enabled ones started."""
 
 DESCRIPTION: Final = (
     "Empty this host when it cannot prove any more that it is alive. Feeds the hardware watchdog only while "

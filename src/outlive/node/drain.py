@@ -254,7 +254,7 @@ class DrainController:
     async def vacate(self, limit_s: float) -> None:
         """Before the machine goes down: have what can move leave, in a drain's order; what finds no room stays.
 
-        The host counts as being emptied: it takes nothing new, and once it is up again it takes back what left.
+        The host counts as being emptied: it takes nothing new, and once it is up again its VMs return to it.
         """
         self._stopped = True
         self._wake.set()

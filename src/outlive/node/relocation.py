@@ -331,8 +331,8 @@ class Relocations:
 def goes_back(vm: VirtualMachine, host: str) -> bool:
     """Whether it runs elsewhere, prefers this host, and is to come once this host takes its own back."""
     weights = vm.spec.preferred_hosts.weights
-    wishes = vm.spec.failback in ("planned", "auto") and vm.host != host
-    return wishes and state_of(vm) == VmState.START and weights.get(host, 0) > weights.get(vm.host, 0)
+    goes_back = vm.spec.failback in ("planned", "auto") and vm.host != host
+    return goes_back and state_of(vm) == VmState.START and weights.get(host, 0) > weights.get(vm.host, 0)
 
 
 def _ruled_out(vm: VirtualMachine, nodes: Iterable[NodeFigures], rules: Ruled) -> str:

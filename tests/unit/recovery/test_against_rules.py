@@ -99,8 +99,8 @@ def test_why_names_hard_and_soft_rules_that_a_vm_runs_against_and_what_helps() -
         await cloud.vm("b", "h2", affinity=APART)
         await cloud.vm("c", "h1", affinity=SOFT_TOGETHER)
         answer = await why(cloud.memory, "a")
-        told = [one.text for one in answer.chain if "runs against a rule" in one.text]
-        assert all(word in text for word, text in zip(("hostLimit", "group db", "group web"), told, strict=True))
+        said = [one.text for one in answer.chain if "runs against a rule" in one.text]
+        assert all(word in text for word, text in zip(("hostLimit", "group db", "group web"), said, strict=True))
         assert answer.remedy.startswith("outlive request a move")
 
     play(story)

@@ -182,7 +182,7 @@ def test_watchdog_proof_that_comes_before_guard_and_watchdog_had_all_their_time_
         fence = FenceRecord(id="f", epoch=1, findings=(proof,))
         return _replace(found, record=_replace(found.record, state="Revoked", fence=fence))
 
-    def told(waits_s: float) -> list[str]:
+    def said(waits_s: float) -> list[str]:
         async def story(bench: Bench) -> None:
             bench.store.load([make_member("h1", epoch=1, guard=guard)])
             await write_as(bench, author("h1", "daemon"), renewed, kind=Membership, name="h1")
@@ -191,5 +191,5 @@ def test_watchdog_proof_that_comes_before_guard_and_watchdog_had_all_their_time_
 
         return judged(story)
 
-    assert told(26.9) == ["proof"]
-    assert told(27.3) == []
+    assert said(26.9) == ["proof"]
+    assert said(27.3) == []

@@ -10,7 +10,7 @@ from outlive.resources.reasons.model import Table, Template
 
 
 class PlaceReason(enum.StrEnum):
-    """What of a VM's rules speaks against a host. The soft ones are told, and forbid nothing."""
+    """What of a VM's rules speaks against a host. The soft ones are reported, and forbid nothing."""
 
     NOT_ALLOWED = "not-allowed-there"
     UNSUITED = "not-suited"
