@@ -532,6 +532,9 @@ def test_vms_that_could_never_start_are_refused_and_other_changes_to_them_are_no
             cached = {**vm("cached"), "spec": {"diskCache": "writeback"}}
             status, answer, _ = await server.call("POST", VMS, json=cached)
             assert (status, "leaves writes to its host" in answer["message"]) == (422, True)
+            malformed = {**vm("malformed"), "spec": {"definition": "<domain type='qemu'><name>a</name>"}}
+            status, answer, _ = await server.call("POST", VMS, json=malformed)
+            assert (status, "VM malformed: the definition is no XML" in answer["message"]) == (422, True)
             assert (await created("itself", "itself"))[1]["details"]["code"] == "invalid"
             assert (await created("twice", "a", "a"))[0] == 422
             assert (await created("many", *(f"vm-{number}" for number in range(33))))[0] == 422

@@ -1,6 +1,7 @@
 """What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
-a VM's protection is one that settings could name, whether it could ever start before itself, and whether its rules can
-be met beside those of others; and before a host is deleted, whether it has VMs. The cluster is never deleted.
+a VM's protection is one that settings could name, whether it could ever start before itself, whether its rules can be
+met beside those of others, and whether its definition can be read, from which size, disks and ports are written out;
+and before a host is deleted, whether it has VMs. The cluster is never deleted.
 
 A step that this version does not know is a warning, never an error, so that a roll-out may name steps of a newer one
 (docs/reference/placement.md). Status writes always pass.
@@ -13,15 +14,16 @@ from typing import Final
 
 from starlette.responses import Response
 
-from outlive.base.errors import Invalid, Refused
+from outlive.base.errors import BadInput, Invalid, Refused
 from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
-from outlive.node.ports import cache_refusal
 from outlive.node.vm.start_order import circles
 from outlive.placement.pipelines import admit
 from outlive.placement.rule_conflicts import HardGroups, contradictions
 from outlive.placement.rules import HARD, demands_of
 from outlive.resources import Cluster, Hypervisor, Pipeline, Resource, VirtualMachine
+from outlive.resources.definitions import cache_refusal
+from outlive.resources.definitions import completed as completed_vm
 from outlive.resources.meta import ZONE_LABEL
 from outlive.resources.reasons import Reason, render
 from outlive.resources.vms import AFFINITY_LIMIT, START_AFTER_LIMIT, WEIGHT_LIMIT
@@ -31,6 +33,16 @@ LOOKED_AT: Final = 256
 """VMs that are read to see whether some start after each other in a circle; a larger one is found when they start."""
 NAMED: Final = 6
 """VMs of a circle that a message names."""
+
+
+def completed(obj: Resource) -> Resource:
+    """The object with what its definition says written out; ``Invalid`` where that is malformed."""
+    if not isinstance(obj, VirtualMachine):
+        return obj
+    try:
+        return completed_vm(obj)
+    except BadInput as error:
+        raise Invalid(f"VM {obj.name}: {error.message}", place=error.place, remedy=error.remedy) from None
 
 
 def admitted(obj: Resource) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from outlive.api.admission import Neighbours, admitted, check_deletion, warned
+from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
 from outlive.api.auth import Access, Identity, allow, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
@@ -251,6 +251,7 @@ class Resources:
         media_type(request)
         obj = decode(target.kind, await request.body())
         store = await self._store_for(request, target, obj.metadata.name)
+        obj = completed(obj)
         warnings = await self._admitted(obj)
         return warned(object_response(await store.create(obj), 201), warnings)
 
@@ -266,6 +267,7 @@ class Resources:
         store = await self._store_for(request, target, target.name)
         if not obj.metadata.uid:
             obj = with_uid(obj, await _current(store, target))
+        obj = obj if target.status else completed(obj)
         warnings = () if target.status else await self._admitted(obj)
         return warned(object_response(await _write(store, target, obj)), warnings)
 
@@ -292,6 +294,7 @@ class Resources:
             try:
                 if current is not None and not whole and same_but_labels(wanted, current):
                     return object_response(await store.patch_metadata(current.ref, **label_changes(current, wanted)))
+                wanted = wanted if target.status else completed(wanted)
                 warnings = () if target.status else await self._admitted(wanted)
                 if current is None:
                     return warned(object_response(await store.create(wanted), 201), warnings)

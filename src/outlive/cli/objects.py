@@ -183,7 +183,7 @@ class Wanted(NamedTuple):
 
 def read_resources(files: Iterable[Path]) -> list[Wanted]:
     """Every resource of the files, checked as the server does; raises ``BadInputs`` with every problem."""
-    from outlive.api.admission import admitted
+    from outlive.api.admission import admitted, completed
     from outlive.resources.codec import decode_document
     from outlive.resources.documents import Problems, parse_documents
     from outlive.resources.meta import check_object
@@ -196,6 +196,7 @@ def read_resources(files: Iterable[Path]) -> list[Wanted]:
             try:
                 item = decode_document(document.value, KINDS)
                 check_object(item)
+                item = completed(item)
                 admitted(item)
             except BadInput as error:
                 problems.take(document.place, error, "see docs/reference/resources.md")

@@ -126,6 +126,10 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     disk_gib: int = 0
     extra_specs: dict[str, str] = {}
     os_type: str = ""
+    definition: Annotated[str, Meta(max_length=262_144)] = ""
+    """Domain XML of libvirt, as its user wrote it (docs/reference/definitions.md). Where there is one, ``resources``
+    (cpu and memory), ``disks`` and ``ports`` are read from it whenever the VM is written. Empty: a plain machine of
+    ``resources`` and ``disks``."""
     zone: str = ""
     server_group: str = ""
     server_group_policy: Literal["", AffinityPolicy] = ""

@@ -15,8 +15,9 @@ from typing import Any, Final, TypeVar
 
 from outlive.base.errors import InUse, Refused, Unavailable, Unknown
 from outlive.base.random import Random
-from outlive.node.ports import Domain, DomainState, cache_refusal
+from outlive.node.ports import Domain, DomainState
 from outlive.resources import VirtualMachine
+from outlive.resources.definitions import cache_refusal
 from outlive.runtime.virtual import Part
 from outlive.simulation.process import Process, go
 

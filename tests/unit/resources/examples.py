@@ -345,6 +345,7 @@ FULL: tuple[r.Resource, ...] = (
             disk_gib=10,
             extra_specs={"a": "b"},
             os_type="linux",
+            definition="<domain/>",
             zone="z",
             server_group="sg",
             server_group_policy="anti-affinity",

@@ -11,7 +11,7 @@ process asked for goes on when it is killed, or it does not; whoever comes next 
 """
 
 from outlive.node.ports.guard import GuardPort, GuardReport
-from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort, cache_refusal
+from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
 from outlive.node.ports.isolation import CutPort, CutReport
 from outlive.node.ports.machine import MachinePort
 from outlive.node.ports.power import PowerPort, PowerReading, PowerState
@@ -31,5 +31,4 @@ __all__ = [
     "PowerReading",
     "PowerState",
     "StoragePort",
-    "cache_refusal",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -116,14 +116,3 @@ class HypervisorPort(Protocol):
     async def start_service(self) -> None:
         """See to it that the hypervisor service runs, which a guard may have stopped; fine if it does."""
         ...
-
-
-CACHES: Final = frozenset({"", "none", "directsync"})
-"""Disk caches that leave nothing to the page cache of the host: writes end with the process."""
-
-
-def cache_refusal(mode: str) -> str:
-    """Why a VM with this disk cache is not started; empty: it may be."""
-    if mode in CACHES:
-        return ""
-    return f"disk cache {mode} leaves writes to its host, which come after its process was killed: write none"

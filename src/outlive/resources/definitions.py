@@ -1,0 +1,359 @@
+"""A VM's definition: the domain XML of libvirt as its user wrote it, read and checked. Pure.
+
+What is read here is what placement, fencing and locks have to know of a VM: its size, what it may write to, and its
+ports. The driver makes the domain from the same text (``outlive.drivers.libvirt.xml``). What would write where nobody
+looks for locks (arguments of the hypervisor's own, shared folders, disks of an unknown kind) is refused: no VM has a
+disk that is not listed.
+
+Ids of disks, as locks and cuts name them: ``rbd:POOL/IMAGE``, ``drbd:RESOURCE``, ``block:/dev/…``, ``file:/PATH``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+import xml.etree.ElementTree as ET
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.resources.amounts import Amounts
+from outlive.resources.vms import VirtualMachine
+
+SIZE_LIMIT: Final = 256 * 1024
+"""Bytes of a definition."""
+DEPTH_LIMIT: Final = 32
+ELEMENT_LIMIT: Final = 5_000
+VCPU_LIMIT: Final = 4_096
+MEMORY_LIMIT: Final = 2**50
+NAME_LIMIT: Final = 255
+PLACE: Final = "spec.definition"
+TYPES: Final = ("kvm", "qemu")
+CACHES: Final = frozenset({"", "none", "directsync"})
+"""Disk caches that leave nothing to the page cache of the host: writes end with the process."""
+
+_UNITS: Final = {
+    "b": 1,
+    "bytes": 1,
+    **dict.fromkeys(("k", "kib"), 2**10),
+    **dict.fromkeys(("m", "mib"), 2**20),
+    **dict.fromkeys(("g", "gib"), 2**30),
+    **dict.fromkeys(("t", "tib"), 2**40),
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+_UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_DRBD: Final = re.compile(r"/dev/drbd/by-res/([^/]+)/\d+")
+_RBD: Final = re.compile(r"/dev/rbd/([^/]+)/(.+)")
+_OWN_ARGUMENTS: Final = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+
+
+class DefinedDisk(msgspec.Struct, frozen=True, kw_only=True):
+    """One disk with something in it."""
+
+    id: str
+    """Empty for what the guest cannot write to."""
+    target: str
+    source: str
+    """As the definition names it: a path, or ``POOL/IMAGE``."""
+    cache: str = ""
+
+
+class DefinedPort(msgspec.Struct, frozen=True, kw_only=True):
+    """One network interface."""
+
+    id: str
+    """Of the virtual port (``interfaceid``), else the MAC address."""
+    mac: str
+    """As written, else always the same for this VM and this interface."""
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """What a definition says."""
+
+    uuid: str
+    name: str
+    memory_bytes: int
+    vcpus: int
+    disks: tuple[DefinedDisk, ...] = ()
+    ports: tuple[DefinedPort, ...] = ()
+    graphics: tuple[str, ...] = ()
+    """Kinds of its screens: ``vnc``, ``spice``."""
+    console: str = ""
+    """Where its first serial port or console is written to, if that is a file."""
+    host_devices: bool = False
+    """Whether devices of the host are passed through: such a guest cannot move while it runs."""
+
+    @property
+    def disk_ids(self) -> tuple[str, ...]:
+        """Of everything that it may write to."""
+        return tuple(disk.id for disk in self.disks if disk.id)
+
+    @property
+    def port_ids(self) -> tuple[str, ...]:
+        """Of all its ports."""
+        return tuple(port.id for port in self.ports)
+
+    @property
+    def resources(self) -> Amounts:
+        """Its size."""
+        return Amounts(cpu=1000 * self.vcpus, memory=self.memory_bytes)
+
+
+def cache_refusal(mode: str) -> str:
+    """Why a VM with this disk cache is not started; empty: it may be."""
+    if mode in CACHES:
+        return ""
+    return f"disk cache {mode} leaves writes to its host, which come after its process was killed: write none"
+
+
+@lru_cache(maxsize=64)
+def parse(xml: str) -> Definition:
+    """What the definition says; ``BadInput`` names what is missing, wrong or not supported."""
+    domain = tree(xml)
+    if domain.tag != "domain":
+        raise _bad(f"a definition begins with <domain>, not <{domain.tag[:64]}>", "write libvirt's domain XML")
+    if domain.get("type") not in TYPES:
+        raise _bad(f"<domain type={domain.get('type', '')!r}> is not run here", f"write one of {', '.join(TYPES)}")
+    _check_supported(domain)
+    uuid = _uuid(domain)
+    devices = domain.find("devices")
+    disks = tuple(_disks(devices)) if devices is not None else ()
+    ports = tuple(_ports(devices, uuid)) if devices is not None else ()
+    _check_once("disk", [disk.id for disk in disks if disk.id])
+    _check_once("target", [disk.target for disk in disks])
+    _check_once("port", [port.id for port in ports])
+    return Definition(
+        uuid=uuid,
+        name=_name(domain),
+        memory_bytes=_memory(domain),
+        vcpus=_vcpus(domain),
+        disks=disks,
+        ports=ports,
+        graphics=tuple(one.get("type", "") for one in domain.iterfind("devices/graphics")),
+        console=_console(domain),
+        host_devices=domain.find("devices/hostdev") is not None
+        or domain.find("devices/interface[@type='hostdev']") is not None,
+    )
+
+
+def tree(xml: str) -> ET.Element:
+    """The elements of the text, which is limited in size, depth and number; ``BadInput`` where it is malformed."""
+    try:
+        size = len(xml.encode())
+    except UnicodeEncodeError:
+        raise _bad("a definition is text in UTF-8", "leave out characters that are none") from None
+    if size > SIZE_LIMIT:
+        raise _bad(f"the definition has {size} bytes", f"write at most {SIZE_LIMIT}")
+    parser = ET.XMLParser(target=_Limited())  # noqa: S314 - a document type, and with it every entity, is refused
+    try:
+        parser.feed(xml)
+        found = parser.close()
+    except ET.ParseError as error:
+        raise _bad(f"the definition is no XML: {error}", "check it with virt-xml-validate") from None
+    assert isinstance(found, ET.Element)
+    return found
+
+
+def completed(vm: VirtualMachine) -> VirtualMachine:
+    """The VM with its size, disks and ports as its definition says; ``BadInput`` where that cannot be its definition.
+
+    So that whoever decides by these reads ``spec`` alone. A VM without a definition is as it was.
+    """
+    if not vm.spec.definition:
+        return vm
+    definition = parse(vm.spec.definition)
+    if _UUID.fullmatch(vm.name) and vm.name != definition.uuid:
+        raise _bad(f"<uuid>{definition.uuid}</uuid> is not that of VM {vm.name}", "write the same, or rename the VM")
+    spec = msgspec.structs.replace(
+        vm.spec,
+        display_name=vm.spec.display_name or definition.name,
+        resources=Amounts({**vm.spec.resources, **definition.resources}),
+        disks=definition.disk_ids,
+        ports=definition.port_ids,
+    )
+    return vm if spec == vm.spec else msgspec.structs.replace(vm, spec=spec)
+
+
+def host_problem(definition: Definition, memory_bytes: int, cores: int) -> str:
+    """Why a host of this size can never run it, two cores being its own; empty: it can. A size of 0 is not known."""
+    if memory_bytes and definition.memory_bytes >= memory_bytes:
+        return f"it needs {definition.memory_bytes >> 20} MiB of memory, and the host has {memory_bytes >> 20}"
+    if cores and definition.vcpus > max(1, cores - 2):
+        return f"it needs {definition.vcpus} vCPUs, and the host has {cores} cores, of which two are its own"
+    return ""
+
+
+class _Limited(ET.TreeBuilder):
+    """Elements without document types, entities of their own, comments or processing instructions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = self._elements = 0
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        raise _bad("the definition has a document type", "leave <!DOCTYPE …> out")
+
+    def start(self, tag: str, attrs: dict[str, str]) -> ET.Element:
+        self._depth, self._elements = self._depth + 1, self._elements + 1
+        if self._depth > DEPTH_LIMIT or self._elements > ELEMENT_LIMIT:
+            remedy = f"write at most {ELEMENT_LIMIT} elements, at most {DEPTH_LIMIT} deep"
+            raise _bad(f"the definition is too large at element {self._elements}, depth {self._depth}", remedy)
+        return super().start(tag, attrs)
+
+    def end(self, tag: str) -> ET.Element:
+        self._depth -= 1
+        return super().end(tag)
+
+
+def _bad(message: str, remedy: str) -> BadInput:
+    return BadInput(message, place=PLACE, remedy=remedy)
+
+
+def _check_supported(domain: ET.Element) -> None:
+    """``BadInput`` for whatever could write where nobody looks."""
+    if any(str(one.tag).startswith(_OWN_ARGUMENTS) for one in domain.iter()):
+        remedy = "use elements of libvirt: what arguments open is locked and cut off by nobody"
+        raise _bad("arguments of QEMU's own (qemu:commandline) are not supported", remedy)
+    for one in domain.iterfind("devices/filesystem"):
+        if one.find("readonly") is None:
+            remedy = "add <readonly/>, or use a disk: a folder of the host is locked and cut off by nobody"
+            raise _bad("a folder of the host that the guest may write to is not supported", remedy)
+
+
+def _text(domain: ET.Element, tag: str, example: str) -> str:
+    text = (domain.findtext(tag) or "").strip()
+    if not text:
+        raise _bad(f"the definition has no <{tag}>", f"write {example}")
+    return text
+
+
+def _uuid(domain: ET.Element) -> str:
+    text = _text(domain, "uuid", "<uuid>…</uuid> (see uuidgen)").lower()
+    if not _UUID.fullmatch(text):
+        raise _bad(f"<uuid>{text[:64]}</uuid> is no UUID", "see uuidgen")
+    digits = text.replace("-", "")
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _name(domain: ET.Element) -> str:
+    text = _text(domain, "name", "<name>…</name>")
+    if len(text) > NAME_LIMIT or "/" in text or not text.isprintable():
+        remedy = f"write at most {NAME_LIMIT} printable characters without /"
+        raise _bad(f"<name>{text[:64]!r}</name> is no name of a domain", remedy)
+    return text
+
+
+def _whole(text: str, what: str, limit: int) -> int:
+    """A number from 1 to the limit."""
+    if not text.isascii() or not text.isdigit() or len(text) > 20 or not 1 <= int(text) <= limit:
+        raise _bad(f"{what} is {text[:64]!r}", f"write a whole number from 1 to {limit}")
+    return int(text)
+
+
+def _memory(domain: ET.Element) -> int:
+    """In bytes, rounded up to whole KiB as libvirt does."""
+    text = _text(domain, "memory", "<memory unit='GiB'>…</memory>")
+    element = domain.find("memory")
+    unit = element.get("unit", "KiB") if element is not None else "KiB"
+    if unit.lower() not in _UNITS:
+        raise _bad(f"memory has the unit {unit[:64]!r}", "write KiB, MiB or GiB")
+    size = _whole(text, "memory", MEMORY_LIMIT) * _UNITS[unit.lower()]
+    if size > MEMORY_LIMIT:
+        raise _bad(f"memory is {text} {unit}", f"write at most {MEMORY_LIMIT >> 40} TiB")
+    return -(-size // 1024) * 1024
+
+
+def _vcpus(domain: ET.Element) -> int:
+    return _whole(_text(domain, "vcpu", "<vcpu>…</vcpu>"), "vcpu", VCPU_LIMIT)
+
+
+def _disks(devices: ET.Element) -> list[DefinedDisk]:
+    found = []
+    for disk in devices.iterfind("disk"):
+        source, driver, target = disk.find("source"), disk.find("driver"), disk.find("target")
+        name = target.get("dev", "") if target is not None else ""
+        if not name:
+            raise _bad("a disk has no target", "write <target dev='vda' bus='virtio'/>")
+        device = disk.get("device", "disk")
+        if source is None or not source.attrib:
+            if device in ("cdrom", "floppy"):
+                continue  # an empty drive
+            raise _bad(f"disk {name} has no source", "write <source …/>")
+        read_only = disk.find("readonly") is not None or device == "cdrom"
+        cache = driver.get("cache", "") if driver is not None else ""
+        cache = "" if cache == "default" else cache
+        if not read_only and (why := cache_refusal(cache)):
+            raise _bad(f"disk {name} would not start: {why}", "write cache='none'")
+        identity = disk_id(disk.get("type", "file"), source)
+        if not identity and not read_only:
+            kind = f"{disk.get('type', 'file')} {source.get('protocol', '')}".strip()
+            remedy = "use a file, a block device or an RBD image: others are locked and cut off by nobody"
+            raise _bad(f"disk {name} of type {kind[:64]!r} is not supported", remedy)
+        place = source.get("file") or source.get("dev") or source.get("name") or ""
+        found.append(DefinedDisk(id="" if read_only else identity, target=name, source=place, cache=cache))
+    return found
+
+
+def disk_id(kind: str, source: ET.Element) -> str:
+    """Of a disk of this type and source; empty where it is of no known kind. ``BadInput`` for a relative path."""
+    path = source.get("file") if kind == "file" else source.get("dev") if kind == "block" else None
+    if path is not None:
+        if not path.startswith("/") or not path.isprintable():
+            raise _bad(f"{path[:64]!r} is no path of a disk", "write it from / on")
+        path = posixpath.normpath("/" + path.lstrip("/"))
+        if kind == "file":
+            return f"file:{path}"
+        if drbd := _DRBD.fullmatch(path):
+            return f"drbd:{drbd[1]}"
+        if rbd := _RBD.fullmatch(path):
+            return f"rbd:{rbd[1]}/{rbd[2]}"
+        return f"block:{path}"
+    name = source.get("name", "")
+    if kind == "network" and source.get("protocol") == "rbd":
+        pool, _, image = name.partition("/")
+        if not pool or not image or not name.isprintable():
+            raise _bad(f"{name[:64]!r} is no RBD image", "write name='POOL/IMAGE'")
+        return f"rbd:{name}"
+    return ""
+
+
+def _ports(devices: ET.Element, uuid: str) -> list[DefinedPort]:
+    found = []
+    for index, one in enumerate(devices.iterfind("interface")):
+        written, parameters = one.find("mac"), one.find("virtualport/parameters")
+        mac = (written.get("address", "") if written is not None else made_mac(uuid, index)).lower()
+        if not _MAC.fullmatch(mac):
+            raise _bad(f"interface {index + 1} has the MAC address {mac[:64]!r}", "write 52:54:00:…")
+        port = parameters.get("interfaceid", "") if parameters is not None else ""
+        found.append(DefinedPort(id=port or mac, mac=mac))
+    return found
+
+
+def made_mac(uuid: str, index: int) -> str:
+    """Of an interface that names none: the same on every host and at every start."""
+    digest = hashlib.sha256(f"{uuid}/{index}".encode()).hexdigest()
+    return f"52:54:00:{digest[:2]}:{digest[2:4]}:{digest[4:6]}"
+
+
+def _console(domain: ET.Element) -> str:
+    for kind in ("serial", "console"):
+        one = domain.find(f"devices/{kind}")
+        if one is None:
+            continue
+        log = one.find("source") if one.get("type") == "file" else one.find("log")
+        if log is not None:
+            return log.get("path") or log.get("file") or ""
+    return ""
+
+
+def _check_once(what: str, names: list[str]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), "")
+    if twice:
+        raise _bad(f"{what} {twice[:64]!r} is there twice", "name each once")

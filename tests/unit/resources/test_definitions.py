@@ -1,0 +1,146 @@
+"""Definitions: what is read of them, and one clear line for each that is malformed or cannot be kept safe."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from outlive.base.errors import BadInput
+from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
+from outlive.resources.definitions import Definition, completed, host_problem, made_mac, parse
+
+UUID = "7b0a2c5e-0000-4000-8000-00000000d0d0"
+DISK = "<disk type='file'><driver name='qemu'{cache}/><source file='{path}'/><target dev='{dev}'/></disk>"
+ARGUMENTS = "<q:commandline xmlns:q='http://libvirt.org/schemas/domain/qemu/1.0'><q:arg value='x'/></q:commandline>"
+
+
+def definition(devices: str = "", *, memory: str = "<memory unit='MiB'>96</memory>", more: str = "") -> str:
+    return (
+        f"<domain type='qemu'><name>web</name><uuid>{UUID}</uuid>{memory}<vcpu placement='static'>2</vcpu>"
+        f"<os><type arch='x86_64'>hvm</type></os>{more}<devices>{devices}</devices></domain>"
+    )
+
+
+def disk(path: str = "/srv/a.raw", dev: str = "vda", cache: str = "") -> str:
+    return DISK.format(path=path, dev=dev, cache=f" cache='{cache}'" if cache else "")
+
+
+def test_what_a_definition_says() -> None:
+    found = parse(
+        definition(
+            disk()
+            + "<disk type='network'><source protocol='rbd' name='vms/web'><host/></source><target dev='vdb'/></disk>"
+            + "<disk type='block'><source dev='/dev/drbd/by-res/web-data/0'/><target dev='vdc'/></disk>"
+            + "<disk type='block'><source dev='/dev/mapper/x'/><target dev='vdd'/></disk>"
+            + "<disk type='file' device='cdrom'><source file='/iso'/><target dev='sda'/></disk>"
+            + "<disk type='file' device='cdrom'><target dev='sdb'/></disk>"
+            + "<interface type='bridge'><mac address='52:54:00:AA:bb:01'/></interface>"
+            + "<interface type='bridge'><virtualport type='openvswitch'><parameters interfaceid='lsp-1'/></virtualport>"
+            + "</interface><graphics type='vnc' port='-1'/><serial type='file'><source path='/log'/></serial>"
+        )
+    )
+    assert found.disk_ids == ("file:/srv/a.raw", "rbd:vms/web", "drbd:web-data", "block:/dev/mapper/x")
+    assert found.port_ids == ("52:54:00:aa:bb:01", "lsp-1")
+    assert found.ports[1].mac == made_mac(UUID, 1)
+    assert (found.uuid, found.name, found.vcpus, found.memory_bytes) == (UUID, "web", 2, 96 * 2**20)
+    assert (found.graphics, found.console, found.host_devices) == (("vnc",), "/log", False)
+
+
+@pytest.mark.parametrize(
+    ("memory", "size"),
+    [
+        ("<memory>1024</memory>", 2**20),
+        ("<memory unit='GiB'>2</memory>", 2**31),
+        ("<memory unit='KB'>1</memory>", 1024),
+        ("<memory unit='b'>1025</memory>", 2048),
+    ],
+)
+def test_units_of_memory_are_those_of_libvirt(memory: str, size: int) -> None:
+    assert parse(definition(memory=memory)).memory_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("xml", "said"),
+    [
+        ("", "no XML"),
+        ("<domain", "no XML"),
+        ("\ud800", "UTF-8"),
+        ("<network/>", "not <network>"),
+        ("<!DOCTYPE d [<!ENTITY a 'b'>]>" + definition(), "document type"),
+        ("<a>" * 100, "too large"),
+        (definition("<a/>" * 6000), "too large"),
+        (" " * 2**19, "524288 bytes"),
+        (definition().replace("qemu", "xen"), "type='xen'"),
+        (definition().replace(UUID, "1234"), "no UUID"),
+        (definition().replace(f"<uuid>{UUID}</uuid>", ""), "no <uuid>"),
+        (definition().replace("web", "a/b"), "a/b"),
+        (definition(memory="<memory unit='MiB'>-1</memory>"), "-1"),
+        (definition(memory="<memory unit='parsec'>1</memory>"), "parsec"),
+        (definition(memory="<memory unit='TiB'>99999999</memory>"), "99999999"),
+        (definition().replace(">2</vcpu>", ">0</vcpu>"), "vcpu is '0'"),
+        (definition(disk("a.raw")), "no path"),
+        (definition(disk(cache="writeback")), "disk cache writeback"),
+        (definition(disk() + disk(dev="vdb")), "file:/srv/a.raw' is there twice"),
+        (definition(disk() + disk("/b")), "vda' is there twice"),
+        (definition("<disk type='file'><target dev='vda'/></disk>"), "no source"),
+        (definition("<disk type='network'><source protocol='iscsi' name='x'/><target dev='a'/></disk>"), "iscsi"),
+        (definition("<disk type='network'><source protocol='rbd' name='x'/><target dev='a'/></disk>"), "POOL/IMAGE"),
+        (definition("<disk type='volume'><source pool='p' volume='v'/><target dev='a'/></disk>"), "volume"),
+        (definition("<interface type='user'><mac address='nobody'/></interface>"), "nobody"),
+        (definition("<filesystem type='mount'><source dir='/'/><target dir='/'/></filesystem>"), "folder of the host"),
+        (definition(more=ARGUMENTS), "qemu:commandline"),
+    ],
+)
+def test_what_is_malformed_or_unsafe_is_refused_in_one_line(xml: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said) as refused:
+        parse(xml)
+    assert refused.value.remedy
+    assert "\n" not in str(refused.value)
+
+
+def read(xml: str) -> tuple[Definition | None, BadInput]:
+    try:
+        return parse(xml), BadInput("")
+    except BadInput as error:
+        return None, error
+
+
+@given(st.text(max_size=200) | st.text(alphabet="<>/='\" abdomainuk0-9&;![]").map(lambda text: definition(text)))
+def test_whatever_is_written_is_read_or_refused_in_one_line(xml: str) -> None:
+    found, error = read(xml)
+    assert found is not None or (error.remedy and "\n" not in str(error))
+
+
+@given(st.integers(0, 400), st.integers(0, 400), st.characters())
+def test_a_damaged_definition_is_read_or_refused(start: int, length: int, put: str) -> None:
+    whole = definition(disk())
+    found, error = read(whole[:start] + put + whole[start + length :])
+    assert found.vcpus >= 1 if found is not None else "\n" not in str(error)
+
+
+def _vm(xml: str, name: str = "web-1") -> VirtualMachine:
+    spec = VirtualMachineSpec(definition=xml, resources=Amounts(cpu=1, memory=1, gpu=1), disks=("other",))
+    return VirtualMachine(metadata=ObjectMeta(name=name), spec=spec)
+
+
+def test_size_disks_and_ports_are_those_of_the_definition() -> None:
+    spec = completed(_vm(definition(disk()))).spec
+    assert (spec.disks, spec.ports, spec.display_name) == (("file:/srv/a.raw",), (), "web")
+    assert spec.resources == Amounts(cpu=2000, memory=96 * 2**20, gpu=1)
+    plain = replace(_vm(""), spec=replace(_vm("").spec, definition=""))
+    assert completed(plain) is plain
+
+
+def test_a_vm_that_is_named_by_a_uuid_has_that_uuid() -> None:
+    assert completed(_vm(definition(), UUID)).name == UUID
+    with pytest.raises(BadInput, match="not that of VM"):
+        completed(_vm(definition(), UUID.replace("d0d0", "d0d1")))
+
+
+def test_a_host_that_is_too_small_is_named() -> None:
+    found = parse(definition())
+    assert host_problem(found, 2**30, 4) == host_problem(found, 0, 0) == ""
+    assert "96 MiB" in host_problem(found, 96 * 2**20, 4)
+    assert "2 vCPUs" in host_problem(found, 2**30, 3)
