@@ -1,0 +1,294 @@
+"""Hosts: pid, mount, network, UTS, IPC and cgroup namespaces on one switch, with a power button each.
+
+A host is a folder of the state directory and, while it has power, a pid 1 (``lab.init``) with everything below it.
+Its cgroup tree is a subtree of the machine's cgroup v2, which it sees as its whole ``/sys/fs/cgroup``. Power off kills
+pid 1, and the kernel kills everything else of the host in the same stroke; power on boots it with a new boot id. The
+switch is a network namespace with a bridge and a filter that no host can reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from lab import service
+from lab.processes import LabError, Process, run, until
+
+NET = "10.86.0"
+"""The network of the switch, a /24. It exists only inside of the lab's namespaces."""
+PROJECT = Path(__file__).resolve().parent.parent
+RULES = """
+flush ruleset
+table bridge lab {
+  set cut { type ifname . ifname; }
+  chain wire { type filter hook forward priority 0; policy accept; iifname . oifname @cut drop; }
+}
+"""
+SWITCHES = "/run/netns"
+ENTER = 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"'
+"""Runs a command in a cgroup."""
+
+
+class Switch:
+    """The network: one bridge, and a cable to everything that was plugged in by name and address."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.prefix = "ol" + hashlib.sha256(str(state.resolve()).encode()).hexdigest()[:6]
+        self.name = f"{self.prefix}-switch"
+
+    def start(self) -> None:
+        """Make it, without cables."""
+        if self._there(self.name):
+            return
+        self.state.mkdir(parents=True, exist_ok=True)
+        run("ip", "netns", "add", self.name)
+        run("ip", "-n", self.name, "link", "add", "br0", "type", "bridge", "forward_delay", "0")
+        run("ip", "-n", self.name, "link", "set", "br0", "up")
+        self.heal()
+
+    def stop(self) -> None:
+        """Remove it and every network on it."""
+        for name in self._names():
+            run("ip", "netns", "del", name)
+
+    def plug(self, name: str, *numbers: int) -> str:
+        """Give ``name`` a network of its own, with these addresses on the switch; the path of its namespace."""
+        space = f"{self.prefix}-{name}"
+        if not self._there(space):
+            run("ip", "netns", "add", space)
+            run("ip", "-n", space, "link", "set", "lo", "up")
+            run("ip", "-n", self.name, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", space)
+            run("ip", "-n", self.name, "link", "set", name, "master", "br0", "up")
+            for number in numbers:
+                run("ip", "-n", space, "addr", "add", f"{NET}.{number}/24", "dev", "eth0")
+            run("ip", "-n", space, "link", "set", "eth0", "up")
+        return f"{SWITCHES}/{space}"
+
+    def cut(self, *pairs: tuple[str, str]) -> None:
+        """Drop everything from the first to the second of each pair; for both ways name both."""
+        if pairs:
+            elements = ", ".join(f'"{one}" . "{other}"' for one, other in pairs)
+            self._nft(f"add element bridge lab cut {{ {elements} }}")
+
+    def heal(self) -> None:
+        """Take every cut back."""
+        self._nft("table bridge lab\n" + RULES)
+
+    def plugged(self) -> list[str]:
+        """The names of everything on the switch."""
+        return [name.removeprefix(f"{self.prefix}-") for name in self._names() if name != self.name]
+
+    def isolate(self, name: str, *kept: str) -> None:
+        """Cut one off from everything but what is kept."""
+        others = [other for other in self.plugged() if other != name and other not in kept]
+        self.cut(*[pair for other in others for pair in ((name, other), (other, name))])
+
+    def inside(self, name: str, *command: str) -> list[str]:
+        """A command that runs in the network of ``name``."""
+        return ["nsenter", f"--net={SWITCHES}/{self.prefix}-{name}", "--", *command]
+
+    def _nft(self, text: str) -> None:
+        run("nsenter", f"--net={SWITCHES}/{self.name}", "--", "nft", "-f", "-", stdin=text + "\n")
+
+    def _names(self) -> list[str]:
+        folder = Path(SWITCHES)
+        return sorted(path.name for path in folder.glob(f"{self.prefix}-*")) if folder.is_dir() else []
+
+    def _there(self, name: str) -> bool:
+        return Path(SWITCHES, name).exists()
+
+
+def cgroup_root() -> Path:
+    """Where the machine's cgroup v2 is mounted; mounted below ``/run`` where it is nowhere."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, target, kind, *_ = line.split()
+        if kind == "cgroup2":
+            return Path(target)
+    target = "/run/outlive-lab-cgroup2"
+    Path(target).mkdir(exist_ok=True)
+    run("mount", "-t", "cgroup2", "cgroup2", target)
+    return Path(target)
+
+
+class Host:
+    """One host, by its name and its number on the switch's network."""
+
+    def __init__(self, switch: Switch, name: str, number: int) -> None:
+        self.switch = switch
+        self.name = name
+        self.address = f"{NET}.{number}"
+        self.folder = switch.state / name
+        self._number = number
+        self._process = Process(self.folder / "power.pid")
+        self._group = cgroup_root() / switch.prefix / name
+
+    # --- what it is made of
+
+    def make(self) -> None:
+        """Its folder and its cable; both stay as they are where they are there."""
+        self.switch.plug(self.name, self._number)
+        if (self.folder / "services").is_dir():
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        etc = self.folder / "etc"
+        if not etc.is_dir():
+            shutil.copytree("/etc", etc, symlinks=True, ignore_dangling_symlinks=True)
+        (etc / "machine-id").unlink(missing_ok=True)
+        (etc / "machine-id").write_text(f"{uuid.uuid5(uuid.NAMESPACE_DNS, f'{self.switch.prefix}.{self.name}').hex}\n")
+        for name in ("var/lib", "var/log", "var/cache", "var/tmp", "run", "log", "services"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "var/run").symlink_to("/run")
+
+    def add_service(
+        self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, again_s: float | None = 1.0
+    ) -> None:
+        """A service that is started at every boot, in the order of the names (``20-libvirtd``).
+
+        ``again_s``: how long after its end it is started again; ``None``: never.
+        """
+        said = {"command": list(command), "env": dict(env or {}), "again_s": again_s}
+        (self.folder / "services" / f"{name}.json").write_text(json.dumps(said))
+
+    # --- power
+
+    @property
+    def on(self) -> bool:
+        """Whether it has power."""
+        return bool(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Pid 1 of the host, as the machine numbers it; 0 without power."""
+        parent = self._process.pid
+        if not parent:
+            return 0
+        try:
+            children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        except OSError:
+            return 0
+        return int(children[0]) if children else 0
+
+    @property
+    def boot_id(self) -> str:
+        """Of the boot that runs, or ran last."""
+        return (self.folder / "boot_id").read_text().strip()
+
+    def power_on(self, limit_s: float = 15.0) -> None:
+        """Boot it, with a new boot id and an empty ``/run``; returns when pid 1 takes requests."""
+        if self.on:
+            return
+        self.make()
+        shutil.rmtree(self.folder / "run")
+        (self.folder / "run/lock").mkdir(parents=True)
+        (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        self._remove_group()
+        self._group.mkdir(parents=True)
+        shared = [str(path) for path in {PROJECT, self.switch.state.resolve(), Path(sys.prefix).resolve()}]
+        space = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--cgroup", "--fork", "--kill-child"]
+        init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), str(self.folder.resolve())]
+        command = ["sh", "-c", ENTER, "sh", str(self._group), *self.switch.inside(self.name, *space, *init, *shared)]
+        self._process.start(command, self.folder / "log/init.log")
+        until(self._answers, f"{self.name} boots; see {self.folder}/log/init.log", limit_s)
+
+    def power_off(self) -> None:
+        """Cut its power: everything on it is gone when this returns."""
+        if self.pid:
+            self._kill_first()
+        self._process.kill()
+        until(lambda: not self._populated(), f"nothing of {self.name} is left", 10)
+        self._remove_group()
+
+    def reset(self) -> None:
+        """Off and on."""
+        self.power_off()
+        self.power_on()
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Let the whole host stand still, or go on."""
+        (self._group / "cgroup.freeze").write_text("1" if frozen else "0")
+
+    # --- what runs on it
+
+    def ask(self, text: str) -> str:
+        """The answer of pid 1: ``start NAME``, ``stop NAME``, ``list``."""
+        try:
+            return service.ask(text, self._socket())
+        except OSError as error:
+            raise LabError(f"{self.name} does not answer: {error.strerror or error}") from error
+
+    def services(self) -> dict[str, int]:
+        """The process number, on this machine, of each service; 0 where it does not run."""
+        pairs = (word.partition("=") for word in self.ask("list").split())
+        outer = {inner: pid for pid, inner in self._numbers()}
+        return {name.partition("-")[2]: outer.get(int(inner), 0) for name, _, inner in pairs}
+
+    def inside(self, *command: str) -> list[str]:
+        """A command that runs on the host."""
+        if not self.pid:
+            raise LabError(f"{self.name} has no power")
+        group = self._group / "user.slice"
+        group.mkdir(exist_ok=True)
+        target = ["nsenter", f"--target={self.pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
+        return ["sh", "-c", ENTER, "sh", str(group), *target, "--", *command]
+
+    def run(self, *command: str, limit_s: float = 60.0) -> str:
+        """Run a command on the host and return its output."""
+        return run(*self.inside(*command), limit_s=limit_s)
+
+    def processes(self) -> Iterator[tuple[int, str]]:
+        """Every process of the host: its number on this machine, and its name."""
+        for folder in self._group.glob("**/cgroup.procs"):
+            with contextlib.suppress(OSError):
+                for word in folder.read_text().split():
+                    with contextlib.suppress(OSError):
+                        yield int(word), Path(f"/proc/{word}/comm").read_text().strip()
+
+    # --- below
+
+    def _socket(self) -> str:
+        """The path of pid 1's socket, short enough for the kernel wherever the state directory is."""
+        return f"/proc/{self.pid}/root/run/init.sock"
+
+    def _answers(self) -> bool:
+        if not self.on:
+            raise LabError(f"{self.name} did not boot: see {self.folder}/log/init.log")
+        with contextlib.suppress(OSError):
+            return bool(service.ask("list", self._socket()) is not None)
+        return False
+
+    def _numbers(self) -> Iterator[tuple[int, int]]:
+        """Of each process: its number on this machine, and on the host."""
+        for pid, _ in self.processes():
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{pid}/status").read_text()
+                line = next(line for line in text.splitlines() if line.startswith("NSpid:"))
+                yield pid, int(line.split()[-1])
+
+    def _kill_first(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, 9)
+
+    def _populated(self) -> bool:
+        try:
+            return "populated 1" in (self._group / "cgroup.events").read_text()
+        except OSError:
+            return False
+
+    def _remove_group(self) -> None:
+        """Its cgroups, which are empty."""
+        for folder, _, _ in os.walk(self._group, topdown=False):
+            with contextlib.suppress(FileNotFoundError):
+                Path(folder).rmdir()
+
+
+def hosts(switch: Switch, count: int = 3) -> list[Host]:
+    """``host-1`` to ``host-N``, with the addresses .11 and on."""
+    return [Host(switch, f"host-{number}", 10 + number) for number in range(1, count + 1)]
