@@ -307,22 +307,18 @@ def test_disarming_stops_the_watchdog_and_then_the_guard_may_stop(
     assert not guard.socket.exists()
 
 
-def test_a_guard_that_is_started_anew_arms_itself_at_the_first_renewal(
-    tmp_path: Path, options: list[str], watchdog: Watchdog
+def test_a_guard_that_is_started_anew_is_armed_by_whoever_knows_what_is_published(
+    guard: Guard, watchdog: Watchdog
 ) -> None:
-    with closing(Guard(tmp_path, *options, "--timeout", "30", "--watchdog-timeout", "1")) as guard:
-        assert not guard.status()["armed"]
-        guard.beat()
-        assert guard.status()["armed"]
-        guard.process.kill()
-        guard.process.wait()
-        guard.again()
-        until(lambda: guard.beat()["ok"] and guard.status()["armed"], "it is armed again")
-        again_s = boot_time_s()
-        until(lambda: watchdog.fed_after(again_s), "it feeds")
-        assert guard.ask("disarm")["ok"]
-        guard.beat()
-        assert not guard.status()["armed"], "whoever disarmed it meant it"
+    guard.arm(timeout_s=30.0)
+    guard.process.kill()
+    guard.process.wait()
+    guard.again()
+    until(lambda: guard.beat()["ok"], "renewals are acknowledged again")
+    assert not guard.status()["armed"]
+    guard.arm(timeout_s=30.0)
+    again_s = boot_time_s()
+    until(lambda: watchdog.fed_after(again_s), "it feeds")
 
 
 @pytest.mark.parametrize(

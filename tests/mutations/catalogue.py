@@ -408,8 +408,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "start-before-servers-have-heard",
         "a start does not wait for storage servers that have not heard of an isolation",
         LOCKS,
-        "    if node.isolation is not None:\n        try:\n            await node.isolation.barrier(vm)\n",
-        "    if False:\n        try:\n            await node.isolation.barrier(vm)\n",
+        "        await node.isolation.barrier(vm)\n",
+        "        pass\n",
     ),
     _one(
         "armed-with-guests-outside",

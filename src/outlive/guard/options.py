@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import shlex
 from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from outlive.guard.states import TIME_LIMIT_S, USAGE
+from outlive.guard.states import USAGE
 
 SOCKET: Final = "/run/outlive-guard/guard.sock"
 WATCHDOG: Final = "/dev/watchdog"
@@ -45,8 +44,6 @@ class Options(NamedTuple):
     cgroup: str
     stop_service: tuple[str, ...]
     start_service: tuple[str, ...]
-    arm_with: tuple[float, float] | None
-    """T and W to arm with at the first beat."""
     rehearsal: bool
     status: bool
 
@@ -73,8 +70,6 @@ def parser() -> OneLine:
         help="stops whatever could start a VM; libvirt: all its daemons",
     )
     add("--start-service", metavar="COMMAND", default="", help="starts it when the gate opens again; libvirt: as above")
-    add("--timeout", metavar="SECONDS", type=_seconds, help="arm at the first renewal: T, with --watchdog-timeout")
-    add("--watchdog-timeout", metavar="SECONDS", type=_seconds, help="arm at the first renewal: W, with --timeout")
     add("--rehearsal", action="store_true", help="take a file or FIFO as the watchdog: proves nothing, resets nothing")
     add("--status", action="store_true", help="ask the guard that runs, print its answer as JSON, and end")
     return made
@@ -84,29 +79,15 @@ def read(arguments: Sequence[str]) -> Options:
     """The options. Ends the process with exit code 2 and a line that says what to change."""
     made = parser()
     given = made.parse_args(list(arguments))
-    times = (given.timeout, given.watchdog_timeout)
-    if (times[0] is None) != (times[1] is None):
-        made.error("--timeout and --watchdog-timeout belong together: say both, or neither and arm with outlive arm")
     return Options(
         socket=given.socket,
         watchdog=given.watchdog,
         cgroup=given.cgroup.rstrip("/") or "/",
         stop_service=_command(made, "--stop-service", given.stop_service),
         start_service=_command(made, "--start-service", given.start_service),
-        arm_with=None if times[0] is None else times,
         rehearsal=given.rehearsal,
         status=given.status,
     )
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= TIME_LIMIT_S:
-        raise argparse.ArgumentTypeError(f"{text!r}: say seconds above 0, at most {TIME_LIMIT_S:g}")
-    return seconds
 
 
 def _command(made: argparse.ArgumentParser, option: str, text: str) -> tuple[str, ...]:

@@ -26,8 +26,6 @@ from outlive.guard.states import (
     YES,
     Action,
     Arm,
-    Beat,
-    Disarm,
     Event,
     GuardError,
     Looked,
@@ -163,8 +161,6 @@ class Guard:
         self._state = State()
         self._watchdog = Watchdog(options.watchdog, rehearsal=options.rehearsal)
         self._runner = Runner()
-        self._arm_with = options.arm_with
-        self._arm_trouble = ""
         self._stop = False
         self._seen: tuple[Instants, int] | None = None
 
@@ -240,10 +236,6 @@ class Guard:
         if refusal is not None:
             self._note("guard.refused", do=type(event).__name__, code=refusal.code, why=refusal.message)
             return messages.refused(request.id, *refusal)
-        if isinstance(event, Beat):
-            self._arm_by_options()
-        if isinstance(event, Disarm):
-            self._arm_with = None
         return messages.granted(request.id)
 
     def _status(self) -> dict[str, object]:
@@ -255,7 +247,11 @@ class Guard:
         return messages.status(self._state, now=now, feeding=feeding, processes=self._seen[1], hardware=hardware)
 
     def _arm(self, event: Arm) -> Refusal | None:
-        """Armed only with everything that it takes to keep the promise."""
+        """Armed only on request, and only with everything that it takes to keep the promise.
+
+        A guard knows nothing of what the membership says: with times of its own, one that was started anew could wait
+        longer than fencers count on. Whoever asks has what is published in hand (``outlive.node.membership.guard``).
+        """
         refusal = core.arm_refusal(self._state, event, instants())
         if refusal is not None:
             return refusal
@@ -278,16 +274,6 @@ class Guard:
             epoch=self._state.epoch,
         )
         return refusal
-
-    def _arm_by_options(self) -> None:
-        """With the times of the command line, at the first beat that allows it."""
-        if self._arm_with is None or self._state.armed:
-            return
-        refusal = self._arm(Arm(*self._arm_with))
-        trouble = refusal.message if refusal else ""
-        if trouble and trouble != self._arm_trouble:
-            self._note("guard.not-armed", why=trouble)
-        self._arm_trouble = trouble
 
     # --- judging and acting
 

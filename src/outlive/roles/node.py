@@ -177,7 +177,7 @@ class NodeRole:
             guard=ports.guard,
             machine=ports.machine,
             storage=ports.storage,
-            isolation=None if ports.cut is None else Isolation(ports.cut, store),
+            isolation=Isolation(ports.cut, store),
             desired=DesiredState(store, self.host),
             settings=settings,
             informer=informer,

@@ -48,7 +48,7 @@ class Disks:
 
     def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """Shut out of what is in our power; repeated, it grows."""
-        able = [one for one in scope if self.ability == "all" or one.startswith("disk:")]
+        able = self.able(scope)
         before = self._cuts.get(host, (0, ()))
         after = (max(epoch, before[0]), tuple(sorted({*before[1], *able})))
         if after == before:
@@ -63,6 +63,10 @@ class Disks:
         self._spreading[order] = heard
         loop, after_s = asyncio.get_running_loop(), self._random.uniform(least_s, most_s)
         loop.call_later(after_s, self._heard, host, order, context=outside_parts())
+
+    def able(self, scope: Iterable[str]) -> tuple[str, ...]:
+        """What of it is in our power."""
+        return tuple(one for one in scope if self.ability == "all" or one.startswith("disk:"))
 
     def _heard(self, host: str, order: int) -> None:
         self._enforce(host)
@@ -188,11 +192,12 @@ class StorageClient:
         scope = self._disks.scope(host, epoch)
         return CutReport(scope=scope, evidence=f"blocklist of {host} through epoch {epoch}" if scope else "")
 
-    async def barrier(self, scope: tuple[str, ...]) -> None:
+    async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """Wait for the slowest server."""
         await self._sent()
         await self._disks.all_heard()
         self._process.check()
+        return self._disks.able(scope)
 
     async def lift(self, host: str, epoch: int) -> None:
         """Let in again."""

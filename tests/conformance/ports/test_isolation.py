@@ -21,7 +21,7 @@ async def test_after_the_barrier_no_client_of_the_host_gets_through(h: Isolation
     port = h.driver()
     await port.cut("a", 1, ALL)
     assert set((await port.read_back("a", 1)).scope) == set(ALL)
-    await port.barrier(ALL)
+    assert set(await port.barrier(ALL)) == set(ALL)
     assert not any(h.reaches("a", 1, one) for one in ALL), "also a client that connects only now"
     assert all(h.reaches("b", 1, one) for one in ALL)
     assert (await port.read_back("b", 1)).scope == ()
@@ -40,7 +40,7 @@ async def test_the_barrier_waits_for_servers_that_have_not_heard(h: IsolationHar
 @claim
 async def test_the_barrier_returns_where_nobody_was_shut_out(h: IsolationHarness) -> None:
     async with asyncio.timeout(10.0):
-        await h.driver().barrier(ALL)
+        assert set(await h.driver().barrier(ALL)) == set(ALL)
 
 
 @claim
@@ -126,7 +126,7 @@ async def test_what_is_in_nobodys_power_is_ordered_and_not_read_back(h: Isolatio
     port = h.driver()
     await port.cut("a", 1, ALL)
     assert set((await port.read_back("a", 1)).scope) == {"disk:d1", "disk:d2"}
-    await port.barrier(ALL)
+    assert set(await port.barrier(ALL)) == {"disk:d1", "disk:d2"}, "of the port it knows nothing"
     assert h.reaches("a", 1, "port:p1")
 
 

@@ -12,6 +12,7 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Unavailable
 from outlive.base.random import Random
+from outlive.node.fencing.isolation import Isolation
 from outlive.node.ports import CutReport
 from outlive.resources import Assigned, Cluster, Fault, Membership, ObjectRef, VirtualMachine
 from outlive.resources.cluster import Pause
@@ -56,6 +57,7 @@ class Cuts:
 
     async def barrier(self, scope):
         await asyncio.sleep(0.05)
+        return tuple(one for one in scope if self.reach(one))
 
     async def lift(self, host, epoch):
         self.lifted.append((host, epoch))
@@ -430,3 +432,49 @@ def test_cut_is_renewed_in_time_though_every_write_and_fault_hangs():
 
 def _host(name: str) -> ObjectRef:
     return ObjectRef(kind="Hypervisor", name=name)
+
+
+# What the host of a start knows of it
+
+
+class NobodyIsolates(Cuts):
+    """A driver that isolates nobody."""
+
+    async def barrier(self, scope):
+        raise NotFound("nobody isolates hosts here")
+
+
+@pytest.mark.parametrize(
+    ("driver", "waits_for"),
+    [
+        (None, "disk:one"),
+        (NobodyIsolates(), "disk:one"),
+        (Cuts(reach=lambda one: one.startswith("disk:")), "port:net"),
+        (Cuts(), ""),
+    ],
+    ids=["no driver", "a driver of nothing", "a driver of disks only", "a driver of both"],
+)
+def test_start_is_refused_where_the_drivers_of_its_host_do_not_answer_for_what_others_have_isolated(driver, waits_for):
+    async def story():
+        async with site() as s:
+            for name in ("a", "b", "c", "d"):
+                await s.host(name)
+            vm = await s.vm("vm1", holder="d", disks=("one", "two"), ports=("net",))
+            other = await s.vm("vm2", holder="c", disks=("other",), ports=())
+            here = Isolation(driver, s.store)
+            await here.barrier(vm)  # nobody is isolated
+            member = await s.store.get(Membership, "d")
+            cut = Cut(through=1, scope=("disk:one", "disk:two", "port:net"))
+            isolated = msgspec.structs.replace(member, record=msgspec.structs.replace(member.record, cut=cut))
+            isolated = await s.store.replace(isolated)
+            if waits_for:
+                with pytest.raises(Unavailable, match=f"d is isolated from .*{waits_for}"):
+                    await here.barrier(vm)
+            else:
+                await here.barrier(vm)
+            await here.barrier(other)
+            over = msgspec.structs.replace(isolated.record, dead_through=1)
+            await s.store.replace(msgspec.structs.replace(isolated, record=over))
+            await here.barrier(vm)  # nothing of that epoch is left that could write
+
+    run(story())

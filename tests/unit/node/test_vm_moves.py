@@ -8,8 +8,9 @@ from tests.support.node_worlds import at, condemn, holders, host_of, narrated, p
 
 from outlive.node.migration.migration import SOURCE, TARGET, Here
 from outlive.node.ports import DomainState
+from outlive.node.vm.selection import relocated
 from outlive.resources import HOST_LABEL, Holder, Membership
-from outlive.resources.vms import MigrationPhase
+from outlive.resources.vms import AffinityRule, MigrationPhase
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.hypervisors import HypervisorClient
 from outlive.simulation.spec import VmSpec
@@ -283,3 +284,41 @@ def test_every_phase_of_a_move_under_way_has_a_step_on_both_sides() -> None:
     under_way = set(MigrationPhase) - {MigrationPhase.ABORTED}
     assert set(SOURCE) == set(TARGET) == under_way
     assert all(set(row) == set(Here) for row in SOURCE.values())
+
+
+APART = (AffinityRule(group="db", policy="anti-affinity"),)
+
+
+@pytest.mark.parametrize("method", ["live", "shutdown"])
+@pytest.mark.parametrize("late", ["vm-1", "vm-2"])
+@pytest.mark.parametrize("phase", ["requested", "target-ready", "transferring", "stopping"])
+def test_two_of_a_group_do_not_arrive_on_one_host_whichever_move_was_chosen_by_an_old_look(
+    phase: str, late: str, method: str
+) -> None:
+    """The move of one is written when the other has come so far, by a host that looked before."""
+
+    async def story(world: World) -> None:
+        first = "vm-2" if late == "vm-1" else "vm-1"
+        sources = {"vm-1": "kvm-1", "vm-2": "kvm-2"}
+        await world.do("move", {"vm": first, "to": "kvm-3"})
+        while (move := vm_of(world, first).status.migration) is None or move.phase != phase:
+            if vm_of(world, first).host == "kvm-3" and move is None:
+                return  # its move has no such phase
+            await world.clock.sleep(0.01)
+        vm = vm_of(world, late)
+        moved = relocated(vm, target="kvm-3", home="", phase="migrate", move_id="late")
+        metadata = msgspec.structs.replace(vm.metadata, labels={**vm.metadata.labels, HOST_LABEL: "kvm-3"})
+        labelled = await world.store.replace(msgspec.structs.replace(vm, metadata=metadata))
+        await world.store.replace_status(msgspec.structs.replace(labelled, status=moved))
+        for _ in range(900):
+            await world.clock.sleep(0.1)
+            assert any("kvm-3" not in world.running(name) for name in sources)
+        runs = {name: world.running(name) for name in sources}
+        assert sorted(runs.values()) in ([("kvm-1",), ("kvm-3",)], [("kvm-2",), ("kvm-3",)])
+        assert all(vm_of(world, name).status.phase == "start" for name in sources)
+
+    play(
+        story,
+        hosts=3,
+        vms=tuple(VmSpec(name=f"vm-{n}", host=f"kvm-{n}", affinity=APART, migration_method=method) for n in (1, 2)),
+    )

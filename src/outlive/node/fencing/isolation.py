@@ -21,13 +21,15 @@ from outlive.node.fencing.power import answer_of
 from outlive.node.fencing.proofs import ISOLATE, LIFT_CUT, PROVE_CUT, CutView, FencedView, LiftView
 from outlive.node.fencing.rules import TAKE_OVER_RESTING_S
 from outlive.node.ports import CutPort, CutReport
-from outlive.resources import MemberRecord, VirtualMachine
+from outlive.resources import MemberRecord, Membership, VirtualMachine
 from outlive.store import Store, list_all
+from outlive.store.access import LIST_S, answered
 
 if TYPE_CHECKING:
     from outlive.node.fencing.context import FencerContext
     from outlive.node.fencing.fence import Fence
 
+NOBODY: Final = "nobody here can shut it out"
 CUT_OFF: Final = "it is isolated, and may still run"
 DISTRUSTED_S: Final = 300.0
 """How often is checked whether isolation is trusted again."""
@@ -71,11 +73,19 @@ def scope_of(vm: VirtualMachine) -> tuple[str, ...]:
 
 
 class Isolation:
-    """Orders to storage and network controllers, one for each host at a time."""
+    """Orders to storage and network controllers, one for each host at a time.
 
-    def __init__(self, port: CutPort, store: Store) -> None:
-        self._port = port
+    ``port``: ``None`` where nobody isolates.
+    """
+
+    def __init__(self, port: CutPort | None, store: Store) -> None:
+        self._port: CutPort = port if port is not None else _Nobody()
         self._store = store
+        self._listing = asyncio.Lock()
+        self._listings = 0
+        """Begun so far …"""
+        self._isolated: dict[str, str] | None = None
+        """… and what the last one found: by disk or port, a host that is isolated from it."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """One order for each host at a time: one to shut it out that is late must not follow the one to let it in."""
 
@@ -98,11 +108,36 @@ class Isolation:
         return tuple(sorted(found))
 
     async def barrier(self, vm: VirtualMachine) -> None:
-        """Return once whoever was shut out of the VM's disks and ports before really is; ``Unavailable``: not known."""
+        """Return once whoever was shut out of the VM's disks and ports before really is; ``Unavailable``: not known.
+
+        The drivers of this host may be others than those of the host that ordered it: what they do not answer for must
+        be recorded as isolated from no host whose epoch is not dead. Called after the hold was acknowledged, so that
+        what the hold relied upon is on record.
+        """
+        scope = scope_of(vm)
         try:
-            await answer_of(self._port.barrier(scope_of(vm)), CALL_LIMIT_S, vm.name)
+            reached = set(await answer_of(self._port.barrier(scope), CALL_LIMIT_S, vm.name))
         except NotFound:
-            return
+            reached = set()
+        left = [one for one in scope if one not in reached]
+        isolated = await self._all_isolated() if left else {}
+        for one in left:
+            if one in isolated:
+                why = "no driver of this host says whether every server has heard of it"
+                raise Unavailable(f"{isolated[one]} is isolated from {one}, and {why}")
+
+    async def _all_isolated(self) -> dict[str, str]:
+        """What any host is isolated from that may still run, by a listing that began after this was asked."""
+        asked = self._listings
+        async with self._listing:
+            if self._listings == asked or self._isolated is None:
+                self._listings, self._isolated = self._listings + 1, None
+                found: dict[str, str] = {}
+                with answered("who is isolated", LIST_S):
+                    async for member in list_all(self._store, Membership):
+                        found.update(dict.fromkeys(recorded(member.record), member.name))
+                self._isolated = found
+            return self._isolated
 
     async def impossible(self, host: str, epoch: int) -> str:
         """Why nobody can isolate the host now, as far as that is known before an order; empty: somebody may."""
@@ -163,6 +198,22 @@ class Isolation:
         return self._locks.setdefault(host, asyncio.Lock())
 
 
+class _Nobody(CutPort):
+    """Isolates nobody."""
+
+    async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
+        raise NotFound(NOBODY)
+
+    async def read_back(self, host: str, epoch: int) -> CutReport:
+        raise NotFound(NOBODY)
+
+    async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        raise NotFound(NOBODY)
+
+    async def lift(self, host: str, epoch: int) -> None:
+        raise NotFound(NOBODY)
+
+
 def recorded(record: MemberRecord) -> tuple[str, ...]:
     """What the host has to stay isolated from."""
     return record.cut.scope if record.cut.through > record.dead_through else ()
@@ -191,7 +242,7 @@ class FenceIsolation:
         """Until cancelled."""
         fence, orders = self._fence, self._context.isolation
         if orders is None:
-            self._learn(CutResult(why_not="nobody here can shut it out"))
+            self._learn(CutResult(why_not=NOBODY))
             return
         while True:
             kept = recorded(fence.record)

@@ -40,10 +40,10 @@ from outlive.node.vm.context import Seen, VmContext
 from outlive.node.vm.start import Fresh, add_entry, create
 from outlive.node.vm.states import HALTED, VmState, active_move, in_phase, mine
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
-from outlive.placement.rules import ANTI_AFFINITY, Peers, demands_of, judge
+from outlive.placement.rules import ANTI_AFFINITY, Demands, Peers, judge
 from outlive.resources import HOST_LABEL, Membership, VirtualMachine
 from outlive.resources.reasons import MigrationReason, reason, render
-from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
+from outlive.resources.vms import AffinityRule, Migration, MigrationPhase, VirtualMachineStatus
 from outlive.store import list_all, read
 from outlive.store.selectors import Selector
 
@@ -304,22 +304,45 @@ async def _make_ready(side: Side) -> float | None:
 async def _other_of_its_group(side: Side) -> str:
     """Why it may not come beside another that it is to be kept apart from, which came here since its move was chosen.
 
-    Of two that arrive at once the first by name goes on. Its source has looked at all hosts; this is a fresh look at
-    those of this one, and costs nothing where no anti-affinity is asked for.
+    Its source has looked at all hosts; this is a fresh look at those of this one, after its own move was written, and
+    costs nothing where no anti-affinity is asked for. So of two that come at once one at least sees the other. Whoever
+    has been let in stays. Of two that have not, the first by name calls the move of the other off before it goes on: in
+    the record by which that one would be let in, since an earlier look may not have seen this one.
     """
     node, vm = side.node, side.vm
-    demands = demands_of(vm)
-    apart = [rule for rule in demands.rules if rule.policy == ANTI_AFFINITY]
+    apart = _apart(vm)
     if not apart:
         return ""
-    peers = Peers()
     async for one in list_all(node.store, VirtualMachine, selector=Selector.labels({HOST_LABEL: node.host})):
-        move = active_move(one)
-        later = move is not None and move.target == node.host and one.name > vm.name
-        if one.host == node.host and one.name != vm.name and not later:
-            peers.put(one.name, [rule for rule in one.spec.affinity_rules if rule in apart], (node.host,))
-    refusal = judge(_replace(demands, rules=tuple(apart)), node.host, peers).refusal
-    return "" if refusal is None else render(refusal).text
+        why = _beside(vm, one, node.host)
+        if why is None or one.name == vm.name:
+            continue
+        move, back = active_move(one), _beside(one, vm, node.host)
+        if move is not None and back is not None and one.name > vm.name and _not_let_in(one, move, node.host):
+            await abort(node, one.name, move, reason(MigrationReason.AGAINST_RULE, why=back), frozenset({P.REQUESTED}))
+            now = await node.read(one.name)
+            if now is None or _beside(vm, now, node.host) is None:
+                continue
+        return why
+    return ""
+
+
+def _apart(vm: VirtualMachine) -> tuple[AffinityRule, ...]:
+    return tuple(rule for rule in vm.spec.affinity_rules if rule.policy == ANTI_AFFINITY)
+
+
+def _beside(vm: VirtualMachine, other: VirtualMachine, host: str) -> str | None:
+    """How it is against a rule that one comes to the host where the other is, or goes; ``None``: it is not."""
+    peers, apart = Peers(), _apart(vm)
+    if other.host == host:
+        peers.put(other.name, [rule for rule in other.spec.affinity_rules if rule in apart], (host,))
+    refusal = judge(Demands(id=vm.name, rules=apart), host, peers).refusal
+    return None if refusal is None else render(refusal).text
+
+
+def _not_let_in(vm: VirtualMachine, move: Migration, host: str) -> bool:
+    entered = any(one.hypervisor == host for one in vm.status.holders)
+    return move.target == host and move.phase is P.REQUESTED and not entered
 
 
 async def _enter(side: Side) -> float | None:

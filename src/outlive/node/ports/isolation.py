@@ -36,12 +36,14 @@ class CutPort(Protocol):
         """
         ...
 
-    async def barrier(self, scope: tuple[str, ...]) -> None:
+    async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """Return once everybody who was shut out of something in ``scope`` before this call really is.
 
-        A server may learn of a cut after it can be read back (Ceph: an OSD with an older map), and would until then
-        still take a write of the one who is shut out after a write of the one who comes next. Asked before each start
-        on the host of the start: afterwards no such write is taken any more. ``Unavailable`` where that is not known.
+        Answers that part of ``scope`` for which this is certain. What the driver shuts nobody out of is no part of it,
+        whoever else may: then a start waits until no host is recorded as isolated from it. A server may learn of a cut
+        after it can be read back (Ceph: an OSD with an older map), and would until then still take a write of the one
+        who is shut out after a write of the one who comes next. Asked before each start on the host of the start:
+        afterwards no such write is taken any more. ``Unavailable`` where that is not known.
         """
         ...
 

@@ -161,8 +161,8 @@ class VmContext:
     guard: GuardPort
     machine: MachinePort
     storage: StoragePort
-    isolation: Isolation | None
-    """Who can say whether this host is isolated; ``None``: nobody isolates here."""
+    isolation: Isolation
+    """Who can say which hosts are isolated."""
     desired: DesiredState
     settings: NodeSettings
     informer: Informer[VirtualMachine]
@@ -195,7 +195,7 @@ class VmContext:
 
     async def isolated(self, epoch: int) -> bool:
         """Whether storage or network isolates that epoch of this host now. ``Unavailable`` where that was not said."""
-        return self.isolation is not None and await self.isolation.isolates(self.host, epoch)
+        return await self.isolation.isolates(self.host, epoch)
 
     @property
     def frozen(self) -> bool:

@@ -112,11 +112,10 @@ async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
     The hold was acknowledged before this: who had to be isolated for it was isolated before, and every server has heard
     of that when this returns.
     """
-    if node.isolation is not None:
-        try:
-            await node.isolation.barrier(vm)
-        except OutliveError as error:
-            return reason(VmReason.ISOLATION_UNCONFIRMED, error=error.message)
+    try:
+        await node.isolation.barrier(vm)
+    except OutliveError as error:
+        return reason(VmReason.ISOLATION_UNCONFIRMED, error=error.message)
     if not vm.spec.disks:
         return None
     try:

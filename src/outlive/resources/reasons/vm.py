@@ -88,7 +88,7 @@ TABLE: Final[Table] = {
     VmReason.LOCKS_UNREADABLE: Template("the locks on its disks could not be looked at: {error}", "see to the storage"),
     VmReason.ISOLATION_UNCONFIRMED: Template(
         "whether all of storage and network has heard of which hosts are shut out is not known: {error}",
-        "see to the storage, and to who isolates hosts from it",
+        "see to the storage, and to who isolates hosts from it, or reboot the isolated host",
     ),
     VmReason.LOCK_NOT_REMOVED: Template(
         "lock {lock} on one of its disks could not be removed", "remove the lock, or see to the storage"
