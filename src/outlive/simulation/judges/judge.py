@@ -106,7 +106,7 @@ class Judge:
         elif isinstance(after, Hypervisor):
             self._slow.wrote(after, asyncio.get_running_loop().time())
             if after.spec.fencing.requested:
-                truth.ordered[after.name] = None
+                truth.ordered[after.name, after.spec.fencing.requested] = None
         elif isinstance(after, Membership):
             self._member(before if isinstance(before, Membership) else None, after, author)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
+from outlive.node.fencing.policy import fence_order
 from outlive.node.ports import DomainState
 from outlive.resources import Holder, MemberRecord, Membership, VirtualMachine
 from outlive.simulation.judges.truth import Truth
@@ -133,11 +134,13 @@ def _lost_is_over(truth: Truth, host: str, before: MemberRecord | None, after: M
 def condemned_in_silence(
     truth: Truth, before: Membership | None, after: Membership, author: Author, now_s: float
 ) -> str:
-    """No fencer condemns a host that has just renewed, unless somebody asks for it."""
+    """No fencer condemns a host that has just renewed, unless somebody asked for it to be fenced in that epoch."""
     if before is None or (before.record.state, after.record.state) != ("Held", "Revoked") or not author.host:
         return ""
     silent_s = now_s - truth.renewed_s.get(after.metadata.uid, -inf)
-    if silent_s >= SILENT_S or after.name in truth.ordered:
+    uid, epoch = after.metadata.uid, before.record.epoch
+    orders = (fence_order(text, uid) for host, text in truth.ordered if host == after.name)
+    if silent_s >= SILENT_S or any(order is not None and order[0] == epoch for order in orders):
         return ""
     return f"is condemned for its silence {silent_s:.1f} s after it renewed"
 

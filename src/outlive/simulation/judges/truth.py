@@ -52,8 +52,8 @@ class Truth:
     """Membership, by uid → epoch through which it was on record as dead, also after somebody deleted it."""
     renewed_s: dict[str, float] = field(default_factory=dict)
     """Membership, by uid → when a write of it counted last while it was held."""
-    ordered: dict[str, None] = field(default_factory=dict)
-    """Hosts that somebody has asked to have fenced, called off since or not."""
+    ordered: dict[tuple[str, str], None] = field(default_factory=dict)
+    """Host and order (``spec.fencing.requested``) where somebody asked for a fence, called off since or not."""
     deleted: dict[str, None] = field(default_factory=dict)
     """VMs that somebody deleted."""
     daemons: bool = True
