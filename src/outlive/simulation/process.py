@@ -24,6 +24,8 @@ class Process:
         self.name = name
         self.part = Part(f"{name}#{run}")
         self.alive = False
+        self.halts = 0
+        """How often it was halted."""
         self.error: BaseException | None = None
         """Why it ended by itself, where it did so badly."""
         self.at_end: Callable[[], None] = lambda: None
@@ -48,6 +50,7 @@ class Process:
 
     def halt(self) -> None:
         """As ``SIGSTOP``."""
+        self.halts += 1
         self.part.halt()
 
     def go_on(self) -> None:

@@ -271,9 +271,12 @@ class Way:
         self._acknowledged = acknowledged
         self.latency_s = 0.0
         """Of every call, one way."""
+        self.interruptions = 0
+        """How often something that got through before did not any more."""
 
     def set(self, *, sends: bool, hears: bool) -> None:
         """What gets through from now on. Observers need to hear only: their request was sent before."""
+        self.interruptions += (self.sends and not sends) or (self.hears and not hears)
         self.sends, self.hears = sends, hears
         if hears and not self.faults.network.reachable:
             self.faults.network.heal()

@@ -179,7 +179,7 @@ class World:
         In a store that was restored everybody has to learn anew what there is.
         """
         leads_since, judged = 0.0, -1.0
-        leader: tuple[str, int, Process] | None = None
+        leader: tuple[str, int, Process, int] | None = None
         while True:
             await self.clock.sleep(LOOK_S)
             now, leads = self.clock.monotonic(), self._leader()
@@ -192,8 +192,11 @@ class World:
                 judged = changed
                 self.judge.covered()
 
-    def _leader(self) -> tuple[int, Process] | None:
-        """In which term, and who leads failover and can do so: it runs, and the store hears and answers it in time."""
+    def _leader(self) -> tuple[int, Process, int] | None:
+        """In which term, and who leads failover and can do so: it runs, and the store hears and answers it in time.
+
+        And how often it could not, because what is over before somebody looks again delays its reports as well.
+        """
         election = self.store.look(Election, FAILOVER_ROLE)
         if election is None:
             return None
@@ -204,7 +207,8 @@ class World:
             return None
         ways = [way for ways in self._ways.values() for process, way in ways if process is service.process]
         able = all(way.sends and way.hears and way.latency_s <= self.spec.latency_s for way in ways)
-        return (election.record.term, service.process) if able else None
+        interruptions = service.process.halts + sum(way.interruptions for way in ways)
+        return (election.record.term, service.process, interruptions) if able else None
 
     def all_run(self) -> bool:
         """Whether every VM that should run has one holder, that has seen it run."""

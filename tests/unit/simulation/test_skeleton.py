@@ -117,6 +117,26 @@ def _asked_to_renew(cas_per_s: float | None, **timing: float) -> list[str]:
 
 
 @pytest.mark.slow
+def test_an_outage_that_is_over_before_the_next_look_gives_the_leader_time_to_report_anew() -> None:
+    async def story() -> None:
+        world = _world()
+        await world.build()
+        await world.start()
+        assert await world.settled(30.0)
+        before = world._leader()
+        assert before is not None
+        await world.do("store-outage", {"for": 0.1})
+        assert world._leader() is None
+        await world.clock.sleep(0.2)
+        after = world._leader()
+        assert after is not None
+        assert after != before
+        assert after[:2] == before[:2]
+        await world.stop()
+
+    run(story())
+
+
 def test_daemon_that_is_to_renew_more_often_than_the_store_bears_ends_and_names_the_shortest_interval() -> None:
     assert _asked_to_renew(20.0) == []
     reported = _asked_to_renew(19.9)
