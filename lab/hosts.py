@@ -23,6 +23,9 @@ from lab.processes import LabError, Process, run, until
 
 NET = "10.86.0"
 """The network of the switch, a /24. It exists only inside of the lab's namespaces."""
+STORE = 2
+"""The number of the store's address."""
+HOSTS_LIMIT = 32
 PROJECT = Path(__file__).resolve().parent.parent
 RULES = """
 flush ruleset
@@ -143,6 +146,11 @@ class Host:
             shutil.copytree("/etc", etc, symlinks=True, ignore_dangling_symlinks=True)
         (etc / "machine-id").unlink(missing_ok=True)
         (etc / "machine-id").write_text(f"{uuid.uuid5(uuid.NAMESPACE_DNS, f'{self.switch.prefix}.{self.name}').hex}\n")
+        (etc / "hostname").write_text(f"{self.name}\n")
+        (etc / "resolv.conf").unlink(missing_ok=True)
+        (etc / "resolv.conf").write_text("")  # nobody to ask: what is not in hosts is not found, at once
+        lines = ["127.0.0.1 localhost", *(f"{NET}.{10 + n} host-{n}" for n in range(1, HOSTS_LIMIT + 1))]
+        (etc / "hosts").write_text("".join(f"{line}\n" for line in [*lines, f"{NET}.{STORE} store"]))
         for name in ("var/lib", "var/log", "var/cache", "var/tmp", "run", "log", "services"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "var/run").symlink_to("/run")
