@@ -1,8 +1,8 @@
-"""The guest: a kernel and one small program that boots in seconds under emulation and shows that it runs, and who it is.
+"""The guest: a kernel and one small program that boots in seconds under emulation and shows that it runs, and who.
 
 The program (``guest.c``) counts on the serial console and writes numbered blocks with its run's id to its first disk;
-``lab.checker`` tells from these whether two runs ever wrote in turns. The kernel is Debian's cloud kernel, unpacked from
-its package and not installed. Everything is built once, into a cache.
+``lab.checker`` tells from these whether two runs ever wrote in turns. The kernel is Debian's cloud kernel, unpacked
+from its package and not installed. Everything is built once, into a cache.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def cache() -> Path:
 
 
 def build(folder: Path | None = None) -> Guest:
-    """The guest, from the cache where it is there; needs ``gcc``, ``busybox-static``, ``cpio`` and Debian's packages."""
+    """The guest, from the cache where it is there; needs gcc, busybox-static, cpio and Debian's package index."""
     folder = folder or cache()
     folder.mkdir(parents=True, exist_ok=True)
     made = Guest(folder / "vmlinuz", folder / "initrd.gz")
