@@ -46,6 +46,8 @@ class Switch:
         self.state = state
         self.prefix = "ol" + hashlib.sha256(str(state.resolve()).encode()).hexdigest()[:6]
         self.name = f"{self.prefix}-switch"
+        self.group = cgroup_root() / self.prefix
+        """The cgroup of all hosts on it."""
 
     def start(self) -> None:
         """Make it, without cables."""
@@ -61,6 +63,9 @@ class Switch:
         """Remove it and every network on it."""
         for name in self._names():
             run("ip", "netns", "del", name)
+        for group in (self.group / "power", self.group):
+            with contextlib.suppress(OSError):
+                group.rmdir()
 
     def plug(self, name: str, *numbers: int) -> str:
         """Give ``name`` a network of its own, with these addresses on the switch; the path of its namespace."""
@@ -131,7 +136,7 @@ class Host:
         self.folder = switch.state / name
         self._number = number
         self._process = Process(self.folder / "power.pid")
-        self._group = cgroup_root() / switch.prefix / name
+        self._group = switch.group / name
 
     # --- what it is made of
 
@@ -198,13 +203,14 @@ class Host:
         (self.folder / "run/lock").mkdir(parents=True)
         (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
         self._remove_group()
-        self._group.mkdir(parents=True)
+        self._make_group()
         shared = [str(path) for path in {PROJECT, self.switch.state.resolve(), Path(sys.prefix).resolve()}]
         space = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--cgroup", "--fork", "--kill-child"]
         init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), str(self.folder.resolve())]
         command = ["sh", "-c", ENTER, "sh", str(self._group), *self.switch.inside(self.name, *space, *init, *shared)]
         self._process.start(command, self.folder / "log/init.log")
         until(self._answers, f"{self.name} boots; see {self.folder}/log/init.log", limit_s)
+        (self._group.parent / "power/cgroup.procs").write_text(str(self._process.pid))
 
     def power_off(self) -> None:
         """Cut its power: everything on it is gone when this returns."""
@@ -289,6 +295,16 @@ class Host:
             return "populated 1" in (self._group / "cgroup.events").read_text()
         except OSError:
             return False
+
+    def _make_group(self) -> None:
+        """Its cgroup, with every controller that the machine gives: where a tree has none, libvirt does not use it."""
+        prefix = self._group.parent
+        self._group.mkdir(parents=True)
+        (prefix / "power").mkdir(exist_ok=True)
+        for group in (prefix.parent, prefix):
+            for name in (group / "cgroup.controllers").read_text().split():
+                with contextlib.suppress(OSError):
+                    (group / "cgroup.subtree_control").write_text(f"+{name}")
 
     def _remove_group(self) -> None:
         """Its cgroups, which are empty."""

@@ -1,7 +1,7 @@
-"""A libvirtd on a laboratory host, as Debian ships it, with guests below ``machine.slice`` of the host's cgroup tree.
+"""A libvirtd on a laboratory host, as Debian ships it.
 
 There is no systemd on these hosts. libvirt then makes the guests' cgroups itself, below the partition that their
-definition names (``/machine`` by default, which is the group ``machine`` below the root).
+definition names: ``/machine`` by default, so everything that a guard has to see is below ``GUESTS``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from lab.hosts import Host
 from lab.processes import LabError, until
 
 TCP_PORT = 16509
+GUESTS = "/sys/fs/cgroup/machine"
+"""The cgroup of all guests, as the host sees it."""
 SERVICE = "20-libvirtd"
 
 
