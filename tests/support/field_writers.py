@@ -16,7 +16,7 @@ import msgspec
 from outlive.base.errors import Forbidden, NotFound
 from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.codec import to_builtins
-from outlive.simulation.judges.writes import everybody, owners_of
+from outlive.resources.writers import everybody, owners_of
 from outlive.store.contract import Change, Store
 from outlive.store.proxy import StoreProxy
 from outlive.store.selectors import Selector

@@ -1,16 +1,21 @@
 """Who may do what: bearer tokens with roles.
 
-=========  =============================================================================================
-role       may
-=========  =============================================================================================
-admin      everything
-operator   read everything; write what users or imports write (each kind says which half that is); place
-viewer     read everything; ask why a host was refused
-scheduler  only ask for placements
-=========  =============================================================================================
+=============  ===========================================================================================
+role         may
+===========  ===========================================================================================
+admin        everything
+operator     read everything; write what users or imports write (each kind says which half that is); place
+viewer       read everything; ask why a host was refused
+scheduler    only ask for placements
+controller   read everything; write what controllers write
+host         read everything; write what the daemon of the one host that it belongs to writes
+coordinator  the same, and what fencing writes of other hosts
+join         only become the token of a host, once
+===========  ===========================================================================================
 
-Tokens are kept as SHA-256 digests and compared in constant time. The token of the state directory is an admin's;
-further ones are in a file (docs/reference/http-api.md#tokens).
+What a token of a controller or host may write is decided object by object (``check_write``), from the writers that each
+kind declares. Tokens are kept as SHA-256 digests. The token of the state directory is an admin's; further ones are in a
+file and in the store (docs/reference/http-api.md#tokens).
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import enum
 import hashlib
 import hmac
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +36,10 @@ from outlive.api.config import SchedulerAuth
 from outlive.api.errors import Unauthenticated
 from outlive.base.errors import BadInput, Forbidden
 from outlive.base.ids import Ids
+from outlive.node.membership.states import MemberView
+from outlive.node.permissions import HostWriter, host_refusal, kind_refusal, writes_refusal
 from outlive.resources import Resource
+from outlive.resources.writers import CONTROLLER, DAEMON, FENCER, HUMANS
 
 TOKEN_LENGTH_LEAST: Final = 16
 TOKEN_LENGTH_MOST: Final = 1024
@@ -39,8 +47,6 @@ TOKENS_LIMIT: Final = 1000
 TOKEN_FILE_BYTES: Final = 2 * 1024 * 1024
 PEER: Final = "peer"
 """Key of a request's state: whether a client certificate was verified."""
-HUMAN_WRITERS: Final = ("users", "import")
-"""Writers of ``KindInfo.writers`` in whose name an operator acts."""
 
 
 class Role(enum.StrEnum):
@@ -50,6 +56,10 @@ class Role(enum.StrEnum):
     OPERATOR = "operator"
     VIEWER = "viewer"
     SCHEDULER = "scheduler"
+    CONTROLLER = "controller"
+    HOST = "host"
+    COORDINATOR = "coordinator"
+    JOIN = "join"
 
 
 class Access(enum.StrEnum):
@@ -62,15 +72,32 @@ class Access(enum.StrEnum):
     EXPLAIN = "explain"
     KNOWN = "ask what it may"
     """Any token that is known."""
+    JOIN = "join"
 
 
+_WRITER: Final = frozenset({Access.OPEN, Access.READ, Access.EXPLAIN, Access.KNOWN, Access.WRITE})
 GRANTS: Final[dict[Role, frozenset[Access]]] = {
     Role.ADMIN: frozenset(Access),
-    Role.OPERATOR: frozenset(Access),
+    Role.OPERATOR: frozenset(Access) - {Access.JOIN},
     Role.VIEWER: frozenset({Access.OPEN, Access.READ, Access.EXPLAIN, Access.KNOWN}),
     Role.SCHEDULER: frozenset({Access.OPEN, Access.PLACE, Access.EXPLAIN, Access.KNOWN}),
+    Role.CONTROLLER: _WRITER | {Access.PLACE},
+    Role.HOST: _WRITER,
+    Role.COORDINATOR: _WRITER,
+    Role.JOIN: frozenset({Access.OPEN, Access.KNOWN, Access.JOIN}),
 }
-"""What each role may; for an operator's writes ``may_write`` decides further."""
+"""What each role may; for writes ``may_write`` and ``check_write`` decide further."""
+WRITERS: Final[Mapping[Role, tuple[str, ...]]] = {
+    Role.OPERATOR: HUMANS,
+    Role.CONTROLLER: CONTROLLER,
+    Role.HOST: DAEMON,
+    Role.COORDINATOR: DAEMON + FENCER,
+}
+"""The names of ``KindInfo.writers`` under which each role writes; an admin writes everything."""
+HOSTS: Final = frozenset({Role.HOST, Role.COORDINATOR})
+"""Roles of hosts, which get their tokens by joining."""
+IN_FILES: Final = tuple(role for role in Role if role not in HOSTS | {Role.JOIN})
+"""Roles that belong to no host."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -78,6 +105,15 @@ class Identity(msgspec.Struct, frozen=True):
 
     name: str
     role: Role
+    host: str = ""
+    """The host that it belongs to; empty for other roles."""
+    machine_id: str = ""
+    """Of the machine that has joined as this host."""
+
+    @property
+    def writer(self) -> HostWriter:
+        """The host that writes."""
+        return HostWriter(self.host, self.role is Role.COORDINATOR, self.machine_id)
 
 
 ANYBODY: Final = Identity("anybody", Role.SCHEDULER)
@@ -168,21 +204,54 @@ def allow(identity: Identity, access: Access) -> None:
         )
 
 
-def may_write(identity: Identity, kind: type[Resource], *, status: bool = False) -> None:
-    """``Forbidden`` unless the identity may write that half of the kind (single documents count as spec)."""
+def may_write(
+    identity: Identity, kind: type[Resource], *, status: bool = False, name: str = "", verb: str = "update"
+) -> None:
+    """``Forbidden`` unless the identity may write that half of the kind (single documents count as spec) at all.
+
+    ``name``, where it is known, matters for objects that are one for each host.
+    """
     allow(identity, Access.WRITE)
     if identity.role is Role.ADMIN:
         return
+    names = WRITERS[identity.role]
     fields = kind.info.writers.fields
     halves = [path for path in fields if (path == "status" or path.startswith("status.")) == status]
     if not kind.info.halves:
         halves = list(fields)
-    if not any(writer in HUMAN_WRITERS for path in halves for writer in fields[path]):
+    if status is False and identity.role in HOSTS:
+        halves += [path for path in fields if path.startswith("metadata.")]
+    if not any(writer in names for path in halves for writer in fields[path]):
         half = "status" if status else "spec" if kind.info.halves else "document"
+        owner = "users do" if identity.role in HOSTS or identity.role is Role.CONTROLLER else "a controller does"
         raise Forbidden(
-            f"the role {identity.role} may not write the {half} of {kind.info.plural}: a controller does",
+            f"the role {identity.role} may not write the {half} of {kind.info.plural}: {owner}",
             remedy="use a token of the role admin if you must",
         )
+    if identity.role in HOSTS and (why := kind_refusal(identity.writer, kind, name, verb)):
+        raise _refused(identity, why)
+
+
+def check_write(
+    identity: Identity, before: Resource | None, after: Resource | None, members: Iterable[MemberView] = ()
+) -> None:
+    """``Forbidden`` unless the identity may make this change of one object; ``may_write`` comes first.
+
+    ``before`` is ``None`` for a creation, ``after`` for a deletion; ``members`` as for ``host_refusal``.
+    """
+    if identity.role in HOSTS:
+        why = host_refusal(identity.writer, before, after, members)
+    elif identity.role is Role.CONTROLLER:
+        why = writes_refusal(WRITERS[identity.role], before, after)
+    else:
+        return
+    if why:
+        raise _refused(identity, why)
+
+
+def _refused(identity: Identity, why: str) -> Forbidden:
+    who = f"host {identity.host}" if identity.host else f"{identity.role} {identity.name}"
+    return Forbidden(f"the token of {who} {why}", remedy="see docs/reference/http-api.md#hosts")
 
 
 def read_tokens(path: Path) -> list[tuple[str, Identity]]:
@@ -193,8 +262,9 @@ def read_tokens(path: Path) -> list[tuple[str, Identity]]:
         if not words:
             continue
         place = f"{path}:{number}"
-        if len(words) not in (2, 3) or words[0] not in list(Role):
-            raise BadInput("not a token line", place=place, remedy=f"write ROLE TOKEN [NAME]; roles: {', '.join(Role)}")
+        if len(words) not in (2, 3) or words[0] not in IN_FILES:
+            roles = ", ".join(IN_FILES)
+            raise BadInput("not a token line", place=place, remedy=f"write ROLE TOKEN [NAME]; roles: {roles}")
         role = Role(words[0])
         check_token(words[1], place)
         tokens.append((words[1], Identity(words[2] if len(words) == 3 else f"{role}-{number}", role)))

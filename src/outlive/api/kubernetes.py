@@ -308,7 +308,8 @@ class AccessReviews:
         for kind in kinds:
             if kind is None:
                 raise Forbidden(f"there is no resource {name[:80]!r}")
-            may_write(identity, kind, status=about.get("subresource") == "status")
+            status, named = about.get("subresource") == "status", str(about.get("name") or "")
+            may_write(identity, kind, status=status, name=named, verb="delete" if verb == "*" else verb)
 
 
 async def _review(request: Request) -> dict[str, Any]:

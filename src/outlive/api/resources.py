@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
-from outlive.api.auth import Access, Identity, allow, may_write
+from outlive.api.auth import HOSTS, Access, Identity, Role, allow, check_write, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
 from outlive.api.kubernetes import table
@@ -58,11 +58,16 @@ from outlive.base import limits
 from outlive.base.clock import Clock
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound
 from outlive.base.ids import Ids
-from outlive.resources import Resource
+from outlive.node.membership.states import MemberView, member_view
+from outlive.node.permissions import dropped
+from outlive.resources import Membership, Resource, VirtualMachine
 from outlive.resources.codec import convert, decode, encode
 from outlive.resources.documents import parse_documents
-from outlive.store import Page, Selector, Store
+from outlive.store import Page, Selector, Store, read
 from outlive.store.memory import MemoryStore
+
+CHECKED: Final = HOSTS | {Role.CONTROLLER}
+"""Roles whose every write is looked at."""
 
 
 class Resources:
@@ -101,8 +106,8 @@ class Resources:
         """List, watch or create."""
         target = self._target(request)
         if request.method == "POST":
-            may_write(identity, target.kind)
-            return await self._create(request, target)
+            may_write(identity, target.kind, verb="create")
+            return await self._create(request, identity, target)
         allow(identity, Access.READ)
         return await (self._watch if flag(request, "watch") else self._list)(request, target)
 
@@ -118,14 +123,15 @@ class Resources:
         if request.method in ("GET", "HEAD"):
             allow(identity, Access.READ)
             return await self._get(request, target)
-        may_write(identity, target.kind, status=target.status)
+        verb = "delete" if request.method == "DELETE" else "update"
+        may_write(identity, target.kind, status=target.status, name=target.name, verb=verb)
         match request.method:
             case "PUT":
-                return await self._replace(request, target)
+                return await self._replace(request, identity, target)
             case "PATCH":
-                return await self._patch(request, target)
+                return await self._patch(request, identity, target)
             case _:
-                return await self._delete(request, target)
+                return await self._delete(request, identity, target)
 
     # Reading
 
@@ -241,13 +247,28 @@ class Resources:
                 store.load([await self._store.get(target.kind, name, fresh=True)])
         return store
 
+    async def _permitted(
+        self, identity: Identity, target: Target, current: Resource | None, wanted: Resource | None
+    ) -> None:
+        """``Forbidden`` unless the token allows this very change of what is written: the half that is named."""
+        if identity.role not in CHECKED:
+            return
+        if current is not None and wanted is not None:
+            wanted = half_written(current, wanted, status=target.status)
+        members: list[MemberView] = []
+        if identity.role in HOSTS and isinstance(current, VirtualMachine) and isinstance(wanted, VirtualMachine):
+            hosts = {one.hypervisor for one in dropped(identity.host, current, wanted)}
+            found = [await read(self._store, Membership, host) for host in sorted(hosts)]
+            members = [member_view(one) for one in found if one is not None]
+        check_write(identity, current, wanted, members)
+
     async def _admitted(self, obj: Resource) -> tuple[str, ...]:
         """Warnings for whoever writes it; ``Invalid`` where it cannot be used."""
         warnings = admitted(obj)
         await Neighbours(self._store).check(obj)
         return warnings
 
-    async def _create(self, request: Request, target: Target) -> Response:
+    async def _create(self, request: Request, identity: Identity, target: Target) -> Response:
         media_type(request)
         obj = decode(target.kind, await request.body())
         store = await self._store_for(request, target, obj.metadata.name)
@@ -255,7 +276,7 @@ class Resources:
         warnings = await self._admitted(obj)
         return warned(object_response(await store.create(obj), 201), warnings)
 
-    async def _replace(self, request: Request, target: Target) -> Response:
+    async def _replace(self, request: Request, identity: Identity, target: Target) -> Response:
         media_type(request)
         obj = named(decode(target.kind, await request.body()), target)
         if not obj.metadata.resource_version:
@@ -271,7 +292,7 @@ class Resources:
         warnings = () if target.status else await self._admitted(obj)
         return warned(object_response(await _write(store, target, obj)), warnings)
 
-    async def _patch(self, request: Request, target: Target) -> Response:
+    async def _patch(self, request: Request, identity: Identity, target: Target) -> Response:
         """Read, change, compare-and-swap; a server-side apply creates the object where it is missing."""
         media = media_type(request, *PATCHES)
         if media == JSON:
@@ -291,6 +312,7 @@ class Resources:
                 wanted = named(convert(target.kind, document), target)
             else:
                 wanted = patched(current, patch, media)
+            await self._permitted(identity, target, current, wanted)
             try:
                 if current is not None and not whole and same_but_labels(wanted, current):
                     return object_response(await store.patch_metadata(current.ref, **label_changes(current, wanted)))
@@ -304,7 +326,7 @@ class Resources:
                     raise
                 attempt += 1
 
-    async def _delete(self, request: Request, target: Target) -> Response:
+    async def _delete(self, request: Request, identity: Identity, target: Target) -> Response:
         raw = await request.body()
         options = document_of(raw) if raw else {}
         if not isinstance(options, dict):
@@ -317,6 +339,7 @@ class Resources:
         uid, version = conditions.get("uid") or "", conditions.get("resourceVersion") or ""
         store = await self._store_for(request, target, target.name, dry_run=options.get("dryRun"))
         current = await _current(store, target)
+        await self._permitted(identity, target, current, None)
         policy = request.query_params.get("propagationPolicy") or options.get("propagationPolicy")
         force = policy == "Orphan" or options.get("orphanDependents") is True
         await check_deletion(current, self._store, force=force)
@@ -325,6 +348,15 @@ class Resources:
             return object_response(left)
         plural = target.kind.info.plural
         return json_response(success_document(plural=plural, name=target.name, uid=current.metadata.uid))
+
+
+def half_written(current: Resource, wanted: Resource, *, status: bool) -> Resource:
+    """The object as it is after the write: of an object with two halves only one is taken, and metadata with spec."""
+    if not current.has_status():
+        return wanted
+    if status:
+        return msgspec.structs.replace(current, status=wanted.status)  # type: ignore[attr-defined]
+    return msgspec.structs.replace(wanted, status=current.status)  # type: ignore[attr-defined]
 
 
 async def _current(store: Store, target: Target) -> Resource:

@@ -22,6 +22,7 @@ from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileError, ProfileInput
 from outlive.node.membership.pause import PauseGate
+from outlive.node.permissions import HostWriter
 from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, StoragePort
 from outlive.node.vm.context import NodeSettings, VmContext
 from outlive.node.vm.domains import LocalDomains
@@ -74,7 +75,7 @@ class NodeRole:
         self._clock = clock
         self._random = random
         self._ids = ids
-        self._trail = Trail(store, by=f"node {host}", clock=clock)
+        self._trail = Trail(store, by=HostWriter(host).by, clock=clock)
         self._trail.follow(self.decisions)
         self.faults = FaultSet(FaultRecorder(store, clock, "daemon", host), clock)
         self._stopping = asyncio.Event()

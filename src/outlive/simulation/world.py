@@ -20,6 +20,7 @@ from outlive.failover.ports import Inline
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import NodeSettings
 from outlive.resources import Amounts, Election, Hypervisor, VirtualMachine
+from outlive.resources.writers import CONTROLLER, DAEMON, FENCER
 from outlive.roles.node import NodePorts, NodeRole
 from outlive.roles.settings import SECTIONS, role_settings
 from outlive.roles.up import ROLE as FAILOVER_ROLE
@@ -374,21 +375,6 @@ def _subject(arguments: Mapping[str, Any]) -> str:
         if name in arguments:
             return _said(arguments[name])
     return "cluster"
-
-
-DAEMON = ("daemon", "events", "trail")
-FENCER = ("fencer", "events", "trail")
-CONTROLLER = (
-    "failover",
-    "recovery",
-    "controller",
-    "candidate",
-    "events",
-    "trail",
-    "placement",
-    "defaults",
-)
-"""Names under which each program's connections may write."""
 
 
 class ControllerRole:

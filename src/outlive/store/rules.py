@@ -2,7 +2,7 @@
 
 Each function judges one write on top of a ``Batch`` and returns what it would do, or raises; nothing is
 changed. The rules are those of docs/reference/store.md#writes. What is not here: durability, observers,
-and who the writer is (``outlive.simulation.judges.writes``).
+and who the writer is (``outlive.api.auth``).
 """
 
 from __future__ import annotations

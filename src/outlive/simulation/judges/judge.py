@@ -36,7 +36,12 @@ from outlive.simulation.judges.vms import (
     one_presence,
     one_writer,
 )
-from outlive.simulation.judges.writes import acknowledged_is_kept, within_limits, written_by_its_owner
+from outlive.simulation.judges.writes import (
+    acknowledged_is_kept,
+    allowed_by_its_token,
+    within_limits,
+    written_by_its_owner,
+)
 from outlive.simulation.narration import narrate
 from outlive.simulation.stores import Author
 from outlive.store.tables import Write
@@ -85,6 +90,7 @@ class Judge:
         truth, before, after = self.truth, write.before, write.after
         truth.history.wrote(f"{author.process}|{write.kind.__name__}/{write.key}|", write.raw or b"")
         self._found("one-writer", write.key, written_by_its_owner(write, author))
+        self._found("token", write.key, allowed_by_its_token(truth, write, author))
         self._found("limits", write.key, self._spins(write, author))
         for event in narrate(before, after, author):
             truth.history.record(event)

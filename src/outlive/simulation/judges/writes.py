@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import datetime
-from functools import lru_cache
-from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
+from outlive.node.membership.states import member_view
+from outlive.node.permissions import HostWriter, dropped, host_refusal, owned
 from outlive.resources import Membership, Resource, VirtualMachine
 from outlive.resources.vms import RECOVERY_STEPS
+from outlive.resources.writers import changed_fields, owners_of
 from outlive.simulation.judges.truth import Truth
 from outlive.simulation.stores import Author
 from outlive.store.tables import Write
@@ -20,10 +17,6 @@ HOLDERS_LIMIT: Final = 8
 """Two in a move, and those that are fenced and not yet dropped."""
 FINDINGS_LIMIT: Final = 6
 """One of each kind of proof."""
-OWNED_METADATA: Final = ("labels", "annotations", "finalizers")
-"""What of metadata belongs to somebody; the store itself writes the rest."""
-PLAIN: Final = frozenset({str, int, float, bool, tuple, datetime, type(None)})
-"""Types of values that have no parts with owners of their own."""
 
 
 def written_by_its_owner(write: Write, author: Author) -> str:
@@ -31,51 +24,23 @@ def written_by_its_owner(write: Write, author: Author) -> str:
     kind, before, after = write.kind, write.before, write.after
     if before is None or after is None:
         return ""
-    paths: list[str] = []
-    for name in OWNED_METADATA:
-        old, new = getattr(before.metadata, name), getattr(after.metadata, name)
-        if old != new:
-            _differ(old, new, f"metadata.{name}", paths)
-    wires, values = _fields(kind)
-    for wire, old, new in zip(wires, values(before), values(after), strict=True):
-        if old is not new and wire != "metadata":
-            _differ(old, new, wire, paths)
-    for path in paths:
-        if not _may_write(kind, path, author.writers):
+    for path in changed_fields(before, after):
+        if not owned(kind, path, author.writers):
             names, owners = "/".join(author.writers), " or ".join(owners_of(kind, path))
             return f"{author.process} as {names} writes {path}, of {owners or 'nobody'}"
     return ""
 
 
-def _differ(before: Any, after: Any, path: str, paths: list[str]) -> None:
-    """Add the paths in wire form of what differs; a list counts as one field."""
-    if before is after or before == after:
-        return
-    if isinstance(before, msgspec.Struct) and type(before) is type(after):
-        wires, values = _fields(type(before))
-        for wire, old, new in zip(wires, values(before), values(after), strict=True):
-            if old is not new:
-                _differ(old, new, f"{path}.{wire}", paths)
-    elif type(before) not in PLAIN and isinstance(before, Mapping) and isinstance(after, Mapping):
-        for key in sorted({*before, *after}):
-            if before.get(key) != after.get(key):
-                paths.append(f"{path}.{key}")
-    else:
-        paths.append(path)
-
-
-@lru_cache(maxsize=256)
-def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    """The names of a struct's fields in wire form, and what reads all their values at once."""
-    fields = msgspec.structs.fields(kind)
-    read = attrgetter(*(field.name for field in fields))
-    return tuple(field.encode_name for field in fields), read if len(fields) > 1 else lambda one: (read(one),)
-
-
-@lru_cache(maxsize=16_384)
-def _may_write(kind: type[Resource], path: str, names: tuple[str, ...]) -> bool:
-    owners = owners_of(kind, path)
-    return any(name in owners for name in names)
+def allowed_by_its_token(truth: Truth, write: Write, author: Author) -> str:
+    """A daemon writes nothing that the server would refuse its token."""
+    if not author.host or not {"daemon", "fencer"}.intersection(author.writers):
+        return ""
+    before, after = write.before, write.after
+    members: list[Membership | None] = []
+    if isinstance(before, VirtualMachine) and isinstance(after, VirtualMachine):
+        members = [truth.store.look(Membership, one.hypervisor) for one in dropped(author.host, before, after)]
+    who = HostWriter(author.host, coordinator="fencer" in author.writers)
+    return host_refusal(who, before, after, [member_view(one) for one in members if one is not None])
 
 
 def acknowledged_is_kept(truth: Truth, answer: object) -> str:
@@ -101,23 +66,3 @@ def within_limits(after: Resource) -> str:
     if isinstance(after, Membership) and len(after.record.fence.findings) > FINDINGS_LIMIT:
         return f"{len(after.record.fence.findings)} findings of one fence"
     return ""
-
-
-def owners_of(kind: type[Resource], path: str) -> tuple[str, ...]:
-    """Who may write a field.
-
-    Where a kind declares nothing for metadata, labels and annotations belong to the owners of the spec (of
-    the whole document, for kinds without halves), and finalizers to everybody who owns anything.
-    """
-    fields = kind.info.writers.fields
-    declared = [prefix for prefix in fields if prefix == "" or path == prefix or path.startswith(f"{prefix}.")]
-    if declared:
-        return fields[max(declared, key=len)]
-    if path.startswith("metadata.") and not path.startswith("metadata.finalizers"):
-        return fields.get("spec", ()) if "spec" in kind.__struct_fields__ else everybody(kind)
-    return everybody(kind) if path.startswith("metadata.") else ()
-
-
-def everybody(kind: type[Resource]) -> tuple[str, ...]:
-    """Who may write any field of the kind."""
-    return tuple(dict.fromkeys(owner for owners in kind.info.writers.fields.values() for owner in owners))
