@@ -1,0 +1,203 @@
+"""The laboratory as a whole: a store, three hosts with libvirt, daemon and guard, a power controller each, six guests.
+
+Everything is told by the state directory, so any process can take hold of the same lab: ``Lab(Path("lab"))``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lab import guest
+from lab.bmc import Ipmi
+from lab.hosts import NET, PROJECT, STORE, Host, Switch, hosts
+from lab.libvirtd import Libvirtd
+from lab.processes import LabError, Process, run, until
+
+HOSTS = 3
+GUESTS = 6
+STORE_PORT = 8080
+BMC_NUMBER = 100
+"""Power controllers have the addresses from here on."""
+SECRET = "bmc"
+SETTINGS: dict[str, Any] = {
+    "failover": {"flavorFailoverRequirements": {"*": 1}, "trustHypervisorLocation": True},
+}
+
+
+class Lab:
+    """See the module. ``start`` and ``stop`` are idempotent."""
+
+    def __init__(self, state: Path, *, hosts_count: int = HOSTS, guests_count: int = GUESTS) -> None:
+        self.state = state.resolve()
+        self.switch = Switch(self.state)
+        self.hosts = hosts(self.switch, hosts_count)
+        self.guests = [f"vm-{number}" for number in range(1, guests_count + 1)]
+        self._server = Process(self.state / "server.pid")
+        self.url = f"http://{NET}.{STORE}:{STORE_PORT}"
+
+    # --- parts
+
+    def host(self, name: str) -> Host:
+        """One of the hosts; ``LabError`` for another name."""
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        raise LabError(f"no host {name!r}: one of {', '.join(host.name for host in self.hosts)}")
+
+    def libvirtd(self, host: Host) -> Libvirtd:
+        """Of that host."""
+        return Libvirtd(host)
+
+    def controller(self, host: Host) -> Ipmi:
+        """The power controller of that host, wired to its power."""
+        number = self.hosts.index(host) + 1
+        name = f"bmc-{number}"
+        hook = [sys.executable, "-S", str(PROJECT / "lab/power.py"), str(self.state), host.name]
+        return Ipmi(
+            self.state / "bmc",
+            name,
+            str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{self.switch.prefix}.{host.name}.system")),
+            hook,
+            host=f"{NET}.{BMC_NUMBER + number}",
+            port=623,
+            prefix=self.switch.inside(name),
+        )
+
+    def disk(self, name: str) -> Path:
+        """The disk of a guest."""
+        return self.state / "disks" / f"{name}.raw"
+
+    def console(self, name: str) -> Path:
+        """What a guest wrote to its serial console, wherever it ran."""
+        return self.state / "consoles" / f"{name}.log"
+
+    # --- start and stop
+
+    def start(self) -> Iterator[str]:
+        """Start whatever does not run; says each step when it is done."""
+        guest.build()
+        self.switch.start()
+        yield "network is there: a switch, a store and three hosts"
+        self._start_server()
+        yield f"outlive up listens at {self.url}"
+        for host in self.hosts:
+            self._prepare(host)
+            self._start_controller(host)
+        yield "power controllers answer"
+        for host in self.hosts:
+            self.libvirtd(host).start()
+        yield "libvirt answers on every host"
+        until(self._all_joined, "all hosts are members of the cluster", 60, 0.2)
+        self._apply(self._desired_hosts())
+        yield "all hosts are members of the cluster"
+        self._apply(self._desired_guests())
+        yield f"{len(self.guests)} guests are wanted"
+
+    def stop(self) -> None:
+        """End everything that runs, and remove networks and cgroups; disks, logs and the store's state stay."""
+        for host in self.hosts:
+            self.controller(host).stop()
+        for host in self.hosts:
+            host.freeze(False)
+            host.power_off()
+        self._server.stop()
+        self.switch.stop()
+
+    # --- the product, as an operator uses it
+
+    def outlive(self, *words: str, stdin: str = "", limit_s: float = 60.0) -> str:
+        """What the command line prints, asked where the store is."""
+        return run(*self.outlive_command(*words), stdin=stdin, limit_s=limit_s)
+
+    def outlive_command(self, *words: str) -> list[str]:
+        """The command line with the store's address and token."""
+        program = Path(sys.executable).with_name("outlive")
+        token = self.state / "store/token"
+        env = [f"OUTLIVE_SERVER={self.url}", f"OUTLIVE_TOKEN={token.read_text().strip() if token.exists() else ''}"]
+        return self.switch.inside("store", "env", *env, str(program), *words)
+
+    def objects(self, kind: str) -> list[dict[str, Any]]:
+        """All objects of a kind, as documents."""
+        documents = json.loads(self.outlive("get", kind, "-o", "json"))
+        items: list[dict[str, Any]] = documents["items"] if isinstance(documents, dict) else documents
+        return items
+
+    # --- below
+
+    def _start_server(self) -> None:
+        self.switch.plug("store", STORE)
+        (self.state / "settings.yaml").write_text(json.dumps(SETTINGS))
+        program = str(Path(sys.executable).with_name("outlive"))
+        words = ["up", "--listen", f"{NET}.{STORE}:{STORE_PORT}", "--state-dir", str(self.state / "store")]
+        command = self.switch.inside("store", program, *words, "--config", str(self.state / "settings.yaml"))
+        self._server.start(command, self.state / "server.log")
+        until(self._server_answers, f"outlive up answers; see {self.state}/server.log", 30, 0.1)
+
+    def _server_answers(self) -> bool:
+        if not self._server.pid:
+            raise LabError(f"outlive up ended: see {self.state}/server.log")
+        try:
+            self.outlive("get", "clusters", limit_s=10)
+        except LabError:
+            return False
+        return True
+
+    def _prepare(self, host: Host) -> None:
+        self.libvirtd(host).make()
+        token = (self.state / "store/token").read_text()
+        etc = host.folder / "etc/outlive"
+        etc.mkdir(exist_ok=True)
+        (etc / "node.token").write_text(token)
+        (etc / "node.token").chmod(0o600)
+        settings = {
+            "server": {"url": self.url, "tokenFile": "/etc/outlive/node.token", "insecure": True},
+            "host": {"name": host.name, "mode": "coordinator", "addresses": {"cluster": host.address}},
+            "libvirt": {"uri": "qemu:///system"},
+            "guard": {"socket": "/run/outlive-guard.sock"},
+        }
+        (etc / "node.yaml").write_text(json.dumps(settings))
+        host.add_service("40-node", [str(Path(sys.executable).with_name("outlive")), "node"])
+
+    def _start_controller(self, host: Host) -> None:
+        number = self.hosts.index(host) + 1
+        self.switch.plug(f"bmc-{number}", BMC_NUMBER + number)
+        self.controller(host).start()
+
+    def _all_joined(self) -> bool:
+        held = {one["metadata"]["name"] for one in self.objects("memberships") if one["status"].get("state") == "Held"}
+        return held >= {host.name for host in self.hosts}
+
+    def _apply(self, documents: list[dict[str, Any]]) -> None:
+        self.outlive("apply", "-f", "-", stdin=json.dumps({"kind": "List", "items": documents}))
+
+    def _desired_hosts(self) -> list[dict[str, Any]]:
+        made = []
+        for host in self.hosts:
+            controller = self.controller(host)
+            fencing = {
+                "driver": "ipmi",
+                "address": controller.address,
+                "secret": SECRET,
+                "systemUuid": controller.system_uuid,
+            }
+            spec = {"management": "node", "mode": "coordinator", "fencing": fencing}
+            made.append(_document("Hypervisor", host.name, spec))
+        return made
+
+    def _desired_guests(self) -> list[dict[str, Any]]:
+        made = []
+        for name in self.guests:
+            guest.make_disk(self.disk(name))
+            self.console(name).parent.mkdir(exist_ok=True)
+            xml = guest.definition(name, self.disk(name), self.console(name))
+            made.append(_document("VirtualMachine", name, {"definition": xml}))
+        return made
+
+
+def _document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "outlive.dev/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
