@@ -14,7 +14,7 @@ from typing import Any, Final
 import typer
 
 from outlive.cli.main import COMMANDS, app
-from outlive.cli.settings import all_sections
+from outlive.cli.settings import all_sections, host_sections
 from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, StoragePort
 from outlive.resources import KINDS, Resource
 from outlive.resources.schema import Schema, kind_schema
@@ -27,7 +27,7 @@ MARKER: Final = "<!-- Generated from the code below this line; do not edit. -->\
 def current(name: str) -> str:
     """A page as it should be."""
     if name == "configuration.md":
-        return reference_page(all_sections())
+        return reference_page(all_sections(), host_sections())
     head, marker, _ = (FOLDER / name).read_text(encoding="utf-8").partition(MARKER)
     assert marker, f"{name} has lost its marker"
     return head + MARKER + GENERATED[name]()

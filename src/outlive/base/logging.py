@@ -184,19 +184,49 @@ def _short(value: object) -> str:
 
 
 class _Output:
-    """Standard error. A line that cannot be written, for example on a full disk, is lost; whoever logs goes on."""
+    """Standard error, or a file. A line that cannot be written, for example on a full disk, is lost; whoever logs goes
+    on."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._file: TextIO | None = None
+
+    def use(self, path: str) -> None:
+        """Write to this file from now on, opened anew; empty: to standard error. ``OSError`` where it does not open."""
+        file = open(path, "a", encoding="utf-8", buffering=1) if path else None  # noqa: PTH123, SIM115 - stays open
+        before, self._file, self._path = self._file, file, path
+        if before is not None:
+            with contextlib.suppress(OSError):
+                before.close()
+
+    def reopen(self) -> None:
+        """The same file anew, after somebody has moved it away; the old one goes on where it cannot be opened."""
+        with contextlib.suppress(OSError):
+            self.use(self._path)
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError):
-            sys.stderr.write(text)
+            (self._file or sys.stderr).write(text)
 
     def flush(self) -> None:
         with contextlib.suppress(OSError):
-            sys.stderr.flush()
+            (self._file or sys.stderr).flush()
 
 
-def configure_logging(*, level: str = "info", form: Literal["console", "json"] = "console") -> None:
-    """Send all events to standard error, as text for people or one JSON document a line."""
+_output: Final = _Output()
+
+
+def reopen_log() -> None:
+    """Open the log's file anew, as after it was rotated; nothing for standard error."""
+    _output.reopen()
+
+
+def configure_logging(*, level: str = "info", form: Literal["console", "json"] = "console", file: str = "") -> None:
+    """Send all events to a file, or to standard error, as text for people or one JSON document a line.
+
+    ``OSError`` where the file cannot be opened.
+    """
+    _output.use(file)
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )
@@ -211,7 +241,7 @@ def configure_logging(*, level: str = "info", form: Literal["console", "json"] =
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _Output())),
+        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _output)),
         cache_logger_on_first_use=False,
     )
 

@@ -14,7 +14,7 @@ from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.output import Report, json_text, table, write
-from outlive.cli.settings import all_sections, config_file, load
+from outlive.cli.settings import all_sections, config_file, host_sections, load
 from outlive.drivers.files import read_input
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def reference() -> None:
     """The reference of all settings, as Markdown."""
     from outlive.runtime.config import reference_page
 
-    write(reference_page(all_sections()))
+    write(reference_page(all_sections(), host_sections()))
 
 
 def _hide_secrets(upkeep: dict[str, Any]) -> None:

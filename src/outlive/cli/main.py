@@ -37,6 +37,7 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "up": Entry("up", "Run everything on this machine: store, controllers, HTTP API."),
+    "node": Entry("node", "Run the daemon of this host: its membership, its VMs, fencing.", "app"),
     "import": Entry("inventory", "Read an inventory of hosts and VMs: csv, openstack, database.", "app"),
     "status": Entry("status", "What is known, whether every VM is covered, and who runs."),
     "failover": Entry("failover", "Coverage, plans, checks and views of failover reservations.", "app"),

@@ -39,6 +39,13 @@ def all_sections() -> dict[str, type[msgspec.Struct]]:
     return {"api": ApiSettings, **SECTIONS}
 
 
+def host_sections() -> dict[str, type[msgspec.Struct]]:
+    """Every section of a host's ``node.yaml``."""
+    from outlive.cli.node_settings import SECTIONS
+
+    return dict(SECTIONS)
+
+
 def config_file(given: Path | None, state_dir: Path) -> Path | None:
     """The file to read, or ``None`` where there is none."""
     if given is not None:

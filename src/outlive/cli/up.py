@@ -19,6 +19,7 @@ from outlive.api.config import TOKEN_FILE, parse_listen
 from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, ExitCode, Unavailable
 from outlive.base.ids import SystemIds
+from outlive.base.logging import reopen_log
 from outlive.base.random import system_random
 from outlive.cli.access import check_store_there, default_state_dir
 from outlive.cli.output import write
@@ -65,7 +66,7 @@ async def up(
     directory = state_dir if state_dir is not None else default_state_dir()
     sections = load(config_file(config, directory), {"api.listen": listen})
     settings = role_settings(sections)
-    configure_logging(level=settings.log.level, form=settings.log.form)
+    configure_logging(level=settings.log.level, form=settings.log.form, file=settings.log.file)
     return await _up(directory, sections, example=example)
 
 
@@ -102,6 +103,7 @@ def _signals() -> asyncio.Future[int]:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
+    loop.add_signal_handler(signal.SIGHUP, reopen_log)
     return stopped
 
 

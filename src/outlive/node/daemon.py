@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from outlive.base.deadline import set_within
-from outlive.base.errors import NotFound, OutliveError
+from outlive.base.errors import AlreadyExists, NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.node.drain import DrainController
@@ -23,7 +23,7 @@ from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.reconciler import VmReconciler
 from outlive.node.vm.start import end_former_creates
-from outlive.resources import ObjectRef, VirtualMachine
+from outlive.resources import Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import names
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -38,8 +38,12 @@ _log = get_logger("node.store")
 class Daemon:
     """See the module."""
 
-    def __init__(self, shared: VmContext, random: Random) -> None:
+    def __init__(self, shared: VmContext, random: Random, newcomer: Hypervisor | None = None) -> None:
         self.shared = shared
+        self._newcomer = newcomer
+        """As what this host registers itself if it never was a member; ``None``: an operator does it."""
+        self.hurry = asyncio.Event()
+        """Set when the end must not be waited for any longer."""
         self.registration = Registration(shared)
         self.health = HealthMonitor(shared)
         self.reporter = HostReporter(shared, self.health)
@@ -93,11 +97,32 @@ class Daemon:
             except OutliveError as error:
                 _log.warning("daemon.waits", host=self.shared.host, error=str(error))
                 if isinstance(error, NotFound):
+                    if await self._register():
+                        continue
                     self.shared.faults.activate(FaultCode.HOST_UNKNOWN, self._subject)
                     await self.shared.lease.report_forgotten()
             await self.shared.clock.sleep(float(self.shared.settings.look))
         self.shared.faults.clear(FaultCode.HOST_UNKNOWN, self._subject)
         await self.shared.lease.enter()
+
+    async def _register(self) -> bool:
+        """Put this host into the store for the first time; whether it is there now.
+
+        A host that was a member is put back by nobody but an operator, who may have removed it.
+        """
+        if self._newcomer is None:
+            return False
+        try:
+            if await self.shared.machine.remembered() is not None:
+                return False
+            await self.shared.store.create(self._newcomer)
+        except AlreadyExists:
+            return True
+        except (OutliveError, OSError) as error:
+            _log.warning("daemon.not_registered", host=self.shared.host, error=str(error))
+            return False
+        _log.info("daemon.registered", host=self.shared.host)
+        return True
 
     @property
     def _subject(self) -> ObjectRef:

@@ -261,6 +261,7 @@ class HostReporter:
             ),
             num_instances=len(present),
             storage_address=self._node.storage.address(),
+            addresses=dict(self._node.networks),
             recovery_time_objective_s=self._objective_s(),
             degrading=self._health.published,
             source=SOURCE,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections.abc import Coroutine
 from typing import Final, Literal
 
 import msgspec
@@ -30,6 +31,8 @@ from outlive.runtime.units import Amount, Count
 from outlive.store import list_all
 from outlive.store.access import CALL_S
 
+HURRY_S: Final = 10.0
+"""What a step that may last still gets, once the end is not to be waited for."""
 HANDOVER_LIMIT_S: Final = 120.0
 """How long the daemon waits for another one to take over the role of primary."""
 
@@ -91,6 +94,10 @@ def _handover(seconds: Amount | None) -> Literal["done", "timeout"]:
     return "done" if seconds is not None and seconds <= HANDOVER_LIMIT_S else "timeout"
 
 
+LASTS: Final = frozenset(
+    {ShutdownStep.MIGRATE_VMS, ShutdownStep.WAIT_FLUSH, ShutdownStep.RELEASE_PRIMARY, ShutdownStep.STOP_KEEPALIVE}
+)
+"""Steps that may take minutes."""
 JOBS_S: Final = 20.0
 """How long jobs of virtual machines get to end."""
 WRITE_S: Final = 10.0
@@ -127,14 +134,31 @@ async def stop(daemon: Daemon, *, going_down: bool) -> None:
     for step in result.steps:
         _log.info("daemon.stopping", host=daemon.shared.host, step=step.value)
         try:
-            await _take(daemon, step)
-            if step is ShutdownStep.STOP_KEEPALIVE and going_down and daemon.shared.settings.going_down == "shutdown":
-                await _shut_guests(daemon)
+            if step not in LASTS:
+                await _take(daemon, step, going_down)
+            elif not await _unless_hurried(daemon, _take(daemon, step, going_down)):
+                _log.warning("daemon.stop_step_left", host=daemon.shared.host, step=step.value)
         except (OutliveError, TimeoutError) as error:
             _log.warning("daemon.stop_step_failed", step=step.value, error=str(error))
 
 
-async def _take(daemon: Daemon, step: ShutdownStep) -> None:
+async def _unless_hurried(daemon: Daemon, work: Coroutine[None, None, None]) -> bool:
+    """Whether the work was done; once the end is not to be waited for, it has ``HURRY_S`` left."""
+    task, asked = asyncio.ensure_future(work), asyncio.ensure_future(daemon.hurry.wait())
+    try:
+        await asyncio.wait((task, asked), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            await asyncio.wait((task,), timeout=HURRY_S)
+        if not task.done():
+            return False
+        await task
+        return True
+    finally:
+        asked.cancel()
+        task.cancel()
+
+
+async def _take(daemon: Daemon, step: ShutdownStep, going_down: bool) -> None:
     match step:
         case ShutdownStep.STATE_SHUTDOWN:
             daemon.reporter.stopping = "the daemon stops"
@@ -146,7 +170,9 @@ async def _take(daemon: Daemon, step: ShutdownStep) -> None:
         case ShutdownStep.WAIT_FLUSH:
             await daemon.drainer.stop()
         case ShutdownStep.STOP_KEEPALIVE:
-            await _close(daemon)
+            await close(daemon)
+            if going_down and daemon.shared.settings.going_down == "shutdown":
+                await _shut_guests(daemon)
         case ShutdownStep.FINAL_KEEPALIVE:
             async with asyncio.timeout(WRITE_S):
                 await _leave(daemon)
@@ -162,7 +188,7 @@ async def _take(daemon: Daemon, step: ShutdownStep) -> None:
             return
 
 
-async def _close(daemon: Daemon) -> None:
+async def close(daemon: Daemon) -> None:
     """No new work; what is being done may end."""
     daemon.workers.close()
     deadline_s = daemon.shared.clock.monotonic() + JOBS_S

@@ -192,6 +192,8 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """The fence that proved this host dead; empty once it is back. A lost host takes nothing and holds nothing."""
     storage_address: str = ""
     """Of its clients on the storage network, as locks on disks name it."""
+    addresses: dict[str, str] = {}
+    """Its addresses by network, as its configuration names them: live migration goes to ``cluster``."""
     rehearsed: str = ""
     """Result of the last rehearsal of its power controller: ``ok``, or what was wrong; empty: never rehearsed."""
     rehearsed_seq: int = 0

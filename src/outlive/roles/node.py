@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outlive.base.clock import Clock
@@ -51,7 +52,10 @@ class NodePorts:
 
 
 class NodeRole:
-    """See the module. ``fencer_store``: the same store, in the name of the fencer."""
+    """See the module. ``fencer_store``: the same store, in the name of the fencer.
+
+    ``networks``: the host's addresses by network. ``newcomer``: as what it registers itself if it never was a member.
+    """
 
     def __init__(
         self,
@@ -64,8 +68,12 @@ class NodeRole:
         clock: Clock,
         random: Random,
         ids: Ids,
+        networks: Mapping[str, str] | None = None,
+        newcomer: Hypervisor | None = None,
     ) -> None:
         self.settings = settings
+        self._networks = networks or {}
+        self._newcomer = newcomer
         self.metrics = Metrics()
         self.decisions = DecisionLog(clock)
         self.host = host
@@ -160,6 +168,17 @@ class NodeRole:
             return
         self._stopping.set()
 
+    def hurry(self) -> None:
+        """Do not wait for what is being done for the end: say that the daemon stops, and end."""
+        self.daemon.hurry.set()
+
+    async def hand_over(self) -> None:
+        """Begin nothing new and let what is being done end, before another version takes this one's place.
+
+        The membership is renewed meanwhile, and stays as it is; whoever runs this cancels it then.
+        """
+        await stop.close(self.daemon)
+
     def _daemon(self) -> Daemon:
         settings, clock, store, ports = self.settings, self._clock, self._store, self._ports
         informer = Informer(
@@ -187,8 +206,9 @@ class NodeRole:
             clock=clock,
             ids=self._ids,
             starts=asyncio.Semaphore(settings.starts),
+            networks=self._networks,
         )
-        return Daemon(shared, self._random.fork("workers"))
+        return Daemon(shared, self._random.fork("workers"), self._newcomer)
 
     async def _check_profile(self) -> None:
         """Refuse a renewal interval that the store cannot bear, where its speed is known; log all other doubts.

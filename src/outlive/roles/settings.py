@@ -24,12 +24,14 @@ _PREFIX = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,40}\Z")
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What is logged, to standard error."""
+    """What is logged, and where to."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least important events that are logged."""
     form: Literal["console", "json"] = "console"
     """Lines for people, or one JSON document an event."""
+    file: str = ""
+    """File to log to, opened anew on SIGHUP; empty: standard error."""
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

@@ -355,15 +355,29 @@ is an error.
 """
 
 
-def reference_page(sections: Mapping[str, type[msgspec.Struct]]) -> str:
-    """All sections as markdown, a table each: key, variable, type, default, meaning."""
-    parts = [_INTRODUCTION]
+_HOSTS = """\
+# Settings of a host
+
+A host with our daemon has a file of its own, `/etc/outlive/node.yaml` ([node daemon](../roles/node.md)). It holds the
+sections `node` and `log` of those above, and the following ones.
+"""
+
+
+def reference_page(
+    sections: Mapping[str, type[msgspec.Struct]], hosts: Mapping[str, type[msgspec.Struct]] | None = None
+) -> str:
+    """All sections as markdown, a table each: key, variable, type, default, meaning. ``hosts``: those of a host."""
+    page = "\n".join([_INTRODUCTION, *_tables(sections)])
+    only = {name: struct for name, struct in (hosts or {}).items() if name not in sections}
+    return "\n".join([page, _HOSTS, *_tables(only)]) if only else page
+
+
+def _tables(sections: Mapping[str, type[msgspec.Struct]]) -> Iterator[str]:
     for section, struct in sections.items():
         lines = [f"## {section}", "", inspect.cleandoc(struct.__doc__ or ""), ""]
         lines += ["| key | variable | type | default | meaning |", "|---|---|---|---|---|"]
         lines += [f"| {' | '.join(row)} |" for row in _rows(section, struct, ())]
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
+        yield "\n".join(lines) + "\n"
 
 
 def _rows(section: str, struct: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

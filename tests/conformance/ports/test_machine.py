@@ -7,11 +7,12 @@ import asyncio
 import pytest
 from tests.conformance.claims import claims_of
 from tests.conformance.ports.harness import MachineHarness
+from tests.conformance.ports.real_machine import MACHINE
 from tests.conformance.ports.simulated import MACHINES
 
 from outlive.node.membership.steps import Remembered
 
-claim = claims_of(MACHINES)
+claim = claims_of((*MACHINES, MACHINE))
 FIRST, SECOND = Remembered(uid="u", epoch=1), Remembered(uid="u", epoch=2)
 
 

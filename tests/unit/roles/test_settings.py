@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from outlive.base.errors import BadInput
-from outlive.cli.settings import all_sections
+from outlive.cli.settings import all_sections, host_sections
 from outlive.runtime.config import load_settings
 from outlive.runtime.validation import struct_in
 
-STRUCTS = list(all_sections().items())
+STRUCTS = list({**all_sections(), **host_sections()}.items())
 
 
 def maps_in(struct: type[msgspec.Struct], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

@@ -7,7 +7,7 @@ been in its present phase.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -171,6 +171,8 @@ class VmContext:
     clock: Clock
     ids: Ids
     starts: asyncio.Semaphore
+    networks: Mapping[str, str] = field(default_factory=dict)
+    """This host's own addresses by network."""
     lease: LeaseRenewer = field(init=False)
     reported: Callable[[], None] = lambda: None
     """The set of virtual machines here changed: publish it."""

@@ -1,0 +1,254 @@
+"""``outlive node``: the daemon of this host as a process, from its configuration to its end.
+
+Signals: ``TERM``, ``INT`` and ``QUIT`` end it in good order, a second one without waiting; ``HUP`` opens the log's file
+anew; ``PWR`` says that the machine goes down; ``USR2`` has the installed version take its place in the same process.
+Virtual machines run on in all of these, but for those of a machine that goes down (docs/roles/node.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from outlive.base.clock import SystemClock
+from outlive.base.errors import BadInput, ExitCode, Refused
+from outlive.base.ids import SystemIds
+from outlive.base.logging import configure_logging, get_logger, reopen_log
+from outlive.base.random import system_random
+from outlive.cli.node_settings import HostConfig, load_node, node_file
+from outlive.cli.output import write
+
+if TYPE_CHECKING:
+    from outlive.base.clock import Clock
+    from outlive.resources import Hypervisor
+    from outlive.roles.node import NodeRole
+
+YEAR_2020_S: Final = 1_577_836_800
+"""No clock of a host that works is before it."""
+LOOK_S: Final = 0.1
+"""Pause between two looks at whether the host is a member."""
+CHECK_S: Final = 20.0
+"""How long a new version may take to say that it could start here."""
+NOT_REPLACED: Final = 150
+"""Exit code of a daemon whose place no other version could take; its unit starts it again."""
+
+_log = get_logger("node")
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def node(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Instead of /etc/outlive/node.yaml.")
+    ] = None,
+    leave_vms: Annotated[
+        bool, typer.Option("--leave-vms", help="When asked to end, let the VMs of this host run on by themselves.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Say whether it could start here, and end.")] = False,
+) -> None:
+    """Run the daemon of this host: its membership, its VMs, and on a coordinator the fencing of other hosts."""
+    if context.invoked_subcommand is not None:
+        return
+    loaded = load_node(node_file(config))
+    if check:
+        write(f"outlive: {loaded.file} is good for {loaded.name}\n")
+        return
+    _set_up_log(loaded)
+    code = asyncio.run(NodeProcess(loaded, leave_vms=leave_vms).run())
+    if code:
+        raise typer.Exit(code)
+
+
+def _set_up_log(config: HostConfig) -> None:
+    try:
+        configure_logging(level=config.log.level, form=config.log.form, file=config.log.file)
+    except OSError as error:
+        raise BadInput(
+            f"cannot be opened: {error.strerror}", place=f"log.file: {config.log.file}", remedy="make its folder"
+        ) from None
+
+
+class NodeProcess:
+    """One process of the daemon. ``run`` returns its exit code."""
+
+    def __init__(self, config: HostConfig, *, leave_vms: bool) -> None:
+        self._config = config
+        self._leave_vms = leave_vms
+        self._clock: Clock = SystemClock()
+        self._asked = 0
+        """How often it was asked to end."""
+        self._refused = False
+        self._replaced = asyncio.Event()
+        """Set when another version is to take its place."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        """Until it is asked to end, or must not run."""
+        from outlive.cli.node_ports import node_ports, server_tls
+        from outlive.drivers.machine import LinuxMachine
+        from outlive.drivers.service_manager import notify
+        from outlive.node.guard_client import GuardClient
+        from outlive.roles.node import NodeRole
+        from outlive.store.http import HttpStore
+
+        config = self._config
+        check_clock(self._clock)
+        machine = LinuxMachine(config.host, config.name)
+        machine.prepare()
+        server = config.server
+        store = HttpStore(server.url, config.token(), clock=self._clock, random=system_random(), tls=server_tls(server))
+        guard = GuardClient(config.guard.socket)
+        try:
+            role = NodeRole(
+                store,
+                store,
+                config.node,
+                node_ports(config, machine, guard, store, self._clock),
+                host=config.name,
+                clock=self._clock,
+                random=system_random(),
+                ids=SystemIds(),
+                networks=config.host.addresses,
+                newcomer=newcomer(config),
+            )
+            self._listen(role)
+            said = {"server": server.url, "vms": config.libvirt.uri or "none", "guard": config.guard.socket}
+            _log.info("node.started", host=config.name, pid=os.getpid(), boot=machine.boot_id(), **said)
+            running = asyncio.ensure_future(role.run())
+            ready = asyncio.ensure_future(self._say_when_ready(role))
+            replaced = asyncio.ensure_future(self._replaced.wait())
+            await asyncio.wait((running, replaced), return_when=asyncio.FIRST_COMPLETED)
+            ready.cancel()
+            replaced.cancel()
+            if not running.done():
+                await role.hand_over()
+                running.cancel()
+                await asyncio.wait((running,))
+                await store.close()
+                self._become(machine.hand_on_lock())
+                return NOT_REPLACED
+            await running
+        finally:
+            notify(STOPPING="1")
+            await store.close()
+            await guard.close()
+        _log.info("node.stopped", host=config.name)
+        return ExitCode.YES
+
+    # Signals
+
+    def _listen(self, role: NodeRole) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            loop.add_signal_handler(number, lambda: self._spawn(self._end(role)))
+        loop.add_signal_handler(signal.SIGPWR, lambda: self._spawn(self._end(role, going_down=True)))
+        loop.add_signal_handler(signal.SIGHUP, reopen_log)
+        loop.add_signal_handler(signal.SIGUSR2, lambda: self._spawn(self._replace(role)))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self, role: NodeRole, *, going_down: bool = False) -> None:
+        """The first request ends it in good order; the second one does not wait, and leaves VMs."""
+        from outlive.drivers.service_manager import machine_goes_down
+
+        self._asked += 1
+        if self._asked > 1 and not self._refused:
+            _log.warning("node.hurries", host=self._config.name)
+            role.hurry()
+            return
+        going_down = going_down or await machine_goes_down()
+        role.stop(leave_vms=self._leave_vms or self._refused, going_down=going_down)
+        self._refused = bool(role.stop_refused)
+        if self._refused:
+            write(f"outlive: {role.stop_refused}; ask again to leave them\n")
+
+    async def _replace(self, role: NodeRole) -> None:
+        """Have the installed version take over, if it could start here."""
+        if not await _starts(_arguments()):
+            _log.error("node.not_replaced", host=self._config.name, why="the installed version cannot start here")
+            return
+        _log.info("node.replaced", host=self._config.name, held=role.lease.held)
+        self._replaced.set()
+
+    def _become(self, variables: dict[str, str]) -> None:
+        """The same command line in this process; returns only where the system refuses."""
+        arguments = _arguments()
+        try:
+            os.execve(arguments[0], arguments, {**os.environ, **variables})  # noqa: S606 - what runs already
+        except OSError as error:
+            _log.error("node.not_replaced", host=self._config.name, why=str(error))
+
+    async def _say_when_ready(self, role: NodeRole) -> None:
+        """One line, once the host holds its membership."""
+        from outlive import __version__
+        from outlive.drivers.service_manager import notify
+
+        while not role.lease.held:
+            await self._clock.sleep(LOOK_S)
+        config, record = self._config, role.lease.record
+        epoch = record.epoch if record is not None else 0
+        vms = f"VMs by {config.libvirt.uri}" if config.libvirt.uri else "no VMs"
+        text = f"{config.name} is a member of {config.server.url} in epoch {epoch}"
+        notify(READY="1", STATUS=text)
+        _log.info("node.ready", host=config.name, epoch=epoch, version=__version__)
+        write(f"outlive: ready: {text}, with {vms} and the guard at {config.guard.socket}\n")
+
+
+def check_clock(clock: Clock) -> None:
+    """``Refused`` where the clock is not set: what the daemon writes would be taken for very old."""
+    now = clock.now()
+    if now < YEAR_2020_S:
+        from outlive.base.clock import as_datetime
+
+        raise Refused(
+            f"the clock says {as_datetime(now):%Y-%m-%d}, which is long past",
+            remedy="set it, as by chronyc makestep, and start the daemon again",
+        )
+
+
+def newcomer(config: HostConfig) -> Hypervisor:
+    """As what this host registers itself the first time."""
+    import msgspec
+
+    from outlive.resources import Hypervisor, ObjectMeta
+    from outlive.resources.hosts import HypervisorSpec
+
+    spec = msgspec.convert({"management": "node", "mode": config.host.mode}, HypervisorSpec)
+    return Hypervisor(metadata=ObjectMeta(name=config.name, labels=dict(config.host.labels)), spec=spec)
+
+
+def _arguments() -> list[str]:
+    """How this process was started, with the interpreter in front."""
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+async def _starts(arguments: list[str]) -> bool:
+    """Whether the same command line would start, by the files that are installed now."""
+    child = await asyncio.create_subprocess_exec(*arguments, "--check", stdin=asyncio.subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(CHECK_S):
+            return await child.wait() == 0
+    except TimeoutError:
+        return False
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()

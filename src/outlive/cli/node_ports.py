@@ -1,0 +1,64 @@
+"""The real drivers of one host, as its configuration asks for them: one function for each port."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+from outlive.base.errors import BadInput
+from outlive.drivers.absent import NoHypervisor, NoPower, NoStorage
+from outlive.roles.node import NodePorts
+
+if TYPE_CHECKING:
+    from outlive.base.clock import Clock
+    from outlive.cli.node_settings import HostConfig, ServerSettings
+    from outlive.drivers.machine import LinuxMachine
+    from outlive.node.guard_client import GuardClient
+    from outlive.node.ports import CutPort, HypervisorPort, PowerPort, StoragePort
+    from outlive.store import Store
+
+
+def hypervisor_port(config: HostConfig) -> HypervisorPort:
+    """The host's libvirt, or nothing."""
+    if not config.libvirt.uri:
+        return NoHypervisor()
+    raise BadInput(f"{config.libvirt.uri!r} cannot be reached by this version", place=f"{config.file}: libvirt.uri")
+
+
+def storage_port(config: HostConfig) -> StoragePort:
+    """Locks on the disks of virtual machines."""
+    return NoStorage(config.host.addresses.get("storage", ""))
+
+
+def cut_port(config: HostConfig) -> CutPort | None:
+    """Who can shut a host out of disks; ``None``: nobody."""
+    return None
+
+
+def power_port(config: HostConfig, store: Store, clock: Clock) -> PowerPort:
+    """Power controllers of other hosts, for coordinators."""
+    return NoPower()
+
+
+def node_ports(config: HostConfig, machine: LinuxMachine, guard: GuardClient, store: Store, clock: Clock) -> NodePorts:
+    """All of them."""
+    return NodePorts(
+        hypervisor=hypervisor_port(config),
+        machine=machine,
+        guard=guard,
+        storage=storage_port(config),
+        power=power_port(config, store, clock),
+        cut=cut_port(config),
+    )
+
+
+def server_tls(server: ServerSettings) -> ssl.SSLContext | None:
+    """How the server is recognised; ``None`` for plain HTTP."""
+    if not server.url.startswith("https://"):
+        return None
+    try:
+        return ssl.create_default_context(cafile=server.ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise BadInput(
+            f"holds no authorities: {error}", place=server.ca_file, remedy="join again: outlive node join"
+        ) from None

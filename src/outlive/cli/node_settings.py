@@ -1,0 +1,133 @@
+"""The configuration of a host, ``/etc/outlive/node.yaml``: which sections there are, and what each file says.
+
+Each section belongs to the package that reads it. Variables of the environment and flags count more, as everywhere
+(docs/reference/configuration.md).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.drivers.files import read_input
+from outlive.drivers.machine import HostSettings
+from outlive.guard.options import SOCKET
+from outlive.node.vm.context import NodeSettings
+from outlive.roles.settings import LogSettings
+
+NODE_FILE: Final = Path("/etc/outlive/node.yaml")
+TOKEN_FILE: Final = "/etc/outlive/node.token"  # noqa: S105 - the name of a file
+TOKEN_BYTES: Final = 4096
+"""The largest file of a token."""
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
+"""Of names of objects."""
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Section ``server`` of a host's configuration: where its cluster's ``outlive up`` is. ``outlive node join`` writes
+    it."""
+
+    url: str = ""
+    """Address of the server, such as ``https://controller.example:8443``."""
+    token_file: str = TOKEN_FILE
+    """File with this host's token; readable by root only."""
+    ca_file: str = ""
+    """Authorities (PEM) that are believed for the server's certificate; empty: those of the system."""
+    fingerprint: str = ""
+    """SHA-256 of the server's own authority, as it was pinned when the host joined."""
+    insecure: bool = False
+    """Whether plain HTTP is allowed to other addresses than the loopback ones: whoever listens reads the token."""
+
+    def __post_init__(self) -> None:
+        if not self.url:
+            return
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"url {self.url[:80]!r} is no address of a server; write https://controller.example:8443")
+        if parts.scheme == "http" and parts.hostname not in LOOPBACK and not self.insecure:
+            raise ValueError(
+                f"url {self.url[:80]} is plain HTTP to another machine, which everybody on the way can read; "
+                "use https, or say insecure: true"
+            )
+
+
+class GuardSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Section ``guard`` of a host's configuration: where its guard is."""
+
+    socket: str = SOCKET
+    """The socket that ``outlive guard`` listens on."""
+
+
+class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Section ``libvirt`` of a host's configuration."""
+
+    uri: str = ""
+    """Of the host's own libvirt, such as ``qemu:///system``; empty: this host runs no virtual machine."""
+
+
+SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "server": ServerSettings,
+    "host": HostSettings,
+    "libvirt": LibvirtSettings,
+    "guard": GuardSettings,
+    "node": NodeSettings,
+    "log": LogSettings,
+}
+"""Sections of ``node.yaml``."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """A host's configuration, filled and consistent."""
+
+    file: Path
+    host: HostSettings
+    server: ServerSettings
+    libvirt: LibvirtSettings
+    guard: GuardSettings
+    node: NodeSettings
+    log: LogSettings
+
+    @property
+    def name(self) -> str:
+        """Of this host's ``Hypervisor``."""
+        return self.host.name or os.uname().nodename.partition(".")[0].lower()
+
+    def token(self) -> str:
+        """This host's token; ``BadInput`` where the file holds none."""
+        place = self.server.token_file
+        token = read_input(Path(place), limit=TOKEN_BYTES).decode(errors="replace").strip()
+        if not token or not (token.isascii() and token.isprintable()) or " " in token:
+            raise BadInput("holds no token", place=place, remedy="join again: outlive node join URL --token TOKEN")
+        return token
+
+
+def node_file(given: Path | None) -> Path:
+    """The configuration: ``--config``, else ``OUTLIVE_CONFIG``, else the usual place."""
+    named = os.environ.get("OUTLIVE_CONFIG", "")
+    return given if given is not None else Path(named) if named else NODE_FILE
+
+
+def load_node(file: Path, flags: Mapping[str, Any] | None = None) -> HostConfig:
+    """All of it; ``BadInput`` and ``NotFound`` say what is wrong."""
+    from outlive.runtime.config import load_settings
+
+    sections = load_settings(SECTIONS, file=file, environ=os.environ, flags=flags or {})
+    config = HostConfig(file=file, **sections)
+    if not config.server.url:
+        raise BadInput("no server is named", place=f"{file}: server.url", remedy="join a cluster: outlive node join")
+    if not config.name or not set(config.name) <= NAME_CHARACTERS:
+        raise BadInput(
+            f"{config.name[:80]!r} cannot be the name of a host",
+            place=f"{file}: host.name",
+            remedy="write small letters, digits, '-' and '.'",
+        )
+    return config

@@ -1,0 +1,88 @@
+"""The ports of a host that has no hypervisor, no storage that is looked after, or knows no power controllers.
+
+A host without a hypervisor is a member and may be a coordinator; it runs no virtual machine.
+"""
+
+from __future__ import annotations
+
+from outlive.base.errors import NotFound, Refused, Unavailable
+from outlive.node.ports import DiskLock, Domain, PowerReading
+from outlive.resources import Hypervisor, VirtualMachine
+
+
+class NoHypervisor:
+    """Nothing is here, and nothing is taken."""
+
+    async def domains(self) -> tuple[Domain, ...]:
+        """None."""
+        return ()
+
+    async def create(self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: bool = False) -> None:
+        """``Refused``."""
+        raise _nothing_runs_here(vm.name)
+
+    async def destroy(self, vm: str, *, run_id: str = "") -> None:
+        """There is nothing to stop."""
+
+    async def decline(self, vm: str, run_id: str) -> None:
+        """``Refused``."""
+        raise _nothing_runs_here(vm)
+
+    async def shutdown(self, vm: str) -> None:
+        """There is nothing to ask."""
+
+    async def resume(self, vm: str, *, run_id: str) -> None:
+        """``Refused``."""
+        raise _nothing_runs_here(vm)
+
+    async def migrate(self, vm: str, target: str, *, max_downtime_ms: int) -> None:
+        """``Refused``."""
+        raise _nothing_runs_here(vm)
+
+    async def start_service(self) -> None:
+        """There is none."""
+
+
+def _nothing_runs_here(vm: str) -> Refused:
+    return Refused(f"{vm} cannot run here: this host has no hypervisor", remedy="set libvirt.uri in its node.yaml")
+
+
+class NoPower:
+    """Nobody knows any power controller: hosts are proven dead in other ways."""
+
+    async def read(self, host: Hypervisor) -> PowerReading:
+        """``NotFound``."""
+        raise _no_controller(host)
+
+    async def off(self, host: Hypervisor) -> None:
+        """``NotFound``."""
+        raise _no_controller(host)
+
+    async def on(self, host: Hypervisor) -> None:
+        """``NotFound``."""
+        raise _no_controller(host)
+
+
+def _no_controller(host: Hypervisor) -> NotFound:
+    return NotFound(f"no power controller of {host.name} is known here", remedy="set spec.fencing of the host")
+
+
+class NoStorage:
+    """Nobody here can say which locks there are on a disk."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def address(self) -> str:
+        """Of this host on the storage network."""
+        return self._address
+
+    async def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
+        """Of no volume, none; of any other it is not known."""
+        if volumes:
+            raise Unavailable(f"nobody here knows the locks on {volumes[0]}", remedy="see section storage of node.yaml")
+        return ()
+
+    async def release(self, lock: DiskLock) -> None:
+        """``Refused``."""
+        raise Refused(f"the lock {lock.id} on {lock.volume} cannot be removed from here")

@@ -1,0 +1,171 @@
+"""``outlive node`` as a process beside a real ``outlive up``: it registers, renews, restarts, is replaced, and ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.command import Server, outlive, spawned, up
+from tests.support.hosts import LIMIT_S, Host, within
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    directory = tmp_path_factory.mktemp("node") / "state"
+    with up(directory) as running:
+        yield running, directory
+
+
+@pytest.fixture
+def host(server: tuple[Server, Path], tmp_path: Path) -> Iterator[Host]:
+    """A host of its own name for each test; its daemon is killed in the end."""
+    running, directory = server
+    name = f"host-{tmp_path.name.replace('_', '-').lower()[-40:]}"
+    one = Host(tmp_path / "host", name, running.url, directory / "token")
+    yield one
+    one.close()
+
+
+def record(host: Host, directory: Path) -> dict[str, Any]:
+    answer = outlive("get", "memberships", host.name, "--state-dir", directory, "-o", "json")
+    assert answer.code == 0, answer.err
+    return {"state": "Held", "epoch": 1, **json.loads(answer.out)["record"]}
+
+
+def hypervisor(host: Host, directory: Path) -> dict[str, Any]:
+    return json.loads(outlive("get", "hypervisors", host.name, "--state-dir", directory, "-o", "json").out)
+
+
+def test_it_registers_its_host_and_renews(server: tuple[Server, Path], host: Host) -> None:
+    host.sections["host"] |= {
+        "addresses": {"cluster": "10.0.0.1", "storage": "10.0.1.1"},
+        "capacity": {"cpu": "16", "memory": "64Gi"},
+        "labels": {"topology.kubernetes.io/zone": "a"},
+    }
+    host.configure()
+    host.start().ready()
+    first = record(host, server[1])
+    assert (first["state"], first["epoch"]) == ("Held", 1)
+    assert within(LIMIT_S, lambda: record(host, server[1])["seq"] > first["seq"] + 1)
+    assert within(LIMIT_S, lambda: hypervisor(host, server[1])["status"].get("addresses") is not None)
+    found = hypervisor(host, server[1])
+    assert found["spec"]["management"] == "node"
+    assert found["metadata"]["labels"]["topology.kubernetes.io/zone"] == "a"
+    assert found["status"]["capacity"] == {"cpu": "16", "memory": "64Gi"}
+    assert found["status"]["addresses"] == {"cluster": "10.0.0.1", "storage": "10.0.1.1"}
+    assert found["status"]["storageAddress"] == "10.0.1.1"
+    assert host.said().count("\n") == 1, host.said()
+    assert host.stop() == 0
+    after = record(host, server[1])
+    assert after["state"] == "Released", "it held nothing, and left"
+
+
+def test_a_killed_daemon_goes_on_in_the_same_epoch(server: tuple[Server, Path], host: Host) -> None:
+    host.start().ready()
+    before = record(host, server[1])
+    host.close()
+    host.start().ready()
+    after = record(host, server[1])
+    assert (after["epoch"], after["state"]) == (before["epoch"], "Held")
+    assert after["nonce"] != before["nonce"]
+
+
+def test_after_another_boot_the_epoch_is_another_one(server: tuple[Server, Path], host: Host) -> None:
+    host.start().ready()
+    host.close()
+    host.boot()
+    host.start().ready()
+    assert record(host, server[1])["epoch"] == 2
+
+
+def test_the_installed_version_takes_its_place_in_the_same_process(server: tuple[Server, Path], host: Host) -> None:
+    host.start().ready()
+    before = record(host, server[1])
+    host.signal(signal.SIGUSR2)
+    assert within(LIMIT_S, lambda: len(host.events("node.ready")) == 2)
+    assert host.process is not None
+    assert host.process.poll() is None
+    assert host.events("node.started")[1]["pid"] == host.process.pid
+    after = record(host, server[1])
+    assert (after["epoch"], after["state"]) == (before["epoch"], "Held")
+    second = spawned("node", "--config", host.config)
+    assert second.code == 1
+    assert "another daemon runs" in second.line, "it still has its lock"
+    assert host.stop() == 0
+
+
+def test_a_version_that_cannot_start_takes_nobodys_place(server: tuple[Server, Path], host: Host) -> None:
+    host.start().ready()
+    good = host.config.read_text()
+    host.config.write_text("server: [")
+    host.signal(signal.SIGUSR2)
+    assert within(LIMIT_S, lambda: host.events("node.not_replaced") != [])
+    host.config.write_text(good)
+    seen = record(host, server[1])["seq"]
+    assert within(LIMIT_S, lambda: record(host, server[1])["seq"] > seen)
+
+
+def test_the_log_is_opened_anew(server: tuple[Server, Path], host: Host) -> None:
+    host.start().ready()
+    host.log.rename(host.log.with_suffix(".1"))
+    host.signal(signal.SIGHUP)
+    assert within(LIMIT_S, host.log.exists)
+    assert host.stop() == 0
+    assert host.events("node.stopped") != []
+
+
+def test_a_second_daemon_is_refused_in_one_line(host: Host) -> None:
+    host.start().ready()
+    second = spawned("node", "--config", host.config)
+    assert second.code == 1
+    assert second.line.startswith("outlive: another daemon runs on host-")
+
+
+def test_a_host_that_is_called_otherwise_than_it_was_does_not_start(host: Host) -> None:
+    host.start().ready()
+    host.close()
+    host.sections["host"]["name"] = "another"
+    host.configure()
+    said = spawned("node", "--config", host.config)
+    assert said.code == 3
+    assert f"this machine is a member as {host.name} and is now called another" in said.line
+    assert f"set host.name: {host.name}" in said.line
+
+
+def test_another_machine_of_the_same_name_does_not_start(host: Host) -> None:
+    """As one that was made from a copy of the disk: whatever its files say, it is another machine."""
+    host.start().ready()
+    host.close()
+    (host.directory / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")
+    host.boot()
+    said = spawned("node", "--config", host.config)
+    assert said.code == 1
+    assert "give this machine another name" in said.line
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "words"),
+    [
+        ("server", "url", "http://10.0.0.1:8080", "plain HTTP to another machine"),
+        ("server", "url", "controller:8080", "is no address of a server"),
+        ("server", "url", "", "no server is named"),
+        ("server", "tokenFile", "/nowhere/token", "no such file"),
+        ("server", "tocken", "x", "did you mean server.tokenFile"),
+        ("host", "name", "Host_1", "cannot be the name of a host"),
+        ("host", "machineIdFile", "/etc/hostname", "is no machine id"),
+        ("host", "bootIdFile", "/nowhere/boot", "cannot be read"),
+        ("host", "capacity", {"cpu": "much"}, "much"),
+        ("host", "stateDir", "/proc/state", "cannot be made"),
+        ("log", "file", "/nowhere/log", "cannot be opened"),
+    ],
+)
+def test_a_bad_setting_is_one_line(host: Host, section: str, key: str, value: object, words: str) -> None:
+    host.sections[section][key] = value
+    host.configure()
+    said = outlive("node", "--config", host.config)
+    assert said.code in (3, 4, 6)
+    assert words in said.line
