@@ -49,6 +49,13 @@ def test_ignored_vm_is_excused_only_where_its_host_does_not_live() -> None:
     assert judged_at_rest(ignored, make_condemned("h1")) == []
     assert judged_at_rest(ignored, make_registered("h1")) == ["L1"]
 
+    async def off(bench: Bench) -> None:
+        bench.store.load((ignored, make_registered("h1")))
+        bench.hypervisors["h1"].powered = False
+        bench.judge.rest()
+
+    assert judged(off) == []
+
 
 def test_vm_that_waits_for_the_end_of_a_pause_is_held_while_a_fault_says_what_that_waits_for() -> None:
     vm = _replace(make_vm(), status=_replace(make_vm().status, phase="start", reason=VmReason.CLUSTER_PAUSED))

@@ -39,7 +39,7 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     if len(running) > 1:
         harmful = [host for host in running if truth.harms(host, vm.name)]
         return "" if len(harmful) == 1 else f"runs on {' and '.join(running)}"
-    if not running and is_ignored(vm) and not _lives(truth, vm.host):
+    if not running and is_ignored(vm) and (_is_off(truth, vm.host) or not _lives(truth, vm.host)):
         return ""
     recovery = vm.status.recovery
     if recovery is not None and recovery.unfinished and recovery.reason and recovery.remedy:
@@ -160,7 +160,7 @@ def _died_with_it(truth: Truth, vm: VirtualMachine) -> bool:
     where = vm.host
     host = truth.store.look(Hypervisor, where) if where else None
     listed = host is not None and any(one.id == vm.name for one in host.status.instances)
-    return where in truth.hypervisors and not truth.hypervisors[where].powered and not listed
+    return _is_off(truth, where) and not listed
 
 
 def _claims_nothing(truth: Truth, vm: VirtualMachine) -> bool:
@@ -204,13 +204,17 @@ def _lives(truth: Truth, name: str) -> bool:
     return member is not None and member.state == "Held" and member.incarnation == truth.store.incarnation
 
 
+def _is_off(truth: Truth, host: str) -> bool:
+    return host in truth.hypervisors and not truth.hypervisors[host].powered
+
+
 def _stale(truth: Truth, host: str) -> bool:
     """Whether what the host reported last may be long past.
 
     It is off, which may not have been noticed yet; is condemned, is no member any more, or has not registered in this
     very store, which was restored.
     """
-    if host in truth.hypervisors and not truth.hypervisors[host].powered:
+    if _is_off(truth, host):
         return True
     member = truth.store.look_member(host)
     unheard = member is not None and member.incarnation not in ("", truth.store.incarnation)
