@@ -22,7 +22,7 @@ from typing import Protocol
 
 from lab.processes import Process, until
 
-USERNAME, PASSWORD = "admin", "secret"
+USERNAME, PASSWORD = "admin", "four-words-of-two"
 START_S = 30.0
 _CONTROL = """#!/bin/sh
 # what a controller does with a command: CONTROL get|set|check PARAMETER [VALUE] ...

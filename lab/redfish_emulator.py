@@ -23,7 +23,7 @@ from lab.bmc import PASSWORD, USERNAME
 ID = "1"
 
 
-class System(fakedriver.FakeDriver):
+class System(fakedriver.FakeDriver):  # type: ignore[misc]
     """See ``lab.bmc.Redfish``; a file ``state`` says what the system is on the way to, such as ``PoweringOff``."""
 
     directory = Path()
@@ -32,7 +32,8 @@ class System(fakedriver.FakeDriver):
     def initialize(cls, config: dict[str, Any], logger: Any) -> type[System]:
         """With the one system."""
         config["SUSHY_EMULATOR_FAKE_SYSTEMS"] = [{"uuid": ID, "name": "system", "power_state": "On", "nics": []}]
-        return super().initialize(config, logger)
+        super().initialize(config, logger)
+        return cls
 
     def uuid(self, identity: str) -> str:
         """What it says that its system is."""

@@ -32,6 +32,10 @@ def _openssl() -> bool:
     return shutil.which("openssl") is not None
 
 
+def _ipmi() -> bool:
+    return shutil.which("ipmi_sim") is not None and shutil.which("ipmitool") is not None
+
+
 def _shared() -> bool:
     return bool(os.environ.get("OUTLIVE_SHARED")) and Path(os.environ["OUTLIVE_SHARED"]).is_dir()
 
@@ -41,6 +45,7 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "chromium": _chromium,
     "kubectl": _kubectl,
     "openssl": _openssl,
+    "ipmi": _ipmi,
     "shared": _shared,
 }
 """Real components that tests may need, and how to see whether they are there."""

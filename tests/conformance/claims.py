@@ -22,6 +22,14 @@ class Subject(Generic[T]):
     open: Callable[[Path], AbstractAsyncContextManager[T]]
     """Opens it new and empty; the path is an empty directory for it to use."""
     run: Callable[[Coroutine[Any, Any, None]], None] = run_real
+    component: str = ""
+    """What it needs besides the project (``tests/conftest.py``)."""
+
+    @property
+    def parameter(self) -> Any:
+        """For pytest."""
+        marks = (pytest.mark.component(self.component),) if self.component else ()
+        return pytest.param(self, id=self.name, marks=marks)
 
 
 Claim = Callable[[T], Coroutine[Any, Any, None]]
@@ -40,6 +48,6 @@ def claims_of(subjects: Sequence[Subject[T]]) -> Callable[[Claim[T]], Callable[[
 
         test.__name__ = test.__qualname__ = getattr(function, "__name__", "claim")
         test.__doc__ = function.__doc__
-        return pytest.mark.parametrize("subject", subjects, ids=lambda subject: subject.name)(test)
+        return pytest.mark.parametrize("subject", [one.parameter for one in subjects])(test)
 
     return claim

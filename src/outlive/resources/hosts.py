@@ -55,10 +55,13 @@ class FencingSpec(Part, frozen=True, kw_only=True):
     """How this host is declared dead."""
 
     driver: str = ""
-    """Of its power controller; empty: none."""
+    """Of its power controller: ``ipmi``, ``redfish``, ``command``; empty or ``none``: it has none."""
     address: str = ""
+    """Of its power controller, as the driver wants it."""
+    options: dict[str, str] = {}
+    """Of the driver (docs/operating/controllers.md)."""
     secret: str = ""
-    """Name of the secret with the controller's credentials."""
+    """Name of the ``Secret`` with the controller's user name and password."""
     system_uuid: str = ""
     """What the power controller must say its system is, before it is believed."""
     armed: bool = False

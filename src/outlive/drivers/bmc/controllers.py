@@ -1,0 +1,78 @@
+"""The ``PowerPort`` of real hosts: a call goes to the driver of its host, with the credential in its secret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from outlive.base.errors import NotFound, OutliveError, Unavailable
+from outlive.base.phrases import listing
+from outlive.drivers.bmc.driver import LIMIT_S, Credential, CredentialSource, Driver, Order, Target
+from outlive.drivers.bmc.ipmi import IpmiDriver
+from outlive.drivers.bmc.program import ProgramDriver
+from outlive.drivers.bmc.redfish import RedfishDriver
+from outlive.node.ports import PowerReading
+from outlive.resources import Hypervisor
+
+NONE: Final = frozenset({"", "none"})
+"""Drivers of hosts without a controller."""
+DRIVERS: Final[Mapping[str, Driver]] = {"ipmi": IpmiDriver(), "redfish": RedfishDriver(), "command": ProgramDriver()}
+
+
+class PowerControllers:
+    """See the module. ``limit_s``: how long a call may take whose caller sets no limit."""
+
+    def __init__(
+        self, credentials: CredentialSource, *, limit_s: float = LIMIT_S, drivers: Mapping[str, Driver] = DRIVERS
+    ) -> None:
+        self._credentials = credentials
+        self._limit_s = limit_s
+        self._drivers = drivers
+
+    async def read(self, host: Hypervisor) -> PowerReading:
+        """See ``PowerPort``."""
+        reading = await self._send(Order.READ, host)
+        assert reading is not None
+        return reading
+
+    async def off(self, host: Hypervisor) -> None:
+        """See ``PowerPort``."""
+        await self._send(Order.OFF, host)
+
+    async def on(self, host: Hypervisor) -> None:
+        """See ``PowerPort``."""
+        await self._send(Order.ON, host)
+
+    async def _send(self, order: Order, host: Hypervisor) -> PowerReading | None:
+        fencing = host.spec.fencing
+        if fencing.driver in NONE:
+            raise NotFound(f"{host.name} has no power controller", remedy="give it one in spec.fencing")
+        driver = self._drivers.get(fencing.driver)
+        if driver is None:
+            why = f"driver {fencing.driver!r} is none of {listing(tuple(self._drivers))}"
+            raise Unavailable(why, remedy="see spec.fencing.driver")
+        if unknown := sorted(set(fencing.options) - driver.options):
+            why = f"driver {fencing.driver} has no option {listing(unknown)}"
+            raise Unavailable(why, remedy=f"its options are {listing(sorted(driver.options))}")
+        credential = await self._credential(fencing.secret)
+        target = Target(
+            host=host.name,
+            address=fencing.address,
+            options=fencing.options,
+            secret=fencing.secret,
+            credential=credential,
+            expected_uuid=fencing.system_uuid,
+            limit_s=self._limit_s,
+        )
+        return await driver.send(order, target)
+
+    async def _credential(self, secret: str) -> Credential:
+        """Nothing was sent yet, whatever is wrong with it."""
+        if not secret:
+            return Credential()
+        try:
+            return await self._credentials(secret)
+        except Unavailable:
+            raise
+        except OutliveError as error:
+            raise Unavailable(error.message, remedy=error.remedy) from error

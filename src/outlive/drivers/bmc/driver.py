@@ -1,0 +1,96 @@
+"""What every driver of power controllers is given, and says: one host, one order, one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from outlive.base.errors import Unavailable
+from outlive.node.ports import PowerReading
+
+SAID_LENGTH: Final = 200
+"""What is quoted of what a controller or a tool says."""
+LIMIT_S: Final = 120.0
+"""After so long a driver gives up by itself; callers have limits of their own."""
+
+
+class Order(StrEnum):
+    """What a controller is asked for: one of these in a call."""
+
+    READ = "read"
+    OFF = "off"
+    ON = "on"
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """Who a controller is told that we are."""
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+
+
+CredentialSource = Callable[[str], Awaitable[Credential]]
+"""The credential in the secret of that name; ``Unavailable`` says why nobody has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One controller, and how it is reached."""
+
+    host: str
+    address: str
+    options: dict[str, str]
+    secret: str
+    credential: Credential
+    expected_uuid: str
+    """What is recorded of its host's system; it only decides in which order bytes are read."""
+    limit_s: float
+
+    def option(self, name: str, default: str = "") -> str:
+        """What its host's ``spec.fencing.options`` says."""
+        return self.options.get(name, default)
+
+    def unavailable(self, why: str, remedy: str) -> Unavailable:
+        """Nothing happened, and nothing will."""
+        return Unavailable(why, remedy=remedy)
+
+
+class Driver(Protocol):
+    """One kind of controller."""
+
+    options: frozenset[str]
+    """Names that its host's ``spec.fencing.options`` may have."""
+
+    async def send(self, order: Order, target: Target) -> PowerReading | None:
+        """Carry out one order; a reading is the answer to ``READ`` only.
+
+        ``Unavailable``: nothing happened, and nothing will. ``Unknown``: it may have been switched.
+        """
+        ...
+
+
+class Refusal(NamedTuple):
+    """Words of a tool, and what they mean to whoever has to mend it."""
+
+    words: str
+    why: str
+    remedy: str
+
+
+def said_of(text: str, refusals: Iterable[Refusal], **given: str) -> tuple[str, str] | None:
+    """Reason and remedy of the first refusal whose words are in the text, in any letter case."""
+    folded = text.casefold()
+    for one in refusals:
+        if one.words in folded:
+            return one.why.format(**given), one.remedy.format(**given)
+    return None
+
+
+def quoted(text: str) -> str:
+    """The last line of what somebody else printed, without control characters and not too long."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    line = "".join(one if one.isprintable() else " " for one in lines[-1]) if lines else ""
+    return line if len(line) <= SAID_LENGTH else line[: SAID_LENGTH - 1] + "…"

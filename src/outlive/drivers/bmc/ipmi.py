@@ -1,0 +1,192 @@
+"""IPMI 2.0 over the network: ``ipmitool`` in a child process, one session a call, each message sent once.
+
+The password comes through a pipe, so that neither the process list nor the environment has it. A reading is two
+commands of one session: who the system is (Get System GUID), and whether it has power. ``ipmitool`` opens a session
+before it sends a command, and says so where it cannot: only then nothing can have happened.
+
+``spec.fencing.options``: ``cipherSuite`` (17, as ipmitool has it; old controllers know 3 only) and ``privilege``
+(``OPERATOR``, which may switch).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Final
+
+from outlive.base.errors import Unknown
+from outlive.drivers.bmc.driver import Order, Refusal, Target, quoted, said_of
+from outlive.drivers.commands import Ended, run
+from outlive.node.fencing.identity import is_unset, system_key
+from outlive.node.ports import PowerReading, PowerState
+
+PROGRAM: Final = "ipmitool"
+PORT: Final = 623
+PASSWORD_BYTES: Final = 20
+"""IPMI 2.0 knows no longer one."""
+USERNAME_BYTES: Final = 16
+CIPHER_SUITE: Final = "17"
+CIPHER_SUITES: Final = frozenset({"3", "8", "12", "17"})
+"""With authentication, integrity and encryption."""
+PRIVILEGES: Final = frozenset({"OPERATOR", "ADMINISTRATOR"})
+SPARE_S: Final = 1.0
+"""For what the tool does besides waiting."""
+SESSION: Final = "unable to establish"
+"""What ipmitool says where it has no session, so that no command was sent."""
+_ORDERS: Final = {
+    Order.READ: "raw 0x06 0x37\nchassis power status\n",
+    Order.OFF: "chassis power off\n",
+    Order.ON: "chassis power on\n",
+}
+_TAKEN: Final = {Order.OFF: "down/off", Order.ON: "up/on"}
+_GUID: Final = re.compile(r"^(?: [0-9a-f]{2}){16}\s*$", re.MULTILINE)
+_STATE: Final = re.compile(r"^Chassis Power is (on|off)\s*$", re.MULTILINE | re.IGNORECASE)
+_FAILED: Final = re.compile(r"Chassis Power (?:Control to .*|Status) failed: (.+)$", re.MULTILINE)
+_NO_SESSION: Final = (
+    Refusal("address lookup", "its address {address} has no IP address", "see DNS, or spec.fencing.address"),
+    Refusal("unauthorized name", "it has no user {user}", "make the user there, or see secret {secret}"),
+    Refusal("rakp 2 hmac is invalid", "it refuses the password of user {user}", "set secret {secret} again"),
+    Refusal(
+        "invalid role", "user {user} may not have privilege {privilege}", "give it that there, for the LAN channel"
+    ),
+    Refusal(
+        "unauthorized role", "user {user} may not have privilege {privilege}", "give it that there, for the LAN channel"
+    ),
+    Refusal(
+        "privilege level", "user {user} may not have privilege {privilege}", "give it that there, for the LAN channel"
+    ),
+    Refusal(
+        "algorithm",
+        "it does not know cipher suite {suite}",
+        "set spec.fencing.options.cipherSuite to another one, such as 3",
+    ),
+    Refusal(
+        "cipher suite",
+        "it does not know cipher suite {suite}",
+        "set spec.fencing.options.cipherSuite to another one, such as 3",
+    ),
+    Refusal("insufficient resources", "it has no free session", "close other sessions there, or reset it"),
+    Refusal("could not open socket", "there is no way to {address}", "see the network of this host"),
+    Refusal("rakp", "it broke off the opening of the session: {said}", "see its log"),
+    Refusal("", "no answer from {address} over IPMI", "see its power, its network, and that IPMI over LAN is on there"),
+)
+_REFUSED: Final = (
+    Refusal("insufficient privilege", "user {user} may not switch", "give it the privilege OPERATOR there"),
+    Refusal("node busy", "it is busy", "the next try may succeed"),
+    Refusal("out of space", "it is busy", "the next try may succeed"),
+    Refusal("invalid command", "it does not know the command", "see that IPMI is fully enabled there"),
+    Refusal("", "it refuses the command: {refusal}", "see its log"),
+)
+
+
+class IpmiDriver:
+    """See the module."""
+
+    options = frozenset({"cipherSuite", "privilege"})
+
+    async def send(self, order: Order, target: Target) -> PowerReading | None:
+        """See ``Driver``."""
+        ended = await run(
+            self._argv(target),
+            limit_s=target.limit_s + SPARE_S,
+            feeds={"{password}": target.credential.password.encode() + b"\n", "{commands}": _ORDERS[order].encode()},
+            env={"LC_ALL": "C"},
+        )
+        self._check_session(ended, target)
+        if order is Order.READ:
+            return _reading(ended, target)
+        self._check_taken(order, ended, target)
+        return None
+
+    def _argv(self, target: Target) -> list[str]:
+        """Bad settings end here, before anything is sent."""
+        name, port = _split(target)
+        suite, privilege = target.option("cipherSuite", CIPHER_SUITE), target.option("privilege", "OPERATOR")
+        if suite not in CIPHER_SUITES:
+            known = ", ".join(sorted(CIPHER_SUITES, key=int))
+            raise target.unavailable(f"cipher suite {suite} is none of {known}", "see spec.fencing.options.cipherSuite")
+        if privilege not in PRIVILEGES:
+            known = ", ".join(sorted(PRIVILEGES))
+            raise target.unavailable(f"privilege {privilege} is none of {known}", "see spec.fencing.options.privilege")
+        credential = target.credential
+        if len(credential.password.encode()) > PASSWORD_BYTES or len(credential.username.encode()) > USERNAME_BYTES:
+            why = f"its user name or password is longer than IPMI takes ({USERNAME_BYTES} and {PASSWORD_BYTES} bytes)"
+            raise target.unavailable(why, f"set a shorter one there and in secret {target.secret}")
+        seconds = max(1, min(255, int(target.limit_s / 2)))  # it asks twice for what the controller can do
+        return [
+            PROGRAM, "-v", "-I", "lanplus", "-H", name, "-p", str(port), "-U", credential.username,
+            "-f", "{password}", "-C", suite, "-L", privilege, "-N", str(seconds), "-R", "1", "exec", "{commands}",
+        ]  # fmt: skip
+
+    def _check_session(self, ended: Ended, target: Target) -> None:
+        """Raise where no session came about, so that nothing was sent."""
+        if SESSION not in ended.err.casefold() or ended.out.strip():
+            return
+        given = _given(target, ended)
+        why, remedy = said_of(ended.err, _NO_SESSION, **given) or ("", "")
+        raise target.unavailable(why, remedy)
+
+    def _check_taken(self, order: Order, ended: Ended, target: Target) -> None:
+        if _TAKEN[order] in ended.out.casefold():
+            return
+        refusal = _refusal(ended)
+        if "not supported in present state" in refusal.casefold():
+            return  # off is off already, or on is on
+        if refusal and "timeout" not in refusal.casefold():
+            raise target.unavailable(*(said_of(refusal, _REFUSED, **_given(target, ended)) or ("", "")))
+        why = f"no answer in {target.limit_s:g} s" if ended.code is None else quoted(ended.err) or "no answer"
+        raise Unknown(f"it may or may not switch {order}: {why}", remedy="its state says whether it did")
+
+
+def _reading(ended: Ended, target: Target) -> PowerReading:
+    states = _STATE.findall(ended.out)
+    guid = _GUID.search(ended.out)
+    if len(states) != 1 and guid is None:
+        if ended.code is None:
+            raise target.unavailable(f"no answer in {target.limit_s:g} s", "see its load and its network")
+        refusal = _refusal(ended) or quoted(ended.err) or "nothing"
+        raise target.unavailable(*(said_of(refusal, _REFUSED, **_given(target, ended)) or ("", "")))
+    state = PowerState(states[0].casefold()) if len(states) == 1 else PowerState.UNKNOWN
+    said = "" if guid is None else uuid_of(bytes.fromhex(guid.group().replace(" ", "").strip()), target.expected_uuid)
+    return PowerReading(state=state, system_uuid=said)
+
+
+def uuid_of(raw: bytes, expected: str) -> str:
+    """The uuid in these sixteen bytes: in the order of bytes that gives the one that is expected, if one does.
+
+    The specification (IPMI 2.0, 20.8) reverses all of them; most makers write them as SMBIOS has them, or as they are
+    printed. A system whose uuid is another one's in another order of bytes is not met by chance; where none gives what
+    is expected, the order of SMBIOS is said.
+    """
+    smbios, printed, reversed_ = uuid.UUID(bytes_le=raw), uuid.UUID(bytes=raw), uuid.UUID(bytes=raw[::-1])
+    for one in (smbios, printed, reversed_):
+        if system_key(str(one)) == system_key(expected) and not is_unset(expected):
+            return str(one)
+    return str(smbios)
+
+
+def _refusal(ended: Ended) -> str:
+    """What the controller itself answered instead of doing what it was asked for; other commands may fail as well."""
+    found = _FAILED.search(ended.err)
+    return found.group(1).strip() if found is not None else ""
+
+
+def _given(target: Target, ended: Ended) -> dict[str, str]:
+    return {
+        "address": target.address,
+        "user": target.credential.username or "''",
+        "secret": target.secret or "(none is named)",
+        "suite": target.option("cipherSuite", CIPHER_SUITE),
+        "privilege": target.option("privilege", "OPERATOR"),
+        "said": quoted(ended.err),
+        "refusal": quoted(_refusal(ended) or ended.err),
+    }
+
+
+def _split(target: Target) -> tuple[str, int]:
+    """Host and port of ``HOST``, ``HOST:PORT`` or ``[IPv6]:PORT``; the tool never takes it for an option."""
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/\s-][^\[\]:/\s]*))(?::(\d{1,5}))?", target.address)
+    if found is None or not 0 < int(found.group(3) or PORT) < 2**16:
+        why = f"its address {target.address!r} is no host with an optional port"
+        raise target.unavailable(why, "see spec.fencing.address, such as 10.0.0.5 or bmc-7:623")
+    return found.group(1) or found.group(2), int(found.group(3) or PORT)
