@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from lab.hosts import Switch, hosts  # noqa: E402 - found by the line above
+from lab.hosts import Switch, hosts
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ import aiohttp
 
 from outlive.api.app import ApiDeps, create_app
 from outlive.api.auth import Identity, Role, Tokens
-from outlive.api.server import Serving, serving
+from outlive.api.server import OwnTls, Serving, serving
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
 from outlive.base.random import Random
@@ -63,6 +63,7 @@ async def api(
     kinds: Mapping[str, type[Resource]] = KINDS,
     state_dir: Path | None = None,
     port: int = 0,
+    tls: OwnTls | None = None,
     **deps: Any,
 ) -> AsyncIterator[Api]:
     """A server while the block runs."""
@@ -84,7 +85,7 @@ async def api(
     )
     settings = deps.get("settings")
     async with (
-        serving(app, "127.0.0.1", port, state_dir=state_dir, version="0.0.0", settings=settings) as server,
+        serving(app, "127.0.0.1", port, state_dir=state_dir, version="0.0.0", settings=settings, tls=tls) as server,
         aiohttp.ClientSession() as session,
     ):
         yield Api(server, behind, metrics, session)

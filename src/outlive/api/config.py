@@ -40,6 +40,8 @@ LIST_OBJECTS: Final = 10 * limits.PAGE_OBJECTS
 
 
 SERVER_FILE: Final = "server.json"
+AUTHORITY_FILE: Final = "ca.pem"
+"""The server's own authority, for clients."""
 TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 
 
@@ -49,6 +51,8 @@ class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     pid: int
     version: str = ""
+    fingerprint: str = ""
+    """Of the server's own authority, where it has one."""
 
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -64,6 +68,10 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     """Private key (PEM) of the certificate."""
     tls_client_ca: str = ""
     """Authorities (PEM) whose client certificates are believed; needed for ``scheduler.auth: mtls``."""
+    names: tuple[str, ...] = ()
+    """More names and addresses for the server's own certificate, such as a virtual address."""
+    insecure: bool = False
+    """Plain HTTP also beyond this machine, where anybody on the way can read the tokens."""
     metrics_auth: Literal["token", "none"] = "token"
     """Whether ``/metrics`` asks for a token with at least the role viewer."""
     body_limit: Size = Size(limits.REQUEST_BODY_BYTES)

@@ -11,6 +11,7 @@ asyncio has no limit on TLS handshakes that were begun and not finished; ``_List
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import errno
 import ipaddress
@@ -21,7 +22,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import uvicorn
@@ -58,6 +59,22 @@ _HEAD_TOO_LARGE = (
 _log = get_logger("api.serve")
 
 
+class OwnTls(Protocol):
+    """The server's own authority and certificate (``outlive.api.tls``)."""
+
+    context: ssl.SSLContext
+
+    @property
+    def authority(self) -> str:
+        """Its certificate in PEM."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the authority."""
+        ...
+
+
 class Serving:
     """A server that serves."""
 
@@ -84,10 +101,14 @@ async def serving(
     settings: ApiSettings | None = None,
     state_dir: Path | None = None,
     version: str = "",
+    tls: OwnTls | None = None,
 ) -> AsyncIterator[Serving]:
-    """Serve while the block runs; it begins when the port accepts connections. Port 0 takes any free one."""
+    """Serve while the block runs; it begins when the port accepts connections. Port 0 takes any free one.
+
+    ``tls``: the server's own certificate; without one the settings say whether it speaks TLS.
+    """
     settings = settings or ApiSettings()
-    context = tls_context(settings)
+    context = tls_context(settings) if tls is None else tls.context
     sockets = listen(host, port)
     limit = _connections_limit(settings.connections)
     if context is not None:
@@ -102,7 +123,9 @@ async def serving(
             task.result()
             raise OutliveError("the HTTP server did not start", remedy="its log says why")
         if state_dir is not None:
-            announce(state_dir, ServerFile(url=url, pid=os.getpid(), version=version))
+            pinned = tls.fingerprint if tls is not None else ""
+            content = ServerFile(url=url, pid=os.getpid(), version=version, fingerprint=pinned)
+            announce(state_dir, content, tls.authority if tls is not None else "")
         _log.info("api.serving", url=url)
         yield Serving(server, url)
     finally:
@@ -187,12 +210,12 @@ def _naming(place: str, what: str) -> Iterator[None]:
         raise BadInput(f"{what} cannot be used: {error}", place=place, remedy="give PEM files that fit") from None
 
 
-def announce(state_dir: Path, content: ServerFile) -> None:
-    """Write ``server.json`` and, where there is a token, a ``kubeconfig`` that holds address and token."""
+def announce(state_dir: Path, content: ServerFile, authority: str = "") -> None:
+    """Write ``server.json`` and, where there is a token, a ``kubeconfig`` that holds address, authority and token."""
     write_private(state_dir / SERVER_FILE, msgspec.json.encode(content) + b"\n")
     token = state_dir / TOKEN_FILE
     if token.is_file():
-        write_private(state_dir / KUBECONFIG_FILE, kubeconfig(content.url, token.read_text().strip()))
+        write_private(state_dir / KUBECONFIG_FILE, kubeconfig(content.url, token.read_text().strip(), authority))
 
 
 def withdraw(state_dir: Path) -> None:
@@ -203,14 +226,17 @@ def withdraw(state_dir: Path) -> None:
             (state_dir / name).unlink(missing_ok=True)
 
 
-def kubeconfig(url: str, token: str) -> bytes:
+def kubeconfig(url: str, token: str, authority: str = "") -> bytes:
     """Settings for kubectl. It sends no bearer token over plain HTTP, but what the address holds it does send."""
     scheme, _, rest = url.partition("://")
     server = url if scheme == "https" else f"{scheme}://outlive:{token}@{rest}"
+    cluster = {"server": server}
+    if authority:
+        cluster["certificate-authority-data"] = base64.b64encode(authority.encode()).decode()
     document = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "outlive", "cluster": {"server": server}}],
+        "clusters": [{"name": "outlive", "cluster": cluster}],
         "users": [{"name": "outlive", "user": {"token": token}}],
         "contexts": [{"name": "outlive", "context": {"cluster": "outlive", "user": "outlive"}}],
         "current-context": "outlive",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from outlive.api.config import SERVER_FILE, TOKEN_FILE, ServerFile
+from outlive.api.config import AUTHORITY_FILE, SERVER_FILE, TOKEN_FILE, ServerFile
 from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, NotFound, Refused, Usage
 from outlive.base.ids import SystemIds
@@ -24,6 +24,8 @@ from outlive.base.random import system_random
 from outlive.drivers.files import read_input
 
 if TYPE_CHECKING:
+    import ssl
+
     from outlive.base.clock import Clock
     from outlive.resources import Resource
     from outlive.store import Store
@@ -47,6 +49,8 @@ class Access:
     state_dir: Path | None = None
     server: str | None = None
     token: str | None = None
+    fingerprint: str | None = None
+    insecure: bool = False
 
     @property
     def directory(self) -> Path:
@@ -74,7 +78,7 @@ class Access:
             return self._offline(self.state)
         address = self.server or running_server(self.directory)
         if address:
-            return self._remote(address)
+            return await self._remote(address)
         return await self._local(write, or_empty)
 
     def _offline(self, path: Path) -> Store:
@@ -90,13 +94,30 @@ class Access:
         store.load(objects)
         return store
 
-    def _remote(self, address: str) -> Store:
+    async def _remote(self, address: str) -> Store:
         if not address.startswith(("http://", "https://")):
             remedy = "write one such as http://127.0.0.1:8080"
             raise Usage(f"{address[:200]!r} is no address of a server", place="--server", remedy=remedy)
         from outlive.store.http import HttpStore
 
-        return HttpStore(address, self._token(), clock=self.clock, random=system_random())
+        tls = await self._tls(address)
+        return HttpStore(
+            address, self._token(), clock=self.clock, random=system_random(), tls=tls, insecure=self.insecure
+        )
+
+    async def _tls(self, address: str) -> ssl.SSLContext | None:
+        """What to believe: the authority of the fingerprint, that of the state directory, or those of the system."""
+        if not address.startswith("https://"):
+            return None
+        from outlive.store.tls import fetch_authority, trusting
+
+        if self.fingerprint:
+            return trusting(await fetch_authority(address, self.fingerprint), pinned=self.fingerprint)
+        server = read_server_file(self.directory)
+        if self.server is None and server is not None and server.fingerprint:
+            authority = read_input(self.directory / AUTHORITY_FILE, limit=TOKEN_BYTES)
+            return trusting(authority.decode("ascii", "replace"), pinned=server.fingerprint)
+        return None
 
     async def _local(self, write: bool, or_empty: bool) -> Store:
         from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore
@@ -158,18 +179,23 @@ def check_store_there(directory: Path) -> None:
 
 def running_server(directory: Path) -> str:
     """The address of the server that runs on a state directory; the empty string where none does."""
+    server = read_server_file(directory)
+    return server.url if server is not None and _alive(server.pid) else ""
+
+
+def read_server_file(directory: Path) -> ServerFile | None:
+    """What the server of a state directory wrote; ``BadInput`` where it is broken."""
     path = directory / SERVER_FILE
     try:
         raw = path.read_bytes()
     except OSError:
-        return ""
+        return None
     try:
-        server = msgspec.json.decode(raw, type=ServerFile)
+        return msgspec.json.decode(raw, type=ServerFile)
     except msgspec.MsgspecError:
         raise BadInput(
             "is not what a server writes", place=str(path), remedy="delete it, or restart the server"
         ) from None
-    return server.url if _alive(server.pid) else ""
 
 
 def _alive(pid: int) -> bool:

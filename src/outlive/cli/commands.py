@@ -44,6 +44,19 @@ _ACCESS = {
         str | None,
         typer.Option("--token", metavar="TOKEN", envvar="OUTLIVE_TOKEN", help="Token for the server; @FILE reads it."),
     ],
+    "fingerprint": Annotated[
+        str | None,
+        typer.Option(
+            "--fingerprint",
+            metavar="SHA256",
+            envvar="OUTLIVE_FINGERPRINT",
+            help="Of the server's own authority, as outlive up prints it.",
+        ),
+    ],
+    "insecure": Annotated[
+        bool,
+        typer.Option("--insecure", envvar="OUTLIVE_INSECURE", help="Send the token over plain HTTP if need be."),
+    ],
 }
 _OUTPUT = {
     "form": Annotated[Form, typer.Option("--output", "-o", help="How to print.", case_sensitive=False)],
@@ -56,7 +69,7 @@ WATCH_SECONDS = 2.0
 """Pause between two runs of a command that is watched."""
 _CLEAR = "\x1b[H\x1b[2J"
 _HELP = {"help_option_names": ["-h", "--help"]}
-_DEFAULTS: dict[str, Any] = {"form": Form.TABLE, "watch": False}
+_DEFAULTS: dict[str, Any] = {"form": Form.TABLE, "watch": False, "insecure": False}
 
 
 def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:

@@ -31,6 +31,9 @@ from outlive.drivers.files import read_input
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from outlive.api.config import ApiSettings
+    from outlive.api.tls import ServerTls
+    from outlive.base.clock import Clock
     from outlive.failover.config import FailoverUpkeepSettings
     from outlive.roles.settings import RoleSettings
     from outlive.roles.up import Ports, UpRole
@@ -56,6 +59,9 @@ async def up(
         Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of outlive.yaml.")
     ] = None,
     example: Annotated[bool, typer.Option("--example", help="Begin with the example inventory, if empty.")] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Speak plain HTTP also beyond this machine, if need be.")
+    ] = False,
 ) -> ExitCode | None:
     """Run everything on this machine: store, controllers, HTTP API. Prints coverage and address when ready."""
     from outlive.base.logging import configure_logging
@@ -64,7 +70,8 @@ async def up(
     if listen is not None:
         parse_listen(listen, place="--listen")
     directory = state_dir if state_dir is not None else default_state_dir()
-    sections = load(config_file(config, directory), {"api.listen": listen})
+    flags = {"api.listen": listen, "api.insecure": True if insecure else None}
+    sections = load(config_file(config, directory), flags)
     settings = role_settings(sections)
     configure_logging(level=settings.log.level, form=settings.log.form, file=settings.log.file)
     return await _up(directory, sections, example=example)
@@ -144,6 +151,7 @@ async def _serve(
         tokens += read_tokens(Path(api.tokens_file))
     host, port = parse_listen(api.listen)
     clock, ids = SystemClock(), SystemIds()
+    tls = _tls(api, host, directory, clock)
     role = UpRole(
         store,
         settings,
@@ -165,6 +173,7 @@ async def _serve(
         scheduler_auth=settings.scheduler.auth,
         placement=role.placement,
         ready=role.ready,
+        authority=tls.authority if tls is not None else "",
         queries={
             "/faults": role.faults,
             "/failover/tolerance": role.tolerance,
@@ -172,16 +181,34 @@ async def _serve(
         },
     )
     app = create_app(deps)
-    serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__)
+    serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__, tls=tls)
     async with serve as server, OrderedTaskGroup() as group:
         running = group.create_task(role.run(), name="role")
+        beside = [group.create_task(tls.run(), name="tls")] if tls is not None else []
         reporting = group.create_task(_report(store, role, server.url, directory), name="report")
         until: list[asyncio.Future[Any]] = [stopped, running]
         await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
-        reporting.cancel()
+        for task in (reporting, *beside):
+            task.cancel()
         if stopped.done():
             _say("stopping")
         role.stop()
+
+
+def _tls(api: ApiSettings, host: str, directory: Path, clock: Clock) -> ServerTls | None:
+    """The server's own certificate, where it is reached from other machines and has none of its operator's."""
+    from outlive.store.tls import is_loopback
+
+    if api.tls_certificate or is_loopback(host):
+        return None
+    if api.insecure:
+        _say(f"plain HTTP on {host}: anybody on the way can read the tokens (--insecure)")
+        return None
+    from outlive.api.tls import ServerTls, names_of
+
+    tls = ServerTls(directory, names_of(host, api.names), clock)
+    _say(f"clients pin the authority of this server with --fingerprint {tls.fingerprint}")
+    return tls
 
 
 async def _ports(settings: RoleSettings, closing: AsyncExitStack) -> Ports:

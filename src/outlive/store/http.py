@@ -32,6 +32,7 @@ from outlive.store.contract import Change, Page, Reset, Synced
 from outlive.store.http_answers import ListPage, change_of, decoded, lines_of, lost, object_of, read_answer, refusal
 from outlive.store.rules import check_has_status, check_replaceable, not_found
 from outlive.store.selectors import Selector
+from outlive.store.tls import check_address
 
 CONNECT_SECONDS: Final = 10.0
 """How long a connection may take to open."""
@@ -59,7 +60,11 @@ _log = get_logger("store.http")
 
 
 class HttpStore:
-    """The store behind ``base_url``. ``token`` is sent as a bearer token."""
+    """The store behind ``base_url``. ``token`` is sent as a bearer token.
+
+    ``tls``: what to believe, by default authorities that the system knows (``outlive.store.tls.trusting``).
+    ``insecure``: the token may be sent in clear text to another machine; ``Forbidden`` without.
+    """
 
     embedded = True
     """What it speaks to is ``outlive up``."""
@@ -72,8 +77,10 @@ class HttpStore:
         clock: Clock,
         random: Random,
         tls: ssl.SSLContext | None = None,
+        insecure: bool = False,
         silence_s: float = SILENCE_SECONDS,
     ) -> None:
+        check_address(base_url, insecure=insecure)
         self._server = base_url.rstrip("/")
         self._base = f"{self._server}/apis/{API_VERSION}"
         self._token = token

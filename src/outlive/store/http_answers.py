@@ -173,6 +173,11 @@ def refusal(status: int, raw: bytes, *, writing: bool) -> OutliveError:
 
 def lost(error: Exception, base: str, *, writing: bool) -> OutliveError:
     """What a failing connection means: certainly not applied, or perhaps."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+        return Unavailable(
+            f"{base} is not believed: {getattr(error, 'certificate_error', error)}",
+            remedy="give the --fingerprint that outlive up printed there; see that this machine's clock is right",
+        )
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
         return Unavailable(f"{base} cannot be reached: {error}", remedy="is 'outlive up' running there?")
     text = f"the connection to {base} was lost: {error or type(error).__name__}"

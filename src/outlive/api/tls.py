@@ -1,0 +1,260 @@
+"""The server's own authority and certificate, made at the first start and renewed in time.
+
+``ca.pem`` and ``ca.key`` (mode 600) in the state directory are the authority: clients pin its fingerprint, so it stays
+for as long as the directory does. ``server.pem`` and ``server.key`` are the certificate that the server shows; it names
+the addresses on which it listens, and is made anew when these change or a third of its time is left. The context takes
+a new certificate while the server runs (docs/reference/http-api.md#tls).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import ssl
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from outlive.api.config import AUTHORITY_FILE
+from outlive.api.server import write_private
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import BadInput
+from outlive.base.logging import get_logger
+from outlive.store.tls import fingerprint
+
+AUTHORITY_KEY_FILE: Final = "ca.key"
+CERTIFICATE_FILE: Final = "server.pem"
+CERTIFICATE_KEY_FILE: Final = "server.key"
+AUTHORITY_LASTS: Final = timedelta(days=30 * 365)
+CERTIFICATE_LASTS: Final = timedelta(days=365)
+RENEWED_BEFORE: Final = timedelta(days=120)
+"""So long before its end the certificate is made anew."""
+BEFORE: Final = timedelta(days=1)
+"""Certificates count from so long before they are made, for machines whose clocks are behind."""
+LOOK_S: Final = 6 * 3600.0
+"""How often a running server looks at the age of its certificate."""
+NAMES_LIMIT: Final = 100
+FILE_BYTES: Final = 64 * 1024
+
+_Key = ec.EllipticCurvePrivateKey
+_log = get_logger("api.tls")
+
+
+class ServerTls:
+    """The certificate of one state directory; ``context`` is what the server listens with."""
+
+    def __init__(self, directory: Path, names: Iterable[str], clock: Clock) -> None:
+        self._directory = directory
+        self._names = tuple(dict.fromkeys(names))[:NAMES_LIMIT]
+        self._clock = clock
+        self._authority, self._key = self._load_authority()
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.renew()
+        self._show()
+
+    @property
+    def authority(self) -> str:
+        """The authority's certificate in PEM."""
+        return self._authority.public_bytes(serialization.Encoding.PEM).decode()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the authority."""
+        return fingerprint(self.authority)
+
+    def renew(self) -> bool:
+        """Make the certificate anew where it is due; whether it was."""
+        now = as_datetime(self._clock.now())
+        found = self._load_certificate()
+        if found is not None and found.not_valid_after_utc - now > RENEWED_BEFORE and self._fits(found):
+            return False
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._certificate(key, now)
+        write_private(self._directory / CERTIFICATE_KEY_FILE, _key_text(key))
+        write_private(self._directory / CERTIFICATE_FILE, _text(certificate) + _text(self._authority))
+        _log.info("tls.certificate_made", names=self._names, until=certificate.not_valid_after_utc.isoformat())
+        if found is not None:
+            self._show()
+        return True
+
+    async def run(self) -> None:
+        """Renew it in time, until cancelled."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            try:
+                self.renew()
+            except (OSError, BadInput) as error:
+                _log.error("tls.not_renewed", error=str(error))
+
+    def _show(self) -> None:
+        """New connections see the certificate of the files."""
+        files = self._directory / CERTIFICATE_FILE, self._directory / CERTIFICATE_KEY_FILE
+        try:
+            self.context.load_cert_chain(*files)
+        except (OSError, ssl.SSLError) as error:
+            raise BadInput(
+                f"cannot be used with {CERTIFICATE_KEY_FILE}: {error}", place=str(files[0]), remedy="delete both"
+            ) from None
+
+    def _load_authority(self) -> tuple[x509.Certificate, _Key]:
+        paths = self._directory / AUTHORITY_FILE, self._directory / AUTHORITY_KEY_FILE
+        used = (self._directory / CERTIFICATE_FILE).exists()
+        missing = next((path for path in paths if not path.exists()), None)
+        if missing is not None and not used:
+            return self._make_authority()
+        if missing is not None:
+            again = f"put it back from a backup, or delete {CERTIFICATE_FILE}: then all hosts have to join again"
+            raise BadInput("this part of the server's authority is missing", place=str(missing), remedy=again)
+        try:
+            certificate = x509.load_pem_x509_certificate(_read(paths[0]))
+            key = serialization.load_pem_private_key(_read(paths[1]), password=None)
+        except ValueError:
+            raise BadInput("is no certificate with its key", place=str(paths[0]), remedy="put both back") from None
+        if not isinstance(key, _Key) or key.public_key() != certificate.public_key():
+            raise BadInput(f"does not fit {AUTHORITY_KEY_FILE}", place=str(paths[0]), remedy="put both back")
+        if paths[1].stat().st_mode & 0o077:
+            raise BadInput("others may read this key", place=str(paths[1]), remedy=f"chmod 600 {paths[1]}")
+        return certificate, key
+
+    def _make_authority(self) -> tuple[x509.Certificate, _Key]:
+        now, key = as_datetime(self._clock.now()), ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Outlive {socket.gethostname()}"[:64])])
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - BEFORE)
+            .not_valid_after(now + AUTHORITY_LASTS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        # The certificate first: once the key is there, neither is ever made again.
+        _write_public(self._directory / AUTHORITY_FILE, _text(certificate))
+        write_private(self._directory / AUTHORITY_KEY_FILE, _key_text(key))
+        _log.info("tls.authority_made", fingerprint=fingerprint(_text(certificate).decode()))
+        return certificate, key
+
+    def _load_certificate(self) -> x509.Certificate | None:
+        path = self._directory / CERTIFICATE_FILE
+        if not path.exists() or not (self._directory / CERTIFICATE_KEY_FILE).exists():
+            return None
+        try:
+            return x509.load_pem_x509_certificate(_read(path))
+        except ValueError:
+            return None
+
+    def _fits(self, certificate: x509.Certificate) -> bool:
+        """Whether it is of this authority and has all names."""
+        try:
+            certificate.verify_directly_issued_by(self._authority)
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+            return False
+        return all(name in list(names) for name in _general(self._names))
+
+    def _certificate(self, key: _Key, now: datetime) -> x509.Certificate:
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "outlive")])
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._authority.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - BEFORE)
+            .not_valid_after(now + CERTIFICATE_LASTS)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(_general(self._names)), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+
+def names_of(listen: str, further: Iterable[str] = ()) -> tuple[str, ...]:
+    """Names and addresses by which a server may be asked that listens there; ``further`` ones are the operator's."""
+    own = ("localhost", "127.0.0.1", "::1", socket.gethostname())
+    found = [listen]
+    try:
+        everywhere = ipaddress.ip_address(listen).is_unspecified
+    except ValueError:
+        everywhere = False
+    if everywhere:
+        found = [socket.getfqdn(), *_addresses()]
+    return tuple(dict.fromkeys(one for one in (*found, *further, *own) if one))
+
+
+def _addresses() -> list[str]:
+    """Addresses of this machine, as far as its name and its routes tell; nothing is sent."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        found = [str(one[4][0]).partition("%")[0] for one in socket.getaddrinfo(socket.gethostname(), None)]
+    for family, there in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as asked:
+                asked.connect((there, 9))
+                found.append(str(asked.getsockname()[0]))
+        except OSError:
+            continue
+    return found
+
+
+def _general(names: Iterable[str]) -> list[x509.GeneralName]:
+    found: list[x509.GeneralName] = []
+    for name in names:
+        try:
+            found.append(x509.IPAddress(ipaddress.ip_address(name)))
+        except ValueError:
+            found.append(x509.DNSName(name.encode("idna").decode()))
+    return found
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _text(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_text(key: _Key) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(FILE_BYTES)
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", place=str(path), remedy="check the file") from None
+
+
+def _write_public(path: Path, content: bytes) -> None:
+    write_private(path, content)
+    path.chmod(0o644)

@@ -1,0 +1,121 @@
+"""How a client is sure of its server: by the fingerprint of the server's own authority, or by an authority that it
+knows.
+
+The server's own authority signs for nothing but that server, so whoever has pinned it needs no name to compare. Its
+fingerprint is the SHA-256 of its certificate; the certificate itself is asked of the server once, over a connection
+that is not believed, and compared. Anything else is verified as usual, with the name. Tokens are never sent in clear
+text beyond this machine, unless ``--insecure`` says so (docs/reference/http-api.md#tls).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import ssl
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from outlive.base.errors import BadInput, Forbidden, NotFound, Unavailable
+
+AUTHORITY_PATH: Final = "/ca"
+"""Where a server gives away the certificate of its own authority."""
+AUTHORITY_BYTES: Final = 16 * 1024
+ASKED_WITHIN_S: Final = 15.0
+HEX_DIGITS: Final = 64
+"""Of a fingerprint."""
+
+
+def check_address(url: str, *, insecure: bool = False) -> None:
+    """``Forbidden`` for an address to which a token would go in clear text, ``BadInput`` for one that is none."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
+        raise BadInput(f"{url[:200]!r} is no address of a server", remedy="write one such as https://10.0.0.1:8080")
+    if parts.scheme == "http" and not insecure and not is_loopback(host):
+        raise Forbidden(
+            f"{url[:200]} is plain HTTP to another machine: the token could be read on the way",
+            remedy="use https://, or --insecure if you must",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the name or address is that of this very machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_fingerprint(text: str) -> str:
+    """A fingerprint in lower-case hexadecimal digits, from any usual way to write it; ``BadInput``."""
+    digits = text.strip().lower().removeprefix("sha256:").replace(":", "")
+    if len(digits) != HEX_DIGITS or any(one not in "0123456789abcdef" for one in digits):
+        raise BadInput(
+            f"{text[:80]!r} is no fingerprint",
+            remedy=f"give the {HEX_DIGITS} hexadecimal digits that outlive up prints when it starts",
+        )
+    return digits
+
+
+def fingerprint(certificate: str) -> str:
+    """Of the first certificate of a PEM text; ``BadInput`` where there is none."""
+    try:
+        start, end = certificate.index(ssl.PEM_HEADER), certificate.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
+        der = ssl.PEM_cert_to_DER_cert(certificate[start:end])
+    except ValueError:
+        raise BadInput("is no certificate in PEM", remedy="give the file ca.pem of the server") from None
+    return hashlib.sha256(der).hexdigest()
+
+
+def trusting(authority: str, *, pinned: str = "") -> ssl.SSLContext:
+    """A client's context that believes this authority (PEM) alone; ``pinned``: its fingerprint, and then no name is
+    compared. ``Forbidden`` where the fingerprint is another's."""
+    if pinned and fingerprint(authority) != parse_fingerprint(pinned):
+        raise Forbidden(
+            f"the authority has the fingerprint {fingerprint(authority)}, and {parse_fingerprint(pinned)} was expected",
+            remedy="see what outlive up prints on the server; if that differs as well, somebody else answers",
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(cadata=authority)
+    except ssl.SSLError as error:
+        raise BadInput(f"the authority cannot be used: {error}", remedy="give the file ca.pem of the server") from None
+    context.check_hostname = not pinned
+    return context
+
+
+async def fetch_authority(url: str, pinned: str) -> str:
+    """The certificate of the server's own authority, if it has this fingerprint; ``Forbidden`` otherwise.
+
+    ``NotFound`` where the server has a certificate of somebody else's; ``Unavailable``.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # what comes is compared with the fingerprint, and nothing else is asked
+    timeout = aiohttp.ClientTimeout(total=ASKED_WITHIN_S)
+    where = url.rstrip("/") + AUTHORITY_PATH
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(where, ssl=context, allow_redirects=False) as answer,
+        ):
+            text = (await answer.content.read(AUTHORITY_BYTES)).decode("ascii", "replace")
+    except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        raise Unavailable(
+            f"{url} cannot be asked: {error or 'no answer in time'}", remedy="check the address, and that it runs"
+        ) from None
+    if answer.status != 200:
+        raise NotFound(
+            f"{url} has no authority of its own (it answered {answer.status})",
+            remedy="leave --fingerprint out: its certificate is of an authority that others know; or check the address",
+        )
+    trusting(text, pinned=pinned)
+    return text

@@ -1,0 +1,165 @@
+"""The server's own authority and certificate: made once, renewed in time, and pinned by clients."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from cryptography import x509
+from tests.support.api import api
+from tests.support.loops import run_real
+
+from outlive.api.tls import AUTHORITY_FILE, CERTIFICATE_FILE, ServerTls, names_of
+from outlive.base.clock import Instant, SystemClock
+from outlive.base.errors import BadInput, Forbidden, NotFound, Unavailable
+from outlive.base.random import Random
+from outlive.resources import Hypervisor
+from outlive.store.http import HttpStore
+from outlive.store.tls import check_address, fetch_authority, fingerprint, parse_fingerprint, trusting
+
+DAY = timedelta(days=1).total_seconds()
+
+
+class Calendar(SystemClock):
+    """A clock that a test turns."""
+
+    ahead_s = 0.0
+
+    def now(self) -> Instant:
+        return Instant(super().now() + self.ahead_s)
+
+
+def certificate(directory: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate((directory / CERTIFICATE_FILE).read_bytes())
+
+
+def test_the_authority_stays_and_keys_are_private(tmp_path: Path) -> None:
+    first = ServerTls(tmp_path, ["10.0.0.1"], SystemClock())
+    again = ServerTls(tmp_path, ["10.0.0.1"], SystemClock())
+    assert first.fingerprint == again.fingerprint == fingerprint((tmp_path / AUTHORITY_FILE).read_text())
+    assert all((tmp_path / name).stat().st_mode & 0o077 == 0 for name in ("ca.key", "server.key"))
+
+
+def test_the_certificate_is_renewed_before_it_ends_and_for_another_address(tmp_path: Path) -> None:
+    clock = Calendar()
+    tls = ServerTls(tmp_path, ["10.0.0.1"], clock)
+    first = certificate(tmp_path).serial_number
+    clock.ahead_s = 200 * DAY
+    assert not tls.renew()
+    clock.ahead_s = 250 * DAY
+    assert tls.renew()
+    second = certificate(tmp_path).serial_number
+    assert second != first
+    ServerTls(tmp_path, ["10.0.0.2"], clock)
+    assert certificate(tmp_path).serial_number != second
+
+
+def test_a_part_that_is_missing_after_it_was_used_is_not_made_anew(tmp_path: Path) -> None:
+    ServerTls(tmp_path, [], SystemClock())
+    (tmp_path / "ca.key").unlink()
+    with pytest.raises(BadInput, match="this part of the server's authority is missing") as caught:
+        ServerTls(tmp_path, [], SystemClock())
+    assert caught.value.place.endswith("ca.key")
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "ca.key"])
+def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
+    ServerTls(tmp_path, [], SystemClock())
+    (tmp_path / name).write_text("nonsense")
+    with pytest.raises(BadInput, match="put both back"):
+        ServerTls(tmp_path, [], SystemClock())
+
+
+def test_a_key_that_others_read_is_refused(tmp_path: Path) -> None:
+    ServerTls(tmp_path, [], SystemClock())
+    (tmp_path / "ca.key").chmod(0o644)
+    with pytest.raises(BadInput, match="others may read this key"):
+        ServerTls(tmp_path, [], SystemClock())
+
+
+def test_names_of_a_server_that_listens_everywhere() -> None:
+    assert {"localhost", "127.0.0.1", "vip.example"} <= set(names_of("0.0.0.0", ["vip.example"]))
+    assert names_of("10.0.0.1")[0] == "10.0.0.1"
+
+
+def test_clients_pin_the_authority(tmp_path: Path) -> None:
+    async def story() -> None:
+        tls = ServerTls(tmp_path, [], SystemClock())
+        async with api(tls=tls, authority=tls.authority) as served:
+            assert served.url.startswith("https://")
+            pem = await fetch_authority(served.url, "SHA256:" + tls.fingerprint.upper())
+            pinned = trusting(pem, pinned=tls.fingerprint)
+            store = HttpStore(served.url, "admin-token-of-the-tests", clock=SystemClock(), random=Random(1), tls=pinned)
+            assert (await store.list(Hypervisor)).items == ()
+            assert tls.renew() is False
+            (tmp_path / CERTIFICATE_FILE).unlink()
+            assert tls.renew() is True  # new connections see it
+            async with aiohttp.ClientSession() as session, session.get(served.url + "/healthz", ssl=pinned) as answer:
+                assert answer.status == 200
+            with pytest.raises(Forbidden, match="and 00"):
+                await fetch_authority(served.url, "00" * 32)
+            plain = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1))
+            with pytest.raises(Unavailable, match="is not believed") as caught:
+                await plain.list(Hypervisor)
+            assert "--fingerprint" in caught.value.remedy
+            await store.close()
+            await plain.close()
+
+    run_real(story())
+
+
+def test_an_authority_of_another_server_is_not_believed(tmp_path: Path) -> None:
+    async def story() -> None:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").mkdir()
+        tls, other = (ServerTls(tmp_path / name, [], SystemClock()) for name in "ab")
+        async with api(tls=tls, authority=tls.authority) as served:
+            context = trusting(other.authority, pinned=other.fingerprint)
+            store = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1), tls=context)
+            with pytest.raises(Unavailable, match="is not believed"):
+                await store.list(Hypervisor)
+            await store.close()
+        with pytest.raises(Forbidden, match="was expected"):
+            trusting(tls.authority, pinned=other.fingerprint)
+
+    run_real(story())
+
+
+def test_a_server_without_an_authority_of_its_own_says_so() -> None:
+    async def story() -> None:
+        async with api() as served:
+            with pytest.raises(NotFound, match="no authority of its own"):
+                await fetch_authority(served.url, "00" * 32)
+
+    run_real(story())
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://10.0.0.1:8080"])
+def test_addresses_that_may_be_asked(url: str) -> None:
+    check_address(url)
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.1", "http://kvm-1:8080", "http://127.0.0.1.example:1"])
+def test_plain_http_to_another_machine_is_refused(url: str) -> None:
+    with pytest.raises(Forbidden, match="plain HTTP to another machine"):
+        check_address(url)
+    check_address(url, insecure=True)
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "https://", "x:1", "https://a:b", "http://[::1"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(BadInput, match="is no address of a server"):
+        check_address(url)
+
+
+@pytest.mark.parametrize("text", ["", "00", "zz" * 32, "0" * 65])
+def test_what_is_no_fingerprint(text: str) -> None:
+    with pytest.raises(BadInput, match="is no fingerprint"):
+        parse_fingerprint(text)
+
+
+def test_what_is_no_certificate() -> None:
+    with pytest.raises(BadInput, match="no certificate"):
+        fingerprint("nonsense")
