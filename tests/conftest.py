@@ -36,6 +36,10 @@ def _ipmi() -> bool:
     return shutil.which("ipmi_sim") is not None and shutil.which("ipmitool") is not None
 
 
+def _systemd() -> bool:
+    return shutil.which("systemd-analyze") is not None
+
+
 def _shared() -> bool:
     return bool(os.environ.get("OUTLIVE_SHARED")) and Path(os.environ["OUTLIVE_SHARED"]).is_dir()
 
@@ -46,6 +50,7 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "kubectl": _kubectl,
     "openssl": _openssl,
     "ipmi": _ipmi,
+    "systemd": _systemd,
     "shared": _shared,
 }
 """Real components that tests may need, and how to see whether they are there."""

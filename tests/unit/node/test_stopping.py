@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from tests.support.node_worlds import at, condemn, holders, narrated, play, record
+from tests.support.node_worlds import at, condemn, holders, host_of, narrated, play, record
 from tests.support.node_worlds import vm_of as _vm
 
+from outlive.node.stop import HURRY_S
+from outlive.resources.meta import condition
+from outlive.roles.node import NodeRole
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -77,3 +80,23 @@ def test_guest_that_does_not_end_delays_its_machine_only_so_long() -> None:
         assert world.running("vm-1") == ("kvm-1",)
 
     play(story, vms=TWO, node={"shutdownLimit": "20s"})
+
+
+def test_a_second_request_does_not_wait_for_the_guests_of_a_machine_that_goes_down() -> None:
+    async def story(world: World) -> None:
+        await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
+        await world.do("stop-daemon", {"hosts": ["kvm-1"], "goingDown": True})
+        await at(world, 5)
+        role = world.hosts["kvm-1"].daemon.role
+        assert isinstance(role, NodeRole)
+        role.hurry()
+        await at(world, 5 + HURRY_S - 1)
+        assert world.hosts["kvm-1"].daemon.alive
+        await at(world, 5 + HURRY_S + 3)
+        assert not world.hosts["kvm-1"].daemon.alive
+        assert world.running("vm-1") == ("kvm-1",)
+        ready = condition(host_of(world).status.conditions, "Ready")
+        assert ready is not None
+        assert "unsupervised: vm-1" in ready.message, "the last steps are taken all the same"
+
+    play(story, vms=TWO)

@@ -1,0 +1,49 @@
+"""The units of packaging/systemd are what systemd takes, and start what the command line has."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from outlive.cli.main import COMMANDS
+from outlive.guard import options
+
+FOLDER = Path(__file__).parents[3] / "packaging" / "systemd"
+UNITS = sorted(FOLDER.iterdir())
+PROGRAM = "/opt/outlive/bin/outlive"
+
+
+@pytest.mark.component("systemd")
+def test_systemd_takes_them(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze") or ""
+    for unit in UNITS:
+        (tmp_path / unit.name).write_text(unit.read_text().replace(PROGRAM, sys.executable))
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", *(str(tmp_path / unit.name) for unit in UNITS)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    said = [line for line in done.stderr.splitlines() if str(tmp_path) in line or "outlive" in line]
+    assert said == []
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_the_programs_that_they_start_take_these_options(unit: Path) -> None:
+    for line in re.findall(rf"^Exec\w+={PROGRAM} (.*)$", unit.read_text().replace("\\\n", " "), re.M):
+        name, *words = line.split()
+        given = [word for word in words if word.startswith("--")]
+        if name == "guard":
+            known = set(options.parser()._option_string_actions)
+        else:
+            command = COMMANDS[name].load(name)
+            context = typer.Context(command)
+            known = {option for parameter in command.get_params(context) for option in parameter.opts}
+        assert set(given) <= known, line
