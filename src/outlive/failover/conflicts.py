@@ -73,7 +73,6 @@ class ConflictIndex(FaultIndex, Journal):
         self._slot_host: list[int] = []
         self._slot_size: list[Size] = []
         self._slot_counts: list[bool] = []
-        self._members: list[dict[int, None]] = []
         self._free_slots: list[int] = []
         self._ranked = True
         self.open_slots = 0
@@ -292,13 +291,12 @@ class ConflictIndex(FaultIndex, Journal):
         if self._journal is not None:
             vm_name, slot_name = self.vm_names[vm], self.slot_names[slot]
             self._note(lambda: self._leave(self._vm_number[vm_name], self._slot_number[slot_name]))
-        proven = proven or bool(self.admissible(vm) & self._bit[slot])
         for other in self._slots_of[vm]:
             self._link(slot, other)
         self._by_members.move(self._bit[slot], len(members), len(members) + 1)
         self._count(slot, self._vm_unit[vm])
         if not proven:
-            self._note_more(members, self._vm_unit[vm])
+            self._note_more(slot, self._vm_unit[vm], vm)
         members[vm] = None
         self._slots_of[vm].append(slot)
         self.separation.joined(self.vm_names[vm], slot)
@@ -564,12 +562,11 @@ class ConflictIndex(FaultIndex, Journal):
         if before == unit:
             return
         for slot in self._slots_of[vm]:
-            others = [one for one in self._members[slot] if one != vm]
             self._uncount(slot, before)
             if self._faulty:
-                self._note_less(others, before)
+                self._note_less([one for one in self._members[slot] if one != vm], before)
             self._count(slot, unit)
-            self._note_more(others, unit)
+            self._note_more(slot, unit, vm)
         self._vm_unit[vm] = unit
         if self._slots_of[vm]:
             self._judge(vm)

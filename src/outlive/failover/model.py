@@ -13,7 +13,7 @@ from outlive.resources import AffinityRule, Amounts
 from outlive.resources.vms import every_rule
 
 
-class HostView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class HostView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A host, as far as failover cares."""
 
     name: str
@@ -32,7 +32,7 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """Why it is closed, to follow its name."""
 
 
-class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A VM with its location, and who said so."""
 
     id: str
@@ -84,7 +84,7 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
         return every_rule(self.server_group, self.group_policy, self.affinity)
 
 
-class SlotView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class SlotView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A slot: one failover reservation."""
 
     name: str

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
+from operator import or_
 
 
 def bits(number: int) -> Iterator[int]:
@@ -16,10 +18,7 @@ def bits(number: int) -> Iterator[int]:
 
 def union(sets: Iterable[int]) -> int:
     """The slots that are in any of these sets."""
-    found = 0
-    for one in sets:
-        found |= one
-    return found
+    return reduce(or_, sets, 0)
 
 
 class ByCount:

@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.slotsets import union
+from outlive.failover.slotsets import bits, union
 from outlive.failover.topology import Topology
 
 Ints = NDArray[np.int64]
@@ -144,7 +144,7 @@ class UnitIndex:
         """The slots that touch a unit which this one touches. Known until one of them lets go of a unit."""
         known = self._meeting[slot]
         if known is None:
-            known = self._meeting[slot] = self._bit[slot] | union(self._touching[unit] for unit in self._units_of[slot])
+            known = self._meeting[slot] = self._bit[slot] | union(map(self._touching.__getitem__, self._units_of[slot]))
             self._meetings_known = True
         return known
 
@@ -176,6 +176,8 @@ class FaultIndex(UnitIndex):
         """By VM: the unit that it runs in."""
         self._slots_of: list[list[int]] = []
         """By VM: the slots that it is a member of."""
+        self._members: list[dict[int, None]] = []
+        """By slot: the VMs that are members of it."""
         self._faulty: dict[int, int] = {}
         """VMs for which a unit occurs more than once, and how many do."""
         self._faulty_slots: int | None = 0
@@ -192,15 +194,18 @@ class FaultIndex(UnitIndex):
             total += self._units_of[slot].get(unit, 0)
         return total
 
-    def _note_more(self, vms: Iterable[int], unit: int) -> None:
-        """The unit occurs once more for each of these VMs, because of one slot that they share."""
-        slots_of, units_of, vm_unit = self._slots_of, self._units_of, self._vm_unit
-        for vm in vms:
-            slots = slots_of[vm]
-            total = 1 - len(slots) if vm_unit[vm] == unit else 0  # ``_tally``, in line: it runs for every co-user
-            for slot in slots:
-                total += units_of[slot].get(unit, 0)
-            if total == 2:
+    def _note_more(self, slot: int, unit: int, but: int) -> None:
+        """The slot touches the unit once more, because of this VM: so it occurs once more for its other members."""
+        members = self._members[slot]
+        if self._units_of[slot][unit] > 1:
+            concerned = members.keys() - {but}
+        else:  # as a rule: then it occurred before only for those in another slot that touches it
+            others = self._near[slot] & self._touching[unit] & ~self._bit[slot]
+            concerned = {
+                vm for other in bits(others) for vm in members.keys() & self._members[other].keys() if vm != but
+            }
+        for vm in concerned:
+            if self._tally(vm, unit) == 2:
                 self._faulty[vm] = self._faulty.get(vm, 0) + 1
                 self._faulty_slots = None
 
