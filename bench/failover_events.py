@@ -31,8 +31,9 @@ from outlive.failover.planner.plan import PlanResult
 from outlive.failover.ports import Inline
 from outlive.failover.protection import Demands
 from outlive.failover.reconciler.assignment import Assigner
-from outlive.failover.reconciler.cache import FleetCache, Informers
+from outlive.failover.reconciler.cache import FleetCache
 from outlive.failover.reconciler.decider import Decider
+from outlive.failover.reconciler.informers import Informers
 from outlive.failover.reconciler.inputs import Terms
 from outlive.failover.sizes import resolve_size
 from outlive.resources import (

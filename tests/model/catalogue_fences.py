@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tests.model.state import DISK
 from tests.model.worlds import World
 
+_GUARDED: Final = World(
+    "", "", armed=True, proofs=("watchdog",), faults=0, recovery=False, second_daemon=False, renewals=1
+)
+"""A host with a guard, and a fencer that proves by its watchdog."""
 FENCE_WORLDS: Final = (
     World(
         "glitch",
@@ -64,44 +69,29 @@ FENCE_WORLDS: Final = (
         kinds=("lose", "pause", "crash"),
         second_daemon=False,
     ),
-    World(
-        "watchdog-start",
-        "an armed host is about to start a VM while its time runs out",
+    replace(
+        _GUARDED,
+        name="watchdog-start",
+        says="an armed host is about to start a VM while its time runs out",
         start="new",
-        armed=True,
-        proofs=("watchdog",),
         ticks=6,
-        renewals=1,
-        faults=0,
-        recovery=False,
-        second_daemon=False,
     ),
-    World(
-        "slewed",
-        "time services have a host's clock run at half its speed, and a fencer's at three times its",
-        armed=True,
-        proofs=("watchdog",),
+    replace(
+        _GUARDED,
+        name="slewed",
+        says="time services have a host's clock run at half its speed, and a fencer's at three times its",
         timeout=3,
         host_slew=0.5,
         fencer_slew=3.0,
         ticks=7,
-        renewals=1,
-        faults=0,
-        recovery=False,
-        second_daemon=False,
     ),
-    World(
-        "crystals",
-        "the crystal of a host is too slow, and a fencer's too fast",
-        armed=True,
-        proofs=("watchdog",),
+    replace(
+        _GUARDED,
+        name="crystals",
+        says="the crystal of a host is too slow, and a fencer's too fast",
         timeout=4,
         clock_error=0.25,
         ticks=9,
-        renewals=1,
-        faults=0,
-        recovery=False,
-        second_daemon=False,
     ),
     World(
         "guard-dies",
@@ -133,29 +123,20 @@ FENCE_WORLDS: Final = (
         ticks=5,
         faults=0,
     ),
-    World(
-        "again",
-        "a host comes back from a fence, and is condemned again",
-        armed=True,
-        proofs=("watchdog",),
+    replace(
+        _GUARDED,
+        name="again",
+        says="a host comes back from a fence, and is condemned again",
         ticks=5,
         renewals=2,
         epochs=2,
-        faults=0,
-        recovery=False,
-        second_daemon=False,
     ),
-    World(
-        "two-fencers",
-        "two fencers work at one fence",
-        armed=True,
-        proofs=("watchdog",),
+    replace(
+        _GUARDED,
+        name="two-fencers",
+        says="two fencers work at one fence",
         ticks=5,
-        renewals=1,
         fencers=2,
-        faults=0,
-        recovery=False,
-        second_daemon=False,
     ),
     World(
         "two-powers",

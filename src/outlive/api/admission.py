@@ -25,8 +25,9 @@ from outlive.resources import Cluster, Hypervisor, Pipeline, Resource, VirtualMa
 from outlive.resources.definitions import cache_refusal
 from outlive.resources.definitions import completed as completed_vm
 from outlive.resources.meta import ZONE_LABEL
+from outlive.resources.policies import AFFINITY_LIMIT, WEIGHT_LIMIT
 from outlive.resources.reasons import Reason, render
-from outlive.resources.vms import AFFINITY_LIMIT, START_AFTER_LIMIT, WEIGHT_LIMIT
+from outlive.resources.vms import START_AFTER_LIMIT
 from outlive.store import Store, list_all, read
 
 LOOKED_AT: Final = 256

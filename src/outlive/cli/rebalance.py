@@ -42,7 +42,7 @@ async def rebalance(
     from outlive.failover.rebalance import BalanceReason
     from outlive.failover.rebalance import rebalance as decide
     from outlive.node.operator import cluster_spec
-    from outlive.recovery.rebalancer import rebalance_input, rests, under_way
+    from outlive.recovery.balance import rebalance_input, rests, under_way
     from outlive.resources import Cluster, VirtualMachine
     from outlive.resources.cluster import CLUSTER
     from outlive.store import list_all
@@ -72,7 +72,7 @@ async def rebalance(
 
 async def _moved(access: Access, store: Store, result: RebalanceResult) -> list[str]:
     """Move one VM after the other, as the plan has tried them; those that moved, up to the first that did not."""
-    from outlive.recovery.rebalancer import is_moved, request_move
+    from outlive.recovery.balance import is_moved, request_move
 
     ids, moved = SystemIds(), list[str]()
     for move in result.moves:

@@ -16,10 +16,11 @@ from outlive.failover.offers import WithCandidates, free_amounts
 from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.protection import Demands, ProtectionSettings
 from outlive.failover.reconciler.budget import RemovalBudget
-from outlive.failover.reconciler.cache import FleetCache, Informers, check_current, doubt
+from outlive.failover.reconciler.cache import FleetCache
 from outlive.failover.reconciler.context import Context
 from outlive.failover.reconciler.coverage import CoverageWriter
 from outlive.failover.reconciler.decider import Decider
+from outlive.failover.reconciler.informers import Informers, check_current, doubt
 from outlive.failover.reconciler.reconciler import Reconciler, usual_forecast
 from outlive.failover.reconciler.used import UsedSlots
 from outlive.failover.reconciler.validation import SlotValidation
@@ -122,7 +123,7 @@ class Failover:
             store,
             context,
             hosts=informers.hypervisors.get,
-            locate=self.reconciler.locate,
+            locate=self.reconciler.sources.locate,
             writer=noticed,
             random=random.fork("failover-validation"),
             overbooked=OverbookedHosts(self._slots_on, fleet.overbooked),

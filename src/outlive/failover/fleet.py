@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.conflicts import ConflictIndex, Ints
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView, amounts_of
 from outlive.failover.topology import HOSTS_ALONE, Topology
+from outlive.failover.units import Ints
 from outlive.placement.rules import ANTI_AFFINITY
 from outlive.resources import CPU, MEMORY
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from outlive.resources import AffinityRule, Amounts
-from outlive.resources.vms import every_rule
+from outlive.resources.policies import every_rule
 
 
 class HostView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):

@@ -21,7 +21,7 @@ from outlive.failover.model import VmView
 from outlive.placement.rules import AFFINITY, HARD
 
 if TYPE_CHECKING:
-    from outlive.failover.conflicts import ConflictIndex
+    from outlive.failover.membership_index import MembershipIndex
 
 Ints = NDArray[np.int64]
 
@@ -96,7 +96,7 @@ class _Group:
 class SeparationIndex:
     """Which hosts and slots separation closes to a VM."""
 
-    def __init__(self, index: ConflictIndex) -> None:
+    def __init__(self, index: MembershipIndex) -> None:
         self._index = index
         self._binds_groups = index.topology.server_groups
         self._value = {domain: dict(values) for domain, values in index.topology.apart.items()}

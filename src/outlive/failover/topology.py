@@ -52,9 +52,15 @@ class TopologyChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     def of(self, hosts: Iterable[HostView]) -> Topology:
         """The topology of these hosts: all hosts with the same value of the domain ``unit`` are one unit."""
-        views = list(hosts) if self.domains else []
-        units = {host.name: name for host in views if (name := unit_of(host.domains, self.unit)) is not None}
-        apart = {domain: _values(views, domain) for domain in sorted(set(self.apart))}
+        return self.of_domains({host.name: host.domains for host in hosts} if self.domains else {})
+
+    def of_domains(self, hosts: Mapping[str, Mapping[str, str]]) -> Topology:
+        """The same of hosts with these failure domains (host → domain → value)."""
+        units = {host: name for host, domains in hosts.items() if (name := unit_of(domains, self.unit)) is not None}
+        apart = {
+            one: {host: domains[one] for host, domains in hosts.items() if one in domains}
+            for one in sorted(set(self.apart))
+        }
         return Topology(units=units, apart=apart, server_groups=self.server_groups)
 
 
@@ -64,7 +70,3 @@ def unit_of(domains: Mapping[str, str], domain: str) -> str | None:
     The unit's name, ``rack=r3``, cannot be a host's.
     """
     return f"{domain}={domains[domain]}" if domain != HOST_UNIT and domain in domains else None
-
-
-def _values(hosts: Iterable[HostView], domain: str) -> dict[str, str]:
-    return {host.name: host.domains[domain] for host in hosts if domain in host.domains}

@@ -13,8 +13,9 @@ from itertools import combinations
 from typing import Final
 
 from outlive.placement.rules import AFFINITY, ANTI_AFFINITY, HARD, Demands
+from outlive.resources.policies import NOWHERE, AffinityRule
 from outlive.resources.reasons import Reason, RuleConflict, reason
-from outlive.resources.vms import NOWHERE, AffinityRule
+from outlive.resources.reasons.model import Value
 
 MATCHED: Final = 256
 """Members of an anti-affinity group of which it is worked out exactly whether each can have a host."""
@@ -122,27 +123,16 @@ def _within(block: Mapping[str, Demands]) -> Iterator[Reason]:
         clash = limited[0], limited[-1]
     if clash is not None:
         a, b = clash
-        groups_between = _path(a, b, block.values())
-        yield reason(
-            RuleConflict.NO_COMMON_HOST,
-            vm=a.id,
-            other=b.id,
-            hosts=a.host_limit,
-            others=b.host_limit,
-            groups=groups_between,
-        )
+        yield _tied(RuleConflict.NO_COMMON_HOST, a, b, block, hosts=a.host_limit, others=b.host_limit)
     zoned = [vm for vm in block.values() if vm.zone]
     other = next((vm for vm in zoned if vm.zone != zoned[0].zone), None)
     if other is not None:
-        first, groups_between = zoned[0], _path(zoned[0], other, block.values())
-        yield reason(
-            RuleConflict.ZONES_DIFFER,
-            vm=first.id,
-            other=other.id,
-            zone=first.zone,
-            zones=other.zone,
-            groups=groups_between,
-        )
+        yield _tied(RuleConflict.ZONES_DIFFER, zoned[0], other, block, zone=zoned[0].zone, zones=other.zone)
+
+
+def _tied(code: RuleConflict, vm: Demands, other: Demands, block: Mapping[str, Demands], **values: Value) -> Reason:
+    """Two that affinity ties to one host, on which these values of theirs do not agree."""
+    return reason(code, vm=vm.id, other=other.id, **values, groups=_path(vm, other, block.values()))
 
 
 def _both(apart: str, inside: Sequence[str], vms: Mapping[str, Demands]) -> Reason:

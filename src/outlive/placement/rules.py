@@ -18,8 +18,8 @@ import msgspec
 from outlive.resources import ZONE_LABEL, Hypervisor, VirtualMachine, condition
 from outlive.resources.hosts import WORKING_CONDITIONS
 from outlive.resources.meta import Part
+from outlive.resources.policies import AffinityRule
 from outlive.resources.reasons import PlaceReason, Reason, reason
-from outlive.resources.vms import AffinityRule
 
 AFFINITY: Final = "affinity"
 ANTI_AFFINITY: Final = "anti-affinity"

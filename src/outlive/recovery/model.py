@@ -14,8 +14,8 @@ import msgspec
 from outlive.placement.rules import Group
 from outlive.resources import AffinityRule, Consumer, Part
 from outlive.resources.cluster import Disarmed
+from outlive.resources.policies import DEFAULT_LIMITS
 from outlive.resources.reasons import Message, Reason, SlotReason, render
-from outlive.resources.vms import DEFAULT_LIMITS
 
 
 class HostHealth(enum.StrEnum):

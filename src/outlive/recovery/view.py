@@ -49,8 +49,9 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import CLUSTER, Disarmed
 from outlive.resources.hosts import is_only_emptied, refuses
+from outlive.resources.policies import Limits, RecoveryLimits, limits_of
 from outlive.resources.reasons import HoldReason, Reason
-from outlive.resources.vms import Limits, Recovery, RecoveryLimits, RecoveryPhase, limits_of
+from outlive.resources.vms import Recovery, RecoveryPhase
 
 WAITS_FOR_HOST: Final = (HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED, HoldReason.HOST_AWAITED)
 """Nothing was done yet about a VM that is held for one of these."""

@@ -24,7 +24,7 @@ from outlive.node.fencing.states import CondemnView
 from outlive.node.membership.steps import RecordOutcome
 from outlive.node.vm.states import order_here, wanted
 from outlive.placement.rules import Peers, demands_of, facts_of, objections
-from outlive.recovery.rebalancer import sentence
+from outlive.recovery.balance import sentence
 from outlive.recovery.states import summary_of, waits_for
 from outlive.resources import (
     Cluster,

@@ -67,6 +67,7 @@ from outlive.resources.meta import (
     with_condition,
 )
 from outlive.resources.pipelines import Parameter, Pipeline, PipelineSpec, PipelineStatus, Step
+from outlive.resources.policies import AffinityRule, PreferredHosts
 from outlive.resources.reservations import (
     COMMITTED,
     FAILOVER,
@@ -84,7 +85,6 @@ from outlive.resources.reservations import (
     SpecAllocation,
 )
 from outlive.resources.vms import (
-    AffinityRule,
     Assigned,
     Coverage,
     CoverageStatus,
@@ -95,7 +95,6 @@ from outlive.resources.vms import (
     GroupFlavor,
     Holder,
     Migration,
-    PreferredHosts,
     Recovery,
     RecoveryStep,
     Rejection,

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from outlive.resources.hosts import HostSelector, ShutdownPolicy
 from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers, lasts
-from outlive.resources.vms import RecoveryLimits
+from outlive.resources.policies import RecoveryLimits
 
 FORMER_LIMIT: Final = 16
 """So many incarnations that the store had before are kept."""

@@ -19,7 +19,14 @@ from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
 from outlive.resources.cluster import Disarmed, RebalancePolicy
 from outlive.resources.documents import Problems
 from outlive.resources.hosts import HostSelector, Maintenance, ShutdownPolicy
-from outlive.resources.vms import AffinityPolicy, AffinityRule, Failback, PreferredHosts, RecoveryLimits, RecoveryPolicy
+from outlive.resources.policies import (
+    AffinityPolicy,
+    AffinityRule,
+    Failback,
+    PreferredHosts,
+    RecoveryLimits,
+    RecoveryPolicy,
+)
 from outlive.runtime.units import decode_unit
 from outlive.runtime.validation import at_text, mistakes
 

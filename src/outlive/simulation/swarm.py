@@ -18,9 +18,10 @@ from outlive.base.random import Random
 from outlive.node.fencing.policy import WRITE_LIMIT_S
 from outlive.resources import DegradingPolicy, FencingPolicy, VirtualMachine
 from outlive.resources.cluster import RebalancePolicy, Timing
-from outlive.resources.vms import AffinityPolicy, AffinityRule, PreferredHosts, RecoveryPolicy
+from outlive.resources.policies import AffinityPolicy, AffinityRule, PreferredHosts, RecoveryPolicy
 from outlive.runtime.virtual import run_virtual
-from outlive.simulation.faults import UNTIL_S, schedule, staying_off
+from outlive.simulation.faults.draw import UNTIL_S
+from outlive.simulation.faults.schedule import schedule, staying_off
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.judges.rest import runs_or_says_why
 from outlive.simulation.judges.truth import Violation

@@ -290,17 +290,22 @@ async def test_a_guest_that_was_sent_runs_there_and_its_source_stays_handed_over
     assert await _state(h.driver()) in (DomainState.HANDED_OVER, None)
 
 
+async def _fails_to_move(h: HypervisorHarness, phase: str, error: type[Exception]) -> None:
+    """A guest runs here, its target listens, and the migration fails in this phase."""
+    await _created(h)
+    await _created(h, "r2", "b", incoming=True)
+    h.fail_migration(phase)
+    with pytest.raises(error):
+        await h.driver().migrate(VM, "b", max_downtime_ms=300)
+
+
 @pytest.mark.parametrize("phase", BEFORE)
 def test_a_migration_that_fails_before_all_was_sent_leaves_the_guest_here(phase: str, tmp_path) -> None:
     for subject in HYPERVISORS:
 
         async def failed(subject=subject) -> None:
             async with subject.open(tmp_path) as h:
-                await _created(h)
-                await _created(h, "r2", "b", incoming=True)
-                h.fail_migration(phase)
-                with pytest.raises(Refused):
-                    await h.driver().migrate(VM, "b", max_downtime_ms=300)
+                await _fails_to_move(h, phase, Refused)
                 assert h.executes(VM)
                 assert not h.executes(VM, "b")
 
@@ -313,11 +318,7 @@ def test_after_all_was_sent_nothing_but_resume_lets_the_source_run(phase: str, t
 
         async def failed(subject=subject) -> None:
             async with subject.open(tmp_path) as h:
-                await _created(h)
-                await _created(h, "r2", "b", incoming=True)
-                h.fail_migration(phase)
-                with pytest.raises(Unknown):
-                    await h.driver().migrate(VM, "b", max_downtime_ms=300)
+                await _fails_to_move(h, phase, Unknown)
                 h.kill()
                 h.stop_service()
                 await asyncio.sleep(h.settle_s)

@@ -13,8 +13,9 @@ from outlive.base.clock import SystemClock
 from outlive.base.random import Random
 from outlive.failover.model import VmView
 from outlive.failover.protection import Demands
-from outlive.failover.reconciler.cache import FleetCache, Informers
+from outlive.failover.reconciler.cache import FleetCache
 from outlive.failover.reconciler.comparison import COMPARED, Comparison
+from outlive.failover.reconciler.informers import Informers
 from outlive.failover.topology import TopologyChoice
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,

@@ -17,7 +17,8 @@ from tests.support.plain_placement import host_free_capacity
 from outlive.base.clock import SystemClock
 from outlive.failover.model import VmView
 from outlive.failover.protection import Demands, LevelSettings, ProtectionSettings
-from outlive.failover.reconciler.cache import FleetCache, Informers
+from outlive.failover.reconciler.cache import FleetCache
+from outlive.failover.reconciler.informers import Informers
 from outlive.failover.reconciler.reconciler import Reconciler
 from outlive.failover.rules import counts
 from outlive.failover.slots import slot_view

@@ -16,7 +16,7 @@ from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.rebalance import BalancedHost, BalanceReason, RebalanceInput, RebalanceResult, rebalance
 from outlive.placement.rules import Demands
 from outlive.resources import CPU, MEMORY
-from outlive.resources.vms import AffinityRule
+from outlive.resources.policies import AffinityRule
 
 GIB = 2**30
 CAPACITY = {CPU: 10_000, MEMORY: 20 * GIB}

@@ -20,7 +20,7 @@ from outlive.node.vm.start_order import (
     start_order,
 )
 from outlive.resources import Holder, VirtualMachine
-from outlive.resources.vms import RecoveryPolicy
+from outlive.resources.policies import RecoveryPolicy
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 

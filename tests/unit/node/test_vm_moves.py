@@ -10,7 +10,8 @@ from outlive.node.migration.migration import SOURCE, TARGET, Here
 from outlive.node.ports import DomainState
 from outlive.node.vm.selection import relocated
 from outlive.resources import HOST_LABEL, Holder, Membership
-from outlive.resources.vms import AffinityRule, MigrationPhase
+from outlive.resources.policies import AffinityRule
+from outlive.resources.vms import MigrationPhase
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.hypervisors import HypervisorClient
 from outlive.simulation.spec import VmSpec

@@ -20,7 +20,8 @@ from outlive.node.ports import DiskLock
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.reconciler import CALM_S, LOOKS
 from outlive.resources import HOST_LABEL, Recovery, VirtualMachine
-from outlive.resources.vms import Holder, RecoveryPolicy
+from outlive.resources.policies import RecoveryPolicy
+from outlive.resources.vms import Holder
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.verbs.operations import change_spec
 from outlive.simulation.world import World

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from outlive.placement.rule_conflicts import HardGroups, concerned_vm, contradictions
 from outlive.placement.rules import Demands
 from outlive.resources import AffinityRule
+from outlive.resources.policies import NOWHERE
 from outlive.resources.reasons import RuleConflict, render
-from outlive.resources.vms import NOWHERE
 
 HOSTS = ("h1", "h2", "h3")
 ZONES = {"h1": "a", "h2": "a", "h3": "b"}

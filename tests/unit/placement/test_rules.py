@@ -16,8 +16,8 @@ from outlive.resources import (
 )
 from outlive.resources.hosts import Aggregate, HypervisorStatus
 from outlive.resources.meta import ZONE_LABEL
+from outlive.resources.policies import NOWHERE, AffinityPolicy
 from outlive.resources.reasons import PlaceReason, render
-from outlive.resources.vms import NOWHERE, AffinityPolicy
 
 
 def rule(group: str, policy: AffinityPolicy) -> AffinityRule:

@@ -12,8 +12,8 @@ from outlive.failover.config import FailoverSettings
 from outlive.failover.ports import Inline
 from outlive.failover.rebalance import BalancingMove
 from outlive.failover.snapshot import Documents, gather
+from outlive.recovery.balance import GATHERED, BalancingState, encoded, is_moved, rebalance_input, request_move
 from outlive.recovery.in_flight import in_flight
-from outlive.recovery.rebalancer import GATHERED, BalancingState, encoded, is_moved, rebalance_input, request_move
 from outlive.resources import Hypervisor, VirtualMachine
 from outlive.resources.cluster import RebalancePolicy
 from outlive.resources.codec import encode_canonical

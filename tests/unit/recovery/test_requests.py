@@ -12,7 +12,8 @@ from tests.unit.recovery.test_recovering import play
 from outlive.recovery.model import HostHealth
 from outlive.recovery.requests import PROOF_S, SILENT_S, Turn, turn_of
 from outlive.resources import Membership
-from outlive.resources.vms import RecoveryPolicy, Request
+from outlive.resources.policies import RecoveryPolicy
+from outlive.resources.vms import Request
 
 H = HostHealth
 RequestVerb = Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"]

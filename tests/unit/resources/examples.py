@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from outlive import resources as r
 from outlive.resources.cluster import Pause
 from outlive.resources.memberships import FencePhase, Unproven
-from outlive.resources.vms import Answer, MigrationPhase, RecoveryLimits, RecoveryPhase, RecoveryPolicy
+from outlive.resources.policies import RecoveryLimits, RecoveryPolicy
+from outlive.resources.vms import Answer, MigrationPhase, RecoveryPhase
 
 MOMENT = datetime(2026, 11, 21, 17, 0, 0, tzinfo=UTC)
 META = r.ObjectMeta(

@@ -24,8 +24,8 @@ from outlive.resources import (
 from outlive.resources.codec import decode, decode_as, encode, encode_lines
 from outlive.resources.digest import digest_of, facts_of
 from outlive.resources.meta import Part
+from outlive.resources.policies import RecoveryPolicy
 from outlive.resources.state import DUMPED, State, encode_state, read_facts, state_digest, state_facts
-from outlive.resources.vms import RecoveryPolicy
 
 
 class Limit(Part, frozen=True, kw_only=True):

@@ -21,16 +21,10 @@ from tests.support.virtual_hosts import Bench
 
 from outlive.base.clock import as_datetime
 from outlive.node.ports import DomainState
-from outlive.resources import (
-    Assigned,
-    Condition,
-    Fault,
-    Holder,
-    ObjectMeta,
-    ObjectRef,
-)
+from outlive.resources import Assigned, Condition, Fault, Holder, ObjectMeta, ObjectRef
+from outlive.resources.policies import RecoveryPolicy
 from outlive.resources.reasons import VmReason
-from outlive.resources.vms import Recovery, RecoveryPolicy
+from outlive.resources.vms import Recovery
 from outlive.simulation.hypervisors import domain_of
 
 _replace = msgspec.structs.replace

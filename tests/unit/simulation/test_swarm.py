@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outlive.base.random import Random
-from outlive.simulation.faults import KINDS, UNTIL_S, kinds, schedule, staying_off
+from outlive.simulation.faults.draw import UNTIL_S
+from outlive.simulation.faults.schedule import KINDS, kinds, schedule, staying_off
 from outlive.simulation.spec import HostSpec, VmSpec, hosts_of
 from outlive.simulation.swarm import ANSWERS_S, GROUPS, run_seed, world_of
 from outlive.simulation.verbs import VERBS

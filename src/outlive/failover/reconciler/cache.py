@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 from outlive.base.batches import batches
@@ -22,32 +21,21 @@ from outlive.failover.locations import Locations, OnHypervisors
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.cleanup import departure
 from outlive.failover.protection import Demands
+from outlive.failover.reconciler.informers import Informers
 from outlive.failover.rules import serves
 from outlive.failover.slots import UNKNOWN_HOST, as_it_stands, is_slot, slot_view
 from outlive.failover.topology import Topology, TopologyChoice, unit_of
 from outlive.failover.vms import failure_domains, host_view, names_on, vm_of_resource
-from outlive.resources import FlavorGroup, Hypervisor, ObjectRef, R, Reservation, Resource, VirtualMachine
+from outlive.resources import Hypervisor, ObjectRef, Reservation, Resource, VirtualMachine
 from outlive.resources.reasons.coverage import CoverageReason
 from outlive.runtime.informer import Informer
 
-STALE_S = 60.0
-"""A cache that has lost the store for longer than this is not acted on."""
 VMS_AT_ONCE = 500
 VIEWS_AT_ONCE = 200
 SLOTS_AT_ONCE = 20
 HOSTS_AT_ONCE = 50
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Informers:
-    """The caches that failover reads; ``reservations`` must have the index ``HOST_INDEX``."""
-
-    hypervisors: Informer[Hypervisor]
-    reservations: Informer[Reservation]
-    groups: Informer[FlavorGroup]
-    vms: Informer[VirtualMachine]
 
 
 class FleetCache:
@@ -420,14 +408,8 @@ class FleetCache:
 
     def topology(self, hosts: Iterable[str] | None = None) -> Topology:
         """Units of failure and domains of these hosts, or of all."""
-        choice = self._choice
-        if not self._relevant:
-            return Topology(server_groups=choice.server_groups)
         named = self._domains.keys() if hosts is None else {*hosts} & self._domains.keys()
-        domains = {name: self._domains[name] for name in sorted(named)}
-        units = {name: unit for name, values in domains.items() if (unit := unit_of(values, choice.unit)) is not None}
-        apart = {one: {name: values[one] for name, values in domains.items() if one in values} for one in choice.apart}
-        return Topology(units=units, apart=apart, server_groups=choice.server_groups)
+        return self._choice.of_domains({name: self._domains[name] for name in sorted(named)})
 
     def required(self, vm: VmView) -> int:
         """Slots that the VM needs."""
@@ -505,20 +487,6 @@ class FleetCache:
             on_another_hypervisor=sum(part.on_another_hypervisor for part in parts),
             listed_nowhere=sum(part.listed_nowhere for part in parts),
         )
-
-
-def check_current(informer: Informer[R]) -> None:
-    """``Unavailable`` while the informer has never been complete, or is too old to act on."""
-    if why := doubt(informer):
-        raise Unavailable(why, remedy="check the connection to the store")
-
-
-def doubt(informer: Informer[R]) -> str:
-    """Why what this cache shows is not to be acted on; empty where it is."""
-    if not informer.synced:
-        return f"{informer.name} have not been listed yet"
-    silent = informer.stalled_s()
-    return f"{informer.name} were last heard of {silent:.0f} s ago" if silent > STALE_S else ""
 
 
 def _asks(vm: VmView) -> tuple[object, ...]:

@@ -23,8 +23,8 @@ from outlive.failover.planner.cleanup import CleanInput, LeaveInput
 from outlive.failover.planner.plan import PlanInput
 from outlive.failover.planner.repack import RepackInput, concerned
 from outlive.failover.planner.selection import SelectInput
-from outlive.failover.reconciler.cache import check_current
 from outlive.failover.reconciler.context import Context
+from outlive.failover.reconciler.informers import check_current
 from outlive.failover.separation import groups_of
 from outlive.failover.sizes import ResolvedSize, enough_for, groups_by_flavor, resolve_size
 from outlive.resources import FlavorGroupSpec

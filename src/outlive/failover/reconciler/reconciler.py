@@ -11,24 +11,21 @@ that the next one completes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from outlive.base.batches import batches
 from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.config import FailoverConfig
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Claim, Fail
 from outlive.failover.planner.cleanup import CleanResult, departure
 from outlive.failover.planner.selection import service_rank
 from outlive.failover.reconciler.apply import Changes, Outcome
 from outlive.failover.reconciler.assignment import Assigner
-from outlive.failover.reconciler.cache import check_current
 from outlive.failover.reconciler.comparison import Comparison
 from outlive.failover.reconciler.context import Context
 from outlive.failover.reconciler.coverage import CoverageWriter
@@ -36,9 +33,9 @@ from outlive.failover.reconciler.decider import ASSIGN, CLEAN, LEAVE, SELECT, Ab
 from outlive.failover.reconciler.fleet_plan import FleetPlanner
 from outlive.failover.reconciler.inputs import Inputs, Terms
 from outlive.failover.reconciler.report import CoverageReport
+from outlive.failover.reconciler.sources import Sources
 from outlive.failover.report.forecast import Forecast, Pass
-from outlive.failover.report.reporter import Reporter, Step, Summary
-from outlive.failover.vms import VmList
+from outlive.failover.report.reporter import Reporter, Summary
 
 REQUEST_PREFIX: Final = "failover"
 """Begins the global request ids of ticks and passes."""
@@ -46,8 +43,6 @@ GATHER_S: Final = 0.05
 """How long changes are gathered before they are looked at together."""
 PASS_VMS: Final = 50
 """VMs that one pass looks at; the others follow in the next."""
-LOOKUPS: Final = 50
-"""VMs that one pass looks up in the VM source."""
 REPEAT_S: Final = 1.0
 """Until what could not be reported is reported again."""
 REPEATED: Final = 500
@@ -79,6 +74,7 @@ class Reconciler:
         self._budget = context.budget
         self._lock = context.lock
         self._inputs = Inputs(context)
+        self.sources = Sources(context)
         self._changes = Changes(context, self._judge)
         self._assigner = Assigner(self._cache, context.decider)
         self._report = CoverageReport(context)
@@ -88,10 +84,6 @@ class Reconciler:
         """Set where most of the fleet misses slots: a tick plans for everybody together."""
         self._since: float | None = None
         self._tick = 0
-        self._listing = VmList()
-        self._listed = False
-        """Whether a tick has brought the listing of a database; before that everybody would be a stranger."""
-        self._looked_up: set[str] = set()
         self._closed: set[str] = set()
         """Slots whose write failed since the last tick: nobody joins them."""
         self._cache.changed = self._notify
@@ -135,7 +127,7 @@ class Reconciler:
         context, cache = self._context, self._cache
         since = self._since
         self._rest()
-        more = await self._look_up_strangers()
+        more = await self.sources.look_up_strangers()
         dirty = cache.take_dirty()
         if len(dirty) > PASS_VMS:
             lacking = {vm for vm in dirty if vm in cache.vms and cache.index.misses(vm)}
@@ -156,39 +148,6 @@ class Reconciler:
             context.reporter.reacted(context.clock.monotonic() - since)
         if cache.dirty or more:
             self._notify()
-
-    async def locate(self, vm_id: str) -> VmView | None:
-        """Where the VM is, as ticks and passes believe."""
-        await self._cache.follow()
-        known = self._cache.vms.get(vm_id)
-        source = self._context.source
-        if known is not None and source is None:
-            return known
-        view = await source.get_vm(vm_id) if source is not None else self._cache.known.get(vm_id)
-        return self._cache.locations.located(view)
-
-    async def _look_up_strangers(self) -> bool:
-        """Ask a database about VMs that hosts report and that it did not list, or listed elsewhere.
-
-        Whether more of them can be asked about at once. After an error they wait for the next change or tick.
-        """
-        cache, source = self._cache, self._context.source
-        if source is None:
-            cache.strangers.clear()
-            return False
-        if not self._listed:
-            return False
-        for vm_id in sorted(cache.strangers)[:LOOKUPS]:
-            try:
-                view = await source.get_vm(vm_id)
-            except OutliveError as error:
-                _log.warning("vm.not_looked_up", vm=vm_id, error=str(error), waiting=len(cache.strangers))
-                return False
-            cache.strangers.discard(vm_id)
-            self._looked_up.add(vm_id)
-            if view is not None and view != cache.known.get(vm_id):
-                cache.put_vm(vm_id, view)
-        return bool(cache.strangers)
 
     async def _pass(self, vms: Sequence[str]) -> int | None:
         """Clean up, give and report for these VMs; how many slots that gave, ``None`` where a tick is to give them."""
@@ -395,16 +354,15 @@ class Reconciler:
 
     async def _tick_once(self, *, first: bool) -> Summary:
         context, cache = self._context, self._cache
-        self._looked_up.clear()
         self._closed.clear()
-        await self._observe()
+        await self.sources.observe()
         differences = await self._comparison.differences()
         context.reporter.audited(differences)
         if differences:
             _log.error("cache.diverged", differences=differences[:20], count=len(differences))
             async with self._lock:
                 await cache.rebuild()
-        await self._report_sources()
+        await self.sources.report()
         cleaned, slots_kept = await self._clean_all()
         draw = context.random.random()
         chosen = await self._context.decider.decide(SELECT, self._inputs.select(cycle=self._tick, draw=draw))
@@ -443,33 +401,6 @@ class Reconciler:
             self._notify()
         return msgspec.structs.replace(summary, next_pause_s=next_pause_s(summary, self._config))
 
-    async def _observe(self) -> None:
-        """See to it that the cache is current; ``Aborted`` names what cannot be read."""
-        context, cache = self._context, self._cache
-        informers = cache.informers
-        with _aborting(Step.HYPERVISORS):
-            check_current(informers.hypervisors)
-        with _aborting(Step.SLOTS):
-            check_current(informers.reservations)
-        with _aborting(Step.VMS):
-            if context.source is None:
-                check_current(informers.vms)
-            else:
-                self._listing = await context.source.list_vms()
-        with _aborting(Step.SLOTS):
-            await cache.follow()
-        if context.source is None:
-            self._listing = VmList(without_host=len(informers.vms) - len(cache.known))
-            return
-        await cache.put_listing(self._listing.vms, but=self._looked_up)
-        self._listed = True
-
-    async def _report_sources(self) -> None:
-        cache, reporter = self._cache, self._context.reporter
-        merged = await cache.disagreements()
-        reporter.observed(self._listing, merged)
-        reporter.unknown_levels(cache.unknown_levels)
-
     def _is_bare(self, missing: int) -> bool:
         """Whether most VMs that need slots miss some, and they are too many for a few ticks."""
         if missing <= max(PASS_VMS, BARE_TICKS * max(0, self._config.max_vms_to_process)):
@@ -484,19 +415,6 @@ def next_pause_s(summary: Summary, config: FailoverConfig) -> float:
     went_well = enough and summary.failed <= (config.max_failures_for_short_interval or 0)
     short_s = config.short_reconcile_interval_s
     return short_s if summary.limit_hit and short_s > 0 and went_well else config.reconcile_interval_s
-
-
-@contextmanager
-def _aborting(step: Step) -> Iterator[None]:
-    """Whatever goes wrong inside ends the tick: others answer there."""
-    try:
-        yield
-    except OutliveError as error:
-        raise Aborted(step, error) from error
-    except Exception as error:
-        _log.error("cycle.unexpected", step=step.value, error=repr(error), exc_info=True)
-        odd = Unavailable(f"unexpected answer: {type(error).__name__}: {error}", remedy="see the log, and report it")
-        raise Aborted(step, odd) from error
 
 
 def usual_forecast(clock: Clock, config: FailoverConfig, reporter: Reporter, coverage: CoverageWriter) -> Forecast:

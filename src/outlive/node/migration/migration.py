@@ -42,8 +42,9 @@ from outlive.node.vm.states import HALTED, VmState, active_move, in_phase, mine
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
 from outlive.placement.rules import ANTI_AFFINITY, Demands, Peers, judge
 from outlive.resources import HOST_LABEL, Membership, VirtualMachine
+from outlive.resources.policies import AffinityRule
 from outlive.resources.reasons import MigrationReason, reason, render
-from outlive.resources.vms import AffinityRule, Migration, MigrationPhase, VirtualMachineStatus
+from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
 from outlive.store import list_all, read
 from outlive.store.selectors import Selector
 

@@ -40,9 +40,10 @@ from outlive.node.vm.states import (
 )
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
 from outlive.resources import HOST_LABEL, ObjectRef, VirtualMachine
+from outlive.resources.policies import limits_of
 from outlive.resources.reasons import VmReason, reason
 from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vms import VirtualMachineStatus, limits_of
+from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.controller import QueueClosed, WorkQueue
 from outlive.runtime.tasks import OrderedTaskGroup
 

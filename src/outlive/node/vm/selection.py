@@ -34,8 +34,9 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.hosts import HostUsage, refuses
+from outlive.resources.policies import WEIGHT_LIMIT
 from outlive.resources.reasons import Reason
-from outlive.resources.vms import WEIGHT_LIMIT, Migration, VirtualMachineStatus
+from outlive.resources.vms import Migration, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount, Number
 from outlive.store import Store, list_all

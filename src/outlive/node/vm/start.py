@@ -31,20 +31,12 @@ from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.locks import obstacle
 from outlive.node.vm.start_order import StartTurn, turn_of, turn_over
-from outlive.node.vm.states import (
-    VmState,
-    brought,
-    fence_of,
-    in_phase,
-    reach_of,
-    restarts_elsewhere,
-    state_of,
-    wanted,
-)
+from outlive.node.vm.states import VmState, brought, fence_of, in_phase, reach_of, restarts_elsewhere, state_of, wanted
 from outlive.node.vm.stop import destroy, release
 from outlive.resources import VirtualMachine
+from outlive.resources.policies import limits_of
 from outlive.resources.reasons import Reason, VmReason, reason, render
-from outlive.resources.vms import Rejection, StartOrder, VirtualMachineStatus, limits_of
+from outlive.resources.vms import Rejection, StartOrder, VirtualMachineStatus
 from outlive.runtime.steps import Refusal
 
 BACK_OFF_S: Final = (5.0, 15.0, 45.0, 135.0, 300.0)

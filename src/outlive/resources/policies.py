@@ -1,0 +1,98 @@
+"""What is asked for a VM beyond its size: groups, preferred hosts, and what happens when its host dies.
+
+The policies that operators know (docs/operating/policies.md); who may set them says the kind that has them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, NamedTuple, get_args
+
+from msgspec import Meta
+
+from outlive.resources.meta import Part
+
+AFFINITY_LIMIT: Final = 16
+"""Groups that one VM may be in."""
+WEIGHT_LIMIT: Final = 1000
+"""The largest weight of a preferred host."""
+NOWHERE: Final = ("-",)
+"""Hosts of a VM that may run on none: no host can have this name."""
+
+AffinityPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
+
+
+_POLICIES: Final[dict[str, AffinityPolicy]] = {policy: policy for policy in get_args(AffinityPolicy)}
+
+
+class AffinityRule(Part, frozen=True, kw_only=True):
+    """One group that a VM is in. VMs that name the same group with the same policy are its members."""
+
+    group: str
+    policy: AffinityPolicy
+
+
+def every_rule(
+    server_group: str, server_group_policy: str, further: tuple[AffinityRule, ...]
+) -> tuple[AffinityRule, ...]:
+    """The rule of a server group and the further ones, each once; a group without a known policy is no rule."""
+    first = _POLICIES.get(server_group_policy) if server_group else None
+    if first is None:
+        return tuple(dict.fromkeys(further)) if further else ()
+    return tuple(dict.fromkeys((AffinityRule(group=server_group, policy=first), *further)))
+
+
+class PreferredHosts(Part, frozen=True, kw_only=True):
+    """Where a VM is to run rather than elsewhere."""
+
+    weights: dict[str, int] = {}
+    """Host → weight, 1 to 1000; the heaviest is the best, a host that is not named weighs nothing."""
+    strict: bool = False
+    """Whether it may run nowhere else."""
+
+
+Failback = Literal["", "never", "planned", "auto"]
+
+
+class RecoveryLimits(Part, frozen=True, kw_only=True):
+    """How often a VM that does not start is tried; absent: as the cluster says, and else ``DEFAULT_LIMITS``."""
+
+    max_restarts: Annotated[int, Meta(ge=0, le=100)] | None = None
+    """How often its host tries again to start it, before it goes to its slots."""
+    max_relocations: Annotated[int, Meta(ge=0, le=100)] | None = None
+    """Hosts that placement chooses for it once all its slots were tried, before it is held."""
+    reset_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    """After running for so long everything that failed before is forgotten."""
+
+
+class RecoveryPolicy(RecoveryLimits, frozen=True, kw_only=True):
+    """What happens to a VM whose host died, or does not start it."""
+
+    mode: Literal["", "restart", "hold", "ignore"] = ""
+    """``restart``, also where empty: it starts elsewhere. ``hold``: it stays down until somebody asks for its start,
+    and keeps its slots. ``ignore``: it has no slots, and nothing is done about it."""
+    reason: Annotated[str, Meta(max_length=500)] = ""
+    """Why, in the words of whoever has set it; shown by ``outlive why`` and in the VM's coverage."""
+
+
+class Limits(NamedTuple):
+    """``RecoveryLimits``, all of them known."""
+
+    max_restarts: int
+    max_relocations: int
+    reset_s: float
+
+
+DEFAULT_LIMITS: Final = Limits(max_restarts=1, max_relocations=3, reset_s=600.0)
+
+
+def limits_of(policy: RecoveryLimits, cluster: RecoveryLimits) -> Limits:
+    """Each as the VM says, else as the cluster says, else by default."""
+
+    def first(own: float | None, of_cluster: float | None, otherwise: float) -> float:
+        return own if own is not None else of_cluster if of_cluster is not None else otherwise
+
+    return Limits(
+        max_restarts=int(first(policy.max_restarts, cluster.max_restarts, DEFAULT_LIMITS.max_restarts)),
+        max_relocations=int(first(policy.max_relocations, cluster.max_relocations, DEFAULT_LIMITS.max_relocations)),
+        reset_s=first(policy.reset_s, cluster.reset_s, DEFAULT_LIMITS.reset_s),
+    )
