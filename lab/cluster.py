@@ -183,6 +183,7 @@ class Lab:
                 "driver": "ipmi",
                 "address": controller.address,
                 "secret": SECRET,
+                "options": {"cipherSuite": "3"},
                 "systemUuid": controller.system_uuid,
             }
             spec = {"management": "node", "mode": "coordinator", "fencing": fencing}

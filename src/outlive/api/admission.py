@@ -21,7 +21,7 @@ from outlive.node.vm.start_order import circles
 from outlive.placement.pipelines import admit
 from outlive.placement.rule_conflicts import HardGroups, contradictions
 from outlive.placement.rules import HARD, demands_of
-from outlive.resources import Cluster, Hypervisor, Pipeline, Resource, VirtualMachine
+from outlive.resources import Cluster, Hypervisor, Pipeline, Resource, Secret, VirtualMachine
 from outlive.resources.definitions import cache_refusal
 from outlive.resources.definitions import completed as completed_vm
 from outlive.resources.meta import ZONE_LABEL
@@ -54,6 +54,9 @@ def admitted(obj: Resource) -> tuple[str, ...]:
         _check_rules(obj)
         if why := cache_refusal(obj.spec.disk_cache):
             raise Invalid(f"VM {obj.name} would not start: {why}", place="spec.diskCache", remedy="write none")
+    if isinstance(obj, Secret) and not obj.spec.key:
+        remedy = f"set it with: outlive secret set {obj.name}"
+        raise Invalid(f"secret {obj.name} holds no sealed value", place="spec.sealed", remedy=remedy)
     if not isinstance(obj, Pipeline):
         return ()
     admission = admit(obj)

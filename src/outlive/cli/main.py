@@ -57,6 +57,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "arm": Entry("operator", "Let a host empty itself when it cannot prove that it lives."),
     "disarm": Entry("operator", "Disarm a host again."),
     "placement": Entry("placement", "Rank hosts for a VM, and say why each other host is not among them.", "app"),
+    "secret": Entry("secrets", "Credentials that only coordinators can read, such as of power controllers."),
     "get": Entry("objects", "List resources of a kind, or show some by name."),
     "describe": Entry("objects", "One resource in full, with its events and what belongs to it."),
     "apply": Entry("objects", "Create or change resources from files."),

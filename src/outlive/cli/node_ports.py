@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlive.base.errors import BadInput
-from outlive.drivers.absent import NoHypervisor, NoPower, NoStorage
+from outlive.drivers.absent import NoHypervisor, NoStorage
+from outlive.drivers.bmc import PowerControllers
+from outlive.drivers.secrets import Secrets
 from outlive.roles.node import NodePorts
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ def cut_port(config: HostConfig) -> CutPort | None:
 
 def power_port(config: HostConfig, store: Store, clock: Clock) -> PowerPort:
     """Power controllers of other hosts, for coordinators."""
-    return NoPower()
+    return PowerControllers(Secrets(store, Path(config.server.key_file)).credential)
 
 
 def node_ports(config: HostConfig, machine: LinuxMachine, guard: GuardClient, store: Store, clock: Clock) -> NodePorts:

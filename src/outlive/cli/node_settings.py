@@ -24,6 +24,7 @@ from outlive.roles.settings import LogSettings
 
 NODE_FILE: Final = Path("/etc/outlive/node.yaml")
 TOKEN_FILE: Final = "/etc/outlive/node.token"  # noqa: S105 - the name of a file
+KEY_FILE: Final = "/etc/outlive/cluster-key"
 TOKEN_BYTES: Final = 4096
 """The largest file of a token."""
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -43,6 +44,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """Authorities (PEM) that are believed for the server's certificate; empty: those of the system."""
     fingerprint: str = ""
     """SHA-256 of the server's own authority, as it was pinned when the host joined."""
+    key_file: str = KEY_FILE
+    """Opens the cluster's secrets, such as passwords of power controllers; only coordinators have it."""
     insecure: bool = False
     """Whether plain HTTP is allowed to other addresses than the loopback ones: whoever listens reads the token."""
 

@@ -141,6 +141,8 @@ async def _serve(
     from outlive.api.app import ApiDeps, create_app
     from outlive.api.auth import Identity, Role, Tokens, ensure_token, read_tokens
     from outlive.api.server import serving
+    from outlive.cli.secrets import ensure_key
+    from outlive.drivers.secrets import KEY_FILE
     from outlive.roles.up import UpRole
     from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -162,6 +164,8 @@ async def _serve(
         ids=ids,
     )
     await role.prepare()
+    if why := await ensure_key(store, clock, directory / KEY_FILE):
+        _say(why)
     deps = ApiDeps(
         store=store,
         clock=clock,

@@ -1,13 +1,13 @@
-"""The ports of a host that has no hypervisor, no storage that is looked after, or knows no power controllers.
+"""The ports of a host that has no hypervisor, or no storage that is looked after.
 
 A host without a hypervisor is a member and may be a coordinator; it runs no virtual machine.
 """
 
 from __future__ import annotations
 
-from outlive.base.errors import NotFound, Refused, Unavailable
-from outlive.node.ports import DiskLock, Domain, PowerReading
-from outlive.resources import Hypervisor, VirtualMachine
+from outlive.base.errors import Refused, Unavailable
+from outlive.node.ports import DiskLock, Domain
+from outlive.resources import VirtualMachine
 
 
 class NoHypervisor:
@@ -45,26 +45,6 @@ class NoHypervisor:
 
 def _nothing_runs_here(vm: str) -> Refused:
     return Refused(f"{vm} cannot run here: this host has no hypervisor", remedy="set libvirt.uri in its node.yaml")
-
-
-class NoPower:
-    """Nobody knows any power controller: hosts are proven dead in other ways."""
-
-    async def read(self, host: Hypervisor) -> PowerReading:
-        """``NotFound``."""
-        raise _no_controller(host)
-
-    async def off(self, host: Hypervisor) -> None:
-        """``NotFound``."""
-        raise _no_controller(host)
-
-    async def on(self, host: Hypervisor) -> None:
-        """``NotFound``."""
-        raise _no_controller(host)
-
-
-def _no_controller(host: Hypervisor) -> NotFound:
-    return NotFound(f"no power controller of {host.name} is known here", remedy="set spec.fencing of the host")
 
 
 class NoStorage:

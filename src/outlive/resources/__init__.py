@@ -84,6 +84,7 @@ from outlive.resources.reservations import (
     ReservationStatus,
     SpecAllocation,
 )
+from outlive.resources.secrets import Secret, SecretSpec
 from outlive.resources.vms import (
     Assigned,
     Coverage,
@@ -121,6 +122,7 @@ KINDS: dict[str, type[Resource]] = {
         Membership,
         Pipeline,
         Reservation,
+        Secret,
         VirtualMachine,
     )
 }

@@ -167,6 +167,8 @@ class ClusterStatus(Part, frozen=True, kw_only=True):
     """Those that it had before, the latest first; the latest sixteen."""
     schema_version: int = 0
     pause: Pause | None = None
+    sealing_key: str = ""
+    """Public half of the key that secrets are sealed for (docs/operating/secrets.md)."""
 
     def knows(self, incarnation: str) -> bool:
         """Whether the store is, or once was, the one that says this of itself; one that says nothing is known."""

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
 import msgspec
 
+from outlive.resources.cluster import ClusterStatus
 from outlive.resources.codec import decode_as, encode, encode_lines
 from outlive.resources.meta import ObjectMeta, ObjectRef, Resource
 
@@ -28,6 +29,7 @@ _NO_FACTS: Final[dict[type, frozenset[str]]] = {
     ObjectMeta: frozenset({"uid", "resource_version", "generation"}),
     ObjectRef: frozenset({"uid"}),
     Resource: frozenset({"api_version"}),
+    ClusterStatus: frozenset({"sealing_key"}),
 }
 """Fields besides times that are no facts: of these types and of what is derived from them."""
 _TIMES: Final = (datetime, datetime | None)

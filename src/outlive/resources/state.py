@@ -1,8 +1,8 @@
 """A whole cluster in one file: what ``outlive dump`` writes and ``--state`` reads.
 
 Any answer can be reproduced from it, offline (docs/reference/cli.md#state-files). It holds every object except
-elections and events, which say nothing about the cluster itself, in the order of kind and name. It is taken
-object by object: complete, but no snapshot of one instant. The digest names the *facts* of a state: it ignores
+elections and events, which say nothing about the cluster itself, and secrets, in the order of kind and name. It is
+taken object by object: complete, but no snapshot of one instant. The digest names the *facts* of a state: it ignores
 versions, uids, times and what is merely derived, so that the same cluster dumped twice has the same digest.
 """
 
@@ -27,13 +27,14 @@ from outlive.resources import (
     HypervisorUsage,
     Membership,
     Resource,
+    Secret,
 )
 from outlive.resources.codec import decode_as, encode
 from outlive.resources.digest import Facts, any_facts, digest_of, facts_of, facts_type
 from outlive.resources.documents import Problems, json_error
 
 STATE_VERSION: Final = 1
-NOT_DUMPED: Final[tuple[type[Resource], ...]] = (Election, Event)
+NOT_DUMPED: Final[tuple[type[Resource], ...]] = (Election, Event, Secret)
 """Kinds that a state file leaves out."""
 NOT_DIGESTED: Final[tuple[type[Resource], ...]] = (
     Coverage,
@@ -43,6 +44,7 @@ NOT_DIGESTED: Final[tuple[type[Resource], ...]] = (
     Fault,
     HypervisorUsage,
     Membership,
+    Secret,
 )
 """Kinds that do not count in a digest: derived from others, or changing all the time."""
 DUMPED: Final[tuple[type[Resource], ...]] = tuple(kind for kind in KINDS.values() if kind not in NOT_DUMPED)

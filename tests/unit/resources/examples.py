@@ -102,6 +102,7 @@ FULL: tuple[r.Resource, ...] = (
         status=r.ClusterStatus(
             store_incarnation="i",
             schema_version=1,
+            sealing_key="x25519:AA",
             former_incarnations=("h",),
             pause=Pause(reason="went-back", since=MOMENT, waits_for=("kvm-9",)),
         ),
@@ -336,6 +337,7 @@ FULL: tuple[r.Resource, ...] = (
             consumer=r.Consumer(vm="vm-1", fence="f"),
         ),
     ),
+    r.Secret(metadata=META, spec=r.SecretSpec(username="u", sealed="v1.00.eA")),
     r.VirtualMachine(
         metadata=META,
         spec=r.VirtualMachineSpec(
@@ -441,5 +443,6 @@ SMALL: tuple[r.Resource, ...] = (
     r.Membership(record=r.MemberRecord(machine_id="m", boot_id="b")),
     r.Pipeline(spec=r.PipelineSpec()),
     r.Reservation(spec=r.ReservationSpec(type=r.FAILOVER)),
+    r.Secret(),
     r.VirtualMachine(),
 )

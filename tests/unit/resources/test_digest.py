@@ -85,6 +85,8 @@ def test_facts_are_everything_but_times_uids_and_versions(item: Resource) -> Non
     for name in ("uid", "resourceVersion", "generation"):
         del plain["metadata"][name]
     plain.pop("apiVersion", None)
+    if item.kind() == "Cluster":
+        del plain["status"]["sealingKey"]  # random, and nothing about the cluster
     (raw,) = facts([item]).splitlines()
     assert without_written_defaults(msgspec.json.decode(raw)) == without_written_defaults(literal(plain))
 

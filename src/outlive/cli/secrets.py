@@ -1,0 +1,175 @@
+"""``outlive secret``: set, list and delete secrets, and change the key that they are sealed for.
+
+A value comes from standard input or a file, never from the command line, and is sealed in this process
+(docs/operating/secrets.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from outlive.base.errors import BadInput, NotFound, Refused, Usage
+from outlive.base.phrases import count_of
+from outlive.cli.access import Access
+from outlive.cli.commands import command, group
+from outlive.cli.output import Output, write
+from outlive.drivers.files import STDIN, read_input
+from outlive.drivers.secrets import KEY_FILE, VALUE_BYTES, ClusterKey, SealingKey
+from outlive.resources import Cluster, ObjectMeta, Secret, SecretSpec
+from outlive.resources.cluster import CLUSTER
+from outlive.store import compare_and_swap, list_all
+
+if TYPE_CHECKING:
+    from outlive.base.clock import Clock
+    from outlive.store import Store
+
+secret = group("Credentials that only coordinators can read, such as those of power controllers.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Which secret.")]
+
+
+@command(secret, "set")
+async def set_secret(
+    access: Access,
+    name: Name,
+    username: Annotated[str | None, typer.Option("--username", help="Who the value is the password of.")] = None,
+    file: Annotated[
+        Path, typer.Option("--file", "-f", metavar="FILE", help="Holds the value; else standard input.")
+    ] = STDIN,
+) -> None:
+    """Create a secret, or give it another value."""
+    value = _value(name, file)
+    async with access.open(write=True) as store:
+        sealed = (await sealing_key(store)).seal(name, value)
+
+        def change(old: Secret | None) -> Secret:
+            kept = old if old is not None else Secret(metadata=ObjectMeta(name=name))
+            user = username if username is not None else kept.spec.username
+            return msgspec.structs.replace(kept, spec=SecretSpec(username=user, sealed=sealed))
+
+        await compare_and_swap(store, Secret, name, change, half="spec", clock=access.clock)
+    write(f"secret/{name} set\n")
+
+
+def _value(name: str, file: Path) -> bytes:
+    """Without the end of its line."""
+    if file == STDIN and sys.stdin.isatty():
+        return getpass.getpass(f"Value of secret {name}: ").encode()
+    raw = read_input(file, limit=VALUE_BYTES + 2)
+    return raw.removesuffix(b"\n").removesuffix(b"\r")
+
+
+async def sealing_key(store: Store) -> SealingKey:
+    """The public half of the cluster's key."""
+    try:
+        text = (await store.get(Cluster, CLUSTER, fresh=True)).status.sealing_key
+    except NotFound:
+        text = ""
+    if not text:
+        raise Refused("the cluster has no key to seal secrets with yet", remedy="start outlive up once")
+    return SealingKey.parse(text)
+
+
+@command(secret, "list")
+async def list_secrets(access: Access, output: Output) -> None:
+    """All secrets, without what they hold."""
+    async with access.open() as store:
+        output.objects([one async for one in list_all(store, Secret)])
+
+
+@command(secret, "delete")
+async def delete_secret(access: Access, name: Name) -> None:
+    """Delete a secret; what uses it cannot be reached any more."""
+    async with access.open(write=True) as store:
+        found = await store.get(Secret, name, fresh=True)
+        await store.delete(found.ref, uid=found.metadata.uid)
+    write(f"secret/{name} deleted\n")
+
+
+@command(secret, "rotate-key")
+async def rotate_key(
+    access: Access,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Every coordinator has the new key: seal all secrets for it alone.")
+    ] = False,
+    key_file: Annotated[
+        Path | None, typer.Option("--key-file", metavar="FILE", help="Instead of the one in the state directory.")
+    ] = None,
+) -> None:
+    """Make a new key, in two steps: no coordinator is ever without the key of a secret. Runs beside ``outlive up``."""
+    path = key_file or access.directory / KEY_FILE
+    key = ClusterKey.read(path)
+    async with access.open(write=True) as store:
+        published = (await sealing_key(store)).id
+        if published not in key.ids:
+            what = f"secrets are sealed for key {published}, which is not in it"
+            raise BadInput(what, place=str(path), remedy="name the key file of this cluster")
+        if not finish:
+            if published != key.ids[0]:
+                raise Refused(
+                    "a new key is there already", place=str(path), remedy="outlive secret rotate-key --finish"
+                )
+            ClusterKey.made(key).write(path)
+            write(f"new key in {path}\ncopy it to every coordinator, then: outlive secret rotate-key --finish\n")
+            return
+        if published == key.ids[0] and len(key.keys) == 1:
+            raise Usage("there is no new key", place="--finish", remedy="first: outlive secret rotate-key")
+        await publish(store, access.clock, key.public)
+        count = 0
+        async for one in list_all(store, Secret):
+            count += await _seal_again(store, access.clock, one.name, key)
+        key.newest_alone().write(path)
+    write(f"{count_of(count, 'secret')} sealed for key {key.ids[0]}; the old key is not in {path} any more\n")
+
+
+async def _seal_again(store: Store, clock: Clock, name: str, key: ClusterKey) -> int:
+    """How many were: one, or none where it is sealed for the newest key, or gone."""
+    done = 0
+
+    def change(found: Secret | None) -> Secret | None:
+        nonlocal done
+        if found is None or found.spec.key == key.ids[0]:
+            return None
+        done = 1
+        sealed = key.public.seal(name, key.unseal(found))
+        return msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, sealed=sealed))
+
+    await compare_and_swap(store, Secret, name, change, half="spec", clock=clock)
+    return done
+
+
+async def publish(store: Store, clock: Clock, key: SealingKey) -> None:
+    """Have everybody seal for this key."""
+
+    def change(cluster: Cluster | None) -> Cluster | None:
+        if cluster is None or cluster.status.sealing_key == key.text:
+            return None
+        return msgspec.structs.replace(cluster, status=msgspec.structs.replace(cluster.status, sealing_key=key.text))
+
+    await compare_and_swap(store, Cluster, CLUSTER, change, clock=clock)
+
+
+async def ensure_key(store: Store, clock: Clock, path: Path) -> str:
+    """A cluster that has no key yet gets one, and everybody learns its public half. What is wrong with it, if anything.
+
+    A key that was lost is never replaced: coordinators still have it, and everything that is sealed is sealed for it.
+    """
+    try:
+        text = (await store.get(Cluster, CLUSTER, fresh=True)).status.sealing_key
+    except NotFound:
+        return ""
+    if not text:
+        await publish(store, clock, ClusterKey.ensure(path).public)
+        return ""
+    published = SealingKey.parse(text).id
+    with contextlib.suppress(NotFound):
+        if published in ClusterKey.read(path).ids:
+            return ""
+    return f"{path} does not hold the cluster's key {published}; copy it from a coordinator (/etc/outlive/{KEY_FILE})"

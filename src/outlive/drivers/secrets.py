@@ -1,0 +1,249 @@
+"""The cluster's key, and secrets sealed for it: set with its public half, read with the private one.
+
+A key is an X25519 pair. A value is sealed with a pair that is made for it alone: the shared secret of both gives, by
+HKDF-SHA256, the key of AES-256-GCM (the shape of ECIES, SEC 1, and HPKE, RFC 9180). The name of the secret is
+authenticated with it, so that a sealed value is worth nothing under another name. ``v1.KEY.DATA``: the id of the key,
+and the public half of the value's own pair, the nonce and what was encrypted, in URL-safe Base64.
+
+The private half is a file of mode 600, which holds the newest key first and older ones after it
+(docs/operating/secrets.md).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import stat
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from outlive.base.errors import BadInput, Forbidden, NotFound, Unavailable
+from outlive.drivers.bmc.driver import Credential
+from outlive.drivers.files import read_input
+from outlive.resources import Secret
+from outlive.store import read
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+    from outlive.store import Store
+
+KEY_FILE: Final = "cluster-key"
+"""In the state directory of ``outlive up``, and in ``/etc/outlive`` of coordinators."""
+KEY_FILE_BYTES: Final = 4096
+KEYS_LIMIT: Final = 8
+"""Keys in the file: the newest, and older ones until nothing is sealed for them any more."""
+VALUE_BYTES: Final = 4096
+"""The longest value."""
+VERSION: Final = "v1"
+PUBLIC: Final = "x25519:"
+PRIVATE: Final = "x25519-private:"
+_PUBLIC_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+_HEAD: Final = "# Opens the secrets of this cluster (docs/operating/secrets.md). The newest key first.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class SealingKey:
+    """The public half: whoever has it can set secrets and read none."""
+
+    raw: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> SealingKey:
+        """Of ``Cluster/default.status.sealingKey``."""
+        raw = _decoded(text.removeprefix(PUBLIC)) if text.startswith(PUBLIC) else None
+        if raw is None or len(raw) != _PUBLIC_BYTES:
+            raise BadInput(f"{text[:80]!r} is no public key", place="status.sealingKey", remedy="restart outlive up")
+        return cls(raw)
+
+    @property
+    def text(self) -> str:
+        """For ``status.sealingKey``."""
+        return PUBLIC + _encoded(self.raw)
+
+    @property
+    def id(self) -> str:
+        """In what is sealed for it."""
+        return hashlib.sha256(self.raw).hexdigest()[:16]
+
+    def seal(self, name: str, value: bytes) -> str:
+        """The value for the secret of that name, as ``Secret.spec.sealed`` has it."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        if not 0 < len(value) <= VALUE_BYTES:
+            what = "empty" if not value else f"longer than {VALUE_BYTES} bytes"
+            raise BadInput(f"the value is {what}", place=name, remedy="give the password alone")
+        pair = X25519PrivateKey.generate()
+        mine, nonce = pair.public_key().public_bytes_raw(), os.urandom(_NONCE_BYTES)
+        shared = _shared(pair, X25519PublicKey.from_public_bytes(self.raw), mine, self.raw)
+        closed = AESGCM(shared).encrypt(nonce, value, _associated(name))
+        return f"{VERSION}.{self.id}.{_encoded(mine + nonce + closed)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKey:
+    """The private half of the newest key, and of older ones."""
+
+    keys: tuple[bytes, ...] = field(repr=False)
+
+    @classmethod
+    def made(cls, older: ClusterKey | None = None) -> ClusterKey:
+        """A new key before the older ones."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        new = X25519PrivateKey.generate().private_bytes_raw()
+        return cls((new, *(older.keys if older is not None else ()))[:KEYS_LIMIT])
+
+    @classmethod
+    def parse(cls, text: str, place: str) -> ClusterKey:
+        """What a key file holds."""
+        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        keys = [_decoded(line.removeprefix(PRIVATE)) if line.startswith(PRIVATE) else None for line in lines]
+        found = tuple(key for key in keys if key is not None and len(key) == _PUBLIC_BYTES)
+        if not found or len(found) != len(lines) or len(found) > KEYS_LIMIT:
+            raise BadInput("is no key of a cluster", place=place, remedy="copy it again from the server")
+        return cls(found)
+
+    @classmethod
+    def read(cls, path: Path) -> ClusterKey:
+        """The key in a file that nobody else can read."""
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            raise NotFound("is not there, so no secret can be read here", place=str(path), remedy=_COPY) from None
+        except OSError as error:
+            raise Unavailable(f"cannot be read: {error.strerror}", place=str(path), remedy="see its folder") from None
+        if stat.S_IMODE(mode) & 0o077:
+            raise Forbidden("can be read by others", place=str(path), remedy=f"chmod 600 {path}")
+        return cls.parse(read_input(path, limit=KEY_FILE_BYTES).decode(errors="replace"), str(path))
+
+    @classmethod
+    def ensure(cls, path: Path) -> ClusterKey:
+        """The key in the file; made where there is none."""
+        try:
+            return cls.read(path)
+        except NotFound:
+            key = cls.made()
+            key.write(path)
+            return key
+
+    def write(self, path: Path) -> None:
+        """Whole or not at all, readable by its owner only."""
+        try:
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # of mode 600
+            new = Path(name)
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                    stream.write(self.text)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                new.replace(path)
+            finally:
+                new.unlink(missing_ok=True)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot be written: {error.strerror}", place=str(path), remedy="see its folder and its disk"
+            ) from None
+
+    @property
+    def text(self) -> str:
+        """What a key file holds."""
+        return _HEAD + "".join(f"{PRIVATE}{_encoded(key)}\n" for key in self.keys)
+
+    @property
+    def public(self) -> SealingKey:
+        """Of the newest."""
+        return _public(self.keys[0])
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Of all of them, the newest first."""
+        return tuple(_public(key).id for key in self.keys)
+
+    def newest_alone(self) -> ClusterKey:
+        """Without the older ones."""
+        return ClusterKey(self.keys[:1])
+
+    def unseal(self, secret: Secret) -> bytes:
+        """Its value; ``Unavailable`` with what is wrong with it."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        again = f"outlive secret set {secret.name}"
+        if not secret.spec.key:
+            raise Unavailable(f"secret {secret.name} holds no sealed value", remedy=again)
+        private = next((key for key in self.keys if _public(key).id == secret.spec.key), None)
+        if private is None:
+            what = f"secret {secret.name} is sealed for key {secret.spec.key}, which this host does not have"
+            raise Unavailable(what, remedy=_COPY)
+        raw = _decoded(secret.spec.sealed.split(".", 2)[2]) or b""
+        theirs, rest = raw[:_PUBLIC_BYTES], raw[_PUBLIC_BYTES:]
+        try:
+            shared = _shared(
+                X25519PrivateKey.from_private_bytes(private),
+                X25519PublicKey.from_public_bytes(theirs),
+                theirs,
+                _public(private).raw,
+            )
+            return AESGCM(shared).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], _associated(secret.name))
+        except (InvalidTag, ValueError):
+            what = f"secret {secret.name} was damaged, or sealed under another name"
+            raise Unavailable(what, remedy=again) from None
+
+
+_COPY: Final = f"copy {KEY_FILE} from the server, or join as a coordinator again"
+
+
+class Secrets:
+    """Credentials of controllers: each is read from the store, and opened with the key in the file, when it is used."""
+
+    def __init__(self, store: Store, key_file: Path) -> None:
+        self._store = store
+        self._key_file = key_file
+
+    async def credential(self, name: str) -> Credential:
+        """User name and password; ``Unavailable`` and others in one line."""
+        secret = await read(self._store, Secret, name)
+        if secret is None:
+            raise NotFound(f"secret {name} does not exist", remedy=f"outlive secret set {name}")
+        value = ClusterKey.read(self._key_file).unseal(secret)
+        try:
+            return Credential(secret.spec.username, value.decode())
+        except UnicodeDecodeError:
+            raise Unavailable(f"secret {name} holds no text", remedy=f"outlive secret set {name}") from None
+
+
+def _shared(private: X25519PrivateKey, public: X25519PublicKey, ephemeral: bytes, recipient: bytes) -> bytes:
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    kdf = HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=b"outlive secret v1" + ephemeral + recipient)
+    return kdf.derive(private.exchange(public))
+
+
+def _public(private: bytes) -> SealingKey:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    return SealingKey(X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw())
+
+
+def _associated(name: str) -> bytes:
+    return f"Secret/{name}".encode()
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _decoded(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None

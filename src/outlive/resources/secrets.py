@@ -1,0 +1,40 @@
+"""``Secret``: a user name, and a value that only coordinators can read (docs/operating/secrets.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+from msgspec import Meta
+
+from outlive.resources.meta import KindInfo, Part, Resource, Writers
+
+SEALED_LENGTH: Final = 8192
+"""The longest sealed value."""
+
+
+class SecretSpec(Part, frozen=True, kw_only=True):
+    """What is kept."""
+
+    username: Annotated[str, Meta(max_length=256)] = ""
+    """Not secret: who the value is a password of."""
+    sealed: Annotated[str, Meta(max_length=SEALED_LENGTH)] = ""
+    """The value, sealed for the cluster's key; a value in clear is no sealed value and is refused."""
+
+    @property
+    def key(self) -> str:
+        """The id of the key that opens it; empty where it is no sealed value."""
+        version, _, rest = self.sealed.partition(".")
+        return rest.partition(".")[0] if version == "v1" else ""
+
+
+class Secret(Resource, frozen=True, kw_only=True, tag="Secret"):
+    """A credential, such as that of power controllers."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="secrets",
+        short_names=("osec",),
+        writers=Writers(fields={"spec": ("users", "import")}),
+        columns=(("User", ".spec.username", 0),),
+    )
+
+    spec: SecretSpec = SecretSpec()

@@ -1,0 +1,115 @@
+"""Secrets: sealed with the public half of the cluster's key, opened with the private one, and with nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import BadInput, Forbidden, NotFound, OutliveError, Unavailable
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.drivers.secrets import KEYS_LIMIT, ClusterKey, SealingKey, Secrets
+from outlive.resources import ObjectMeta, Secret, SecretSpec
+from outlive.store.memory import MemoryStore
+
+KEY = ClusterKey.made()
+
+
+def secret(sealed: str, name: str = "rack-3") -> Secret:
+    return Secret(metadata=ObjectMeta(name=name), spec=SecretSpec(username="outlive", sealed=sealed))
+
+
+@given(st.binary(min_size=1, max_size=200))
+def test_what_is_sealed_is_opened_by_the_private_half_alone(value: bytes) -> None:
+    sealed = SealingKey.parse(KEY.public.text).seal("rack-3", value)
+    assert KEY.unseal(secret(sealed)) == value
+    assert len(value) < 8 or value not in sealed.encode()
+    with pytest.raises(Unavailable, match="which this host does not have"):
+        ClusterKey.made().unseal(secret(sealed))
+
+
+def test_a_sealed_value_is_worth_nothing_under_another_name_or_changed() -> None:
+    sealed = KEY.public.seal("rack-3", b"x" * 20)
+    for other in (secret(sealed, "rack-4"), secret(sealed[:-2] + ("AA" if sealed[-2:] != "AA" else "BB"))):
+        with pytest.raises(Unavailable, match="damaged, or sealed under another name"):
+            KEY.unseal(other)
+    for text in ("", "four-words", f"v1.{KEY.public.id}.", f"v1.{KEY.public.id}.%%", f"v2.{KEY.public.id}.AAAA"):
+        with pytest.raises(Unavailable):
+            KEY.unseal(secret(text))
+
+
+def test_a_value_is_neither_empty_nor_too_long() -> None:
+    for value in (b"", b"x" * 5000):
+        with pytest.raises(BadInput, match="the value is"):
+            KEY.public.seal("rack-3", value)
+
+
+def test_a_new_key_opens_what_was_sealed_for_the_older_ones() -> None:
+    sealed = KEY.public.seal("rack-3", b"old")
+    newer = ClusterKey.made(KEY)
+    assert newer.unseal(secret(sealed)) == b"old"
+    assert newer.public.id != KEY.public.id
+    assert newer.ids == (newer.public.id, KEY.public.id)
+    with pytest.raises(Unavailable):
+        newer.newest_alone().unseal(secret(sealed))
+    many = KEY
+    for _ in range(2 * KEYS_LIMIT):
+        many = ClusterKey.made(many)
+    assert ClusterKey.parse(many.text, "there") == many
+
+
+def test_a_key_file_is_read_only_where_nobody_else_can(tmp_path: Path) -> None:
+    path = tmp_path / "cluster-key"
+    with pytest.raises(NotFound, match="no secret can be read here"):
+        ClusterKey.read(path)
+    made = ClusterKey.ensure(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert ClusterKey.ensure(path) == ClusterKey.read(path) == made
+    assert [one.name for one in tmp_path.iterdir()] == ["cluster-key"]
+    path.chmod(0o640)
+    with pytest.raises(Forbidden, match="chmod 600"):
+        ClusterKey.read(path)
+    path.chmod(0o600)
+    for text in ("", "# nothing\n", "x25519-private:AAAA\n", made.text + "rubbish\n"):
+        path.write_text(text)
+        with pytest.raises(BadInput, match="is no key of a cluster"):
+            ClusterKey.read(path)
+
+
+def test_neither_keys_nor_credentials_are_shown() -> None:
+    assert "x25519" not in repr(KEY)
+    assert str(KEY.keys[0]) not in repr(KEY)
+
+
+def test_credentials_are_read_when_they_are_used_and_what_is_wrong_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "cluster-key"
+
+    async def used() -> None:
+        store = MemoryStore(LoopClock(), SeededIds(Random(1)))
+        source = Secrets(store, path)
+        lines = [await line(source, "rack-3")]
+        await store.create(secret(KEY.public.seal("rack-3", b"one")))
+        lines.append(await line(source, "rack-3"))
+        KEY.write(path)
+        found = await source.credential("rack-3")
+        assert (found.username, found.password) == ("outlive", "one")
+        assert "one" not in repr(found)
+        await store.create(secret(KEY.public.seal("binary", b"\xff"), "binary"))
+        lines.append(await line(source, "binary"))
+        assert "does not exist" in lines[0]
+        assert "is not there" in lines[1]
+        assert "holds no text" in lines[2]
+
+    run(used())
+
+
+async def line(source: Secrets, name: str) -> str:
+    with pytest.raises(OutliveError) as error:
+        await source.credential(name)
+    assert "\n" not in str(error.value)
+    return str(error.value)
