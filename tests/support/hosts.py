@@ -45,6 +45,7 @@ class Host:
                 "machineIdFile": str(directory / "machine-id"),
                 "bootIdFile": str(directory / "boot_id"),
             },
+            "libvirt": {"uri": ""},
             "guard": {"socket": str(directory / "guard.sock")},
             "log": {"form": "json", "file": str(self.log)},
             **sections,

@@ -42,6 +42,10 @@ VERBS: Final = ("start", "stop", "shutdown", "restart", "disable", "migrate", "u
 """What can be requested of a VM; a test shows that these are those of ``node.operator``."""
 MODES: Final = ("freeze", "ignore")
 """How a cluster can be disarmed."""
+ONE_SERVER: Final = (
+    " The store is one server: if it stops, or nobody reaches it, for longer than the guard's limit, all armed hosts "
+    "kill their VMs at the same time."
+)
 WAIT_LIMIT_S = 4 * 3600.0
 """How long ``--wait`` waits at most."""
 LOOK_S = 1.0
@@ -176,15 +180,29 @@ async def _set_drain(access: Access, host: str, wait: bool, *, drained: bool) ->
     return ExitCode.NO
 
 
-async def arm(access: Access, host: OneHost = "", cluster: WholeCluster = False, yes: Yes = False) -> ExitCode | None:
+async def arm(
+    access: Access,
+    host: OneHost = "",
+    cluster: WholeCluster = False,
+    accept_single_store: Annotated[
+        bool,
+        typer.Option(
+            "--accept-single-store",
+            help="Arm also on the embedded store: an outage of that one server kills the VMs of all armed hosts.",
+        ),
+    ] = False,
+    yes: Yes = False,
+) -> ExitCode | None:
     """Have a host's guard armed: the host empties itself when it cannot prove any more that it lives.
 
     With --cluster: end what outlive disarm --cluster began, and report each host whose guard enforces again.
     """
     _one_of(host, cluster)
     if not cluster:
-        await _set_armed(access, host, armed=True, yes=yes)
+        await _set_armed(access, host, armed=True, yes=yes, single=accept_single_store)
         return None
+    if accept_single_store:
+        raise Usage("it is about one host", place="--accept-single-store", remedy="leave --cluster out")
     async with access.open(write=True) as store:
         write(await arm_cluster(store, access.clock) + "\n")
         return await _follow(access, store, armed=True)
@@ -253,16 +271,19 @@ async def _follow(access: Access, store: Store, *, armed: bool) -> ExitCode | No
     return ExitCode.NO if left else None
 
 
-async def _set_armed(access: Access, host: str, *, armed: bool, yes: bool) -> None:
+async def _set_armed(access: Access, host: str, *, armed: bool, yes: bool, single: bool = False) -> None:
     async with access.open(write=True) as store:
         if armed:
-            await refuse_arming(store, host)
+            await refuse_arming(store, host, accept_single_store=single)
+            only = ONE_SERVER if store.embedded else ""
             _ask(
                 f"An armed host kills its VMs when its renewals are not acknowledged, also when it is only the store "
-                f"that is away. Arm {host}?",
+                f"that is away.{only} Arm {host}?",
                 yes,
             )
-        write(await set_armed(store, access.clock, host, armed) + "\n")
+            if only and yes:
+                write(f"{only.strip()}\n")
+        write(await set_armed(store, access.clock, host, armed, accept_single_store=single) + "\n")
 
 
 def _ask(question: str, yes: bool) -> None:

@@ -319,13 +319,14 @@ async def _as_asked(store: Store, host: Hypervisor) -> RequestedNode:
     )
 
 
-async def refuse_arming(store: Store, host: str) -> None:
-    """``Refused`` on an embedded store, which is no quorum, and with a timing that would empty the host for nothing."""
+async def refuse_arming(store: Store, host: str, *, accept_single_store: bool = False) -> None:
+    """``Refused`` with a timing that would empty the host for nothing, and, unless that is accepted, on an embedded
+    store: it is no quorum."""
     found = await store.get(Hypervisor, host, fresh=True)
-    if store.embedded:
+    if store.embedded and not accept_single_store:
         raise Refused(
             f"{host} is not armed: this store is embedded in one server, and its outage would empty every armed host",
-            remedy="use a replicated store",
+            remedy="use a replicated store, or give --accept-single-store if you take that upon you",
         )
     profile = profile_of((await cluster_spec(store)).fencing, found.spec.fencing, armed=True)
     if errors := validate_profile(ProfileInput(profile=profile)).errors:
@@ -335,10 +336,10 @@ async def refuse_arming(store: Store, host: str) -> None:
         )
 
 
-async def set_armed(store: Store, clock: Clock, host: str, armed: bool) -> str:
+async def set_armed(store: Store, clock: Clock, host: str, armed: bool, *, accept_single_store: bool = False) -> str:
     """Ask for a host's guard to be armed or disarmed."""
     if armed:
-        await refuse_arming(store, host)
+        await refuse_arming(store, host, accept_single_store=accept_single_store)
     elif not (await store.get(Hypervisor, host, fresh=True)).spec.fencing.armed and not await _is_armed(store, host):
         return f"{host} is not armed"
     await _change_fencing(store, clock, host, armed=armed)

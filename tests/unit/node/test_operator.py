@@ -232,7 +232,11 @@ def test_nobody_is_armed_on_an_embedded_store() -> None:
 
     store = Embedded(CLOCK, SeededIds(Random(1)))
     store.load([Hypervisor(metadata=ObjectMeta(name="h1"))])
-    assert "embedded" in str(refused(set_armed(store, CLOCK, "h1", True), Refused))
+    refusal = str(refused(set_armed(store, CLOCK, "h1", True), Refused))
+    assert "embedded" in refusal
+    assert "--accept-single-store" in refusal
+    _, host = asked(store, set_armed(store, CLOCK, "h1", True, accept_single_store=True))
+    assert host.spec.fencing.armed
 
 
 @pytest.mark.parametrize(
