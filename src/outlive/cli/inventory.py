@@ -97,6 +97,23 @@ async def import_csv(
     await _import(access, output, inventory, options, place=place, dry_run=dry_run)
 
 
+@command(app, "node-config")
+def import_node_config(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Its configuration file.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write node.yaml and cluster.yaml.")],
+    host: Annotated[
+        str, typer.Option("--host", metavar="NAME", help="Whose node.yaml to write; otherwise this machine's.")
+    ] = "",
+) -> None:
+    """Read the configuration of another node daemon, and say what has no place here. No server is asked.
+
+    Writes node.yaml for one host, and cluster.yaml with all hosts and the cluster's timing, for outlive apply.
+    """
+    from outlive.cli.node_import import convert
+
+    convert(file, out, host)
+
+
 @command(app, "openstack")
 async def import_openstack(
     access: Access,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from outlive.node.fencing.attestation import ATTEST
 from outlive.node.fencing.peer_confirmation import FENCE_AGREE
-from outlive.node.fencing.policy import VALIDATE_PROFILE
+from outlive.node.fencing.policy import VALIDATE_FENCING, VALIDATE_PROFILE
 from outlive.node.fencing.power import FENCE_POWER
 from outlive.node.fencing.proofs import ISOLATE, LIFT_CUT, PROVE_CUT, PROVE_OPERATOR, PROVE_POWER, PROVE_WATCHDOG
 from outlive.node.fencing.states import ATTEMPT, CONDEMN, SWITCH_ON, SWITCHED_ON, TAKE_OVER, TRUST_AGAIN
@@ -69,6 +69,7 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     FENCE_LOOKS,
     FENCE_POWER,
     VALIDATE_PROFILE,
+    VALIDATE_FENCING,
     VM_EVENT,
     VM_REQUEST,
     START_LOCKS,

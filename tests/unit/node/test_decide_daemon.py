@@ -145,6 +145,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "nodes": [node("hv2", free=9)],
     },
     "profile.validate": {"profile": "steady", "hosts": 40, "store_cas_per_s": 100},
+    "config.validate_fencing": {
+        "keepalive_interval": 5,
+        "fence_intervals": 6,
+        "saving_throws": 6,
+        "self_fence_intervals": 0,
+        "watchdog_timeout": 15,
+    },
     "vm.event": {"this_node": "hv1", "state": "start", "node": "hv1", "running": False, "busy": None},
     "vm.request": {"request": "migrate", "args": {"target": None}, "vm": VM, "nodes": [node("hv2", free=9)]},
     "rbd.start_locks": {

@@ -176,6 +176,72 @@ VALIDATE_PROFILE: Final = Decision(
 )
 
 
+SHORT_DETECTION_S: Final = 30.0
+"""Silence that condemned a host sooner than this was doubtful for a daemon that compared wall clocks."""
+
+
+class FencingConfigInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The timing of another node daemon, in its own words: counts of keepalive intervals, seconds otherwise."""
+
+    keepalive_interval: Positive
+    fence_intervals: Amount
+    """0: nobody is fenced."""
+    saving_throws: Amount
+    self_fence_intervals: Amount
+    """0: no host empties itself."""
+    watchdog_timeout: Amount
+    failed_fence: Literal["migrate", "none"] = "none"
+    successful_fence: Literal["migrate", "none"] = "migrate"
+    watchdog_mode: Literal["off", "automatic", "required"] = "automatic"
+
+
+class FencingConfigResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong or doubtful with it, sorted, and what it adds up to in seconds."""
+
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+    safe_after: float | None
+    """After so much silence a host had certainly emptied itself; null: never."""
+    earliest_recovery: float
+
+
+def validate_fencing(given: FencingConfigInput) -> FencingConfigResult:
+    """Check the timing of a configuration that is imported; all codes at once."""
+    interval, own = given.keepalive_interval, given.self_fence_intervals
+    safe_after = interval * own + 2 * interval + given.watchdog_timeout if own else None
+    if not given.fence_intervals:
+        return FencingConfigResult(
+            errors=(), warnings=("fencing_disabled",), safe_after=safe_after, earliest_recovery=0.0
+        )
+    earliest = interval * (given.fence_intervals + given.saving_throws)
+    unproven = given.failed_fence == "migrate"
+    errors = {
+        "failed_fence_needs_self_fence": unproven and not own,
+        "failed_fence_needs_watchdog": unproven and bool(own) and given.watchdog_mode != "required",
+        "self_fence_too_late": unproven and safe_after is not None and safe_after > earliest,
+    }
+    warnings = {
+        "self_fence_exceeds_fence": own > given.fence_intervals,
+        "short_detection": earliest < SHORT_DETECTION_S,
+        "no_recovery": given.successful_fence == "none",
+    }
+    return FencingConfigResult(
+        errors=tuple(sorted(code for code, found in errors.items() if found)),
+        warnings=tuple(sorted(code for code, found in warnings.items() if found)),
+        safe_after=safe_after,
+        earliest_recovery=earliest,
+    )
+
+
+VALIDATE_FENCING: Final = Decision(
+    "config.validate_fencing",
+    validate_fencing,
+    FencingConfigInput,
+    FencingConfigResult,
+    "Whether the timing of an imported node configuration could work",
+)
+
+
 class Departure(enum.StrEnum):
     """How a host went, as it said itself; the values are reasons of the condition ``Ready``."""
 

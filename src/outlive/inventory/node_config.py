@@ -1,0 +1,327 @@
+"""The configuration of hosts of another node daemon, read into our own: one host's ``node.yaml``, and the objects of
+the cluster that it describes.
+
+What that daemon knew by other names is translated, its defaults and aliases apply, and whatever has no place here is
+reported, each key with the reason. Passwords are read and never passed on.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.node.fencing.policy import FencingConfigInput, FencingConfigResult
+from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta
+from outlive.resources.cluster import CLUSTER, Timing
+
+HOSTS_LIMIT: Final = 5000
+DROPPED: Final[Mapping[str, str]] = {
+    "subsystem": "what runs on a host follows from its sections",
+    "cluster.name": "a cluster has no name here",
+    "cluster.networks": "networks are not looked after in this version",
+    "database": "the store is that of outlive up",
+    "timer.monitoring_interval": "health is scored with every renewal",
+    "fencing.disable_on_ipmi_failure": "a host is recovered only with proof, whatever its power controller says",
+    "fencing.actions": "VMs are recovered as soon as their host is proven dead, and never without proof",
+    "fencing.transition_grace": "see transitionGraceS of Cluster/default",
+    "fencing.watchdog.device": "the guard is started with it: outlive guard --watchdog",
+    "fencing.watchdog.mode": "hosts are armed one by one: outlive arm HOST",
+    "logging.stdout_logging": "without log.file the log goes to standard error",
+    "logging.zookeeper_logging": "logs stay on their hosts",
+    "logging.log_colours": "log.form is console or json",
+    "logging.log_dates": "every line has its time",
+    "logging.log_keepalives": "figures are in HypervisorUsage",
+    "logging.log_cluster_details": "see outlive status",
+    "logging.log_monitoring_details": "see outlive describe hypervisor",
+    "logging.console_log_lines": "console logs are rotated by size",
+    "logging.node_log_lines": "logs are rotated by the system",
+    "guest_networking": "networks are not looked after in this version",
+    "ceph": "see section storage of node.yaml",
+    "api": "outlive up serves the API, with tokens of its own",
+    "autobackup": "backups of disks are not part of Outlive",
+    "automirror": "mirrors of disks are not part of Outlive",
+    "path": "see section libvirt of node.yaml for console logs",
+}
+"""Keys without a place here, each with everything below it, and why."""
+
+_NUMBER = re.compile(r"(\d+)\D*\Z")
+_replace = msgspec.structs.replace
+
+
+@dataclass(slots=True)
+class Imported:
+    """What was read."""
+
+    host: str
+    node: dict[str, dict[str, Any]]
+    """Sections of that host's ``node.yaml``."""
+    cluster: Cluster
+    hypervisors: list[Hypervisor]
+    fencing: FencingConfigInput
+    """The timing as that daemon had it, for ``config.validate_fencing``."""
+    dropped: list[str] = field(default_factory=list)
+    """``key: why`` of what has no place here."""
+    warnings: list[str] = field(default_factory=list)
+    user: str = ""
+    """Whom the power controllers know; the password is for ``outlive secret set``."""
+
+
+class _Source:
+    """The document: values by dotted key, which were read, and what is wrong with them."""
+
+    def __init__(self, document: Mapping[str, Any], place: str) -> None:
+        self._document = document
+        self._place = place
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None, *, kind: type | tuple[type, ...] = object) -> Any:
+        value: Any = self._document
+        for word in key.split("."):
+            if not isinstance(value, Mapping) or word not in value:
+                return default
+            value = value[word]
+        self.read.add(key)
+        if value is None:
+            return default
+        if not isinstance(value, kind) or (isinstance(value, bool) and bool not in _kinds(kind)):
+            raise self.wrong(key, f"is {type(value).__name__}, which it cannot be")
+        return value
+
+    def required(self, key: str, kind: type | tuple[type, ...]) -> Any:
+        value = self.get(key, kind=kind)
+        if value is None:
+            raise self.wrong(key, "is missing")
+        return value
+
+    def number(self, default: float, *keys: str) -> float:
+        """The first of these keys that is there; at least 0."""
+        for key in keys:
+            value = self.get(key, kind=(int, float))
+            if value is not None:
+                if value < 0:
+                    raise self.wrong(key, f"{value} is below 0")
+                return float(value)
+        return default
+
+    def wrong(self, key: str, why: str) -> BadInput:
+        return BadInput(f"{key} {why}", place=self._place, remedy="correct it there, and import again")
+
+    def unread(self) -> list[str]:
+        """Keys of leaves that nobody read."""
+        return sorted(key for key in _leaves(self._document, "") if not self._covered(key))
+
+    def _covered(self, key: str) -> bool:
+        return any(key == one or key.startswith(f"{one}.") for one in self.read)
+
+
+def _kinds(kind: type | tuple[type, ...]) -> tuple[type, ...]:
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    return (*kinds, bool) if object in kinds else kinds
+
+
+def _leaves(value: Any, path: str) -> list[str]:
+    if not isinstance(value, Mapping) or not value:
+        return [path] if path else []
+    return [leaf for key, part in value.items() for leaf in _leaves(part, f"{path}.{key}" if path else str(key))]
+
+
+def read_node_config(document: Mapping[str, Any], place: str, host: str) -> Imported:
+    """Everything; ``BadInput`` names the first key that is missing or wrong. ``host``: whose file it is."""
+    source = _Source(document, place)
+    names = _names(source, "cluster.all_nodes")
+    coordinators = _names(source, "cluster.coordinator_nodes")
+    short = host.partition(".")[0].lower()
+    if short not in names:
+        raise source.wrong("cluster.all_nodes", f"does not have {short}, whose configuration this is to become")
+    if strangers := sorted(set(coordinators) - set(names)):
+        raise source.wrong("cluster.coordinator_nodes", f"has {strangers[0]}, which is not among all nodes")
+    interval_s = source.number(5, "timer.keepalive_interval")
+    if interval_s <= 0:
+        raise source.wrong("timer.keepalive_interval", "must be above 0")
+    fencing = _fencing(source, interval_s)
+    address = str(source.required("fencing.ipmi.hostname", str))
+    user = str(source.required("fencing.ipmi.username", str))
+    source.required("fencing.ipmi.password", str)
+    imported = Imported(
+        host=short,
+        node=_node(source, short),
+        cluster=_cluster(source, fencing),
+        hypervisors=[_hypervisor(name, name in coordinators, address) for name in names],
+        fencing=fencing,
+        user=user,
+    )
+    if len(coordinators) % 2 == 0:
+        imported.warnings.append(f"{len(coordinators)} coordinators are an even number: add or take away one")
+    imported.dropped = [f"{key}: {_why(key)}" for key in _grouped(source.unread())]
+    return imported
+
+
+def _names(source: _Source, key: str) -> list[str]:
+    given = source.required(key, (list, tuple))
+    if not given or len(given) > HOSTS_LIMIT or not all(isinstance(one, str) and one for one in given):
+        raise source.wrong(key, "is no list of hosts")
+    return [str(one).partition(".")[0].lower() for one in given]
+
+
+def _fencing(source: _Source, interval_s: float) -> FencingConfigInput:
+    watchdog = source.get("fencing.watchdog.mode", "automatic", kind=(str, bool))
+    if watchdog is False:  # so YAML reads a plain off
+        watchdog = "off"
+    source.read.discard("fencing.watchdog.mode")  # it is checked, and said that it has no place here
+    actions = {
+        name: source.get(f"fencing.actions.{name}", default, kind=str)
+        for name, default in (("successful_fence", "migrate"), ("failed_fence", "none"))
+    }
+    for name, action in actions.items():
+        if action not in ("migrate", "none"):
+            raise source.wrong(f"fencing.actions.{name}", f"is {action!r}: it is migrate or none")
+        source.read.discard(f"fencing.actions.{name}")
+    if watchdog not in ("off", "automatic", "required"):
+        raise source.wrong("fencing.watchdog.mode", f"is {watchdog!r}: it is off, automatic or required")
+    intervals = "fencing.intervals"
+    return FencingConfigInput(
+        keepalive_interval=interval_s,
+        fence_intervals=source.number(6, f"{intervals}.fence_intervals"),
+        saving_throws=source.number(6, f"{intervals}.saving_throws"),
+        self_fence_intervals=source.number(
+            0,
+            f"{intervals}.self_fence_intervals",
+            f"{intervals}.suicide_intervals",
+            f"{intervals}.suicide_interval",
+        ),
+        watchdog_timeout=source.number(15, "fencing.watchdog.timeout"),
+        watchdog_mode=watchdog,
+        failed_fence=actions["failed_fence"],
+        successful_fence=actions["successful_fence"],
+    )
+
+
+def _node(source: _Source, host: str) -> dict[str, dict[str, Any]]:
+    """Sections of ``node.yaml``; the server is for ``outlive node join``."""
+    coordinator = host in _names(source, "cluster.coordinator_nodes")
+    section: dict[str, Any] = {
+        "name": host,
+        "mode": "coordinator" if coordinator else "hypervisor",
+        "addresses": {name: _address(source, name, host) for name in ("cluster", "storage")},
+    }
+    node = {"shutdownLimit": f"{source.number(180, 'timer.vm_shutdown_timeout'):g}s"}
+    means = source.get("migration.mem_means", "provisioned", kind=str)
+    if means not in ("provisioned", "free"):
+        raise source.wrong("migration.mem_means", f"is {means!r}: it is provisioned or free")
+    log: dict[str, Any] = {"level": "debug" if source.get("logging.debug_logging", False, kind=bool) else "info"}
+    folder = source.get("path.system_log_directory", "", kind=str)
+    if source.get("logging.file_logging", False, kind=bool) and folder:
+        log["file"] = f"{folder.rstrip('/')}/outlive-node.log"
+    return {"host": section, "node": {**node, "memMeans": means}, "log": log}
+
+
+def _address(source: _Source, network: str, host: str) -> str:
+    """Of the host on a network: a literal, or by the number at the end of its name."""
+    key = f"cluster.networks.{network}.ipv4"
+    base = f"{source.required(f'{key}.network_address', str)}/{source.required(f'{key}.netmask', (str, int))}"
+    try:
+        inside = ipaddress.ip_network(base)
+    except ValueError as error:
+        raise source.wrong(f"{key}.network_address", f"is no network: {error}") from None
+    floating = source.required(f"{key}.floating_address", str)
+    if not _inside(floating, inside):
+        raise source.wrong(f"{key}.floating_address", f"{floating} is not in {inside}")
+    chosen = str(
+        source.get(f"cluster.networks.{network}.node_ip_selection", kind=str)
+        or source.required(f"{key}.node_ip_selection", str)
+    )
+    if chosen != "by-id":
+        if not _inside(chosen, inside):
+            raise source.wrong(f"{key}.node_ip_selection", f"{chosen} is neither by-id nor in {inside}")
+        return chosen
+    number = _number(source, host)
+    if not 1 <= number <= inside.num_addresses - 2:
+        raise source.wrong(f"{key}.node_ip_selection", f"has no address number {number} in {inside}")
+    return str(inside[number])
+
+
+def _inside(text: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    try:
+        return ipaddress.ip_address(text.partition("/")[0]) in network
+    except ValueError:
+        return False
+
+
+def _number(source: _Source, host: str) -> int:
+    found = _NUMBER.search(host)
+    if found is None:
+        raise source.wrong("cluster.all_nodes", f"has {host}, whose name has no number to find its addresses by")
+    return int(found.group(1))
+
+
+def _cluster(source: _Source, fencing: FencingConfigInput) -> Cluster:
+    """The timing as that daemon had it, in both of our profiles."""
+    interval_s = float(fencing.keepalive_interval)
+    timing = Timing(
+        renew_s=interval_s,
+        silence_s=interval_s * float(fencing.fence_intervals),
+        throws=int(fencing.saving_throws),
+        throw_s=interval_s,
+    )
+    steady = timing
+    if fencing.self_fence_intervals:
+        limit_s = interval_s * float(fencing.self_fence_intervals)
+        steady = _replace(timing, guard_timeout_s=limit_s, watchdog_s=float(fencing.watchdog_timeout))
+    selector = source.get("migration.target_selector", "mem", kind=str)
+    if selector not in ("mem", "memprov", "memfree", "load", "vcpus", "vms"):
+        raise source.wrong("migration.target_selector", f"is {selector!r}, which is no selector")
+    policy = FencingPolicy(
+        timings={"steady": steady, "fast": timing} if fencing.fence_intervals else {},
+        storm_fraction=min(1.0, source.number(0.5, "fencing.storm_fraction")),
+    )
+    spec = ClusterSpec(fencing=policy, default_selector=selector, maintenance=not fencing.fence_intervals)
+    return Cluster(metadata=ObjectMeta(name=CLUSTER), spec=spec)
+
+
+def _hypervisor(name: str, coordinator: bool, address: str) -> Hypervisor:
+    number = _NUMBER.search(name)
+    where = address.replace("{node_id}", number.group(1) if number is not None else name)
+    spec = HypervisorSpec(
+        management="node",
+        mode="coordinator" if coordinator else "hypervisor",
+        fencing=FencingSpec(driver="ipmi", address=where, secret="ipmi"),  # noqa: S106 - the name of a secret
+    )
+    return Hypervisor(metadata=ObjectMeta(name=name), spec=spec)
+
+
+def _grouped(keys: Sequence[str]) -> list[str]:
+    """The keys, those of one group that is dropped as a whole together."""
+    return list(dict.fromkeys(next((one for one in DROPPED if _below(key, one)), key) for key in keys))
+
+
+def _why(key: str) -> str:
+    return DROPPED.get(key, "is not known")
+
+
+def _below(key: str, group: str) -> bool:
+    return key == group or key.startswith(f"{group}.")
+
+
+def fencing_lines(result: FencingConfigResult) -> list[str]:
+    """What was wrong or doubtful with the timing, for people."""
+    said = {**_ERRORS, **_WARNINGS}
+    return [f"{code}: {said[code]}" for code in (*result.errors, *result.warnings)]
+
+
+_ERRORS: Final[Mapping[str, str]] = {
+    "failed_fence_needs_self_fence": "VMs of a host that was not off were moved, though it was not empty",
+    "failed_fence_needs_watchdog": "VMs of a host that was not switched off were moved, though it needed no watchdog",
+    "self_fence_too_late": "hosts emptied themselves later than their VMs were started elsewhere",
+}
+_WARNINGS: Final[Mapping[str, str]] = {
+    "fencing_disabled": "nobody was fenced; the cluster begins in maintenance (outlive maintenance off ends it)",
+    "self_fence_exceeds_fence": "hosts emptied themselves later than they were suspected",
+    "short_detection": "a host is condemned after less than 30 s of silence",
+    "no_recovery": "nothing was recovered; here VMs are, once their host is proven dead",
+}
