@@ -229,6 +229,21 @@ def test_target_of_a_move_whose_gate_shuts_after_it_entered_gives_its_entry_back
     play(story)
 
 
+def test_target_of_a_move_whose_gate_shuts_after_its_entry_asks_again_with_growing_pauses() -> None:
+    async def story(world: World) -> None:
+        guard = _shut(world, "kvm-2", 1000)
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 30)
+        assert 2 <= len(guard.refused) <= 10
+        await at(world, 80)
+        assert holders(world) == [("kvm-1", 1, "running")]
+        move = vm_of(world).status.migration
+        assert move is not None
+        assert (move.phase, move.reason) == ("aborted", "peer-timeout")
+
+    play(story)
+
+
 class _DiesAtTheLastMoment(_ShutsAtTheLastMoment):
     """An armed guard that dies when a domain is to be created; the one that follows knows nothing of it."""
 

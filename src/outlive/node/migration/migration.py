@@ -37,7 +37,7 @@ from outlive.node.migration.record import (
 )
 from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import Seen, VmContext
-from outlive.node.vm.start import Fresh, add_entry, create
+from outlive.node.vm.start import Fresh, add_entry, create, not_before
 from outlive.node.vm.states import HALTED, VmState, active_move, in_phase, mine
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
 from outlive.placement.rules import ANTI_AFFINITY, Demands, Peers, judge
@@ -295,6 +295,8 @@ async def _make_ready(side: Side) -> float | None:
         return side.wait_in_line()
     if side.late():
         return await side.abort(MigrationReason.PEER_TIMEOUT)
+    if (wait_s := side.memory.not_before_s - node.clock.monotonic()) > 0:
+        return wait_s
     node.incoming[side.vm.name] = None
     try:
         return await _enter(side)
@@ -357,11 +359,12 @@ async def _enter(side: Side) -> float | None:
         return LOOK_S
     created = await create(node, entry, side.memory, incoming=True)
     if created is None:
-        return LOOK_S
+        return not_before(node, side.memory)
     if created.domain is None:
         await release(node, name)
         problem = created.problem or "its domain ended"
         return await side.abort(MigrationReason.CANNOT_RECEIVE, host=node.host, problem=problem)
+    side.memory.waits = 0
     if created.domain.state is not DomainState.STARTING:
         await side.to(P.TARGET_READY, LOOK_S)
     return LOOK_S

@@ -305,7 +305,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
     memory.unreadable = 0
     created = await create(node, entry, memory)
     if created is None:
-        return _not_before(node, memory)
+        return not_before(node, memory)
     if created.domain is not None:
         memory.waits = 0
         return await report_running(node, name, memory)
@@ -328,7 +328,7 @@ def _later(memory: VmMemory) -> float:
     return float(min(WAIT_CAP_S, WAIT_S * 2.0 ** min(memory.waits - 1, 10)))
 
 
-def _not_before(node: VmContext, memory: VmMemory) -> float:
+def not_before(node: VmContext, memory: VmMemory) -> float:
     """The same, also when something changes before: giving the hold back is such a change itself."""
     wait_s = _later(memory)
     memory.not_before_s = node.clock.monotonic() + wait_s
@@ -348,7 +348,7 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     _log.warning("vm.obstructed", vm=vm.name, host=node.host, reason=why.code, why=render(why).text)
     if (unreadable and memory.unreadable < UNREADABLE_TRIES) or ((unreadable or unconfirmed) and not leaves):
         await release(node, vm.name, why=why)
-        return _not_before(node, memory)
+        return not_before(node, memory)
     if not leaves:
         return None if await release(node, vm.name, phase=VmState.FAIL, why=why) else SOON_S
     memory.unreadable = 0
@@ -356,7 +356,7 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
         node, vm.name, rejection=_rejection(node, vm, why, stays=stays), why=why if stays else None
     )
     if stays:
-        return _not_before(node, memory)
+        return not_before(node, memory)
     return None if released else SOON_S
 
 
