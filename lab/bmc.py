@@ -57,8 +57,9 @@ cd {directory} || exit 1
 case $1 in
 status) cat state ;;
 on|reset) echo on >state; echo boot >>boots ;;
-off) echo off >state ;;
+off) echo off >state; [ ! -e pid ] || kill -KILL "$(cat pid)" 2>/dev/null ;;
 esac
+exit 0
 """
 _IPMI = """name "{name}"
 set_working_mc 0x20
@@ -123,7 +124,7 @@ class Controller(Protocol):
 
 
 class StateFile:
-    """A system that is nothing but its power: a hook for controllers that switch nothing real."""
+    """A system that is nothing but its power, and a process that dies with it (``feeds``): a hook for controllers."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -136,6 +137,10 @@ class StateFile:
         (self._directory / "boots").write_text("boot\n" if on else "", encoding="utf-8")
         _write_script(self._script, _STATE.format(directory=shlex.quote(str(self._directory))))
         return self
+
+    def feeds(self, pid: int) -> None:
+        """The process is killed when the power goes."""
+        (self._directory / "pid").write_text(f"{pid}\n", encoding="utf-8")
 
     @property
     def hook(self) -> tuple[str, ...]:
@@ -350,9 +355,11 @@ def _accepts(host: str, port: int) -> bool:
 
 
 def _free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Of both protocols."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        port = int(one.getsockname()[1])
+        other.bind(("127.0.0.1", port))
+        return port
 
 
 def _write_script(path: Path, text: str) -> None:
