@@ -58,10 +58,34 @@ def test_it_registers_its_host_and_renews(server: tuple[Server, Path], host: Hos
     assert found["status"]["capacity"] == {"cpu": "16", "memory": "64Gi"}
     assert found["status"]["addresses"] == {"cluster": "10.0.0.1", "storage": "10.0.1.1"}
     assert found["status"]["storageAddress"] == "10.0.1.1"
+    usage = json.loads(outlive("get", "hypervisorusages", host.name, "--state-dir", server[1], "-o", "json").out)[
+        "usage"
+    ]
+    assert usage["load"] >= 0
+    assert set(usage["used"]) == {"cpu", "memory"}, "of the machine, though no VM is here"
+    assert "stale" not in usage
     assert host.said().count("\n") == 1, host.said()
     assert host.stop() == 0
     after = record(host, server[1])
     assert after["state"] == "Released", "it held nothing, and left"
+
+
+def test_on_the_store_of_one_server_a_host_is_armed_only_by_who_accepts_that(
+    server: tuple[Server, Path], host: Host
+) -> None:
+    host.start().ready()
+    refused = outlive("arm", host.name, "--yes", "--state-dir", server[1])
+    assert refused.code == 1
+    assert "give --accept-single-store" in refused.line
+    told = outlive("arm", host.name, "--yes", "--accept-single-store", "--state-dir", server[1])
+    assert told.code == 0
+    assert "all armed hosts kill their VMs at the same time" in told.out
+    assert within(LIMIT_S, lambda: host.events("guard.unreachable") != [] or "guard-not-armed" in faults(server[1]))
+    assert outlive("disarm", host.name, "--yes", "--state-dir", server[1]).code == 0
+
+
+def faults(directory: Path) -> str:
+    return outlive("get", "faults", "--state-dir", directory).out
 
 
 def test_a_killed_daemon_goes_on_in_the_same_epoch(server: tuple[Server, Path], host: Host) -> None:
@@ -167,5 +191,5 @@ def test_a_bad_setting_is_one_line(host: Host, section: str, key: str, value: ob
     host.sections[section][key] = value
     host.configure()
     said = outlive("node", "--config", host.config)
-    assert said.code in (3, 4, 6)
+    assert said.code in (3, 4, 6, 7)
     assert words in said.line

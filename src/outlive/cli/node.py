@@ -111,7 +111,14 @@ class NodeProcess:
         machine = LinuxMachine(config.host, config.name)
         machine.prepare()
         server = config.server
-        store = HttpStore(server.url, config.token(), clock=self._clock, random=system_random(), tls=server_tls(server))
+        store = HttpStore(
+            server.url,
+            config.token(),
+            clock=self._clock,
+            random=system_random(),
+            tls=server_tls(server),
+            insecure=server.insecure,
+        )
         guard = GuardClient(config.guard.socket)
         try:
             role = NodeRole(

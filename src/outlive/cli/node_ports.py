@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from outlive.base.errors import BadInput
 from outlive.drivers.absent import NoHypervisor, NoStorage
 from outlive.drivers.bmc import PowerControllers
+from outlive.drivers.files import read_input
 from outlive.drivers.secrets import Secrets
 from outlive.roles.node import NodePorts
+from outlive.store.tls import AUTHORITY_BYTES, trusting
 
 if TYPE_CHECKING:
     from outlive.base.clock import Clock
@@ -56,12 +58,9 @@ def node_ports(config: HostConfig, machine: LinuxMachine, guard: GuardClient, st
 
 
 def server_tls(server: ServerSettings) -> ssl.SSLContext | None:
-    """How the server is recognised; ``None`` for plain HTTP."""
+    """How the server is recognised; ``None``: by the authorities that the system knows, or by nothing."""
     if not server.url.startswith("https://"):
         return None
-    try:
-        return ssl.create_default_context(cafile=server.ca_file or None)
-    except (OSError, ssl.SSLError) as error:
-        raise BadInput(
-            f"holds no authorities: {error}", place=server.ca_file, remedy="join again: outlive node join"
-        ) from None
+    if not server.ca_file:
+        return None
+    return trusting(read_input(Path(server.ca_file), limit=AUTHORITY_BYTES).decode(), pinned=server.fingerprint)

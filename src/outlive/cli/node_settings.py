@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -27,7 +26,6 @@ TOKEN_FILE: Final = "/etc/outlive/node.token"  # noqa: S105 - the name of a file
 KEY_FILE: Final = "/etc/outlive/cluster-key"
 TOKEN_BYTES: Final = 4096
 """The largest file of a token."""
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 """Of names of objects."""
 
@@ -48,18 +46,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """Opens the cluster's secrets, such as passwords of power controllers; only coordinators have it."""
     insecure: bool = False
     """Whether plain HTTP is allowed to other addresses than the loopback ones: whoever listens reads the token."""
-
-    def __post_init__(self) -> None:
-        if not self.url:
-            return
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"url {self.url[:80]!r} is no address of a server; write https://controller.example:8443")
-        if parts.scheme == "http" and parts.hostname not in LOOPBACK and not self.insecure:
-            raise ValueError(
-                f"url {self.url[:80]} is plain HTTP to another machine, which everybody on the way can read; "
-                "use https, or say insecure: true"
-            )
 
 
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -122,11 +108,13 @@ def node_file(given: Path | None) -> Path:
 def load_node(file: Path, flags: Mapping[str, Any] | None = None) -> HostConfig:
     """All of it; ``BadInput`` and ``NotFound`` say what is wrong."""
     from outlive.runtime.config import load_settings
+    from outlive.store.tls import check_address
 
     sections = load_settings(SECTIONS, file=file, environ=os.environ, flags=flags or {})
     config = HostConfig(file=file, **sections)
     if not config.server.url:
         raise BadInput("no server is named", place=f"{file}: server.url", remedy="join a cluster: outlive node join")
+    check_address(config.server.url, insecure=config.server.insecure)
     if not config.name or not set(config.name) <= NAME_CHARACTERS:
         raise BadInput(
             f"{config.name[:80]!r} cannot be the name of a host",

@@ -27,6 +27,7 @@ BOARD_ID: Final = "/sys/class/dmi/id/product_uuid"
 """Of the board, readable by root; what several machines have in common is none (``_NO_BOARD``)."""
 PRESSURE: Final = "/proc/pressure/io"
 MEMORY: Final = "/proc/meminfo"
+PROCESSORS: Final = "/proc/stat"
 STATE_DIR: Final = "/var/lib/outlive-node"
 MEMBERSHIP_FILE: Final = "membership.json"
 LOCK_FILE: Final = "daemon.lock"
@@ -38,6 +39,7 @@ FILE_BYTES: Final = 4096
 
 _FULL = re.compile(r"^full avg10=([0-9.]+)", re.MULTILINE)
 _TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
+_AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
 _NO_BOARD = frozenset({"", "0" * 32, "f" * 32, "03000200040005000006000700080009"})
 """What boards say that were never given an identity."""
@@ -94,6 +96,8 @@ class LinuxMachine:
         self._boot_id = _one_word(settings.boot_id_file)
         self._capacity = _capacity(settings)
         self._writing = asyncio.Lock()
+        self._times = 0, 0
+        """How long all processors together were busy, and how long they were there, at the last call of ``used``."""
 
     def prepare(self) -> None:
         """Make the state directory; ``BadInput`` where this machine was a member by another name."""
@@ -164,6 +168,23 @@ class LinuxMachine:
     def load(self) -> float:
         """Over the last minute."""
         return os.getloadavg()[0]
+
+    def used(self) -> Amounts | None:
+        """From the kernel's own counts."""
+        try:
+            memory, now = _content(MEMORY), _processor_times(_content(PROCESSORS))
+        except (OSError, ValueError):
+            return None
+        total, free = _TOTAL.search(memory), _AVAILABLE.search(memory)
+        if total is None or free is None:
+            return None
+        busy, passed = now[0] - self._times[0], now[1] - self._times[1]
+        self._times = now
+        share = busy / passed if passed > 0 else 0.0
+        return Amounts(
+            cpu=round(1000 * (os.cpu_count() or 1) * min(1.0, max(0.0, share))),
+            memory=1024 * max(0, int(total.group(1)) - int(free.group(1))),
+        )
 
     def disk_stall(self) -> float | None:
         """From the kernel's pressure figures, where it keeps them."""
@@ -260,6 +281,12 @@ def _machine_id(path: str) -> str:
             f"cannot be read: {error.strerror}", place=BOARD_ID, remedy="run the daemon as root"
         ) from None
     return identity if board in _NO_BOARD else f"{identity}.{board}"
+
+
+def _processor_times(stat: str) -> tuple[int, int]:
+    """Busy and all ticks since the boot; idling, and waiting for disks, is not busy."""
+    ticks = [int(word) for word in stat.partition("\n")[0].split()[1:9]]
+    return sum(ticks) - sum(ticks[3:5]), sum(ticks)
 
 
 def _capacity(settings: HostSettings) -> Amounts:

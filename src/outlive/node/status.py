@@ -9,7 +9,7 @@ are published when some of them come late or not at all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -206,6 +206,8 @@ class HostReporter:
         self._needs: dict[str, Amounts] = {}
         """What each virtual machine here takes, kept while it is on its way to another host."""
         self._figures: dict[str, Any] = {}
+        self._stale: tuple[str, ...] = ()
+        """Who did not bring any to the latest figures."""
         self._present: tuple[str, ...] | None = None
         """What was here at the look for the latest figures; ``None``: the hypervisor did not say."""
         self._changed = asyncio.Event()
@@ -334,14 +336,28 @@ class HostReporter:
             _log.warning("figures.not_collected", host=self._node.host, error=str(error))
             collected = Collected(start="connect_error")
         cycle = KeepaliveInput(
-            interval=max(self._usage_s, 1.0), collectors={"domains": collected}, previous=self._figures
+            interval=max(self._usage_s, 1.0),
+            collectors={"domains": collected, "machine": self._measured()},
+            previous=self._figures,
         )
         result = self._node.decisions.use(KEEPALIVE_CYCLE, cycle, subject=self._node.host)
-        self._figures = result.written
-        self._report_stale(result.stale, collected)
+        self._figures, self._stale = result.written, result.stale
+        self._report_stale("domains" in result.stale, collected)
         await self._publish()
 
-    def _report_stale(self, stale: Sequence[str], collected: Collected) -> None:
+    def _measured(self) -> Collected:
+        """What the machine says of itself, which it does at once."""
+        try:
+            used, load = self._node.machine.used(), self._node.machine.load()
+        except OSError as error:
+            _log.warning("figures.not_measured", host=self._node.host, error=str(error))
+            return Collected(start="connect_error")
+        values: dict[str, Any] = {"load": load}
+        if used is not None:
+            values |= {"usedCpu": used.cpu_milli, "usedMemory": used.memory_bytes}
+        return Collected(start="ok", values=values)
+
+    def _report_stale(self, stale: bool, collected: Collected) -> None:
         """A fault while the domains could not be listed, beginning with the third time in a row."""
         subject = ObjectRef(kind="Hypervisor", name=self._node.host)
         self._stale_cycles = self._stale_cycles + 1 if stale else 0
@@ -366,7 +382,6 @@ class HostReporter:
             "allocatedCpu": round(result.vcpu_allocated * 1000),
             "provisionedMemory": round(result.provisioned * MEBIBYTE),
             "running": len(result.running),
-            "load": self._node.machine.load(),
         }
 
     def _accounted(self, name: str) -> AccountedVm:
@@ -391,12 +406,16 @@ class HostReporter:
         allocated = Amounts(cpu=figures.get("allocatedCpu", 0), memory=figures.get("allocatedMemory", 0))
         usage = HostUsage(
             sampled_at=as_datetime(self._node.clock.now()),
-            used=allocated,
+            used=Amounts(
+                cpu=figures.get("usedCpu", allocated.cpu_milli),
+                memory=figures.get("usedMemory", allocated.memory_bytes),
+            ),
             allocated=allocated,
             provisioned=Amounts(cpu=allocated.cpu_milli, memory=figures.get("provisionedMemory", 0)),
             load=figures.get("load", 0.0),
             running=figures.get("running", 0),
             present=self._present,
+            stale=self._stale,
             scores=scores,
             slopes=slopes,
         )

@@ -279,6 +279,7 @@ class HostUsage(Part, frozen=True, kw_only=True):
 
     sampled_at: datetime | None = None
     used: Amounts = Amounts()
+    """Of the machine, by whatever runs on it; where nobody measures that, what its VMs are allocated."""
     allocated: Amounts = Amounts()
     """Of the VMs that run here."""
     provisioned: Amounts = Amounts()
@@ -287,6 +288,8 @@ class HostUsage(Part, frozen=True, kw_only=True):
     running: int = 0
     present: tuple[str, ...] | None = None
     """VMs with a domain here in whatever state, or about to have one; absent: the hypervisor did not say."""
+    stale: tuple[str, ...] = ()
+    """Who did not bring figures in time, ``domains`` or ``machine``: theirs are those of an earlier interval."""
     scores: dict[str, int] = {}
     """How well the host does: ``keepalive``, ``store``, ``disk``, ``hypervisor``, each 0 to 100; without those that
     nobody measured."""

@@ -311,6 +311,10 @@ class MachineClient:
         """What its guests keep busy."""
         return self._machine.load()
 
+    def used(self) -> Amounts | None:
+        """Nobody measures it."""
+        return None
+
     def disk_stall(self) -> float | None:
         """What its disks make everything wait."""
         return self._machine.disk_stall

@@ -102,5 +102,7 @@ async def test_figures_are_of_their_kinds(h: MachineHarness) -> None:
     port = h.driver()
     assert port.capacity().cpu_milli > 0
     assert port.load() >= 0.0
+    used = port.used()
+    assert used is None or used.memory_bytes > 0
     stall = port.disk_stall()
     assert stall is None or 0.0 <= stall <= 1.0

@@ -38,6 +38,9 @@ class Service:
     def capacity(self) -> Amounts:
         return Amounts(cpu=1000, memory=1 << 30)
 
+    def used(self) -> None:
+        return None
+
     def load(self) -> float:
         return 0.75
 

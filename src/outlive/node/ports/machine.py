@@ -49,6 +49,13 @@ class MachinePort(Protocol):
         """How many of its cores are busy, as the kernel averages it."""
         ...
 
+    def used(self) -> Amounts | None:
+        """What of the machine is in use, by whatever runs on it: processors since the last call, memory now.
+
+        ``None`` where nobody measures it.
+        """
+        ...
+
     def disk_stall(self) -> float | None:
         """The share of the last seconds, 0 to 1, in which work stood still for the machine's own disks.
 
