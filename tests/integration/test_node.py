@@ -80,12 +80,7 @@ def test_on_the_store_of_one_server_a_host_is_armed_only_by_who_accepts_that(
     told = outlive("arm", host.name, "--yes", "--accept-single-store", "--state-dir", server[1])
     assert told.code == 0
     assert "all armed hosts kill their VMs at the same time" in told.out
-    assert within(LIMIT_S, lambda: host.events("guard.unreachable") != [] or "guard-not-armed" in faults(server[1]))
     assert outlive("disarm", host.name, "--yes", "--state-dir", server[1]).code == 0
-
-
-def faults(directory: Path) -> str:
-    return outlive("get", "faults", "--state-dir", directory).out
 
 
 def test_a_killed_daemon_goes_on_in_the_same_epoch(server: tuple[Server, Path], host: Host) -> None:
