@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lab import guest
+from lab import guest, watchdog
 from lab.bmc import Ipmi
 from lab.hosts import NET, PROJECT, STORE, Host, Switch, hosts
+from lab.libvirtd import GUESTS as GUEST_GROUP
 from lab.libvirtd import Libvirtd
 from lab.processes import LabError, Process, run, until
 
@@ -24,6 +25,7 @@ STORE_PORT = 8080
 BMC_NUMBER = 100
 """Power controllers have the addresses from here on."""
 SECRET = "bmc"
+GUARD_SOCKET = "/run/outlive-guard.sock"
 SETTINGS: dict[str, Any] = {
     "failover": {"flavorFailoverRequirements": {"*": 1}, "trustHypervisorLocation": True},
 }
@@ -38,6 +40,7 @@ class Lab:
         self.hosts = hosts(self.switch, hosts_count)
         self.guests = [f"vm-{number}" for number in range(1, guests_count + 1)]
         self._server = Process(self.state / "server.pid")
+        self._watchdogs = Process(self.state / "watchdogs.pid")
         self.url = f"http://{NET}.{STORE}:{STORE_PORT}"
 
     # --- parts
@@ -88,6 +91,8 @@ class Lab:
         for host in self.hosts:
             self._prepare(host)
             self._start_controller(host)
+        watchdogs = [sys.executable, "-S", str(PROJECT / "lab/watchdog.py"), str(self.state), str(len(self.hosts))]
+        self._watchdogs.start(watchdogs, self.state / "watchdogs.log")
         yield "power controllers answer"
         for host in self.hosts:
             self.libvirtd(host).start()
@@ -102,8 +107,8 @@ class Lab:
         """End everything that runs, and remove networks and cgroups; disks, logs and the store's state stay."""
         for host in self.hosts:
             self.controller(host).stop()
+        self._watchdogs.stop()
         for host in self.hosts:
-            host.freeze(False)
             host.power_off()
         self._server.stop()
         self.switch.stop()
@@ -158,10 +163,15 @@ class Lab:
             "server": {"url": self.url, "tokenFile": "/etc/outlive/node.token", "insecure": True},
             "host": {"name": host.name, "mode": "coordinator", "addresses": {"cluster": host.address}},
             "libvirt": {"uri": "qemu:///system"},
-            "guard": {"socket": "/run/outlive-guard.sock"},
+            "guard": {"socket": GUARD_SOCKET},
         }
         (etc / "node.yaml").write_text(json.dumps(settings))
-        host.add_service("40-node", [str(Path(sys.executable).with_name("outlive")), "node"])
+        program, service = str(Path(sys.executable).with_name("outlive")), str(PROJECT / "lab/service.py")
+        ask = f"{sys.executable} -I -S {service}"
+        guard = ["--socket", GUARD_SOCKET, "--cgroup", GUEST_GROUP, "--laboratory", str(host.folder / watchdog.FILE)]
+        commands = ["--stop-service", f"{ask} stop libvirtd", "--start-service", f"{ask} start libvirtd"]
+        host.add_service("30-guard", [program, "guard", *guard, *commands])
+        host.add_service("40-node", [program, "node"])
 
     def _start_controller(self, host: Host) -> None:
         number = self.hosts.index(host) + 1

@@ -75,7 +75,8 @@ def _run(options: Options) -> int:
             except (OSError, ValueError, AttributeError) as error:
                 why = getattr(error, "strerror", None) or str(error)
                 journal.write("guard.not-permitted", what=what, why=why, remedy="run the guard as root")
-        journal.write("guard.started", socket=options.socket, watchdog=options.watchdog, cgroup=options.cgroup)
+        watchdog = options.laboratory or options.watchdog
+        journal.write("guard.started", socket=options.socket, watchdog=watchdog, cgroup=options.cgroup)
         return Guard(options, journal).run(listening)
     finally:
         place.close()

@@ -45,6 +45,8 @@ class Options(NamedTuple):
     stop_service: tuple[str, ...]
     start_service: tuple[str, ...]
     rehearsal: bool
+    laboratory: str
+    """The socket of a laboratory's watchdog; empty: the watchdog is a device."""
     status: bool
 
 
@@ -71,6 +73,7 @@ def parser() -> OneLine:
     )
     add("--start-service", metavar="COMMAND", default="", help="starts it when the gate opens again; libvirt: as above")
     add("--rehearsal", action="store_true", help="take a file or FIFO as the watchdog: proves nothing, resets nothing")
+    add("--laboratory", metavar="SOCKET", default="", help="only for laboratories: what resets this host instead")
     add("--status", action="store_true", help="ask the guard that runs, print its answer as JSON, and end")
     return made
 
@@ -79,6 +82,8 @@ def read(arguments: Sequence[str]) -> Options:
     """The options. Ends the process with exit code 2 and a line that says what to change."""
     made = parser()
     given = made.parse_args(list(arguments))
+    if given.laboratory and (given.rehearsal or given.watchdog != WATCHDOG):
+        made.error("--laboratory takes the place of a watchdog: leave --watchdog and --rehearsal away")
     return Options(
         socket=given.socket,
         watchdog=given.watchdog,
@@ -86,6 +91,7 @@ def read(arguments: Sequence[str]) -> Options:
         stop_service=_command(made, "--stop-service", given.stop_service),
         start_service=_command(made, "--start-service", given.start_service),
         rehearsal=given.rehearsal,
+        laboratory=given.laboratory,
         status=given.status,
     )
 

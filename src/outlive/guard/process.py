@@ -20,6 +20,7 @@ from typing import Final
 from outlive.guard import cgroups, core, messages, requirements
 from outlive.guard.clients import Clients
 from outlive.guard.clocks import START, Instants, elapsed_most, instants
+from outlive.guard.laboratory import LaboratoryWatchdog
 from outlive.guard.messages import Request
 from outlive.guard.options import Options
 from outlive.guard.states import (
@@ -159,7 +160,11 @@ class Guard:
         self._options = options
         self._note = journal.write
         self._state = State()
-        self._watchdog = Watchdog(options.watchdog, rehearsal=options.rehearsal)
+        self._watchdog: Watchdog | LaboratoryWatchdog = (
+            LaboratoryWatchdog(options.laboratory)
+            if options.laboratory
+            else Watchdog(options.watchdog, rehearsal=options.rehearsal)
+        )
         self._runner = Runner()
         self._stop = False
         self._seen: tuple[Instants, int] | None = None
@@ -243,8 +248,10 @@ class Guard:
         if self._seen is None or elapsed_most(self._seen[0], now) >= LOOK_KEPT_S:
             self._seen = (now, self._look().left)
         feeding = self._watchdog.open and core.may_feed(self._state, now)
-        hardware = self._watchdog.hardware
-        return messages.status(self._state, now=now, feeding=feeding, processes=self._seen[1], hardware=hardware)
+        said = messages.status(
+            self._state, now=now, feeding=feeding, processes=self._seen[1], hardware=self._watchdog.hardware
+        )
+        return {**said, "laboratory": bool(self._options.laboratory)}
 
     def _arm(self, event: Arm) -> Refusal | None:
         """Armed only on request, and only with everything that it takes to keep the promise.
@@ -258,7 +265,12 @@ class Guard:
         try:
             if not self._state.armed:
                 options = self._options
-                requirements.check(options.cgroup, options.stop_service, rehearsal=options.rehearsal)
+                requirements.check(
+                    options.cgroup,
+                    options.stop_service,
+                    rehearsal=options.rehearsal,
+                    laboratory=bool(options.laboratory),
+                )
             identity = self._watchdog.start(event.watchdog_s)
         except GuardError as error:
             return Refusal("refused", str(error))

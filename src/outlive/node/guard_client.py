@@ -40,6 +40,7 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     timeout_s: float = 0.0
     watchdog_s: float = 0.0
     hardware: bool = False
+    laboratory: bool = False
     gate: str = "open"
     closed_epochs: tuple[int, ...] = ()
     create_runs: tuple[str, ...] = ()
@@ -53,6 +54,7 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
             watchdog_s=self.watchdog_s,
             gate_open=self.gate == "open",
             hardware=self.hardware,
+            laboratory=self.laboratory,
             closed_epochs=self.closed_epochs,
             creates=self.create_runs,
         )

@@ -60,6 +60,8 @@ class GuardRecord(Part, frozen=True, kw_only=True):
     """T: so long after its last acknowledged renewal was sent, the guard begins to kill."""
     watchdog_s: float = 0.0
     """W: so long after its last feeding, the hardware resets the host."""
+    laboratory: bool = False
+    """Whether the watchdog is a laboratory's stand-in (``outlive guard --laboratory``), which resets no machine."""
 
 
 class SilentPeer(Part, frozen=True, kw_only=True):

@@ -206,8 +206,9 @@ def _cost(view: PowerView) -> str:
 def _by_watchdog(view: WatchdogView) -> RecordOutcome:
     guard = view.record.guard
     need = safe_after_s(view.record, view.slack_s, view.clock_error)
+    whose = "a laboratory's " if guard.laboratory else ""
     evidence = (
-        f"no renewal for {view.unchanged_s:.1f} s, and its armed guard (T {guard.timeout_s:g} s, "
+        f"no renewal for {view.unchanged_s:.1f} s, and its armed guard ({whose}T {guard.timeout_s:g} s, "
         f"W {guard.watchdog_s:g} s) leaves nothing after {need:.1f} s"
     )
     return _proven(view, "watchdog", evidence)

@@ -139,6 +139,7 @@ def least_of(one: GuardRecord, other: GuardRecord) -> GuardRecord:
         armed=True,
         timeout_s=min(one.timeout_s, other.timeout_s),
         watchdog_s=min(one.watchdog_s, other.watchdog_s),
+        laboratory=one.laboratory or other.laboratory,
     )
 
 
@@ -146,4 +147,6 @@ def record_of(report: GuardReport) -> GuardRecord:
     """What a membership says of a guard that reports this."""
     if not report.armed or not report.hardware:
         return UNARMED
-    return GuardRecord(armed=True, timeout_s=report.timeout_s, watchdog_s=report.watchdog_s)
+    return GuardRecord(
+        armed=True, timeout_s=report.timeout_s, watchdog_s=report.watchdog_s, laboratory=report.laboratory
+    )

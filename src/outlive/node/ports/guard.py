@@ -20,6 +20,8 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     gate_open: bool = True
     hardware: bool = True
     """Whether what it feeds resets the host; a rehearsal resets nothing, and must never be published as armed."""
+    laboratory: bool = False
+    """Whether what it feeds is a laboratory's stand-in, which resets no machine."""
     closed_epochs: tuple[int, ...] = ()
     """In which epochs the gate was shut since the guard started; the newest 64."""
     creates: tuple[str, ...] = ()
