@@ -74,5 +74,10 @@ environment() {
     # shellcheck disable=SC2086
     "$UV" pip install -q --python .venv/bin/python --require-hashes $files || die "cannot install the locked dependencies"
     "$UV" pip install -q --python .venv/bin/python --no-deps --no-build-isolation -e . || die "cannot install Outlive into .venv"
+    # hosts with libvirt need its binding, which is built against the library that is there; others need none
+    if pkg-config --exists libvirt 2>/dev/null && command -v gcc >/dev/null 2>&1; then
+        "$UV" pip install -q --python .venv/bin/python --require-hashes -r requirements/libvirt.txt ||
+            say "cannot build the binding of libvirt: this host runs no virtual machine"
+    fi
     printf '%s' "$wanted" >"$stamp"
 }

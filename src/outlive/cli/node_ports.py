@@ -6,6 +6,8 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from outlive.base.errors import BadInput
 from outlive.drivers.absent import NoHypervisor, NoStorage
 from outlive.drivers.bmc import PowerControllers
@@ -27,7 +29,16 @@ def hypervisor_port(config: HostConfig) -> HypervisorPort:
     """The host's libvirt, or nothing."""
     if not config.libvirt.uri:
         return NoHypervisor()
-    raise BadInput(f"{config.libvirt.uri!r} cannot be reached by this version", place=f"{config.file}: libvirt.uri")
+    try:
+        from outlive.drivers.libvirt.hypervisor import LibvirtHypervisor
+    except ImportError:
+        why = f"{config.libvirt.uri!r} cannot be reached: Python's binding of libvirt is not installed"
+        remedy = "pip install 'outlive[libvirt]', which needs the Debian packages libvirt-dev and gcc"
+        raise BadInput(why, place=f"{config.file}: libvirt.uri", remedy=remedy) from None
+    settings = config.libvirt
+    if not settings.migration_address:
+        settings = msgspec.structs.replace(settings, migration_address=config.host.addresses.get("cluster", ""))
+    return LibvirtHypervisor(settings)
 
 
 def storage_port(config: HostConfig) -> StoragePort:

@@ -16,6 +16,7 @@ import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.drivers.files import read_input
+from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.machine import HostSettings
 from outlive.guard.options import SOCKET
 from outlive.node.vm.context import NodeSettings
@@ -53,13 +54,6 @@ class GuardSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
 
     socket: str = SOCKET
     """The socket that ``outlive guard`` listens on."""
-
-
-class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Section ``libvirt`` of a host's configuration."""
-
-    uri: str = ""
-    """Of the host's own libvirt, such as ``qemu:///system``; empty: this host runs no virtual machine."""
 
 
 SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {

@@ -6,7 +6,7 @@ A host without a hypervisor is a member and may be a coordinator; it runs no vir
 from __future__ import annotations
 
 from outlive.base.errors import Refused, Unavailable
-from outlive.node.ports import DiskLock, Domain
+from outlive.node.ports import DiskLock, Domain, MigrationProgress, MigrationSettings
 from outlive.resources import VirtualMachine
 
 
@@ -17,7 +17,9 @@ class NoHypervisor:
         """None."""
         return ()
 
-    async def create(self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: bool = False) -> None:
+    async def create(
+        self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: MigrationSettings | None = None
+    ) -> None:
         """``Refused``."""
         raise _nothing_runs_here(vm.name)
 
@@ -35,9 +37,17 @@ class NoHypervisor:
         """``Refused``."""
         raise _nothing_runs_here(vm)
 
-    async def migrate(self, vm: str, target: str, *, max_downtime_ms: int) -> None:
+    async def migrate(self, vm: str, target: str, *, listens: str, settings: MigrationSettings) -> None:
         """``Refused``."""
         raise _nothing_runs_here(vm)
+
+    async def cancel(self, vm: str) -> None:
+        """``Refused``."""
+        raise _nothing_runs_here(vm)
+
+    async def progress(self, vm: str) -> MigrationProgress | None:
+        """There is none."""
+        return None
 
     async def start_service(self) -> None:
         """There is none."""

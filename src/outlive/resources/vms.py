@@ -92,6 +92,18 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     migration_method: Literal["", "live", "shutdown"] = ""
     migration_downtime_ms: int | None = None
     """The longest pause while it moves live; absent: as the daemon is set (``node.downtimeMs``)."""
+    migration_bandwidth_mib_s: Annotated[int, Meta(ge=0)] | None = None
+    """MiB a second that a live move may use, 0: no limit. This and the next five: absent: as the daemon is set."""
+    migration_auto_converge: bool | None = None
+    """Whether it is slowed down where it changes its memory faster than that is sent."""
+    migration_post_copy: bool | None = None
+    """Whether it may run at the target before all of its memory is there."""
+    migration_multifd: Annotated[int, Meta(ge=0, le=255)] | None = None
+    """Connections that send its memory side by side; 0: one sends everything."""
+    migration_tls: bool | None = None
+    """Whether it is sent encrypted."""
+    migration_limit_s: Annotated[float, Meta(ge=0)] | None = None
+    """After so long a live move is called off and tried again; 0: only after ``node.transferLimit``."""
     selector: HostSelector = ""
     """How a host is chosen for it; empty: as the cluster says."""
     host_limit: tuple[str, ...] = ()
@@ -172,6 +184,8 @@ class Migration(Part, frozen=True, kw_only=True):
     reason: str = ""
     """Why it was aborted: a code (``resources.reasons.MigrationReason``)."""
     message: str = ""
+    listens: str = ""
+    """Where the target waits for the state of the guest, as its hypervisor names it."""
     declined: str = ""
     """Run of the target that was ended before it ever ran: what was sent to it may run on at the source."""
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from outlive.base.errors import InUse, Refused, Unavailable, Unknown
 from outlive.base.random import Random
-from outlive.node.ports import Domain, DomainState
+from outlive.node.ports import Domain, DomainState, MigrationProgress, MigrationSettings
 from outlive.resources import VirtualMachine
 from outlive.resources.definitions import cache_refusal
 from outlive.runtime.virtual import Part
@@ -66,6 +66,7 @@ class SimDomain:
             memory_bytes=self.memory_bytes,
             crashed=self.crashed,
             guarded=self.guarded,
+            listens=self.run_id if self.state is DomainState.INCOMING else "",
         )
 
 
@@ -145,6 +146,8 @@ class SimHypervisor:
         self._changed = changed
         self._boots = 0
         self._creates: dict[str, SimDomain] = {}
+        self.sending: dict[str, bool] = {}
+        """VMs that are being sent elsewhere, and whether that was called off."""
         self.part = Part(f"{host}/hypervisor")
 
     # The machine below
@@ -328,14 +331,27 @@ class SimHypervisor:
         await self._takes(self.latencies.service)
         self.service = True
 
-    async def migrate(self, vm: str, target: str) -> None:
+    async def migrate(self, vm: str, target: str, limit_s: float = 0.0) -> None:
         """Hand over as QEMU does; see the module."""
+        if vm in self.sending:
+            raise Refused(f"{vm} is being moved already")
+        self.sending[vm] = False
+        try:
+            await self._migrate(vm, target, limit_s)
+        finally:
+            self.sending.pop(vm, None)
+
+    async def _migrate(self, vm: str, target: str, limit_s: float) -> None:
         domain = self.domains.get(vm)
         if domain is None or domain.state is not DomainState.RUNNING or not domain.listed:
             raise Refused(f"{vm} does not run on {self.host}")
         broken, self.faults.migration = self.faults.migration, ""
         left_s = self._random.uniform(*self.latencies.migrate) + self.faults.lag_s
+        sent_s = 0.0
         while left_s > 0:
+            if self.sending.get(vm) or 0 < limit_s < sent_s:
+                raise Refused(f"migration of {vm} to {target} was called off")
+            sent_s += MIGRATION_LOOK_S
             await asyncio.sleep(min(left_s, MIGRATION_LOOK_S))
             left_s -= MIGRATION_LOOK_S
             self._listening(vm, target)
@@ -427,9 +443,12 @@ class HypervisorClient:
         self._check_service()
         return answer
 
-    async def create(self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: bool = False) -> None:
+    async def create(
+        self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: MigrationSettings | None = None
+    ) -> None:
         """Create and start; goes on whatever becomes of the caller."""
-        await self._call(lambda: self._hypervisor.create(vm, run_id, epoch, incoming), f"create {vm.name}")
+        waits = incoming is not None
+        await self._call(lambda: self._hypervisor.create(vm, run_id, epoch, waits), f"create {vm.name}")
 
     async def destroy(self, vm: str, *, run_id: str = "") -> None:
         """Stop hard."""
@@ -447,9 +466,22 @@ class HypervisorClient:
         """Let it go on."""
         await self._call(lambda: self._hypervisor.resume(vm, run_id), f"resume {vm}")
 
-    async def migrate(self, vm: str, target: str, *, max_downtime_ms: int) -> None:
+    async def migrate(self, vm: str, target: str, *, listens: str, settings: MigrationSettings) -> None:
         """Send; the downtime is the network's, not the caller's."""
-        await self._call(lambda: self._hypervisor.migrate(vm, target), f"migrate {vm}")
+        await self._call(lambda: self._hypervisor.migrate(vm, target, settings.time_limit_s), f"migrate {vm}")
+
+    async def cancel(self, vm: str) -> None:
+        """Call off what is being sent."""
+        self._process.check()
+        self._check_service()
+        if vm not in self._hypervisor.sending:
+            raise Refused(f"{vm} is not being moved from {self._hypervisor.host}")
+        self._hypervisor.sending[vm] = True
+
+    async def progress(self, vm: str) -> MigrationProgress | None:
+        """How far it is."""
+        self._process.check()
+        return MigrationProgress(phase="active") if vm in self._hypervisor.sending else None
 
     async def start_service(self) -> None:
         """See to it that the service runs."""

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from outlive.base.errors import Unknown
 from outlive.guard.clocks import Instants
 from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, PowerState, StoragePort
-from outlive.resources import Hypervisor
+from outlive.resources import Hypervisor, VirtualMachine
 
 T = TypeVar("T")
 
@@ -49,6 +49,10 @@ class HypervisorHarness(ProcessHarness, Protocol):
 
     def driver(self, host: str = "a") -> HypervisorPort:
         """For a new process on that host."""
+        ...
+
+    def vm(self, name: str) -> VirtualMachine:
+        """A VM that both hosts can run."""
         ...
 
     def processes(self, vm: str, host: str = "a") -> int:

@@ -17,7 +17,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.guard.clocks import Instants
 from outlive.node.ports import DomainState
-from outlive.resources import Amounts, FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta
+from outlive.resources import Amounts, FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine
 from outlive.simulation.controllers import Bmc, PowerClient
 from outlive.simulation.disks import Disks, StorageClient
 from outlive.simulation.guards import GuardClient
@@ -67,6 +67,9 @@ class Hypervisors(Processes):
 
     def driver(self, host: str = "a") -> HypervisorClient:
         return HypervisorClient(self._hypervisors[host], self.new())
+
+    def vm(self, name: str) -> VirtualMachine:
+        return small_vm(name)
 
     def processes(self, vm: str, host: str = "a") -> int:
         domain = self._hypervisors[host].domains.get(vm)

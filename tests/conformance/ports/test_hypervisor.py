@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from tests.conformance.claims import claims_of
 from tests.conformance.ports.harness import HypervisorHarness, perhaps
 from tests.conformance.ports.simulated import HYPERVISORS
-from tests.support.virtual_hosts import small_vm
 
 from outlive.base.errors import InUse, Refused, Unavailable, Unknown
-from outlive.node.ports import Domain, DomainState, HypervisorPort
+from outlive.node.ports import Domain, DomainState, HypervisorPort, MigrationSettings
 
 claim = claims_of(HYPERVISORS)
 VM = "vm-1"
+SETTINGS = MigrationSettings()
 BEFORE, AFTER = ("precopy", "paused"), ("sent", "last")
 """Where a migration fails: before, and after the last of the guest's state was sent."""
 
@@ -30,8 +30,18 @@ async def _state(port: HypervisorPort) -> DomainState | None:
 
 
 async def _created(h: HypervisorHarness, run_id: str = "r1", host: str = "a", *, incoming: bool = False) -> None:
-    await perhaps(h.driver(host).create(small_vm(), run_id=run_id, epoch=7, incoming=incoming))
+    settings = SETTINGS if incoming else None
+    await perhaps(h.driver(host).create(h.vm(VM), run_id=run_id, epoch=7, incoming=settings))
     assert h.processes(VM, host) == 1
+
+
+async def _listens(h: HypervisorHarness) -> str:
+    found = await _one(h.driver("b"))
+    return found.listens if found is not None else ""
+
+
+async def _migrate(h: HypervisorHarness, listens: str, port: HypervisorPort | None = None) -> None:
+    await (port or h.driver()).migrate(VM, "b", listens=listens, settings=SETTINGS)
 
 
 # What is there, and what is not
@@ -51,7 +61,7 @@ async def test_what_was_created_runs_and_is_listed_to_whoever_comes_next(h: Hype
 async def test_domains_come_in_the_order_of_their_names(h: HypervisorHarness) -> None:
     port = h.driver()
     for name in ("vm-3", "vm-1", "vm-2"):
-        await perhaps(port.create(small_vm(name), run_id=name, epoch=1))
+        await perhaps(port.create(h.vm(name), run_id=name, epoch=1))
     assert [one.vm for one in await port.domains()] == ["vm-1", "vm-2", "vm-3"]
 
 
@@ -71,7 +81,7 @@ async def test_what_is_not_listed_has_no_process_although_the_service_has_lost_t
 async def test_a_process_outside_the_slice_is_listed_as_such_and_destroyed_as_any(h: HypervisorHarness) -> None:
     await _created(h)
     h.outside_slice()
-    await perhaps(h.driver().create(small_vm("vm-2"), run_id="r2", epoch=7))
+    await perhaps(h.driver().create(h.vm("vm-2"), run_id="r2", epoch=7))
     port = h.driver()
     assert [(one.vm, one.guarded) for one in await port.domains()] == [(VM, False), ("vm-2", False)]
     for vm in (VM, "vm-2"):
@@ -95,13 +105,13 @@ async def test_each_listing_is_of_a_moment_after_its_call(h: HypervisorHarness) 
 
 @claim
 async def test_a_vm_has_one_domain_on_a_host(h: HypervisorHarness) -> None:
-    first = asyncio.create_task(perhaps(h.driver().create(small_vm(), run_id="r1", epoch=1)))
+    first = asyncio.create_task(perhaps(h.driver().create(h.vm(VM), run_id="r1", epoch=1)))
     await asyncio.sleep(0.01)
     with pytest.raises(InUse):
-        await h.driver().create(small_vm(), run_id="r2", epoch=1)
+        await h.driver().create(h.vm(VM), run_id="r2", epoch=1)
     await first
     with pytest.raises(InUse):
-        await h.driver().create(small_vm(), run_id="r3", epoch=1)
+        await h.driver().create(h.vm(VM), run_id="r3", epoch=1)
     found = await _one(h.driver())
     assert found is not None
     assert found.run_id == "r1"
@@ -111,7 +121,7 @@ async def test_a_vm_has_one_domain_on_a_host(h: HypervisorHarness) -> None:
 async def test_a_create_is_listed_as_starting_until_it_has_ended_also_that_of_a_dead_daemon(
     h: HypervisorHarness,
 ) -> None:
-    task = asyncio.create_task(perhaps(h.driver().create(small_vm(), run_id="r1", epoch=7)))
+    task = asyncio.create_task(perhaps(h.driver().create(h.vm(VM), run_id="r1", epoch=7)))
     await asyncio.sleep(0.01)
     h.kill()
     port = h.driver()
@@ -133,7 +143,7 @@ async def test_a_create_is_listed_as_starting_until_it_has_ended_also_that_of_a_
 
 @claim
 async def test_nothing_appears_after_a_destroy_has_returned_whatever_was_under_way(h: HypervisorHarness) -> None:
-    task = asyncio.create_task(perhaps(h.driver().create(small_vm(), run_id="r1", epoch=7)))
+    task = asyncio.create_task(perhaps(h.driver().create(h.vm(VM), run_id="r1", epoch=7)))
     await asyncio.sleep(0.01)
     h.kill()
     port = h.driver()
@@ -149,14 +159,14 @@ async def test_a_refused_create_leaves_no_process(h: HypervisorHarness) -> None:
     h.fail_start(VM)
     port = h.driver()
     with pytest.raises(Refused):
-        await port.create(small_vm(), run_id="r1", epoch=7)
+        await port.create(h.vm(VM), run_id="r1", epoch=7)
     assert (h.processes(VM), await _one(port)) == (0, None)
     await _created(h, "r2")
 
 
 @claim
 async def test_a_cache_that_is_written_back_after_the_end_of_the_process_is_refused(h: HypervisorHarness) -> None:
-    port, vm = h.driver(), small_vm()
+    port, vm = h.driver(), h.vm(VM)
     for mode in ("writeback", "writethrough", "unsafe"):
         asked = replace(vm, spec=replace(vm.spec, disk_cache=mode))
         with pytest.raises(Refused, match=f"disk cache {mode}"):
@@ -224,10 +234,11 @@ async def test_what_waits_for_a_guest_is_declined_and_never_ran(h: HypervisorHar
     target = h.driver("b")
     with pytest.raises(Refused):
         await target.decline(VM, "another")
+    listens = await _listens(h)
     await perhaps(target.decline(VM, "r2"))
     assert h.processes(VM, "b") == 0
     with pytest.raises(Refused):
-        await h.driver().migrate(VM, "b", max_downtime_ms=300)
+        await _migrate(h, listens)
     assert h.executes(VM)
     with pytest.raises(Refused):
         await h.driver().decline(VM, "r1")
@@ -247,7 +258,7 @@ async def test_a_stopped_service_answers_nothing_and_guests_run_on(h: Hypervisor
         port.destroy(VM),
         port.shutdown(VM),
         port.resume(VM, run_id="r1"),
-        port.create(small_vm("vm-2"), run_id="r2", epoch=7),
+        port.create(h.vm("vm-2"), run_id="r2", epoch=7),
     ):
         with pytest.raises(Unavailable):
             await call
@@ -261,7 +272,7 @@ async def test_a_stopped_service_answers_nothing_and_guests_run_on(h: Hypervisor
 @claim
 async def test_a_host_that_stood_still_goes_on_with_what_it_had(h: HypervisorHarness) -> None:
     await _created(h)
-    task = asyncio.create_task(perhaps(h.driver().create(small_vm("vm-2"), run_id="r2", epoch=7)))
+    task = asyncio.create_task(perhaps(h.driver().create(h.vm("vm-2"), run_id="r2", epoch=7)))
     await asyncio.sleep(0.01)
     h.freeze()
     await asyncio.sleep(h.settle_s)
@@ -282,7 +293,8 @@ async def test_a_host_that_stood_still_goes_on_with_what_it_had(h: HypervisorHar
 async def test_a_guest_that_was_sent_runs_there_and_its_source_stays_handed_over(h: HypervisorHarness) -> None:
     await _created(h)
     await _created(h, "r2", "b", incoming=True)
-    await perhaps(h.driver().migrate(VM, "b", max_downtime_ms=300))
+    await perhaps(_migrate(h, await _listens(h)))
+    await asyncio.sleep(h.settle_s)
     assert h.executes(VM, "b")
     assert not h.both_ran(VM)
     await asyncio.sleep(h.settle_s)
@@ -290,13 +302,17 @@ async def test_a_guest_that_was_sent_runs_there_and_its_source_stays_handed_over
     assert await _state(h.driver()) in (DomainState.HANDED_OVER, None)
 
 
-async def _fails_to_move(h: HypervisorHarness, phase: str, error: type[Exception]) -> None:
-    """A guest runs here, its target listens, and the migration fails in this phase."""
+async def _fails_to_move(h: HypervisorHarness, phase: str) -> None:
+    """A guest runs here, its target listens, and the migration fails in this phase; ``Refused`` before all was sent."""
     await _created(h)
     await _created(h, "r2", "b", incoming=True)
+    listens = await _listens(h)
     h.fail_migration(phase)
-    with pytest.raises(error):
-        await h.driver().migrate(VM, "b", max_downtime_ms=300)
+    if phase in AFTER:
+        return await perhaps(_migrate(h, listens))
+    with pytest.raises(Refused):
+        await _migrate(h, listens)
+    return None
 
 
 @pytest.mark.parametrize("phase", BEFORE)
@@ -305,7 +321,7 @@ def test_a_migration_that_fails_before_all_was_sent_leaves_the_guest_here(phase:
 
         async def failed(subject=subject) -> None:
             async with subject.open(tmp_path) as h:
-                await _fails_to_move(h, phase, Refused)
+                await _fails_to_move(h, phase)
                 assert h.executes(VM)
                 assert not h.executes(VM, "b")
 
@@ -318,7 +334,7 @@ def test_after_all_was_sent_nothing_but_resume_lets_the_source_run(phase: str, t
 
         async def failed(subject=subject) -> None:
             async with subject.open(tmp_path) as h:
-                await _fails_to_move(h, phase, Unknown)
+                await _fails_to_move(h, phase)
                 h.kill()
                 h.stop_service()
                 await asyncio.sleep(h.settle_s)
@@ -335,9 +351,10 @@ def test_after_all_was_sent_nothing_but_resume_lets_the_source_run(phase: str, t
 async def test_resume_lets_the_named_run_go_on_and_no_other(h: HypervisorHarness) -> None:
     await _created(h)
     await _created(h, "r2", "b", incoming=True)
+    listens = await _listens(h)
     h.fail_migration("sent")
     port = h.driver()
-    await perhaps(port.migrate(VM, "b", max_downtime_ms=300))
+    await perhaps(_migrate(h, listens, port))
     await perhaps(h.driver("b").decline(VM, "r2"))
     with pytest.raises(Refused):
         await port.resume(VM, run_id="another")
@@ -366,7 +383,7 @@ def test_whoever_is_lost_during_a_migration_both_never_run(after_s: float, who: 
             async with subject.open(tmp_path) as h:
                 await _created(h)
                 await _created(h, "r2", "b", incoming=True)
-                task = asyncio.create_task(h.driver().migrate(VM, "b", max_downtime_ms=300))
+                task = asyncio.create_task(_migrate(h, await _listens(h)))
                 await asyncio.sleep(after_s)
                 if who == "daemon":
                     h.kill()

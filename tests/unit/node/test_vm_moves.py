@@ -7,7 +7,7 @@ import pytest
 from tests.support.node_worlds import at, condemn, holders, host_of, narrated, play, set_status, vm_of
 
 from outlive.node.migration.migration import SOURCE, TARGET, Here
-from outlive.node.ports import DomainState
+from outlive.node.ports import DomainState, MigrationSettings
 from outlive.node.vm.selection import relocated
 from outlive.resources import HOST_LABEL, Holder, Membership
 from outlive.resources.policies import AffinityRule
@@ -57,9 +57,11 @@ def test_guest_stands_still_no_longer_than_its_owner_allows(
     given_ms: list[int] = []
     real = HypervisorClient.migrate
 
-    async def recorded(self: HypervisorClient, vm: str, target: str, *, max_downtime_ms: int) -> None:
-        given_ms.append(max_downtime_ms)
-        await real(self, vm, target, max_downtime_ms=max_downtime_ms)
+    async def recorded(
+        self: HypervisorClient, vm: str, target: str, *, listens: str, settings: MigrationSettings
+    ) -> None:
+        given_ms.append(settings.downtime_ms)
+        await real(self, vm, target, listens=listens, settings=settings)
 
     async def story(world: World) -> None:
         await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})

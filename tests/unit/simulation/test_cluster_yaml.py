@@ -17,8 +17,20 @@ from outlive.simulation.setup import resources_of
 from outlive.simulation.spec import HostSpec, HostsSpec, VmSpec, VmsSpec, WorldSpec, read_as
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/operating/simulating.md").read_text()
+REAL: Final = dict.fromkeys(
+    (
+        "definition",
+        "migrationBandwidthMibS",
+        "migrationAutoConverge",
+        "migrationPostCopy",
+        "migrationMultifd",
+        "migrationTls",
+        "migrationLimitS",
+    ),
+    "of real hypervisors",
+)
 DERIVED: Final = {
-    VirtualMachineSpec: {"resources": "cpu and memory", "request": "the verb `request`"},
+    VirtualMachineSpec: {"resources": "cpu and memory", "request": "the verb `request`", **REAL},
     HypervisorSpec: {"management": "`daemons`", "fencing": "`armed`, `profile`, `proofs`, `bmc`"},
     ClusterSpec: {
         "description": "nobody reads it",

@@ -9,7 +9,7 @@ from tests.support.loops import run
 from tests.support.virtual_hosts import Bench, small_vm
 
 from outlive.base.errors import InUse, Refused, Unavailable, Unknown
-from outlive.node.ports import DomainState
+from outlive.node.ports import DomainState, MigrationSettings
 from outlive.simulation.hypervisors import PHASES, HypervisorClient
 from outlive.simulation.process import Process
 
@@ -111,11 +111,11 @@ def test_migration_never_has_both_sides_running_whatever_fails(phase: str) -> No
         bench.boot()
         source, target = _client(bench, "h1"), _client(bench, "h2")
         await source.create(small_vm(), run_id="r1", epoch=1)
-        await target.create(small_vm(), run_id="r2", epoch=1, incoming=True)
+        await target.create(small_vm(), run_id="r2", epoch=1, incoming=MigrationSettings())
         bench.hypervisors["h1"].faults.migration = phase
         error = ""
         try:
-            await source.migrate("vm-1", "h2", max_downtime_ms=300)
+            await source.migrate("vm-1", "h2", listens="r2", settings=MigrationSettings())
         except (Refused, Unknown) as raised:
             error = type(raised).__name__
         await asyncio.sleep(5.0)
@@ -142,8 +142,8 @@ def test_migration_to_a_host_that_dies_leaves_the_source_running() -> None:
         bench.boot()
         source, target = _client(bench, "h1"), _client(bench, "h2")
         await source.create(small_vm(), run_id="r1", epoch=1)
-        await target.create(small_vm(), run_id="r2", epoch=1, incoming=True)
-        moving = asyncio.create_task(source.migrate("vm-1", "h2", max_downtime_ms=300))
+        await target.create(small_vm(), run_id="r2", epoch=1, incoming=MigrationSettings())
+        moving = asyncio.create_task(source.migrate("vm-1", "h2", listens="r2", settings=MigrationSettings()))
         await asyncio.sleep(1.0)
         bench.hypervisors["h2"].lose_power()
         with pytest.raises(Refused):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -35,8 +35,8 @@ from outlive.node.migration.record import (
     others,
     resume_here,
 )
-from outlive.node.ports import Domain, DomainState
-from outlive.node.vm.context import Seen, VmContext
+from outlive.node.ports import Domain, DomainState, MigrationSettings
+from outlive.node.vm.context import NodeSettings, Seen, VmContext
 from outlive.node.vm.start import Fresh, add_entry, create, not_before
 from outlive.node.vm.states import HALTED, VmState, active_move, in_phase, mine
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
@@ -48,6 +48,7 @@ from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatu
 from outlive.store import list_all, read
 from outlive.store.selectors import Selector
 
+T = TypeVar("T")
 LIVE_ATTEMPTS: Final = 3
 """Attempts to move a running guest."""
 ATTEMPT_PAUSE_S: Final = 0.5
@@ -200,13 +201,31 @@ async def _send(side: Side) -> float | None:
     return 0.0
 
 
+def settings_of(vm: VirtualMachine, settings: NodeSettings) -> MigrationSettings:
+    """How it moves while it runs: as the VM says, else as the daemon is set."""
+    spec = vm.spec
+
+    def first(own: T | None, otherwise: T) -> T:
+        return otherwise if own is None else own
+
+    asked_ms = spec.migration_downtime_ms
+    return MigrationSettings(
+        downtime_ms=asked_ms if asked_ms is not None and asked_ms > 0 else settings.downtime_ms,
+        bandwidth_mib_s=first(spec.migration_bandwidth_mib_s, settings.migration_bandwidth_mib_s),
+        auto_converge=first(spec.migration_auto_converge, settings.migration_auto_converge),
+        post_copy=first(spec.migration_post_copy, settings.migration_post_copy),
+        multifd=first(spec.migration_multifd, settings.migration_multifd),
+        tls=first(spec.migration_tls, settings.migration_tls),
+        time_limit_s=first(spec.migration_limit_s, float(settings.migration_limit)),
+    )
+
+
 async def _transfer(side: Side) -> None:
     node, vm, target = side.node, side.vm, side.move.target
-    asked = vm.spec.migration_downtime_ms
-    downtime_ms = asked if asked is not None and asked > 0 else node.settings.downtime_ms
+    settings = settings_of(vm, node.settings)
     try:
         with deadline(float(node.settings.transfer_limit)):
-            await node.domains.hypervisor.migrate(vm.name, target, max_downtime_ms=downtime_ms)
+            await node.domains.hypervisor.migrate(vm.name, target, listens=side.move.listens, settings=settings)
     except Refused as error:
         _log.warning("move.attempt_failed", vm=vm.name, target=target, why=error.message)
         await node.clock.sleep(ATTEMPT_PAUSE_S)
@@ -284,7 +303,9 @@ async def _make_ready(side: Side) -> float | None:
     node, move = side.node, side.move
     if side.domain is not None:
         listens = side.domain.state is DomainState.INCOMING and move.mode == "live"
-        return await side.to(P.TARGET_READY, LOOK_S) if listens else await side.drop()
+        if not listens:
+            return await side.drop()
+        return await side.to(P.TARGET_READY, LOOK_S, listens=side.domain.listens)
     if mine(side.vm, node.lease.me) and not await release(node, side.vm.name):
         return LOOK_S
     if why := await _other_of_its_group(side):
@@ -357,7 +378,7 @@ async def _enter(side: Side) -> float | None:
     entry = await add_entry(node, name, lambda now: now.status.migration == side.move, enter)
     if entry is None or entry.refused:
         return LOOK_S
-    created = await create(node, entry, side.memory, incoming=True)
+    created = await create(node, entry, side.memory, incoming=settings_of(entry.vm, node.settings))
     if created is None:
         return not_before(node, side.memory)
     if created.domain is None:
@@ -366,7 +387,7 @@ async def _enter(side: Side) -> float | None:
         return await side.abort(MigrationReason.CANNOT_RECEIVE, host=node.host, problem=problem)
     side.memory.waits = 0
     if created.domain.state is not DomainState.STARTING:
-        await side.to(P.TARGET_READY, LOOK_S)
+        await side.to(P.TARGET_READY, LOOK_S, listens=created.domain.listens)
     return LOOK_S
 
 

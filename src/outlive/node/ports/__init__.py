@@ -11,7 +11,13 @@ process asked for goes on when it is killed, or it does not; whoever comes next 
 """
 
 from outlive.node.ports.guard import GuardPort, GuardReport
-from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
+from outlive.node.ports.hypervisor import (
+    Domain,
+    DomainState,
+    HypervisorPort,
+    MigrationProgress,
+    MigrationSettings,
+)
 from outlive.node.ports.isolation import CutPort, CutReport
 from outlive.node.ports.machine import MachinePort
 from outlive.node.ports.power import PowerPort, PowerReading, PowerState
@@ -27,6 +33,8 @@ __all__ = [
     "GuardReport",
     "HypervisorPort",
     "MachinePort",
+    "MigrationProgress",
+    "MigrationSettings",
     "PowerPort",
     "PowerReading",
     "PowerState",

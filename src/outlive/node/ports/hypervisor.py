@@ -40,6 +40,39 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """For ``OFF``: whether nobody asked for it."""
     guarded: bool = True
     """Whether all its processes are in the slice that the guard empties; what is outside survives the guard."""
+    listens: str = ""
+    """For ``INCOMING``: where it waits for the state, as ``migrate`` is to be told."""
+
+
+class MigrationSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """How a guest is moved while it runs. Both sides are given the same."""
+
+    downtime_ms: int = 300
+    """The longest pause that is meant; nobody can promise it."""
+    bandwidth_mib_s: int = 0
+    """At most so many MiB a second; 0: no limit."""
+    auto_converge: bool = False
+    """Slow the guest down where it changes its memory faster than that is sent."""
+    post_copy: bool = False
+    """Let it run at the target before all of its memory is there: it is lost if either side is lost meanwhile."""
+    multifd: int = 0
+    """Connections that send memory side by side; 0: one connection sends everything."""
+    tls: bool = False
+    """Encrypted, and both sides show certificates."""
+    time_limit_s: float = 0.0
+    """Called off after so long, and the guest stays; 0: as long as the caller waits."""
+
+
+class MigrationProgress(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How far a guest is that is being sent."""
+
+    phase: str
+    """As QEMU names it: ``setup``, ``active``, ``pre-switchover``, ``device``, ``completed``."""
+    total_bytes: int = 0
+    sent_bytes: int = 0
+    remaining_bytes: int = 0
+    expected_downtime_ms: int = 0
+    took_ms: int = 0
 
 
 class HypervisorPort(Protocol):
@@ -64,7 +97,9 @@ class HypervisorPort(Protocol):
         """
         ...
 
-    async def create(self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: bool = False) -> None:
+    async def create(
+        self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: MigrationSettings | None = None
+    ) -> None:
         """Create and start a transient domain (``incoming``: let it wait for a migration); it runs when this returns.
 
         ``Refused`` says why the hypervisor will not, and then no process of that run exists. ``InUse`` if there is a
@@ -103,14 +138,26 @@ class HypervisorPort(Protocol):
         """
         ...
 
-    async def migrate(self, vm: str, target: str, *, max_downtime_ms: int) -> None:
-        """Send a running domain to the incoming one on ``target``; returns once it is handed over and runs there.
+    async def migrate(self, vm: str, target: str, *, listens: str, settings: MigrationSettings) -> None:
+        """Send a running domain to the incoming one on ``target``, which waits at ``listens`` (``Domain.listens``).
 
-        At no moment may both run. The source pauses before the switch-over, and until the last of its state is sent
-        the target cannot run: whatever fails by then is ``Refused``, and the domain runs on here. From then on it is
-        ``handed-over`` whatever fails (``Unknown``), and stays so until ``resume`` or ``destroy``. Where the caller
-        is killed, the migration goes on or is called off in the same way. One migration of a domain at a time.
+        Returns once all was sent; the target lets it run at that moment, unless it was declined. At no moment may
+        both run. The source pauses before the switch-over, and until the last of its state is sent the target cannot
+        run: whatever fails by then is ``Refused``, and the domain runs on here. From then on it is ``handed-over``
+        whatever fails (``Unknown`` where that is noticed), and stays so until ``resume`` or ``destroy``. Where the
+        caller is killed, the migration goes on or is called off in the same way. One migration of a domain at a time.
         """
+        ...
+
+    async def cancel(self, vm: str) -> None:
+        """Call off a migration that this process began: ``migrate`` is ``Refused`` then, and the domain runs on here.
+
+        It has no effect any more once the last of the state is being sent. ``Refused`` where none is under way.
+        """
+        ...
+
+    async def progress(self, vm: str) -> MigrationProgress | None:
+        """How far a migration is that this process began; ``None`` where none is under way."""
         ...
 
     async def start_service(self) -> None:

@@ -63,6 +63,18 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """How long a live transfer may take."""
     downtime_ms: int = 300
     """The longest pause of a guest while it moves live."""
+    migration_bandwidth_mib_s: int = 0
+    """MiB a second that one live move may use; 0: no limit."""
+    migration_auto_converge: bool = True
+    """Whether a guest is slowed down where it changes its memory faster than that is sent."""
+    migration_post_copy: bool = False
+    """Whether a guest may run at its target before all of its memory is there."""
+    migration_multifd: int = 0
+    """Connections that send a guest's memory side by side; 0: one sends everything."""
+    migration_tls: bool = False
+    """Whether guests are sent encrypted."""
+    migration_limit: Duration = Duration(0.0)
+    """After so long a live move is called off and tried again; 0: only after ``transferLimit``."""
     drain_wait: Duration = Duration(120.0)
     """How long emptying a host waits for one virtual machine before it goes on with the next."""
     require_fit: bool = True

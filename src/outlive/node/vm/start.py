@@ -26,7 +26,7 @@ from outlive.base.errors import OutliveError, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.membership.holders import CREATE, HOLD, NOT_PAUSED, CreateView, HoldersOutcome, HoldView
 from outlive.node.membership.states import MemberView
-from outlive.node.ports import Domain, DomainState, GuardPort
+from outlive.node.ports import Domain, DomainState, GuardPort, MigrationSettings
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.locks import obstacle
@@ -145,7 +145,9 @@ class Created:
     """What the hypervisor said, where it was no plain yes."""
 
 
-async def create(node: VmContext, entry: Entry, memory: VmMemory, *, incoming: bool = False) -> Created | None:
+async def create(
+    node: VmContext, entry: Entry, memory: VmMemory, *, incoming: MigrationSettings | None = None
+) -> Created | None:
     """Go past the gate with this run, create its domain and look; ``incoming``: it listens for another host's guest.
 
     ``None``: it did not get past the gate, its entry was given back, and nothing was created.

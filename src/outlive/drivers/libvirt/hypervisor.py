@@ -1,0 +1,360 @@
+"""The port: domains as their processes show them, made by libvirt and ended by force (``outlive.node.ports``)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+from pathlib import Path
+from typing import Final, TypeVar
+
+import libvirt
+import msgspec
+
+from outlive.base.deadline import deadline
+from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unknown
+from outlive.base.logging import get_logger
+from outlive.drivers.libvirt.migration import Moves, listen
+from outlive.drivers.libvirt.processes import GuestProcess, guests, kill, start_time
+from outlive.drivers.libvirt.runs import SOCKETS, Run, Runs
+from outlive.drivers.libvirt.service import Service, said
+from outlive.drivers.libvirt.settings import LibvirtSettings
+from outlive.drivers.libvirt.xml import Start, domain_xml
+from outlive.guard.options import LIBVIRT
+from outlive.node.ports import Domain, DomainState, MigrationProgress, MigrationSettings
+from outlive.resources import VirtualMachine
+
+T = TypeVar("T")
+KILL_S: Final = 5.0
+"""How long a killed process may take to end."""
+FORGET_POLLS: Final = 250
+"""Looks whether libvirt has forgotten a domain that was destroyed, …"""
+FORGET_S: Final = 0.02
+"""… and how long between two."""
+STATUS_S: Final = 1.0
+"""How long a QEMU may take to say what it is doing."""
+ASKED_AT_ONCE: Final = 16
+STATES: Final = {
+    "running": DomainState.RUNNING,
+    "inmigrate": DomainState.INCOMING,
+    "postmigrate": DomainState.HANDED_OVER,
+    "shutdown": DomainState.OFF,
+    "guest-panicked": DomainState.OFF,
+    "internal-error": DomainState.OFF,
+}
+"""What QEMU says, and what that is; anything else is paused."""
+BEGINNING: Final = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP)
+_log = get_logger("drivers.libvirt")
+
+
+class LibvirtHypervisor:
+    """``HypervisorPort`` of the host that this process runs on. Create and use it on one event loop."""
+
+    def __init__(self, settings: LibvirtSettings) -> None:
+        self.settings = settings
+        self.service = Service(settings.uri, threads=settings.threads, limit_s=float(settings.call_limit))
+        self.runs = Runs(settings.folder, settings.user)
+        self._creating: dict[str, asyncio.Task[None]] = {}
+        self._me = (os.getpid(), start_time(os.getpid()))
+        self.moves = Moves(self.runs, settings, self._me)
+
+    # What is there
+
+    async def domains(self) -> tuple[Domain, ...]:
+        """See ``HypervisorPort``."""
+        states = await self.service.ask(_states)
+        runs = {run.vm: run for run in self.runs.all()}
+        found = {one.vm: one for one in self._processes()}
+        limit = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def shown(process: GuestProcess) -> Domain:
+            async with limit:
+                return await self._shown(process, runs.get(process.vm), states.get(process.vm, (0, 0)))
+
+        listed = [await one for one in [asyncio.ensure_future(shown(process)) for process in found.values()]]
+        for run in runs.values():
+            if run.vm not in found and self._may_appear(run):
+                listed.append(_domain(run, DomainState.STARTING))
+        return tuple(sorted(listed, key=lambda domain: domain.vm))
+
+    def _processes(self, vm: str = "", run_id: str = "") -> list[GuestProcess]:
+        """Processes of guests, or of that VM, or of that run."""
+        found = guests(self.settings.slice)
+        return [one for one in found if vm in ("", one.vm) and run_id in ("", one.run_id)]
+
+    async def _shown(self, process: GuestProcess, run: Run | None, state: tuple[int, int]) -> Domain:
+        run = run if run is not None and run.run_id == process.run_id else None
+        beginning = run is not None and not self.runs.created(run) and (self._is_creating(run) or state == BEGINNING)
+        quiet = run is not None and not self.moves.left(run) and not self._waits(run)
+        if beginning:
+            now = DomainState.STARTING
+        elif state[0] == libvirt.VIR_DOMAIN_RUNNING and quiet:
+            now = DomainState.RUNNING
+        else:
+            now = await self._asked(process, run)
+        run = run or Run(vm=process.vm, run_id=process.run_id, epoch=process.epoch, creator=0, creator_started="")
+        return _domain(run, now, process.guarded)
+
+    async def _asked(self, process: GuestProcess, run: Run | None) -> DomainState:
+        """What its QEMU says; one that says nothing counts as running, or as waiting where it was last seen to wait."""
+        waits = run is not None and self._waits(run)
+        if run is not None and waits:
+            self.moves.receive(run)
+        try:
+            if run is not None and self.moves.left(run):
+                await self.moves.call_off(run)
+            status = await self.moves.status(process.vm, process.run_id, STATUS_S)
+        except (OutliveError, OSError):
+            return DomainState.INCOMING if waits else DomainState.RUNNING
+        state = STATES.get(status, DomainState.PAUSED)
+        return DomainState.INCOMING if state is DomainState.PAUSED and waits else state
+
+    def _waits(self, run: Run) -> bool:
+        """Whether it waits for a guest, and was not let go on."""
+        return run.incoming and self.runs.fate(run) != "resumed"
+
+    def _is_creating(self, run: Run) -> bool:
+        """Whether the process that creates it is still about that."""
+        if (run.creator, run.creator_started) == self._me:
+            return run.vm in self._creating
+        return start_time(run.creator) == run.creator_started
+
+    def _may_appear(self, run: Run) -> bool:
+        """Whether a run without a process may yet get one; of one that is over nothing is kept."""
+        if self.runs.created(run):
+            if not self._processes(run.vm, run.run_id):
+                self.runs.remove(run)
+            return False
+        if self._is_creating(run):
+            return True
+        if not self.runs.close_gate(run) and self._processes(run.vm, run.run_id):
+            return True
+        self.runs.remove(run)
+        return False
+
+    # Beginning
+
+    async def create(
+        self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: MigrationSettings | None = None
+    ) -> None:
+        """See ``HypervisorPort``."""
+        await self.service.ask(_version)
+        sockets = {name: self.runs.socket(vm.name, run_id, name) for name in SOCKETS}
+        xml = domain_xml(Start(vm, run_id, epoch, incoming is not None, sockets), self.settings)
+        if self._processes(vm.name) or vm.name in self._creating:
+            raise InUse(f"a domain of {vm.name} is on this host already", remedy="destroy it first")
+        pid, started = self._me
+        amounts = vm.spec.resources
+        run = Run(
+            vm=vm.name,
+            run_id=run_id,
+            epoch=epoch,
+            creator=pid,
+            creator_started=started,
+            incoming=incoming is not None,
+            cpu_milli=amounts.cpu_milli,
+            memory_bytes=amounts.memory_bytes,
+        )
+        self.runs.claim(run)
+        work = asyncio.create_task(self._create(run, xml, incoming), name=f"create {vm.name}")
+        self._creating[vm.name] = work
+        work.add_done_callback(lambda _: self._creating.pop(vm.name, None))
+        await _outlives(work)
+
+    async def _create(self, run: Run, xml: str, incoming: MigrationSettings | None) -> None:
+        flags = libvirt.VIR_DOMAIN_START_PAUSED if incoming is not None else 0
+        self._make_places()
+        try:
+            await self.service.call(
+                lambda connection: connection.createXML(xml, flags), float(self.settings.create_limit)
+            )
+            if incoming is not None:
+                listens = await listen(self.runs, run, self.settings, incoming)
+                run = msgspec.structs.replace(run, listens=listens)
+                self.runs.change(run)
+                self.moves.receive(run)
+            self.runs.mark_created(run)
+        except (Unavailable, Unknown):
+            if not self.runs.close_gate(run) and self._processes(run.vm, run.run_id):
+                raise Unknown(f"libvirt did not say whether {run.vm} started", remedy="look what is there") from None
+            self.runs.remove(run)
+            raise Unavailable(f"libvirt went away before it started {run.vm}", remedy="try again") from None
+        except (libvirt.libvirtError, OSError, Refused) as error:
+            await self._clear(run)
+            why = said(error) if isinstance(error, libvirt.libvirtError) else str(error)
+            raise Refused(f"{run.vm} does not start: {why}", remedy="see libvirt's log") from None
+        _log.info("domain.created", vm=run.vm, run_id=run.run_id, epoch=run.epoch, incoming=run.incoming)
+
+    def _make_places(self) -> None:
+        """The slice, where nobody has made it yet, and where consoles are logged."""
+        Path(self.settings.console_folder).mkdir(parents=True, exist_ok=True)
+        if self.settings.partition:
+            Path(self.settings.slice).mkdir(exist_ok=True)
+
+    async def _clear(self, run: Run) -> None:
+        """No process of a run that did not start is left."""
+        for process in self._processes(run.vm, run.run_id):
+            await kill(process, KILL_S)
+        if self.runs.close_gate(run) or not self._processes(run.vm, run.run_id):
+            self.runs.remove(run)
+
+    # Ending
+
+    async def destroy(self, vm: str, *, run_id: str = "") -> None:
+        """See ``HypervisorPort``."""
+        await self.service.ask(_version)
+        await self._destroy(vm, run_id)
+
+    async def _destroy(self, vm: str, run_id: str = "") -> None:
+        run = self.runs.of(vm)
+        run = run if run is not None and run_id in ("", run.run_id) else None
+        if run is not None:
+            self.runs.close_gate(run)
+        for process in self._processes(vm, run_id):
+            if not await kill(process, KILL_S):
+                raise Unavailable(f"{vm} does not end: process {process.pid} hangs", remedy="reset the host")
+        creating = self._creating.get(vm)
+        if creating is not None and run is not None:
+            await asyncio.wait([creating])
+        await self._forgotten(vm)
+        if self._processes(vm, run_id):
+            raise Unavailable(f"{vm} is still there", remedy="try again")
+        if run is not None:
+            self.runs.remove(run)
+
+    async def _forgotten(self, vm: str) -> None:
+        """libvirt has seen that the process has ended, so that the next start finds the name free."""
+        for _ in range(FORGET_POLLS):
+            if self._processes(vm) or not await self.service.ask(lambda connection: _end(connection, vm)):
+                return
+            await asyncio.sleep(FORGET_S)
+
+    async def decline(self, vm: str, run_id: str) -> None:
+        """See ``HypervisorPort``. Who decides first what becomes of the run has decided it: this, or its resumption."""
+        run = self.runs.of(vm)
+        if run is None or run.run_id != run_id or not run.incoming or not self._processes(vm, run_id):
+            raise Refused(f"{vm} does not wait for a guest here", remedy="look at its state")
+        if self.runs.decide(run, "declined") != "declined":
+            raise Refused(f"{vm} has begun to run here", remedy="look at its state")
+        await self._destroy(vm, run_id)
+
+    async def shutdown(self, vm: str) -> None:
+        """See ``HypervisorPort``."""
+
+        def ask(connection: libvirt.virConnect) -> None:
+            domain = connection.lookupByName(vm)
+            if domain.isActive():
+                domain.shutdown()
+
+        try:
+            await self.service.ask(_version)
+            await self.service.call(ask)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+                raise Refused(f"{vm} was not asked to shut down: {said(error)}", remedy="destroy it") from None
+            if self._processes(vm):
+                raise Refused(f"libvirt does not know of {vm}", remedy="destroy it") from None
+
+    async def resume(self, vm: str, *, run_id: str) -> None:
+        """See ``HypervisorPort``."""
+        await self.service.ask(_version)
+        run = self.runs.of(vm)
+        there = self._processes(vm, run_id)
+        if not there or (run is not None and self._waits(run)):
+            raise Refused(f"{vm} has no run {run_id} here that could be resumed", remedy="look at its state")
+        status = await self.moves.status(vm, run_id, STATUS_S)
+        if STATES.get(status, DomainState.PAUSED) not in (DomainState.PAUSED, DomainState.HANDED_OVER):
+            raise Refused(f"{vm} cannot be resumed: it is {status}", remedy="look at its state")
+        await self.moves.go_on(vm, run_id)
+
+    # Moving
+
+    async def migrate(self, vm: str, target: str, *, listens: str, settings: MigrationSettings) -> None:
+        """See ``HypervisorPort``."""
+        await self.service.ask(_version)
+        run = self.runs.of(vm)
+        if run is None or self._waits(run) or not self._processes(vm, run.run_id):
+            raise Refused(f"{vm} does not run here", remedy="look at its state")
+        if not listens:
+            raise Refused(f"nothing listens for {vm} on {target}", remedy="see the daemon of the target")
+        await _outlives(asyncio.create_task(self.moves.send(run, listens, settings), name=f"migrate {vm}"))
+
+    async def cancel(self, vm: str) -> None:
+        """See ``HypervisorPort``."""
+        self.moves.cancel(vm)
+
+    async def progress(self, vm: str) -> MigrationProgress | None:
+        """See ``HypervisorPort``."""
+        move = self.moves.outgoing.get(vm)
+        return move.progress if move is not None else None
+
+    # The service
+
+    async def start_service(self) -> None:
+        """See ``HypervisorPort``."""
+        words = self.settings.start_service
+        command = shlex.split(LIBVIRT["--start-service"] if words == "libvirt" else words)
+        try:
+            made = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
+            )
+        except OSError as error:
+            raise Unavailable(f"{command[0]}: {error.strerror}", remedy="set libvirt.startService") from None
+        try:
+            with deadline(float(self.settings.call_limit)):
+                await made.wait()
+                while True:
+                    try:
+                        await self.service.ask(_version)
+                    except Unavailable:
+                        await asyncio.sleep(0.1)
+                    else:
+                        return
+        except TimeoutError:
+            raise Unknown("libvirt does not answer although it was started", remedy="see its log") from None
+        finally:
+            if made.returncode is None:
+                made.kill()
+
+
+async def _outlives(work: asyncio.Task[T]) -> T:
+    """Its answer; whoever waits may give up, and it goes on."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        raise
+
+
+def _states(connection: libvirt.virConnect) -> dict[str, tuple[int, int]]:
+    """What libvirt says of each domain that it knows, by name: state and reason."""
+    flags = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE
+    found = connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE, flags)
+    return {domain.name(): (stats.get("state.state", 0), stats.get("state.reason", 0)) for domain, stats in found}
+
+
+def _version(connection: libvirt.virConnect) -> int:
+    return int(connection.getLibVersion())
+
+
+def _end(connection: libvirt.virConnect, vm: str) -> bool:
+    """Whether libvirt still knows of the domain, which is ended if so."""
+    try:
+        connection.lookupByName(vm).destroy()
+    except libvirt.libvirtError as error:
+        return bool(error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN)
+    return True
+
+
+def _domain(run: Run, state: DomainState, guarded: bool = True) -> Domain:
+    return Domain(
+        vm=run.vm,
+        run_id=run.run_id,
+        epoch=run.epoch,
+        state=state,
+        cpu_milli=run.cpu_milli,
+        memory_bytes=run.memory_bytes,
+        crashed=state is DomainState.OFF,
+        guarded=guarded,
+        listens=run.listens if state is DomainState.INCOMING else "",
+    )

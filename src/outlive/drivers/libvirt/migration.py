@@ -1,0 +1,263 @@
+"""Live moves, by QEMU's own migration in lock-step with ``outlive.node.migration``.
+
+The source pauses right before the last of the state is sent and goes on only when this driver says so; it is called off
+before that and never after. The end of the state is the last byte that is sent (``xml``), and nobody answers it: where
+writing it fails, no target has the whole state, and QEMU lets the source run on; where it was written, the source stays
+as it is until ``resume`` or ``destroy``. The target never runs by itself: its driver lets it go on once it has the
+whole state, unless somebody decided before that it is to be declined (``runs.Runs.decide``).
+
+A daemon that is killed leaves a source that waits before the last part: whoever comes next calls that off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Final
+
+from outlive.base.errors import OutliveError, Refused, Unavailable, Unknown
+from outlive.base.logging import get_logger
+from outlive.drivers.libvirt.processes import start_time
+from outlive.drivers.libvirt.qmp import Qmp
+from outlive.drivers.libvirt.runs import Run, Runs
+from outlive.drivers.libvirt.settings import LibvirtSettings
+from outlive.node.ports import MigrationProgress, MigrationSettings
+
+LOOK_S: Final = 0.5
+"""How often a move is looked at beside its events."""
+MIB: Final = 1 << 20
+UNLIMITED: Final = 1 << 50
+"""Bytes a second."""
+LISTEN_S: Final = 10.0
+CALL_OFF_LOOKS: Final = 250
+CALL_OFF_S: Final = 0.02
+OVER: Final = frozenset({"completed", "failed", "cancelled"})
+TLS: Final = "outlive-tls"
+_log = get_logger("drivers.libvirt")
+
+
+async def listen(runs: Runs, run: Run, settings: LibvirtSettings, tuning: MigrationSettings) -> str:
+    """Let a run wait for the state of a guest; where it listens."""
+    qmp = await Qmp.open(runs.socket(run.vm, run.run_id, "qmp"))
+    try:
+        await _capabilities(qmp, tuning, {"late-block-activate": True})
+        if tuning.tls:
+            await _tls(qmp, settings, "server")
+        if tuning.multifd:
+            await qmp("migrate-set-parameters", **{"multifd-channels": tuning.multifd})
+        first, last = settings.migration_ports
+        address = settings.migration_address or "0.0.0.0"  # noqa: S104 - where no address is set, it is any
+        await qmp("migrate-incoming", LISTEN_S, uri=f"tcp:{_bracketed(address)}:{first},to={last}")
+        port = (await qmp("query-migrate"))["socket-address"][0]["port"]
+    finally:
+        qmp.close()
+    return f"{_bracketed(settings.migration_address)}:{port}"
+
+
+class Moves:
+    """See the module."""
+
+    def __init__(self, runs: Runs, settings: LibvirtSettings, me: tuple[int, str]) -> None:
+        self.outgoing: dict[str, _Move] = {}
+        """By VM, what this process sends."""
+        self._runs = runs
+        self._settings = settings
+        self._me = me
+        self._receiving: dict[str, asyncio.Task[None]] = {}
+
+    # Asking
+
+    async def status(self, vm: str, run_id: str, limit_s: float) -> str:
+        """What its QEMU says that it is doing."""
+        qmp = await Qmp.open(self._runs.socket(vm, run_id, "qmp"), limit_s)
+        try:
+            return str((await qmp("query-status", limit_s))["status"])
+        finally:
+            qmp.close()
+
+    async def go_on(self, vm: str, run_id: str) -> None:
+        """Let it run; ``Refused`` where its QEMU will not (its disks are open elsewhere)."""
+        qmp = await Qmp.open(self._runs.socket(vm, run_id, "qmp"))
+        try:
+            await qmp("cont")
+            if not (await qmp("query-status"))["running"]:
+                raise Unknown(f"{vm} was told to go on and does not", remedy="look at its state")
+        finally:
+            qmp.close()
+        self._runs.unmark_moving(vm)
+
+    def left(self, run: Run) -> bool:
+        """Whether it was being sent, by this process or another one."""
+        return self._runs.moving(run.vm) is not None
+
+    def cancel(self, vm: str) -> None:
+        """Call it off, unless the last part is being sent already; ``Refused`` where nothing is sent."""
+        move = self.outgoing.get(vm)
+        if move is None:
+            raise Refused(f"{vm} is not being moved from here")
+        move.cancelled = True
+
+    # Receiving
+
+    def receive(self, run: Run) -> None:
+        """See to it that it runs once it has all of the guest, unless it is declined before."""
+        key = f"{run.vm}/{run.run_id}"
+        if key not in self._receiving:
+            task = asyncio.create_task(self._receive(run), name=f"receive {run.vm}")
+            self._receiving[key] = task
+            task.add_done_callback(lambda _: self._receiving.pop(key, None))
+
+    async def _receive(self, run: Run) -> None:
+        try:
+            qmp = await Qmp.open(self._runs.socket(run.vm, run.run_id, "watch"), float("inf"))
+        except (OutliveError, OSError):
+            return
+        try:
+            while (await qmp("query-migrate")).get("status") != "completed":
+                qmp.events.clear()
+                await qmp.event(LOOK_S)
+            if self._runs.decide(run, "resumed") != "resumed":
+                return
+            await qmp("cont")
+            _log.info("domain.arrived", vm=run.vm, run_id=run.run_id)
+        except OutliveError as error:
+            _log.warning("domain.not_arrived", vm=run.vm, run_id=run.run_id, why=str(error))
+        finally:
+            qmp.close()
+
+    # Sending
+
+    async def send(self, run: Run, listens: str, tuning: MigrationSettings) -> None:
+        """Send it; ``Refused``: it runs on here. ``Unknown``: look."""
+        if run.vm in self.outgoing:
+            raise Refused(f"{run.vm} is being moved already")
+        move = self.outgoing[run.vm] = _Move()
+        try:
+            qmp = await self._monitor(run)
+            try:
+                if (status := (await qmp("query-status"))["status"]) != "running":
+                    raise Refused(f"{run.vm} is {status} and cannot be moved")
+                self._runs.mark_moving(run.vm, self._me)
+                await self._prepare(qmp, tuning)
+                await qmp("migrate", uri=f"tcp:{listens}")
+                await self._follow(run, qmp, move, tuning)
+            finally:
+                qmp.close()
+        except Refused:
+            self._runs.unmark_moving(run.vm)
+            raise
+        finally:
+            del self.outgoing[run.vm]
+
+    async def _monitor(self, run: Run) -> Qmp:
+        try:
+            return await Qmp.open(self._runs.socket(run.vm, run.run_id, "watch"))
+        except Unavailable as error:
+            raise Refused(f"{run.vm} cannot be moved: {error.message}", remedy="look at its state") from None
+
+    async def _prepare(self, qmp: Qmp, tuning: MigrationSettings) -> None:
+        # Without a way back the end of the state has no answer that could be lost (see the module).
+        own = {"pause-before-switchover": True, "return-path": False, "auto-converge": tuning.auto_converge}
+        await _capabilities(qmp, tuning, own)
+        parameters: dict[str, Any] = {
+            "downtime-limit": tuning.downtime_ms,
+            "max-bandwidth": tuning.bandwidth_mib_s * MIB or UNLIMITED,
+            "tls-creds": "",
+        }
+        if tuning.multifd:
+            parameters["multifd-channels"] = tuning.multifd
+        if tuning.tls:
+            await _tls(qmp, self._settings, "client")
+            parameters.pop("tls-creds")
+        await qmp("migrate-set-parameters", **parameters)
+
+    async def _follow(self, run: Run, qmp: Qmp, move: _Move, tuning: MigrationSettings) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + tuning.time_limit_s if tuning.time_limit_s > 0 else float("inf")
+        called_off = ""
+        while True:
+            found = await qmp("query-migrate")
+            status = found.get("status", "")
+            move.progress = _progress(found)
+            if status == "completed":
+                return
+            if status in OVER:
+                why = called_off or found.get("error-desc") or "the connection ended"
+                raise Refused(f"{run.vm} was not moved: {why}", remedy="it runs on; see QEMU's log")
+            late = loop.time() > end
+            if not move.sent and not called_off and (move.cancelled or late):
+                called_off = f"not done within {tuning.time_limit_s:g} s" if late else "it was called off"
+                await qmp("migrate_cancel")
+            elif status == "pre-switchover" and not called_off and not move.sent:
+                await self.reached("paused", run)
+                move.sent = True
+                await qmp("migrate-continue", state="pre-switchover")
+            qmp.events.clear()
+            await qmp.event(LOOK_S)
+
+    async def reached(self, phase: str, run: Run) -> None:
+        """Called before the last part is sent."""
+
+    async def call_off(self, run: Run) -> None:
+        """A move that nobody follows any more: stop it, unless the last part is being sent or was."""
+        owner = self._runs.moving(run.vm)
+        if run.vm in self.outgoing or owner is None or start_time(owner[0]) == owner[1]:
+            return
+        qmp = await Qmp.open(self._runs.socket(run.vm, run.run_id, "qmp"))
+        try:
+            for _ in range(CALL_OFF_LOOKS):
+                status = (await qmp("query-migrate")).get("status", "none")
+                if status in OVER or status == "none":
+                    break
+                if status in ("setup", "active", "pre-switchover"):
+                    with contextlib.suppress(Refused):
+                        await qmp("migrate_cancel")
+                await asyncio.sleep(CALL_OFF_S)
+            if status != "completed":
+                self._runs.unmark_moving(run.vm)
+        finally:
+            qmp.close()
+
+
+class _Move:
+    """One that this process sends."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.sent = False
+        """Whether the last part was let go."""
+        self.progress: MigrationProgress | None = None
+
+
+async def _capabilities(qmp: Qmp, tuning: MigrationSettings, more: dict[str, bool]) -> None:
+    if tuning.post_copy:
+        raise Refused("post-copy is not supported: its source could not tell whether the guest has begun to run")
+    wanted = {"events": True, "multifd": tuning.multifd > 0, **more}
+    states = [{"capability": name, "state": state} for name, state in wanted.items()]
+    await qmp("migrate-set-capabilities", capabilities=states)
+
+
+async def _tls(qmp: Qmp, settings: LibvirtSettings, endpoint: str) -> None:
+    if not settings.migration_tls:
+        raise Refused("moves are to use TLS, and libvirt.migrationTls names no folder of certificates")
+    with contextlib.suppress(Refused):
+        await qmp("object-del", id=TLS)
+    arguments = {"qom-type": "tls-creds-x509", "id": TLS, "dir": settings.migration_tls, "endpoint": endpoint}
+    await qmp("object-add", **arguments, **{"verify-peer": True})
+    await qmp("migrate-set-parameters", **{"tls-creds": TLS})
+
+
+def _progress(found: dict[str, Any]) -> MigrationProgress:
+    ram = found.get("ram", {})
+    return MigrationProgress(
+        phase=str(found.get("status", "")),
+        total_bytes=int(ram.get("total", 0)),
+        sent_bytes=int(ram.get("transferred", 0)),
+        remaining_bytes=int(ram.get("remaining", 0)),
+        expected_downtime_ms=int(found.get("downtime", found.get("expected-downtime", 0))),
+        took_ms=int(found.get("total-time", 0)),
+    )
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,186 @@
+"""What was asked for, on disk: one folder for each VM that is being started or runs here.
+
+``FOLDER/<digest of the VM>/`` holds ``run.json``, ``<run>/`` with the sockets of its QEMU, ``created`` once its
+creation has ended well, ``fate`` of one that waited for a guest, and ``moving`` while it is sent elsewhere. The folder
+``<run>`` is the gate of a creation: QEMU cannot start without it, and it can be removed only while no QEMU of that run
+is there. So whoever has removed it knows that the creation never happens any more, however long libvirt queues it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pwd
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import InUse, Refused
+
+RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,47}")
+RUN, CREATED, FATE, MOVING = "run.json", "created", "fate", "moving"
+SOCKETS: Final = ("qmp", "watch")
+"""Two monitors of each QEMU: for questions, and for whoever follows what happens."""
+PATH_LIMIT: Final = 107
+"""Of a Unix socket."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One run of a VM, as whoever started it wrote it down."""
+
+    vm: str
+    run_id: str
+    epoch: int
+    creator: int
+    """Process number of the daemon that started it, …"""
+    creator_started: str
+    """… and when that one was started."""
+    incoming: bool = False
+    listens: str = ""
+    """Where it waits for the state of a guest: ``ADDRESS:PORT``."""
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+class Runs:
+    """See the module."""
+
+    def __init__(self, folder: str, user: str) -> None:
+        self.folder = Path(folder)
+        self._owner = _ids(user)
+
+    def home(self, vm: str) -> Path:
+        """The folder of a VM."""
+        return self.folder / hashlib.sha256(vm.encode()).hexdigest()[:16]
+
+    def socket(self, vm: str, run_id: str, name: str) -> str:
+        """The path of one of its sockets; ``Refused`` where that is too long for the kernel."""
+        path = str(self.home(vm) / run_id / name)
+        if len(path.encode()) > PATH_LIMIT:
+            raise Refused(f"{path} is too long for a socket", remedy="set a shorter libvirt.folder")
+        return path
+
+    def all(self) -> list[Run]:
+        """Of every VM, in the order of their names."""
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(self.folder):
+                if not entry.name.startswith(".") and (run := _read(Path(entry.path))) is not None:
+                    found.append(run)
+        return sorted(found, key=lambda run: run.vm)
+
+    def of(self, vm: str) -> Run | None:
+        """Of that VM."""
+        return _read(self.home(vm))
+
+    def claim(self, run: Run) -> None:
+        """Open the gate of a new run; ``InUse`` where there is a run of this VM."""
+        if not RUN_ID.fullmatch(run.run_id):
+            raise Refused(f"{run.run_id!r} is no id of a run", remedy="write letters, digits, dots and dashes")
+        self.socket(run.vm, run.run_id, SOCKETS[-1])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        new = self.folder / f".new-{run.creator}-{run.run_id}"
+        shutil.rmtree(new, ignore_errors=True)
+        (new / run.run_id).mkdir(parents=True)
+        if self._owner is not None:
+            os.chown(new / run.run_id, *self._owner)
+        (new / RUN).write_bytes(msgspec.json.encode(run))
+        try:
+            new.rename(self.home(run.vm))
+        except OSError:
+            shutil.rmtree(new, ignore_errors=True)
+            raise InUse(f"a run of {run.vm} is on this host already", remedy="destroy it first") from None
+
+    def change(self, run: Run) -> None:
+        """Write down what is known of it now; ``OSError`` where it was removed."""
+        home = self.home(run.vm)
+        new = home / f"{RUN}.new"
+        new.write_bytes(msgspec.json.encode(run))
+        new.rename(home / RUN)
+
+    def created(self, run: Run) -> bool:
+        """Whether its creation has ended well."""
+        return (self.home(run.vm) / CREATED).exists()
+
+    def mark_created(self, run: Run) -> None:
+        """Its creation has ended well; ``OSError`` where it was removed meanwhile."""
+        if _read(self.home(run.vm)) is None:
+            raise FileNotFoundError(run.vm)
+        (self.home(run.vm) / CREATED).touch()
+
+    def close_gate(self, run: Run) -> bool:
+        """Whether no QEMU of that run is there, and none will ever be."""
+        try:
+            (self.home(run.vm) / run.run_id).rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def moving(self, vm: str) -> tuple[int, str] | None:
+        """Which process sends it elsewhere, by its number and start; ``None``: nobody does."""
+        with contextlib.suppress(OSError, ValueError):
+            pid, started = (self.home(vm) / MOVING).read_text().split()
+            return int(pid), started
+        return None
+
+    def mark_moving(self, vm: str, sender: tuple[int, str]) -> None:
+        """That process sends it elsewhere."""
+        (self.home(vm) / MOVING).write_text(f"{sender[0]} {sender[1]}")
+
+    def unmark_moving(self, vm: str) -> None:
+        """It is not being sent any more, and was not."""
+        (self.home(vm) / MOVING).unlink(missing_ok=True)
+
+    def remove(self, run: Run) -> None:
+        """Nothing of the run is there any more: forget it, unless another run has come since."""
+        home = self.home(run.vm)
+        now = _read(home)
+        if now is None or now.run_id != run.run_id:
+            return
+        gone = self.folder / f".gone-{os.getpid()}-{run.run_id}"
+        with contextlib.suppress(OSError):
+            home.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def decide(self, run: Run, fate: str) -> str:
+        """What becomes of a run that waits for a guest, once for all: ``fate``, unless that was decided before."""
+        path = self.home(run.vm) / FATE
+        new = path.with_name(f"{FATE}.{fate}.{os.getpid()}")
+        try:
+            new.write_text(fate)
+            os.link(new, path)
+        except FileExistsError:
+            return path.read_text()
+        except FileNotFoundError:
+            return "removed"
+        finally:
+            new.unlink(missing_ok=True)
+        return fate
+
+    def fate(self, run: Run) -> str:
+        """What was decided; empty: nothing yet."""
+        with contextlib.suppress(OSError):
+            return (self.home(run.vm) / FATE).read_text()
+        return ""
+
+
+def _read(home: Path) -> Run | None:
+    try:
+        return msgspec.json.decode((home / RUN).read_bytes(), type=Run)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+        return None
+
+
+def _ids(user: str) -> tuple[int, int] | None:
+    if os.geteuid() != 0:
+        return None
+    with contextlib.suppress(KeyError):
+        found = pwd.getpwnam(user)
+        return found.pw_uid, found.pw_gid
+    return None

@@ -1,0 +1,186 @@
+"""The domain that is made of a VM: its definition, and what the driver decides whatever that says. Pure.
+
+The driver owns: name (the VM's), UUID, what happens at poweroff, reboot and crash, the cgroup's partition, the cache of
+disks, MAC addresses that are not written, where consoles are logged, the address of screens, the metadata with run and
+epoch, and the monitors by which it reaches QEMU.
+"""
+
+from __future__ import annotations
+
+import uuid
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from outlive.base.errors import BadInput, Refused
+from outlive.drivers.libvirt.processes import mark
+from outlive.drivers.libvirt.settings import LibvirtSettings
+from outlive.resources import VirtualMachine
+from outlive.resources.definitions import cache_refusal, parse, tree
+
+METADATA: Final = "https://outlive.dev/libvirt/1"
+QEMU: Final = "http://libvirt.org/schemas/domain/qemu/1.0"
+PLAIN: Final = uuid.UUID("0b3c6d0e-3a57-5c1f-9a52-6f75746c6976")
+"""Of names of VMs without a definition, whose UUIDs are made from it."""
+ENDS: Final = {"on_poweroff": "destroy", "on_reboot": "restart", "on_crash": "destroy"}
+ET.register_namespace("qemu", QEMU)
+ET.register_namespace("outlive", METADATA)
+
+
+class Start(NamedTuple):
+    """One start of a VM."""
+
+    vm: VirtualMachine
+    run_id: str
+    epoch: int
+    incoming: bool
+    sockets: Mapping[str, str]
+    """Of its monitors, by their names."""
+
+
+def domain_xml(start: Start, settings: LibvirtSettings) -> str:
+    """What libvirt is given; ``Refused`` for a VM that is not to start like this."""
+    vm = start.vm
+    if why := cache_refusal(vm.spec.disk_cache):
+        raise Refused(f"{vm.name} does not start: {why}", remedy="change spec.diskCache")
+    domain = _defined(vm) if vm.spec.definition else _plain(vm, settings)
+    _put(domain, "name", vm.name)
+    for tag, what in ENDS.items():
+        _put(domain, tag, what)
+    if settings.partition:
+        _put(_child(domain, "resource"), "partition", settings.partition)
+    devices = _child(domain, "devices")
+    _disks(devices, vm.spec.disk_cache)
+    _console(devices, f"{settings.console_folder}/{vm.name}.log")
+    for graphics in devices.iterfind("graphics"):
+        graphics.set("listen", settings.vnc_listen)
+        graphics.set("autoport", "yes")
+        graphics.attrib.pop("port", None)
+        for listen in graphics.findall("listen"):
+            graphics.remove(listen)
+    _metadata(domain, start)
+    _arguments(domain, start)
+    return ET.tostring(domain, encoding="unicode")
+
+
+def _defined(vm: VirtualMachine) -> ET.Element:
+    try:
+        definition, domain = parse(vm.spec.definition), tree(vm.spec.definition)
+    except BadInput as error:
+        raise Refused(f"{vm.name} does not start: {error.message}", remedy=error.remedy) from None
+    for what, of_spec, defined in (
+        ("disks", vm.spec.disks, definition.disk_ids),
+        ("ports", vm.spec.ports, definition.port_ids),
+    ):
+        if sorted(of_spec) != sorted(defined):
+            remedy = "write the VM again with outlive apply, which reads them from the definition"
+            has = ", ".join(defined) or "none"
+            raise Refused(f"spec.{what} of {vm.name} is not what its definition has: {has}", remedy=remedy)
+    domain.attrib.pop("id", None)
+    for interface, port in zip(domain.iterfind("devices/interface"), definition.ports, strict=True):
+        _child(interface, "mac").set("address", port.mac)
+    return domain
+
+
+def _plain(vm: VirtualMachine, settings: LibvirtSettings) -> ET.Element:
+    """A machine of ``spec.resources`` and ``spec.disks``."""
+    if vm.spec.ports:
+        remedy = "write spec.definition, which says to what they are plugged"
+        raise Refused(f"{vm.name} has ports ({', '.join(vm.spec.ports)}) and no definition", remedy=remedy)
+    domain = ET.Element("domain", {"type": settings.kind})
+    try:
+        identity = uuid.UUID(vm.name)
+    except ValueError:
+        identity = uuid.uuid5(PLAIN, vm.name)
+    _put(domain, "uuid", str(identity))
+    _put(domain, "memory", str(max(1, -(-vm.spec.resources.memory_bytes // 1024))))
+    _put(domain, "vcpu", str(max(1, -(-vm.spec.resources.cpu_milli // 1000))))
+    _put(_child(domain, "os"), "type", "hvm")
+    ET.SubElement(_child(domain, "features"), "acpi")
+    if settings.kind == "kvm":
+        domain.append(ET.Element("cpu", {"mode": "host-model"}))
+    devices = _child(domain, "devices")
+    for index, disk in enumerate(vm.spec.disks):
+        devices.append(_plain_disk(vm.name, disk, f"vd{chr(ord('a') + index)}"))
+    ET.SubElement(devices, "graphics", {"type": "vnc"})
+    ET.SubElement(ET.SubElement(devices, "video"), "model", {"type": "vga"})
+    return domain
+
+
+def _plain_disk(vm: str, identity: str, target: str) -> ET.Element:
+    kind, _, place = identity.partition(":")
+    sources = {
+        "file": ("file", {"file": place}),
+        "block": ("block", {"dev": place}),
+        "drbd": ("block", {"dev": f"/dev/drbd/by-res/{place}/0"}),
+        "rbd": ("network", {"protocol": "rbd", "name": place}),
+    }
+    if kind not in sources or not place or target > "vdz":
+        remedy = "write file:/PATH, rbd:POOL/IMAGE, drbd:RESOURCE or block:/dev/…"
+        raise Refused(f"disk {identity!r} of {vm} is of no kind that is known here", remedy=remedy)
+    of_kind, source = sources[kind]
+    disk = ET.Element("disk", {"type": of_kind, "device": "disk"})
+    ET.SubElement(disk, "driver", {"name": "qemu", "type": "raw"})
+    ET.SubElement(disk, "source", source)
+    ET.SubElement(disk, "target", {"dev": target, "bus": "virtio"})
+    return disk
+
+
+def _disks(devices: ET.Element, cache: str) -> None:
+    """Writes end with the process."""
+    for disk in devices.iterfind("disk"):
+        if disk.find("readonly") is None and disk.get("device", "disk") in ("disk", "lun"):
+            driver = _child(disk, "driver")
+            written = driver.get("cache", "")
+            driver.set("cache", cache or (written if written == "directsync" else "none"))
+
+
+def _console(devices: ET.Element, path: str) -> None:
+    """The first serial port is logged; what is written to a file is never emptied by a new start or a move."""
+    for kind in ("serial", "console"):
+        for one in devices.iterfind(kind):
+            if one.get("type") == "file" and (source := one.find("source")) is not None:
+                source.set("append", "on")
+    first = devices.find("serial")
+    if first is None:
+        first = ET.SubElement(devices, "serial", {"type": "pty"})
+    if first.get("type") != "file" and first.find("log") is None:
+        ET.SubElement(first, "log", {"file": path})
+    for log in devices.iterfind("*/log"):
+        log.set("append", "on")
+
+
+def _metadata(domain: ET.Element, start: Start) -> None:
+    metadata = _child(domain, "metadata")
+    for old in metadata.findall(f"{{{METADATA}}}run"):
+        metadata.remove(old)
+    run = {"vm": start.vm.name, "runId": start.run_id, "epoch": str(start.epoch)}
+    ET.SubElement(metadata, f"{{{METADATA}}}run", run)
+
+
+def _arguments(domain: ET.Element, start: Start) -> None:
+    """The monitors, of which the first carries the mark; and no bytes after the end of a guest's state.
+
+    The last byte that a source sends is then the end of the state: where writing it failed, no target has all of it.
+    """
+    name = mark(start.vm.name, start.run_id, start.epoch)
+    words = []
+    for number, path in enumerate(start.sockets.values()):
+        identity = name if number == 0 else f"outlive-{number}"
+        words += ["-chardev", f"socket,id={identity},path={path},server=on,wait=off"]
+        words += ["-mon", f"chardev={identity},mode=control"]
+    words += ["-machine", "suppress-vmdesc=on"]
+    words += ["-incoming", "defer"] if start.incoming else []
+    commandline = ET.SubElement(domain, f"{{{QEMU}}}commandline")
+    for word in words:
+        ET.SubElement(commandline, f"{{{QEMU}}}arg", {"value": word})
+
+
+def _child(parent: ET.Element, tag: str) -> ET.Element:
+    found = parent.find(tag)
+    return ET.SubElement(parent, tag) if found is None else found
+
+
+def _put(parent: ET.Element, tag: str, text: str) -> None:
+    child = _child(parent, tag)
+    child.text = text
