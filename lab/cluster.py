@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import guest, watchdog
-from lab.bmc import Ipmi
+from lab.bmc import PASSWORD, USERNAME, Ipmi
 from lab.hosts import NET, PROJECT, STORE, Host, Switch, hosts
 from lab.libvirtd import GUESTS as GUEST_GROUP
 from lab.libvirtd import Libvirtd
@@ -41,7 +41,7 @@ class Lab:
         self.guests = [f"vm-{number}" for number in range(1, guests_count + 1)]
         self._server = Process(self.state / "server.pid")
         self._watchdogs = Process(self.state / "watchdogs.pid")
-        self.url = f"http://{NET}.{STORE}:{STORE_PORT}"
+        self.url = f"https://{NET}.{STORE}:{STORE_PORT}"
 
     # --- parts
 
@@ -88,6 +88,7 @@ class Lab:
         yield "network is there: a switch, a store and three hosts"
         self._start_server()
         yield f"outlive up listens at {self.url}"
+        self.outlive("secret", "set", SECRET, "--username", USERNAME, stdin=PASSWORD)
         for host in self.hosts:
             self._prepare(host)
             self._start_controller(host)
@@ -123,8 +124,13 @@ class Lab:
         """The command line with the store's address and token."""
         program = Path(sys.executable).with_name("outlive")
         token = self.state / "store/token"
-        env = [f"OUTLIVE_SERVER={self.url}", f"OUTLIVE_TOKEN={token.read_text().strip() if token.exists() else ''}"]
+        env = [f"OUTLIVE_SERVER={self.url}", f"OUTLIVE_TOKEN=@{token}", f"OUTLIVE_FINGERPRINT={self._fingerprint()}"]
         return self.switch.inside("store", "env", *env, str(program), *words)
+
+    def _fingerprint(self) -> str:
+        """Of the server's own authority, which it made at its first start."""
+        said: dict[str, Any] = json.loads((self.state / "store/server.json").read_text())
+        return str(said["fingerprint"])
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
         """All objects of a kind, as documents."""
@@ -148,20 +154,32 @@ class Lab:
             raise LabError(f"outlive up ended: see {self.state}/server.log")
         try:
             self.outlive("get", "clusters", limit_s=10)
-        except LabError:
+        except (LabError, OSError, KeyError, ValueError):
             return False
         return True
 
     def _prepare(self, host: Host) -> None:
         self.libvirtd(host).make()
-        token = (self.state / "store/token").read_text()
         etc = host.folder / "etc/outlive"
         etc.mkdir(exist_ok=True)
-        (etc / "node.token").write_text(token)
-        (etc / "node.token").chmod(0o600)
+        for source, target in (("token", "node.token"), ("cluster-key", "cluster-key"), ("ca.pem", "ca.pem")):
+            (etc / target).write_bytes((self.state / "store" / source).read_bytes())
+            (etc / target).chmod(0o600)
         settings = {
-            "server": {"url": self.url, "tokenFile": "/etc/outlive/node.token", "insecure": True},
-            "host": {"name": host.name, "mode": "coordinator", "addresses": {"cluster": host.address}},
+            "server": {
+                "url": self.url,
+                "fingerprint": self._fingerprint(),
+                "tokenFile": "/etc/outlive/node.token",
+                "keyFile": "/etc/outlive/cluster-key",
+                "caFile": "/etc/outlive/ca.pem",
+            },
+            "host": {
+                "name": host.name,
+                "mode": "coordinator",
+                "addresses": {"cluster": host.address},
+                "capacity": {"cpu": "8", "memory": "2Gi"},
+            },
+            "log": {"form": "json"},
             "libvirt": {"uri": "qemu:///system"},
             "guard": {"socket": GUARD_SOCKET},
         }
