@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 import pytest
 from tests.support.node_worlds import at, condemn, holders, host_of, narrated, play, set_status, vm_of
@@ -12,6 +14,7 @@ from outlive.node.vm.selection import relocated
 from outlive.resources import HOST_LABEL, Holder, Membership
 from outlive.resources.policies import AffinityRule
 from outlive.resources.vms import MigrationPhase
+from outlive.roles.node import NodeRole
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.hypervisors import HypervisorClient
 from outlive.simulation.spec import VmSpec
@@ -226,6 +229,16 @@ def test_cold_move_goes_on_although_its_source_dies_between_the_release_and_sayi
         _ended_well(world, "kvm-2")
 
     play(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+
+
+def test_host_that_has_nothing_to_do_with_a_vm_any_more_does_not_label_it() -> None:
+    async def story(world: World) -> None:
+        shared = cast(NodeRole, world.hosts["kvm-2"].daemon.role).daemon.shared
+        await shared.relabel("vm-1", "kvm-2")
+        assert vm_of(world).metadata.labels[HOST_LABEL] == "kvm-1"
+        _ended_well(world, "kvm-1")
+
+    play(story)
 
 
 def test_target_that_a_label_does_not_show_a_cold_move_hears_of_it_from_the_source() -> None:

@@ -20,6 +20,7 @@ from outlive.node.fencing.policy import DesiredState
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import MemberView, member_view
+from outlive.node.permissions import has_to_do_with
 from outlive.node.ports import DiskLock, Domain, DomainState, GuardPort, MachinePort, StoragePort
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.states import followed, mine
@@ -271,10 +272,13 @@ class VmContext:
         return await compare_and_swap(self.store, VirtualMachine, vm, changed, clock=self.clock)
 
     async def relabel(self, vm: str, host: str) -> None:
-        """Let ``host`` observe the virtual machine. Before it is assigned, always."""
+        """Let ``host`` observe the virtual machine. Before it is assigned, always.
+
+        Not where this host has nothing to do with it any more, except to set right what it labelled itself.
+        """
 
         def labelled(now: VirtualMachine | None) -> VirtualMachine | None:
-            if now is None:
+            if now is None or not (has_to_do_with(self.host, now) or host == now.host):
                 return None
             return _replace(now, metadata=_replace(now.metadata, labels={**now.metadata.labels, HOST_LABEL: host}))
 
