@@ -55,7 +55,8 @@ class Controller:
         self.system = f"uuid-{name}"
         self.on = True
         self.mode = "ok"
-        """``dead``, ``lying`` (says off and does nothing), ``stuck`` (does nothing and says so)."""
+        """``dead``, ``lying`` (says off and does nothing), ``stuck`` (does nothing and says so),
+        ``always-off`` (does nothing and says off)."""
         self.delay_s = 0.05
         self.offs: list[float] = []
         self.ons: list[float] = []
@@ -81,6 +82,7 @@ class Power:
         self.reads[host.name] += 1
         controller = await self._reach(host)
         off = not controller.on or (controller.mode == "lying" and bool(controller.offs))
+        off = off or controller.mode == "always-off"
         return PowerReading(state=PowerState.OFF if off else PowerState.ON, system_uuid=controller.system)
 
     async def off(self, host: Hypervisor) -> None:

@@ -285,6 +285,38 @@ def test_controller_that_was_never_rehearsed_before_the_host_fell_silent_proves_
     run(story())
 
 
+@pytest.mark.parametrize("from_the_beginning", [True, False])
+def test_controller_that_says_off_while_its_host_lives_proves_nothing(from_the_beginning: bool):
+    async def story():
+        async with site() as s:
+            await _four(s, bmc="always-off" if from_the_beginning else "ok")
+            s.power.controllers["d"].mode = "always-off"
+            await asyncio.sleep(65)
+            host = await s.store.get(Hypervisor, "d")
+            assert "says off although it renews" in host.status.rehearsed
+            assert host.status.rehearsed_seq == 0
+            s.silence("d")
+            await s.until("d", lambda record: record.fence.phase == "unconfirmed")
+            record = await s.record("d")
+            assert record.dead_through == 0
+            assert "says off although it renews" in record.fence.unproven_why
+            assert s.power.controllers["d"].offs == []
+
+    run(story())
+
+
+def test_host_that_is_off_has_a_good_controller():
+    async def story():
+        async with site() as s:
+            await _four(s)
+            s.silence("d")
+            await s.until_dead("d")
+            await asyncio.sleep(120)
+            assert (await s.store.get(Hypervisor, "d")).status.rehearsed == "ok"
+
+    run(story())
+
+
 def test_rack_is_fenced_in_the_time_of_one_host():
     async def story():
         async with site() as s:

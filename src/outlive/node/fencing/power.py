@@ -157,8 +157,8 @@ class Identity:
     took_s: float = 0.0
     slow: bool = False
     """Whether it took longer than its limit."""
-    off: bool = False
-    """It says that the host is off; before any command that proves nothing."""
+    state: PowerState = PowerState.UNKNOWN
+    """What it says of the host; before any command that proves nothing."""
 
 
 class NoAnswer(Unavailable):
@@ -240,8 +240,7 @@ class PowerSequence:
         except OutliveError as error:
             why = f"its power controller at {fencing.address} does not answer: {error.message}"
             return Identity(why, slow=isinstance(error, NoAnswer))
-        off = reading.state is PowerState.OFF
-        return Identity(self._of_another(host, reading), self._clock.monotonic() - began, off=off)
+        return Identity(self._of_another(host, reading), self._clock.monotonic() - began, state=reading.state)
 
     async def switch_off(self, host: Hypervisor, limit_s: float) -> Attempt:
         """One attempt; the caller knows who the controller is, and has written down that it tries.
@@ -375,7 +374,7 @@ class EarlyIdentities:
         if asked is None or asked[0] != version or not asked[2].done() or asked[2].cancelled():
             return False
         found, _ = asked[2].result()
-        return found.off and not found.refusal
+        return found.state is PowerState.OFF and not found.refusal
 
     async def take(self, settings: HostSettings, limit_s: float) -> Identity:
         """What the controller of the host says it is; asked for now, if it has not said yet, or not well."""

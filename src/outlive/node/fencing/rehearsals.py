@@ -6,6 +6,9 @@ so a controller that was re-wired while its host lay dead proves nothing. A fenc
 the result that others wrote. How old that was when the host fell silent is counted in the host's own renewals: no two
 machines' clocks are compared, and it does not age while the host lies dead (docs/concepts/safety.md#proofs).
 
+A controller that says off of a host that renews before and after knows nothing of its power: that ends at once whatever
+earlier rehearsals have shown, because it would say the same of a host that it failed to switch off.
+
 A rehearsal also measures how long the controller takes to answer; by that it is waited for later
 (``power.answer_limit_s``, ``Hypervisor.status.powerAnswerS``). No controller waits for a slow one of another host. A
 host that is being fenced is not rehearsed, so that its controller has one question to answer at a time.
@@ -28,6 +31,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.power import ANSWER_LEAST_S, Identity, longer_s
 from outlive.node.fencing.states import is_open
+from outlive.node.ports import PowerState
 from outlive.resources import Hypervisor, MemberRecord
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import compare_and_swap
@@ -57,6 +61,8 @@ LOOKS_FOR_LIFE: Final = 2
 """Looks, a renewal apart, for whether a host has lived on after its first good rehearsal."""
 OK: Final = "ok"
 """The result of a good one."""
+CONTRADICTED: Final = "its power controller says off although it renews"
+UNSAID: Final = "its power controller does not say whether it is on"
 
 _log = get_logger("fencing.rehearsal")
 
@@ -99,6 +105,8 @@ class Rehearsals:
         ``renew_s``.
         """
         mine = self._results.get(host.name)
+        if mine is not None and mine.result == CONTRADICTED:
+            return mine.result
         if mine is None or mine.good is None or mine.good[0] >= silent_since:
             return _written_in_time(host, record, renew_s)
         past_s = silent_since - mine.good[1]
@@ -142,12 +150,12 @@ class Rehearsals:
     async def _rehearse(self, host: Hypervisor) -> None:
         began, renewal = self._context.clock.monotonic(), self._context.rules.renewal(host.name)
         identity = await self._rehearsal(host)
-        result = identity.refusal or OK
+        result = identity.refusal or await self._of_its_state(host, identity.state)
         before = self._results.get(host.name)
         answers_s = () if before is None else before.answers_s
         if result == OK:
             answers_s = (*answers_s, identity.took_s)[-ANSWERS:]
-        good = None if before is None else before.good
+        good = None if before is None or result == CONTRADICTED else before.good
         if result == OK:
             good = (good[0] if good is not None and before is not None and before.result == OK else began, began)
         seq = renewal[0] if result == OK and renewal is not None else 0
@@ -167,7 +175,7 @@ class Rehearsals:
         its host fell silent was rehearsed in time all the same.
         """
         kept = host.status
-        seq = kept.rehearsed_seq
+        seq = kept.rehearsed_seq if result != CONTRADICTED else 0
         if result == OK and renewal is not None and before is not None and 0 < before.seq < renewal[0]:
             late_s = (renewal[0] - seq) * renewal[1]
             seq = before.seq if seq == 0 or seq > renewal[0] or late_s >= WRITTEN_AGAIN_S else seq
@@ -177,6 +185,18 @@ class Rehearsals:
         answer_s = kept.power_answer_s if mine is None else float(math.ceil(mine))
         if (kept.rehearsed, kept.rehearsed_seq, kept.power_answer_s) != (result, seq, answer_s):
             await self._write(host.name, result, seq, answer_s)
+
+    async def _of_its_state(self, host: Hypervisor, state: PowerState) -> str:
+        """What the state is worth that it said: ``OK``, or why it is none."""
+        if state is PowerState.ON:
+            return OK
+        if state is PowerState.UNKNOWN:
+            return UNSAID
+        renewal = self._context.rules.renewal(host.name)
+        if renewal is None or not await self._lives_on(host.name, *renewal):
+            return OK
+        again = await self._rehearsal(host)
+        return CONTRADICTED if not again.refusal and again.state is PowerState.OFF else again.refusal or OK
 
     async def _lives_on(self, host: str, seq: int, renew_s: float) -> bool:
         """Whether it renews once more, so that what was found before it did is of its own life."""
