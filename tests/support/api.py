@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from typing import Any
 import aiohttp
 
 from outlive.api.app import ApiDeps, create_app
-from outlive.api.auth import Identity, Role, Tokens
+from outlive.api.auth import HOSTS, Identity, Role, Tokens
 from outlive.api.server import OwnTls, Serving, serving
+from outlive.api.tokens import HostJoin, StoredTokens
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
 from outlive.base.random import Random
@@ -23,8 +25,15 @@ from outlive.store.http import HttpStore
 from outlive.store.memory import MemoryStore
 
 TOKENS: dict[Role, str] = {role: f"{role}-token-of-the-tests" for role in Role}
+HOST = "kvm-1"
+"""To which the tokens of hosts belong."""
 GROUP = "/apis/outlive.dev/v1alpha1"
 VMS = f"{GROUP}/virtualmachines"
+
+
+def host_of(role: Role) -> str:
+    """The host of a token of that role."""
+    return HOST if role in HOSTS else ""
 
 
 @dataclass
@@ -64,13 +73,20 @@ async def api(
     state_dir: Path | None = None,
     port: int = 0,
     tls: OwnTls | None = None,
+    joins: bool = False,
     **deps: Any,
 ) -> AsyncIterator[Api]:
-    """A server while the block runs."""
+    """A server while the block runs. ``joins``: with the tokens of its store, and for hosts that join."""
     # An empty store is false: it has a length.
     behind = store if store is not None else MemoryStore(SystemClock(), SystemIds(), kinds=kinds)
     metrics = Metrics()
-    tokens = Tokens([(token, Identity(f"{role}-of-tests", role)) for role, token in TOKENS.items()])
+    stored = StoredTokens(behind, clock=SystemClock(), random=Random(1))
+    known = [(token, Identity(f"{role}-of-tests", role, host_of(role))) for role, token in TOKENS.items()]
+    tokens = Tokens(known, stored.identify) if joins else Tokens(known)
+    if joins:
+        deps["join"] = HostJoin(
+            behind, stored, clock=SystemClock(), ids=SystemIds(), cluster_key=lambda: "the key"
+        ).join
     app = create_app(
         ApiDeps(
             store=behind,
@@ -85,6 +101,7 @@ async def api(
     )
     settings = deps.get("settings")
     async with (
+        stored.following() if joins else contextlib.nullcontext(),
         serving(app, "127.0.0.1", port, state_dir=state_dir, version="0.0.0", settings=settings, tls=tls) as server,
         aiohttp.ClientSession() as session,
     ):

@@ -25,7 +25,7 @@ import enum
 import hashlib
 import hmac
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +38,7 @@ from outlive.base.errors import BadInput, Forbidden
 from outlive.base.ids import Ids
 from outlive.node.membership.states import MemberView
 from outlive.node.permissions import HostWriter, host_refusal, kind_refusal, writes_refusal
-from outlive.resources import Resource
+from outlive.resources import Hypervisor, Resource
 from outlive.resources.writers import CONTROLLER, DAEMON, FENCER, HUMANS
 
 TOKEN_LENGTH_LEAST: Final = 16
@@ -121,9 +121,12 @@ ANYBODY: Final = Identity("anybody", Role.SCHEDULER)
 
 
 class Tokens:
-    """The tokens that are known."""
+    """The tokens that are known; ``further`` knows more, such as those of the store."""
 
-    def __init__(self, tokens: Iterable[tuple[str, Identity]]) -> None:
+    def __init__(
+        self, tokens: Iterable[tuple[str, Identity]], further: Callable[[bytes], Identity | None] = lambda _: None
+    ) -> None:
+        self._further = further
         self._known = [(_digest(token.encode()), identity) for token, identity in tokens]
         if len(self._known) > TOKENS_LIMIT:
             raise BadInput(f"{len(self._known)} tokens", remedy=f"at most {TOKENS_LIMIT}")
@@ -141,8 +144,11 @@ class Tokens:
             if hmac.compare_digest(digest, presented):
                 found = identity
         if found is None:
+            found = self._further(token)
+        if found is None:
             raise Unauthenticated(
-                "the token is not known", remedy="use the one in the file token of the server's --state-dir"
+                "the token is not known",
+                remedy="use the one in the file token of the server's --state-dir; a host joins: outlive node join",
             )
         return found
 
@@ -219,8 +225,10 @@ def may_write(
     halves = [path for path in fields if (path == "status" or path.startswith("status.")) == status]
     if not kind.info.halves:
         halves = list(fields)
-    if status is False and identity.role in HOSTS:
+    if not status and identity.role in HOSTS:
         halves += [path for path in fields if path.startswith("metadata.")]
+        if kind is Hypervisor and verb == "create":  # a host registers itself where nobody has
+            halves += [path for path in fields if path.startswith("status")]
     if not any(writer in names for path in halves for writer in fields[path]):
         half = "status" if status else "spec" if kind.info.halves else "document"
         owner = "users do" if identity.role in HOSTS or identity.role is Role.CONTROLLER else "a controller does"

@@ -272,6 +272,7 @@ class Resources:
         media_type(request)
         obj = decode(target.kind, await request.body())
         store = await self._store_for(request, target, obj.metadata.name)
+        await self._permitted(identity, target, None, obj)
         obj = completed(obj)
         warnings = await self._admitted(obj)
         return warned(object_response(await store.create(obj), 201), warnings)
@@ -288,6 +289,10 @@ class Resources:
         store = await self._store_for(request, target, target.name)
         if not obj.metadata.uid:
             obj = with_uid(obj, await _current(store, target))
+        if identity.role in CHECKED:
+            current = await _current(store, target)
+            if current.metadata.resource_version == obj.metadata.resource_version:  # else the store refuses it
+                await self._permitted(identity, target, current, obj)
         obj = obj if target.status else completed(obj)
         warnings = () if target.status else await self._admitted(obj)
         return warned(object_response(await _write(store, target, obj)), warnings)

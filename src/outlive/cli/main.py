@@ -64,6 +64,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "delete": Entry("objects", "Delete resources."),
     "dump": Entry("objects", "Write the whole state as one file, for --state."),
     "restore": Entry("objects", "Put a copy of the store back; the cluster is paused."),
+    "token": Entry("tokens", "Tokens of people, programs and hosts: create, list, revoke.", "app"),
     "decide": Entry("decide", "Replay a decision on data from a file."),
     "crds": Entry("objects", "Print the manifests of all kinds for a Kubernetes cluster."),
     "config": Entry("decide", "Show the effective settings, or the reference of all settings."),

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, ExitCode, Refused
+from outlive.base.errors import BadInput, ExitCode
 from outlive.base.ids import SystemIds
 from outlive.base.logging import configure_logging, get_logger, reopen_log
 from outlive.base.random import system_random
-from outlive.cli.node_settings import HostConfig, load_node, node_file
+from outlive.cli.node_join import join
+from outlive.cli.node_settings import HostConfig, check_clock, load_node, node_file
 from outlive.cli.output import write
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from outlive.resources import Hypervisor
     from outlive.roles.node import NodeRole
 
-YEAR_2020_S: Final = 1_577_836_800
-"""No clock of a host that works is before it."""
 LOOK_S: Final = 0.1
 """Pause between two looks at whether the host is a member."""
 CHECK_S: Final = 20.0
@@ -48,6 +47,9 @@ app = typer.Typer(
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.command("join")(join)
 
 
 @app.callback()
@@ -217,18 +219,6 @@ class NodeProcess:
         notify(READY="1", STATUS=text)
         _log.info("node.ready", host=config.name, epoch=epoch, version=__version__)
         write(f"outlive: ready: {text}, with {vms} and the guard at {config.guard.socket}\n")
-
-
-def check_clock(clock: Clock) -> None:
-    """``Refused`` where the clock is not set: what the daemon writes would be taken for very old."""
-    now = clock.now()
-    if now < YEAR_2020_S:
-        from outlive.base.clock import as_datetime
-
-        raise Refused(
-            f"the clock says {as_datetime(now):%Y-%m-%d}, which is long past",
-            remedy="set it, as by chronyc makestep, and start the daemon again",
-        )
 
 
 def newcomer(config: HostConfig) -> Hypervisor:

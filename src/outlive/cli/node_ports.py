@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base.errors import BadInput, OutliveError
 from outlive.drivers.absent import NoHypervisor, NoStorage
 from outlive.drivers.bmc import PowerControllers
 from outlive.drivers.files import read_input
@@ -17,6 +16,8 @@ from outlive.roles.node import NodePorts
 from outlive.store.tls import AUTHORITY_BYTES, trusting
 
 if TYPE_CHECKING:
+    import ssl
+
     from outlive.base.clock import Clock
     from outlive.cli.node_settings import HostConfig, ServerSettings
     from outlive.drivers.machine import LinuxMachine
@@ -69,9 +70,13 @@ def node_ports(config: HostConfig, machine: LinuxMachine, guard: GuardClient, st
 
 
 def server_tls(server: ServerSettings) -> ssl.SSLContext | None:
-    """How the server is recognised; ``None``: by the authorities that the system knows, or by nothing."""
+    """How the server is recognised; ``None``: by authorities that the system knows, or over plain HTTP."""
     if not server.url.startswith("https://"):
         return None
     if not server.ca_file:
         return None
-    return trusting(read_input(Path(server.ca_file), limit=AUTHORITY_BYTES).decode(), pinned=server.fingerprint)
+    try:
+        return trusting(read_input(Path(server.ca_file), limit=AUTHORITY_BYTES).decode(), pinned=server.fingerprint)
+    except (UnicodeDecodeError, OutliveError) as error:
+        why = error.message if isinstance(error, OutliveError) else "it is no text"
+        raise BadInput(why, place=server.ca_file, remedy="join again: outlive node join") from None

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import BadInput, Refused
 from outlive.drivers.files import read_input
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.machine import HostSettings
@@ -22,6 +23,8 @@ from outlive.guard.options import SOCKET
 from outlive.node.vm.context import NodeSettings
 from outlive.roles.settings import LogSettings
 
+YEAR_2020_S: Final = 1_577_836_800
+"""No clock of a host that works is before it."""
 NODE_FILE: Final = Path("/etc/outlive/node.yaml")
 TOKEN_FILE: Final = "/etc/outlive/node.token"  # noqa: S105 - the name of a file
 KEY_FILE: Final = "/etc/outlive/cluster-key"
@@ -82,7 +85,7 @@ class HostConfig:
     @property
     def name(self) -> str:
         """Of this host's ``Hypervisor``."""
-        return self.host.name or os.uname().nodename.partition(".")[0].lower()
+        return host_name(self.host)
 
     def token(self) -> str:
         """This host's token; ``BadInput`` where the file holds none."""
@@ -91,6 +94,11 @@ class HostConfig:
         if not token or not (token.isascii() and token.isprintable()) or " " in token:
             raise BadInput("holds no token", place=place, remedy="join again: outlive node join URL --token TOKEN")
         return token
+
+
+def host_name(host: HostSettings) -> str:
+    """As it is called there, or the machine's short host name."""
+    return host.name or os.uname().nodename.partition(".")[0].lower()
 
 
 def node_file(given: Path | None) -> Path:
@@ -116,3 +124,13 @@ def load_node(file: Path, flags: Mapping[str, Any] | None = None) -> HostConfig:
             remedy="write small letters, digits, '-' and '.'",
         )
     return config
+
+
+def check_clock(clock: Clock) -> None:
+    """``Refused`` where the clock is not set: what the daemon writes would be taken for very old."""
+    now = clock.now()
+    if now < YEAR_2020_S:
+        raise Refused(
+            f"the clock says {as_datetime(now):%Y-%m-%d}, which is long past",
+            remedy="set it, as by chronyc makestep, and start the daemon again",
+        )

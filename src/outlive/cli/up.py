@@ -141,8 +141,9 @@ async def _serve(
     from outlive.api.app import ApiDeps, create_app
     from outlive.api.auth import Identity, Role, Tokens, ensure_token, read_tokens
     from outlive.api.server import serving
+    from outlive.api.tokens import HostJoin, StoredTokens
     from outlive.cli.secrets import ensure_key
-    from outlive.drivers.secrets import KEY_FILE
+    from outlive.drivers.secrets import KEY_FILE, KEY_FILE_BYTES
     from outlive.roles.up import UpRole
     from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -154,6 +155,7 @@ async def _serve(
     host, port = parse_listen(api.listen)
     clock, ids = SystemClock(), SystemIds()
     tls = _tls(api, host, directory, clock)
+    stored = StoredTokens(store, clock=clock, random=system_random())
     role = UpRole(
         store,
         settings,
@@ -166,11 +168,16 @@ async def _serve(
     await role.prepare()
     if why := await ensure_key(store, clock, directory / KEY_FILE):
         _say(why)
+
+    def cluster_key() -> str:
+        return read_input(directory / KEY_FILE, limit=KEY_FILE_BYTES).decode()
+
     deps = ApiDeps(
         store=store,
         clock=clock,
         ids=ids,
-        tokens=Tokens(tokens),
+        tokens=Tokens(tokens, stored.identify),
+        join=HostJoin(store, stored, clock=clock, ids=ids, cluster_key=cluster_key).join,
         metrics=role.metrics,
         version=__version__,
         settings=api,
@@ -186,7 +193,7 @@ async def _serve(
     )
     app = create_app(deps)
     serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__, tls=tls)
-    async with serve as server, OrderedTaskGroup() as group:
+    async with stored.following(), serve as server, OrderedTaskGroup() as group:
         running = group.create_task(role.run(), name="role")
         beside = [group.create_task(tls.run(), name="tls")] if tls is not None else []
         reporting = group.create_task(_report(store, role, server.url, directory), name="report")

@@ -126,3 +126,19 @@ def _writing(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise Unavailable("no space is left", place=str(path), remedy="free some and repeat") from None
         raise BadInput(f"cannot be written: {error.strerror or error}", place=str(path), remedy=_REMEDY) from None
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, that only its owner may read."""
+    with _writing(path):
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise

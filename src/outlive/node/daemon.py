@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from outlive.base.deadline import set_within
-from outlive.base.errors import AlreadyExists, NotFound, OutliveError
+from outlive.base.errors import AlreadyExists, Forbidden, NotFound, OutliveError, Refused
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.node.drain import DrainController
@@ -90,12 +90,15 @@ class Daemon:
 
     async def enter(self) -> None:
         """Read what is wanted of this host and enter the membership, however long the store is away."""
+        waits = ""
         while True:
             try:
                 await self.shared.desired.look()
                 break
             except OutliveError as error:
-                _log.warning("daemon.waits", host=self.shared.host, error=str(error))
+                if str(error) != waits:
+                    _log.warning("daemon.waits", host=self.shared.host, error=str(error))
+                waits = str(error)
                 if isinstance(error, NotFound):
                     if await self._register():
                         continue
@@ -118,6 +121,8 @@ class Daemon:
             await self.shared.store.create(self._newcomer)
         except AlreadyExists:
             return True
+        except Forbidden as error:  # such as with another host's token: trying again changes nothing
+            raise Refused(error.message, remedy=f"{self.shared.host} joins by itself: outlive node join") from None
         except (OutliveError, OSError) as error:
             _log.warning("daemon.not_registered", host=self.shared.host, error=str(error))
             return False

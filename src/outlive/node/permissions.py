@@ -24,6 +24,8 @@ from outlive.resources import (
     Fault,
     Holder,
     Hypervisor,
+    HypervisorSpec,
+    HypervisorStatus,
     HypervisorUsage,
     Membership,
     Resource,
@@ -76,7 +78,7 @@ def host_refusal(
 def kind_refusal(who: HostWriter, kind: type[Resource], name: str = "", verb: str = "update") -> str:
     """Why this host may write no object of the kind (of this name, if one is given), as far as that can be said before
     the object is known; empty where it may write some."""
-    if kind not in _RULES or verb in ("delete", "deletecollection"):
+    if kind not in _RULES or verb in ("delete", "deletecollection") or (verb == "create" and kind in _NEVER_MADE):
         return f"may not {verb} {kind.info.plural}"
     foreign = name not in ("", who.host)
     if foreign and (kind is HypervisorUsage or (kind in (Membership, Hypervisor) and not who.coordinator)):
@@ -165,10 +167,22 @@ def _membership(who: HostWriter, what: str, before: Any, after: Membership, _mem
 
 def _hypervisor(who: HostWriter, what: str, before: Any, after: Hypervisor, _members: object) -> str:
     if before is None:
-        return f"may not create {what}: users do, and the server when a host joins"
+        return _newcomer(who, what, after)
     if after.name == who.host:
         return _fields(what, before, after, who.names)
     return _fields(what, before, after, FENCER) if who.coordinator else f"may not write {what}: that is another host's"
+
+
+def _newcomer(who: HostWriter, what: str, after: Hypervisor) -> str:
+    """A host registers itself where nobody has, with labels, and as what its token says that it is."""
+    if after.name != who.host:
+        return f"may not create {what}: that is another host's"
+    plain = HypervisorSpec(management="node", mode=after.spec.mode)
+    if after.spec != plain or after.status != HypervisorStatus():
+        return f"may not create {what} with more than labels and a mode: the rest belongs to users"
+    if after.spec.mode == "coordinator" and not who.coordinator:
+        return f"may not create {what} as a coordinator: {who.host} has joined as a plain host"
+    return ""
 
 
 def _usage(who: HostWriter, what: str, before: Any, after: HypervisorUsage, _members: object) -> str:
@@ -240,6 +254,7 @@ def _vm(
 
 
 _Rule = Callable[[HostWriter, str, Any, Any, tuple[MemberView, ...]], str]
+_NEVER_MADE: Final = (Cluster, VirtualMachine)
 _RULES: Final[Mapping[type[Resource], _Rule]] = {
     Cluster: _cluster,
     Membership: _membership,

@@ -85,6 +85,7 @@ from outlive.resources.reservations import (
     SpecAllocation,
 )
 from outlive.resources.secrets import Secret, SecretSpec
+from outlive.resources.tokens import Token
 from outlive.resources.vms import (
     Assigned,
     Coverage,
@@ -123,6 +124,7 @@ KINDS: dict[str, type[Resource]] = {
         Pipeline,
         Reservation,
         Secret,
+        Token,
         VirtualMachine,
     )
 }

@@ -28,13 +28,14 @@ from outlive.resources import (
     Membership,
     Resource,
     Secret,
+    Token,
 )
 from outlive.resources.codec import decode_as, encode
 from outlive.resources.digest import Facts, any_facts, digest_of, facts_of, facts_type
 from outlive.resources.documents import Problems, json_error
 
 STATE_VERSION: Final = 1
-NOT_DUMPED: Final[tuple[type[Resource], ...]] = (Election, Event, Secret)
+NOT_DUMPED: Final[tuple[type[Resource], ...]] = (Election, Event, Secret, Token)
 """Kinds that a state file leaves out."""
 NOT_DIGESTED: Final[tuple[type[Resource], ...]] = (
     Coverage,

@@ -338,6 +338,16 @@ FULL: tuple[r.Resource, ...] = (
         ),
     ),
     r.Secret(metadata=META, spec=r.SecretSpec(username="u", sealed="v1.00.eA")),
+    r.Token(
+        metadata=META,
+        role="join",
+        digest="0" * 64,
+        host="kvm-1",
+        machine_id="m",
+        coordinator=True,
+        expires=MOMENT,
+        used_by="kvm-1",
+    ),
     r.VirtualMachine(
         metadata=META,
         spec=r.VirtualMachineSpec(
@@ -451,5 +461,6 @@ SMALL: tuple[r.Resource, ...] = (
     r.Pipeline(spec=r.PipelineSpec()),
     r.Reservation(spec=r.ReservationSpec(type=r.FAILOVER)),
     r.Secret(),
+    r.Token(role="viewer", digest="0" * 64),
     r.VirtualMachine(),
 )

@@ -191,6 +191,7 @@ class LeaseRenewer:
     async def enter(self, *, restored: bool = False) -> None:
         """Enter, however long that takes. ``Refused`` where this machine or daemon must not."""
         self._lose()
+        said = ""
         while True:
             try:
                 known = self._member.record.incarnation if self._member is not None else ""
@@ -200,7 +201,9 @@ class LeaseRenewer:
             except Refused:
                 raise
             except OutliveError as error:
-                _log.warning("membership.not_entered", host=self._host, error=str(error))
+                if str(error) != said:
+                    _log.warning("membership.not_entered", host=self._host, error=str(error))
+                said = str(error)
             else:
                 if entered is not None:
                     await self._begin(entered)

@@ -1,0 +1,194 @@
+"""Tokens of the store: known as soon as they are written, refused as soon as they are deleted; and how hosts join.
+
+A join token is used once. The server checks who comes with it, marks it as used by compare-and-swap, and only then
+writes the host's own token; whoever loses an answer in between is given another join token
+(docs/operating/install.md#join).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from outlive.api.auth import HOSTS, TOKEN_LENGTH_MOST, Identity, Role
+from outlive.api.errors import Unauthenticated
+from outlive.api.requests import JSON, document_of, json_response, media_type
+from outlive.base.clock import Clock
+from outlive.base.errors import BadInput, Conflict, NotFound, Refused
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
+from outlive.base.random import Random
+from outlive.resources import Membership, ObjectMeta, Token, check_name
+from outlive.resources.tokens import HOST_TOKENS
+from outlive.runtime.informer import Informer
+from outlive.store import Store, compare_and_swap, list_all, read
+
+_MACHINE: Final = re.compile(r"[0-9A-Za-z.-]{8,130}\Z")
+BY_DIGEST: Final = "digest"
+
+_replace = msgspec.structs.replace
+_log = get_logger("api.tokens")
+
+
+class StoredTokens:
+    """Knows the tokens of the store, while it is ``following`` it."""
+
+    def __init__(self, store: Store, *, clock: Clock, random: Random) -> None:
+        self._clock = clock
+        self.informer = Informer(
+            store, Token, clock=clock, random=random, indexes={BY_DIGEST: lambda token: (token.digest,)}
+        )
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Follow the store while the block runs, which begins once all tokens are known."""
+        task = asyncio.create_task(self.informer.run(), name="tokens")
+        try:
+            await self.informer.wait_synced()
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def identify(self, token: bytes) -> Identity | None:
+        """Whose it is, if anybody's; ``Unauthenticated`` says why one is not good any more."""
+        presented = digest_of(token[: TOKEN_LENGTH_MOST + 1])
+        found = next(iter(self.informer.by_index(BY_DIGEST, presented)), None)
+        if found is None or not hmac.compare_digest(found.digest, presented) or found.role not in list(Role):
+            return None
+        again = "ask an administrator for another one: outlive token create"
+        if found.used_by:
+            raise Unauthenticated(f"the join token {found.name} was used by {found.used_by}", remedy=f"{again} --join")
+        if found.expires is not None and found.expired(self._clock.now()):
+            raise Unauthenticated(f"the token {found.name} ended at {found.expires:%Y-%m-%d %H:%M} UTC", remedy=again)
+        role = Role(found.role)
+        return Identity(found.name, role, found.host if role in HOSTS else "", found.machine_id)
+
+
+def digest_of(token: bytes) -> str:
+    """As it is kept."""
+    return hashlib.sha256(token).hexdigest()
+
+
+class Joining(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What a host says that joins."""
+
+    host: str
+    machine_id: str
+
+
+class Joined(msgspec.Struct, frozen=True, rename="camel"):
+    """What it gets."""
+
+    host: str
+    role: str
+    token: str
+    cluster_key: str = ""
+    """For coordinators: what opens the cluster's secrets."""
+
+
+class HostJoin:
+    """The handler of ``/join``. ``cluster_key``: what opens secrets, for coordinators."""
+
+    def __init__(
+        self,
+        store: Store,
+        tokens: StoredTokens,
+        *,
+        clock: Clock,
+        ids: Ids,
+        cluster_key: Callable[[], str] = str,
+    ) -> None:
+        self._store = store
+        self._tokens = tokens
+        self._clock = clock
+        self._ids = ids
+        self._cluster_key = cluster_key
+
+    async def join(self, request: Request, identity: Identity) -> Response:
+        """Exchange a join token for that of a host."""
+        media_type(request, JSON)
+        try:
+            wish = msgspec.convert(document_of(await request.body()), Joining)
+        except msgspec.ValidationError as error:
+            raise BadInput(f"not what a host says that joins: {error}", remedy="use outlive node join") from None
+        joined = await self._joined(identity.name, wish)
+        _log.info("host.joined", host=joined.host, role=joined.role, machine=wish.machine_id)
+        return json_response(msgspec.to_builtins(joined))
+
+    async def _joined(self, name: str, wish: Joining) -> Joined:
+        check_name(wish.host)
+        if not _MACHINE.match(wish.machine_id):
+            raise BadInput(
+                f"{wish.machine_id[:80]!r} is no machine id",
+                place="machineId",
+                remedy="see /etc/machine-id of the host",
+            )
+        ticket = await self._store.get(Token, name, fresh=True)
+        if ticket.host not in ("", wish.host):
+            raise Refused(
+                f"the join token {name} is for {ticket.host}, and {wish.host} came with it",
+                remedy=f"create one for it: outlive token create --join --host {wish.host}",
+            )
+        await self._check_machine(wish)
+        if ticket.used_by:
+            raise Refused(f"the join token {name} was used by {ticket.used_by}", remedy="create another one")
+        try:
+            used = await self._store.replace(_replace(ticket, used_by=f"{wish.host} (machine {wish.machine_id})"))
+        except (Conflict, NotFound):
+            raise Refused(
+                f"the join token {name} was used by another host just now", remedy="create another one"
+            ) from None
+        self._tokens.informer.note(used)
+        role = Role.COORDINATOR if ticket.coordinator else Role.HOST
+        secret = self._ids.token()
+        wanted = Token(
+            metadata=ObjectMeta(name=HOST_TOKENS + wish.host),
+            role=role,
+            digest=digest_of(secret.encode()),
+            host=wish.host,
+            machine_id=wish.machine_id,
+        )
+
+        def change(found: Token | None) -> Token:
+            return wanted if found is None else _replace(wanted, metadata=found.metadata)
+
+        written = await compare_and_swap(self._store, Token, wanted.name, change, clock=self._clock)
+        assert written is not None
+        self._tokens.informer.note(written)
+        key = self._cluster_key() if role is Role.COORDINATOR else ""
+        return Joined(wish.host, role, secret, key)
+
+    async def _check_machine(self, wish: Joining) -> None:
+        """``Refused`` for a machine that has another name already, and for a name that is another machine's."""
+        token = await read(self._store, Token, HOST_TOKENS + wish.host)
+        known = token.machine_id if token is not None else ""
+        if not known:
+            member = await read(self._store, Membership, wish.host)
+            known = member.record.machine_id if member is not None else ""
+        if known not in ("", wish.machine_id):
+            raise Refused(
+                f"{wish.host} has joined as machine {known}, and machine {wish.machine_id} wants this name",
+                remedy=f"give it another name; or, if it replaces the old one: outlive token revoke {HOST_TOKENS}"
+                f"{wish.host}, and outlive delete membership {wish.host}",
+            )
+        others = [one.host async for one in list_all(self._store, Token) if one.machine_id == wish.machine_id]
+        others += [
+            one.name async for one in list_all(self._store, Membership) if one.record.machine_id == wish.machine_id
+        ]
+        other = next((one for one in others if one != wish.host), "")
+        if other:
+            raise Refused(
+                f"machine {wish.machine_id} has joined as {other}: it was renamed, or its disk is a copy of that one's",
+                remedy="a copy: rm /etc/machine-id, run systemd-machine-id-setup, and boot it; "
+                f"renamed: outlive token revoke {HOST_TOKENS}{other}, and outlive delete membership {other}",
+            )

@@ -1,0 +1,173 @@
+"""``outlive token``: who may use the server. A token is shown once; the store keeps its digest."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from outlive.base.errors import BadInput, LimitExceeded, NotFound, Usage
+from outlive.cli.access import Access, read_server_file
+from outlive.cli.commands import command, group
+from outlive.cli.output import Output, Report, object_tables
+
+if TYPE_CHECKING:
+    from outlive.base.clock import Instant
+    from outlive.resources import Token
+    from outlive.store import Store
+
+JOIN_LASTS = "1h"
+"""How long a join token is good, unless ``--for`` says otherwise."""
+KEPT = timedelta(days=7)
+"""How long a join token that nobody can use any more is listed."""
+TOKENS_LIMIT = 10_000
+
+app = group("Tokens of people, programs and hosts.")
+
+
+@command(app)
+async def create(
+    access: Access,
+    output: Report,
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="How it is listed.")] = "",
+    join: Annotated[bool, typer.Option("--join", help="For one host, which exchanges it for its own.")] = False,
+    coordinator: Annotated[
+        bool, typer.Option("--coordinator", help="With --join: the host becomes a coordinator.")
+    ] = False,
+    host: Annotated[str, typer.Option("--host", metavar="NAME", help="With --join: only this host may use it.")] = "",
+    role: Annotated[
+        str, typer.Option("--role", metavar="ROLE", help="admin, operator, viewer, scheduler or controller.")
+    ] = "",
+    lasts: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="When it ends; a join token after 1h, others never.")
+    ] = "",
+) -> None:
+    """Create a token and show it, once. With --join also the command that a host joins with."""
+    from outlive.api.auth import IN_FILES, Role
+    from outlive.api.tokens import digest_of
+    from outlive.base.clock import as_datetime
+    from outlive.base.ids import SystemIds
+    from outlive.resources import ObjectMeta, Token, check_name
+    from outlive.resources.tokens import HOST_TOKENS
+
+    if join == bool(role):
+        raise Usage("say what the token is for", place="--join, --role", remedy="give --join, or --role ROLE")
+    if not join and (coordinator or host):
+        raise Usage("only join tokens are for hosts", place="--coordinator, --host", remedy="give --join as well")
+    if role and role not in list(IN_FILES):
+        raise BadInput(f"there is no role {role[:80]!r}", place="--role", remedy=f"one of {', '.join(IN_FILES)}")
+    ids = SystemIds()
+    name = name or f"{'join' if join else role}-{ids.suffix()}"
+    check_name(name)
+    if host:
+        check_name(host)
+    if name.startswith(HOST_TOKENS):
+        raise BadInput(f"{name!r} is a name of a host's token", place="NAME", remedy="use another name")
+    seconds = _seconds(lasts or (JOIN_LASTS if join else ""))
+    now, secret = access.clock.now(), ids.token()
+    token = Token(
+        metadata=ObjectMeta(name=name),
+        role=Role.JOIN if join else role,
+        digest=digest_of(secret.encode()),
+        host=host,
+        coordinator=coordinator,
+        expires=as_datetime(now) + timedelta(seconds=seconds) if seconds else None,
+    )
+    async with access.open(write=True) as store:
+        await _tidy(store, now)
+        made = await store.create(token)
+    document = {"name": name, "role": token.role, "token": secret, "expires": made.expires}
+    if join:
+        document["join"] = _join_command(access, secret)
+    output.show(document, lambda: _told(document))
+
+
+@command(app, "list")
+async def list_tokens(access: Access, output: Output) -> None:
+    """List the tokens that the store knows; what they are nobody can see any more."""
+    from outlive.resources import Token
+    from outlive.store import list_all
+
+    async with access.open(or_empty=True) as store:
+        found = [one async for one in list_all(store, Token)]
+    output.show(
+        [
+            {"name": one.name, "role": one.role, "host": one.host, "expires": one.expires, "usedBy": one.used_by}
+            for one in found
+        ],
+        lambda: object_tables(found, wide=output.wide) if found else ["no tokens"],
+    )
+
+
+@command(app)
+async def revoke(
+    access: Access, output: Report, name: Annotated[str, typer.Argument(metavar="NAME", help="As token list has it.")]
+) -> None:
+    """Make a token good for nothing, at once. A host is named as it is, or as host.NAME."""
+    from outlive.resources import Token
+    from outlive.resources.tokens import HOST_TOKENS
+    from outlive.store.access import read
+
+    async with access.open(write=True) as store:
+        found = await read(store, Token, name) or await read(store, Token, HOST_TOKENS + name)
+        if found is None:
+            raise NotFound(f"there is no token {name[:80]!r}", remedy="see outlive token list")
+        await store.delete(found.ref)
+    output.show({"revoked": found.name}, lambda: [f"{found.name} ({found.role}) is revoked"])
+
+
+def _seconds(text: str) -> float:
+    from outlive.runtime.units import Duration
+
+    if not text:
+        return 0.0
+    try:
+        seconds = float(Duration.parse(text))
+    except (BadInput, ValueError):
+        seconds = 0.0
+    if not 0 < seconds <= timedelta(days=3650).total_seconds():
+        raise BadInput(
+            f"{text[:80]!r} is no time that a token may last", place="--for", remedy="write 30m, 1h or 2h30m"
+        )
+    return seconds
+
+
+async def _tidy(store: Store, now: Instant) -> None:
+    """Delete join tokens that ended long ago; ``LimitExceeded`` where there are too many tokens."""
+    from outlive.base.clock import as_instant
+    from outlive.resources import Token
+    from outlive.store import list_all
+
+    found = [one async for one in list_all(store, Token)]
+
+    def over(one: Token) -> bool:
+        ended = as_instant(one.expires) if one.expires is not None else now
+        return one.role == "join" and now - ended > KEPT.total_seconds()
+
+    for one in found:
+        if over(one):
+            await store.delete(one.ref)
+    if len(found) >= TOKENS_LIMIT:
+        raise LimitExceeded(
+            f"there are {len(found)} tokens", remedy="revoke those that nobody uses: outlive token revoke"
+        )
+
+
+def _join_command(access: Access, secret: str) -> str:
+    """What is typed on the host, as far as this machine knows the server's address and authority."""
+    server = read_server_file(access.directory) if access.server is None else None
+    url = access.server or (server.url if server is not None else "URL")
+    pinned = access.fingerprint or (server.fingerprint if server is not None else "")
+    parts = urlsplit(url)
+    if pinned and parts.hostname in ("127.0.0.1", "::1", "localhost"):
+        url = f"{parts.scheme}://{socket.gethostname()}:{parts.port}"
+    return f"outlive node join {url} --token {secret}" + (f" --fingerprint {pinned}" if pinned else "")
+
+
+def _told(document: dict[str, Any]) -> list[str]:
+    until = f", good until {document['expires']:%Y-%m-%d %H:%M} UTC" if document["expires"] else ""
+    lines = [f"{document['name']} ({document['role']}{until}); shown only now:", document["token"]]
+    return [*lines, f"on the host: {document['join']}"] if "join" in document else lines

@@ -1,0 +1,323 @@
+"""What the server lets a host do: with every verb, over HTTP; and how a host gets its token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.api import GROUP, HOST, Api, api
+from tests.support.command import outlive, spawned, up
+from tests.support.loops import run_real
+
+from outlive.api.auth import Role
+from outlive.api.tokens import digest_of
+from outlive.base.clock import SystemClock
+from outlive.base.errors import Forbidden, OutliveError
+from outlive.base.random import Random
+from outlive.node.permissions import HostWriter
+from outlive.resources import (
+    HOST_LABEL,
+    Assigned,
+    DecisionRecord,
+    Flavor,
+    FlavorSpec,
+    Holder,
+    Hypervisor,
+    HypervisorSpec,
+    HypervisorUsage,
+    MemberRecord,
+    Membership,
+    ObjectMeta,
+    Resource,
+    Token,
+    VirtualMachine,
+)
+from outlive.resources.hosts import HostUsage
+from outlive.resources.vms import VirtualMachineStatus
+from outlive.store.http import HttpStore
+
+OTHER = "kvm-2"
+_replace = msgspec.structs.replace
+
+
+def member(name: str, **record: Any) -> Membership:
+    return Membership(metadata=ObjectMeta(name=name), record=MemberRecord(machine_id="m", boot_id="b", **record))
+
+
+def hypervisor(name: str, mode: str = "hypervisor") -> Hypervisor:
+    return Hypervisor(metadata=ObjectMeta(name=name), spec=HypervisorSpec(management="node", mode=mode))
+
+
+@asynccontextmanager
+async def cluster() -> AsyncIterator[tuple[Api, HttpStore, HttpStore]]:
+    """A server with two members and a VM of each; the stores of a host and of a coordinator."""
+    async with api() as served:
+        admin = served.client()
+        for name in (HOST, OTHER):
+            await admin.create(hypervisor(name))
+            await admin.create(member(name))
+            vm = await admin.create(VirtualMachine(metadata=ObjectMeta(name=f"vm-of-{name}")))
+            held = Holder(hypervisor=name, member_uid="u", epoch=1, run_id="r")
+            status = VirtualMachineStatus(assigned=Assigned(hypervisor=name), holders=(held,))
+            await admin.replace_status(_replace(vm, status=status))
+        host, coordinator = served.client(Role.HOST), served.client(Role.COORDINATOR)
+        yield served, host, coordinator
+        for store in (admin, host, coordinator):
+            await store.close()
+
+
+async def refused(work: Coroutine[Any, Any, Any]) -> str:
+    with pytest.raises(Forbidden) as caught:
+        await work
+    assert "\n" not in str(caught.value)
+    return caught.value.message
+
+
+def test_a_host_does_its_work() -> None:
+    async def story() -> None:
+        async with cluster() as (_, host, _coordinator):
+            mine = await host.get(Membership, HOST, fresh=True)
+            await host.replace(_replace(mine, record=_replace(mine.record, seq=2)))
+            shown = await host.get(Hypervisor, HOST)
+            await host.replace_status(_replace(shown, status=_replace(shown.status, num_instances=1)))
+            await host.create(HypervisorUsage(metadata=ObjectMeta(name=HOST), usage=HostUsage(running=1)))
+            vm = await host.get(VirtualMachine, f"vm-of-{HOST}")
+            vm = await host.replace_status(_replace(vm, status=_replace(vm.status, phase="start")))
+            labelled = _replace(vm.metadata, labels={HOST_LABEL: HOST})
+            await host.replace(_replace(vm, metadata=labelled))
+            record = DecisionRecord(
+                metadata=ObjectMeta(generate_name="d-"),
+                decision="d",
+                by=HostWriter(HOST).by,
+                at=datetime(2026, 1, 1, tzinfo=UTC),
+            )
+            await host.create(record)
+
+    run_real(story())
+
+
+def test_a_host_does_nothing_else() -> None:
+    async def story() -> None:
+        async with cluster() as (served, host, _):
+            theirs, shown = await host.get(Membership, OTHER), await host.get(Hypervisor, HOST)
+            vm = await host.get(VirtualMachine, f"vm-of-{OTHER}")
+            mine = await host.get(VirtualMachine, f"vm-of-{HOST}")
+            tries: list[Coroutine[Any, Any, Any]] = [
+                host.replace(_replace(theirs, record=_replace(theirs.record, state="Revoked"))),
+                host.create(member("kvm-3")),
+                host.create(hypervisor("kvm-3")),
+                host.replace(_replace(shown, spec=_replace(shown.spec, drain=True))),
+                host.create(HypervisorUsage(metadata=ObjectMeta(name=OTHER), usage=HostUsage())),
+                host.replace_status(_replace(vm, status=_replace(vm.status, phase="stop"))),
+                host.replace_status(_replace(vm, status=_replace(vm.status, holders=()))),
+                host.replace(_replace(mine, spec=_replace(mine.spec, project="p"))),
+                host.create(VirtualMachine(metadata=ObjectMeta(name="vm-3"))),
+                host.create(Flavor(metadata=ObjectMeta(name="f"), spec=FlavorSpec(flavor_name="f"))),
+                host.create(Token(metadata=ObjectMeta(name="t"), role="admin", digest="0" * 64)),
+                host.delete(mine.ref),
+                host.delete((await host.get(Membership, HOST)).ref),
+                host.patch_metadata(vm.ref, labels={"a": "b"}),
+            ]
+            for work in tries:
+                said = await refused(work)
+                assert "host" in said, said
+            patch = {"status": {"home": "kvm-1"}}
+            headers = {"Content-Type": "application/merge-patch+json"}
+            path = f"{GROUP}/virtualmachines/vm-of-{OTHER}/status"
+            raw = json.dumps(patch)
+            code, body, _headers = await served.call("PATCH", path, role=Role.HOST, headers=headers, data=raw)
+            assert (code, body["details"]["code"]) == (403, "forbidden")
+            assert body["message"].startswith("the token of host kvm-1 may not write the status of")
+
+    run_real(story())
+
+
+def test_a_coordinator_fences_others_and_renews_for_none() -> None:
+    async def story() -> None:
+        async with cluster() as (_, _host, coordinator):
+            theirs = await coordinator.get(Membership, OTHER)
+            condemned = _replace(theirs, record=_replace(theirs.record, state="Revoked"))
+            theirs = await coordinator.replace(condemned)
+            renewed = _replace(theirs, record=_replace(theirs.record, seq=9))
+            assert "record.seq" in await refused(coordinator.replace(renewed))
+
+    run_real(story())
+
+
+def test_an_entry_of_another_host_goes_only_once_that_is_fenced() -> None:
+    async def story() -> None:
+        async with cluster() as (served, host, _):
+            admin = served.client()
+            theirs = await admin.get(Membership, OTHER)
+            vm = await admin.get(VirtualMachine, f"vm-of-{OTHER}")
+            held = _replace(vm.status.holders[0], member_uid=theirs.metadata.uid)
+            status = _replace(vm.status, assigned=Assigned(hypervisor=HOST), holders=(held,))
+            vm = await admin.replace_status(_replace(vm, status=status))
+            taken = _replace(vm.status, holders=(Holder(hypervisor=HOST, member_uid="w", epoch=1, run_id="s"),))
+            assert "epoch 1 is fenced" in await refused(host.replace_status(_replace(vm, status=taken)))
+            await admin.replace(_replace(theirs, record=_replace(theirs.record, dead_through=1)))
+            await host.replace_status(_replace(vm, status=taken))
+            await admin.close()
+
+    run_real(story())
+
+
+# Joining
+
+
+@asynccontextmanager
+async def joining(**token: Any) -> AsyncIterator[tuple[Api, Callable[..., Coroutine[Any, Any, tuple[int, Any]]]]]:
+    """A server with one join token, and what asks it to let a host join."""
+    async with api(joins=True) as served:
+        admin = served.client()
+        await admin.create(
+            Token(metadata=ObjectMeta(name="join-1"), role="join", digest=digest_of(b"one-time-token"), **token)
+        )
+        await admin.close()
+
+        async def ask(host: str, machine: str = "a" * 32, secret: str = "one-time-token") -> tuple[int, Any]:
+            headers = {"Authorization": f"Bearer {secret}"}
+            wish = {"host": host, "machineId": machine}
+            status, body, _ = await served.call("POST", "/join", role=None, headers=headers, json=wish)
+            return status, body
+
+        yield served, ask
+
+
+async def of(served: Api, token: str, kind: type[Resource], name: str) -> Resource:
+    store = HttpStore(served.url, token, clock=SystemClock(), random=Random(1))
+    try:
+        return await store.get(kind, name, fresh=True)
+    finally:
+        await store.close()
+
+
+def test_a_join_token_becomes_the_token_of_one_host() -> None:
+    async def story() -> None:
+        async with joining() as (served, ask):
+            status, body = await ask("kvm-1")
+            assert (status, body["role"], body["clusterKey"]) == (200, "host", "")
+            host = HttpStore(served.url, body["token"], clock=SystemClock(), random=Random(1))
+            written = member("kvm-1")
+            await host.create(_replace(written, record=_replace(written.record, machine_id="a" * 32)))
+            assert "kvm-2" in await refused(host.create(member("kvm-2")))
+            await host.close()
+            assert body["token"] not in str(await served.call("GET", f"{GROUP}/tokens"))
+            status, again = await ask("kvm-2", "b" * 32)
+            assert status == 401
+            assert again["message"] == f"the join token join-1 was used by kvm-1 (machine {'a' * 32})"
+
+    run_real(story())
+
+
+def test_a_coordinator_gets_the_key_of_the_cluster() -> None:
+    async def story() -> None:
+        async with joining(coordinator=True) as (_, ask):
+            _, body = await ask("kvm-1")
+            assert (body["role"], body["clusterKey"]) == ("coordinator", "the key")
+
+    run_real(story())
+
+
+def test_two_hosts_with_one_join_token_at_once() -> None:
+    async def story() -> None:
+        async with joining() as (_, ask):
+            answers = await asyncio.gather(*(ask(f"kvm-{n}", str(n) * 32) for n in range(1, 6)))
+            assert sorted(status for status, _ in answers)[:2][0] == 200
+            assert sum(status == 200 for status, _ in answers) == 1
+
+    run_real(story())
+
+
+@pytest.mark.parametrize(
+    ("token", "host", "machine", "status", "said"),
+    [
+        ({"host": "kvm-2"}, "kvm-1", "a" * 32, 409, "the join token join-1 is for kvm-2, and kvm-1 came with it"),
+        ({"expires": datetime.now(UTC) - timedelta(hours=1)}, "kvm-1", "a" * 32, 401, "the token join-1 ended at"),
+        ({}, "Kvm_1", "a" * 32, 422, "is not a DNS name"),
+        ({}, "kvm-1", "!", 400, "'!' is no machine id"),
+        ({}, "kvm-9", "a" * 32, 409, f"machine {'a' * 32} has joined as kvm-8: it was renamed, or its disk is a copy"),
+        ({}, "kvm-8", "b" * 32, 409, f"kvm-8 has joined as machine {'a' * 32}, and machine {'b' * 32} wants this name"),
+    ],
+)
+def test_what_cannot_join_is_told_why_and_the_token_stays(
+    token: dict[str, Any], host: str, machine: str, status: int, said: str
+) -> None:
+    async def story() -> None:
+        async with joining(**token) as (served, ask):
+            admin = served.client()
+            first = member("kvm-8")
+            await admin.create(_replace(first, record=_replace(first.record, machine_id="a" * 32)))
+            code, body = await ask(host, machine)
+            assert (code, said in body["message"], bool(body["remedy"])) == (status, True, True), body
+            assert (await admin.get(Token, "join-1")).used_by == ""
+            await admin.close()
+
+    run_real(story())
+
+
+def test_a_revoked_token_is_refused_at_once() -> None:
+    async def story() -> None:
+        async with joining() as (served, ask):
+            _, body = await ask("kvm-1")
+            assert (await of(served, body["token"], Token, "host.kvm-1")).name == "host.kvm-1"
+            admin = served.client()
+            await admin.delete((await admin.get(Token, "host.kvm-1")).ref)
+            await admin.close()
+            with pytest.raises(OutliveError, match="the token is not known"):
+                await of(served, body["token"], Token, "host.kvm-1")
+
+    run_real(story())
+
+
+def test_a_host_joins_by_the_command_line(tmp_path: Path) -> None:
+    """Over TLS, with the fingerprint; what people wrote into the configuration stays."""
+    state, config = tmp_path / "state", tmp_path / "node.yaml"
+    config.write_text(f"# ours\nhost:\n  stateDir: {tmp_path / 'host'}\nlog:\n  level: info\n")
+    with up(state, "--listen", "0.0.0.0:0") as server:
+        pinned = json.loads((state / "server.json").read_text())["fingerprint"]
+        made = json.loads(outlive("token", "create", "--join", "--coordinator", "--state-dir", state, "-o", "json").out)
+        assert f"--fingerprint {pinned}" in made["join"]
+        options = ("--token", made["token"], "--config", config, "--name", "kvm-1")
+        wrong = spawned("node", "join", server.url, *options, "--fingerprint", "0" * 64)
+        assert (wrong.code, "was expected" in wrong.line) == (7, True)
+        joined = spawned("node", "join", server.url, *options, "--fingerprint", pinned)
+        assert joined.code == 0, joined.err
+        assert "kvm-1 has joined" in joined.out
+        text = config.read_text()
+        wanted = ("# ours", ' mode: "coordinator"', " level: info", f' url: "{server.url}"')
+        assert all(line in text for line in wanted)
+        assert all((tmp_path / name).stat().st_mode & 0o077 == 0 for name in ("node.token", "cluster-key"))
+        assert (tmp_path / "cluster-key").read_text() == (state / "cluster-key").read_text()
+        assert spawned("node", "--check", "--config", config).code == 0
+        again = spawned("node", "join", server.url, *options, "--fingerprint", pinned)
+        assert (again.code, "was used by kvm-1" in again.line) == (7, True)
+        listed = outlive("token", "list", "--state-dir", state).out
+        assert "host.kvm-1" in listed
+        assert made["token"] not in listed
+        assert outlive("token", "revoke", "kvm-1", "--state-dir", state).out == "host.kvm-1 (coordinator) is revoked\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("create",), "say what the token is for"),
+        (("create", "--join", "--role", "viewer"), "say what the token is for"),
+        (("create", "--role", "host"), "there is no role 'host'"),
+        (("create", "--role", "viewer", "--host", "kvm-1"), "only join tokens are for hosts"),
+        (("create", "--join", "--for", "never"), "'never' is no time that a token may last"),
+        (("create", "--role", "viewer", "host.kvm-1"), "is a name of a host's token"),
+        (("revoke", "nobody"), "there is no token 'nobody'"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    result = outlive("token", *arguments, "--state-dir", tmp_path)
+    assert result.code != 0
+    assert said in result.line
