@@ -101,7 +101,8 @@ class Lab:
         until(self._all_joined, "all hosts are members of the cluster", 60, 0.2)
         self._apply(self._desired_hosts())
         yield "all hosts are members of the cluster"
-        self._apply(self._desired_guests())
+        if not self.objects("vms"):
+            self._apply(self._desired_guests(), "--status")
         yield f"{len(self.guests)} guests are wanted"
 
     def stop(self) -> None:
@@ -160,6 +161,7 @@ class Lab:
 
     def _prepare(self, host: Host) -> None:
         self.libvirtd(host).make()
+        ask = f"{sys.executable} -I -S {PROJECT / 'lab/service.py'}"
         etc = host.folder / "etc/outlive"
         etc.mkdir(exist_ok=True)
         for source, target in (("token", "node.token"), ("cluster-key", "cluster-key"), ("ca.pem", "ca.pem")):
@@ -180,12 +182,18 @@ class Lab:
                 "capacity": {"cpu": "8", "memory": "2Gi"},
             },
             "log": {"form": "json"},
-            "libvirt": {"uri": "qemu:///system"},
+            "libvirt": {
+                "uri": "qemu:///system",
+                "kind": "qemu",
+                "slice": GUEST_GROUP,
+                "user": "root",
+                "migrationAddress": host.address,
+                "startService": f"{ask} start libvirtd",
+            },
             "guard": {"socket": GUARD_SOCKET},
         }
         (etc / "node.yaml").write_text(json.dumps(settings))
-        program, service = str(Path(sys.executable).with_name("outlive")), str(PROJECT / "lab/service.py")
-        ask = f"{sys.executable} -I -S {service}"
+        program = str(Path(sys.executable).with_name("outlive"))
         guard = ["--socket", GUARD_SOCKET, "--cgroup", GUEST_GROUP, "--laboratory", str(host.folder / watchdog.FILE)]
         commands = ["--stop-service", f"{ask} stop libvirtd", "--start-service", f"{ask} start libvirtd"]
         host.add_service("30-guard", [program, "guard", *guard, *commands])
@@ -197,11 +205,15 @@ class Lab:
         self.controller(host).start()
 
     def _all_joined(self) -> bool:
-        held = {one["metadata"]["name"] for one in self.objects("memberships") if one["status"].get("state") == "Held"}
+        held = {
+            one["metadata"]["name"]
+            for one in self.objects("memberships")
+            if one["record"].get("state", "Held") == "Held"
+        }
         return held >= {host.name for host in self.hosts}
 
-    def _apply(self, documents: list[dict[str, Any]]) -> None:
-        self.outlive("apply", "-f", "-", stdin=json.dumps({"kind": "List", "items": documents}))
+    def _apply(self, documents: list[dict[str, Any]], *options: str) -> None:
+        self.outlive("apply", "-f", "-", *options, stdin=json.dumps({"kind": "List", "items": documents}))
 
     def _desired_hosts(self) -> list[dict[str, Any]]:
         made = []
@@ -220,13 +232,16 @@ class Lab:
 
     def _desired_guests(self) -> list[dict[str, Any]]:
         made = []
-        for name in self.guests:
+        for number, name in enumerate(self.guests):
             guest.make_disk(self.disk(name))
             self.console(name).parent.mkdir(exist_ok=True)
             xml = guest.definition(name, self.disk(name), self.console(name))
-            made.append(_document("VirtualMachine", name, {"definition": xml}))
+            host = self.hosts[number % len(self.hosts)].name
+            document = _document("VirtualMachine", name, {"definition": xml})
+            document["metadata"]["labels"] = {"outlive.dev/host": host}
+            made.append({**document, "status": {"assigned": {"hypervisor": host}, "home": host}})
         return made
 
 
 def _document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": "outlive.dev/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    return {"apiVersion": "outlive.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
