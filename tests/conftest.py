@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Callable
@@ -40,6 +41,12 @@ def _systemd() -> bool:
     return shutil.which("systemd-analyze") is not None
 
 
+def _libvirt() -> bool:
+    tools = ("libvirtd", "qemu-system-x86_64", "nsenter", "ip", "nft")
+    binding = importlib.util.find_spec("libvirt") is not None
+    return os.geteuid() == 0 and binding and all(shutil.which(tool) is not None for tool in tools)
+
+
 def _shared() -> bool:
     return bool(os.environ.get("OUTLIVE_SHARED")) and Path(os.environ["OUTLIVE_SHARED"]).is_dir()
 
@@ -50,6 +57,7 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "kubectl": _kubectl,
     "openssl": _openssl,
     "ipmi": _ipmi,
+    "libvirt": _libvirt,
     "systemd": _systemd,
     "shared": _shared,
 }

@@ -46,6 +46,8 @@ class HypervisorHarness(ProcessHarness, Protocol):
 
     settle_s: float
     """After so long what was asked for has happened, or never will."""
+    pace: float
+    """How long a migration takes beside a simulated one of some seconds."""
 
     def driver(self, host: str = "a") -> HypervisorPort:
         """For a new process on that host."""

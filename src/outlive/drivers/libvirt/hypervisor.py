@@ -19,7 +19,7 @@ from outlive.drivers.libvirt.processes import GuestProcess, guests, kill, start_
 from outlive.drivers.libvirt.runs import SOCKETS, Run, Runs
 from outlive.drivers.libvirt.service import Service, said
 from outlive.drivers.libvirt.settings import LibvirtSettings
-from outlive.drivers.libvirt.xml import Start, domain_xml
+from outlive.drivers.libvirt.xml import METADATA, Start, domain_xml
 from outlive.guard.options import LIBVIRT
 from outlive.node.ports import Domain, DomainState, MigrationProgress, MigrationSettings
 from outlive.resources import VirtualMachine
@@ -141,8 +141,10 @@ class LibvirtHypervisor:
         await self.service.ask(_version)
         sockets = {name: self.runs.socket(vm.name, run_id, name) for name in SOCKETS}
         xml = domain_xml(Start(vm, run_id, epoch, incoming is not None, sockets), self.settings)
-        if self._processes(vm.name) or vm.name in self._creating:
+        old = self.runs.of(vm.name)
+        if self._processes(vm.name) or vm.name in self._creating or (old is not None and self._may_appear(old)):
             raise InUse(f"a domain of {vm.name} is on this host already", remedy="destroy it first")
+        await self._free(vm.name)
         pid, started = self._me
         amounts = vm.spec.resources
         run = Run(
@@ -160,6 +162,15 @@ class LibvirtHypervisor:
         self._creating[vm.name] = work
         work.add_done_callback(lambda _: self._creating.pop(vm.name, None))
         await _outlives(work)
+
+    async def _free(self, vm: str) -> None:
+        """Nobody has the name: libvirt takes a moment to see that a process has ended. ``InUse`` where somebody has."""
+        for _ in range(FORGET_POLLS):
+            if not await self.service.ask(lambda connection: _knows(connection, vm)):
+                return
+            await asyncio.sleep(FORGET_S)
+        remedy = "end it (virsh destroy), or see why it does not end"
+        raise InUse(f"libvirt has a domain {vm} that is not of this run", remedy=remedy)
 
     async def _create(self, run: Run, xml: str, incoming: MigrationSettings | None) -> None:
         flags = libvirt.VIR_DOMAIN_START_PAUSED if incoming is not None else 0
@@ -337,12 +348,26 @@ def _version(connection: libvirt.virConnect) -> int:
     return int(connection.getLibVersion())
 
 
-def _end(connection: libvirt.virConnect, vm: str) -> bool:
-    """Whether libvirt still knows of the domain, which is ended if so."""
+def _knows(connection: libvirt.virConnect, vm: str) -> bool:
+    """Whether libvirt has a domain of that name."""
     try:
-        connection.lookupByName(vm).destroy()
+        connection.lookupByName(vm)
     except libvirt.libvirtError as error:
-        return bool(error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN)
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return False
+        raise
+    return True
+
+
+def _end(connection: libvirt.virConnect, vm: str) -> bool:
+    """Whether libvirt still knows of the domain, which is ended if so; one that Outlive did not make is left alone."""
+    try:
+        domain = connection.lookupByName(vm)
+        domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, METADATA)
+        domain.destroy()
+    except libvirt.libvirtError as error:
+        gone = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_NO_DOMAIN_METADATA)
+        return error.get_error_code() not in gone
     return True
 
 

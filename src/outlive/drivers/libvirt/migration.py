@@ -140,6 +140,7 @@ class Moves:
                 self._runs.mark_moving(run.vm, self._me)
                 await self._prepare(qmp, tuning)
                 await qmp("migrate", uri=f"tcp:{listens}")
+                await self.reached("precopy", run)
                 await self._follow(run, qmp, move, tuning)
             finally:
                 qmp.close()
@@ -196,7 +197,7 @@ class Moves:
             await qmp.event(LOOK_S)
 
     async def reached(self, phase: str, run: Run) -> None:
-        """Called before the last part is sent."""
+        """Called once sending has begun, and before the last part is sent."""
 
     async def call_off(self, run: Run) -> None:
         """A move that nobody follows any more: stop it, unless the last part is being sent or was."""

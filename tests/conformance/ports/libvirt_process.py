@@ -1,0 +1,113 @@
+"""The driver of libvirt as processes on a laboratory host: ``python -m tests.conformance.ports.libvirt_process``.
+
+Started once on a host; each connection to the socket is served by a process of its own, which is one driver. A line is
+a call (``[id, name, arguments]``) or its answer (``[id, kind, value]``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+import msgspec
+from lab.hosts import PROJECT
+
+from outlive.base import errors
+from outlive.drivers.libvirt.hypervisor import LibvirtHypervisor
+from outlive.drivers.libvirt.runs import Run
+from outlive.drivers.libvirt.settings import LibvirtSettings
+from outlive.node.ports import Domain, MigrationSettings
+from outlive.resources import VirtualMachine
+from outlive.resources.codec import convert
+from outlive.runtime.units import Duration
+
+
+class Served:
+    """One driver and its connection."""
+
+    def __init__(self, connection: socket.socket, settings: LibvirtSettings) -> None:
+        self.driver = LibvirtHypervisor(settings)
+        self.driver.moves.reached = self._reached  # type: ignore[method-assign]
+        self.stops_at = ""
+        self._connection = connection
+
+    async def run(self) -> None:
+        reader, self.writer = await asyncio.open_connection(sock=self._connection)
+        tasks = set()
+        while line := await reader.readline():
+            task = asyncio.create_task(self._answer(*msgspec.json.decode(line)))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def _answer(self, call: int, name: str, given: dict[str, Any]) -> None:
+        try:
+            if name == "stop_at":
+                self.stops_at = given["phase"]
+                value: Any = None
+            else:
+                value = await getattr(self.driver, name)(**arguments(given))
+        except errors.OutliveError as error:
+            self._write([call, type(error).__name__, error.message])
+        except Exception as error:
+            self._write([call, "Exception", repr(error)])
+        else:
+            self._write([call, "", value])
+
+    async def _reached(self, phase: str, run: Run) -> None:
+        """Say so, and stand still until somebody lets this process go on."""
+        if phase == self.stops_at:
+            self._write([0, "reached", phase])
+            await self.writer.drain()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _write(self, answer: list[Any]) -> None:
+        self.writer.write(msgspec.json.encode(answer) + b"\n")
+
+
+def arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """As the port takes them."""
+    types: dict[str, Any] = {"vm": VirtualMachine, "incoming": MigrationSettings | None, "settings": MigrationSettings}
+    return {
+        name: convert(types[name], value) if name in types and not isinstance(value, str) else value
+        for name, value in given.items()
+    }
+
+
+def answered(value: Any, name: str) -> Any:
+    """The value of an answer."""
+    return msgspec.convert(value, tuple[Domain, ...]) if name == "domains" else value
+
+
+def main() -> None:
+    """Serve for ever."""
+    path, address = sys.argv[1:]
+    settings = LibvirtSettings(
+        uri="qemu:///system",
+        kind="qemu",
+        slice="/sys/fs/cgroup/machine",
+        user="root",
+        migration_address=address,
+        call_limit=Duration(10.0),
+        start_service=f"{sys.executable} -I {PROJECT}/lab/service.py start libvirtd",
+    )
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen(64)
+    while True:
+        connection, _ = listening.accept()
+        if os.fork() == 0:
+            listening.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            connection.sendall(b'[0,"hello",null]\n')
+            asyncio.run(Served(connection, settings).run())
+            os._exit(0)
+        connection.close()
+
+
+if __name__ == "__main__":
+    main()
