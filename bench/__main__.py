@@ -33,6 +33,7 @@ PARTS = (
     "whatif",
     "api",
     "startup",
+    "fencing",
     "simulation",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")

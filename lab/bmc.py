@@ -14,6 +14,7 @@ import shlex
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
@@ -141,6 +142,10 @@ class StateFile:
     def feeds(self, pid: int) -> None:
         """The process is killed when the power goes."""
         (self._directory / "pid").write_text(f"{pid}\n", encoding="utf-8")
+
+    def lose_power(self) -> None:
+        """Without any command."""
+        subprocess.run([str(self._script), "off"], check=True)
 
     @property
     def hook(self) -> tuple[str, ...]:
@@ -332,6 +337,51 @@ class Redfish(_Simulated):
         self.system_uuid, self._hook = system_uuid, tuple(hook)
         self._write_control()
         (self.directory / "uuid").write_text(system_uuid, encoding="utf-8")
+
+
+class Strip(_Simulated):
+    """What a program of an operator's switches: a control script without a service. ``program`` is the program."""
+
+    PROGRAM = "strip"
+    _TEXT = """#!/bin/sh
+# read|off|on ADDRESS: the address is the directory of the strip
+cd "$2" 2>/dev/null || exit 4
+[ -e plugged ] || exit 6
+case $1 in
+read)
+  case $(./control get power) in power:1) state=on ;; power:0) state=off ;; *) exit 6 ;; esac
+  echo '{"state": "'$state'", "systemUuid": "'$(cat uuid)'"}' ;;
+off) ./control set power 0 ;;
+on) ./control set power 1 ;;
+esac
+"""
+
+    @property
+    def address(self) -> str:
+        """For ``Hypervisor.spec.fencing.address``."""
+        return str(self.directory)
+
+    @classmethod
+    def program(cls, directory: Path) -> Path:
+        """Put the program there; the directory."""
+        _write_script(directory / cls.PROGRAM, cls._TEXT)
+        return directory
+
+    def start(self) -> None:
+        """It answers."""
+        self._write_control()
+        self._set("uuid", self.system_uuid)
+        self._set("plugged", "")
+
+    def stop(self) -> None:
+        """It answers nobody."""
+        self._set("plugged", None)
+
+    def rewire(self, system_uuid: str, hook: Sequence[str]) -> None:
+        """From now on it is another system's, at the same address."""
+        self.system_uuid, self._hook = system_uuid, tuple(hook)
+        self._write_control()
+        self._set("uuid", system_uuid)
 
 
 class HalfOpen:

@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from lab.bmc import PASSWORD, USERNAME, Ipmi, Redfish, StateFile
+from lab.bmc import PASSWORD, USERNAME, Ipmi, Redfish, StateFile, Strip
 from tests.conformance.claims import Subject
 from tests.conformance.ports import harness
 
 from outlive.drivers.bmc import Credential, PowerControllers
+from outlive.drivers.bmc.controllers import DRIVERS
+from outlive.drivers.bmc.program import ProgramDriver
 from outlive.node.ports import PowerPort, PowerReading
 from outlive.resources import FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta
 
@@ -59,11 +61,12 @@ class RealPower:
 
     settle_s = 0.3
 
-    def __init__(self, path: Path, driver: str, kind: type[Ipmi] | type[Redfish]) -> None:
+    def __init__(self, path: Path, driver: str, kind: type[Ipmi] | type[Redfish] | type[Strip]) -> None:
         self._systems = {name: StateFile(path / f"system-{name}").create() for name in ("a", "b", "c")}
         uuids = {name: str(uuid.uuid4()) for name in ("a", "b")}
         self._controllers = {name: kind(path, name, said, self._systems[name].hook) for name, said in uuids.items()}
         self._name = driver
+        self._path = path
         self._last: _Killable | None = None
         for one in self._controllers.values():
             one.start()
@@ -73,7 +76,8 @@ class RealPower:
             one.stop()
 
     def driver(self) -> PowerPort:
-        self._last = _Killable(PowerControllers(credential, limit_s=LIMIT_S))
+        drivers = {**DRIVERS, "command": ProgramDriver(Strip.program(self._path))}
+        self._last = _Killable(PowerControllers(credential, limit_s=LIMIT_S, drivers=drivers))
         return self._last
 
     def kill(self) -> None:
@@ -115,13 +119,17 @@ class RealPower:
         self._controllers[host].rewire(self._controllers[to].system_uuid, self._systems[to].hook)
 
 
-def options_of(controller: Ipmi | Redfish) -> dict[str, str]:
+def options_of(controller: Ipmi | Redfish | Strip) -> dict[str, str]:
     if isinstance(controller, Ipmi):
         return {"cipherSuite": "3"}
+    if isinstance(controller, Strip):
+        return {"command": Strip.PROGRAM}
     return {"certificateAuthority": controller.certificate.read_text(encoding="utf-8")}
 
 
-def _subject(driver: str, kind: type[Ipmi] | type[Redfish], component: str = "") -> Subject[harness.PowerHarness]:
+def _subject(
+    driver: str, kind: type[Ipmi] | type[Redfish] | type[Strip], component: str = ""
+) -> Subject[harness.PowerHarness]:
     @asynccontextmanager
     async def opened(path: Path) -> AsyncIterator[harness.PowerHarness]:
         with contextlib.closing(RealPower(path, driver, kind)) as one:
@@ -130,4 +138,8 @@ def _subject(driver: str, kind: type[Ipmi] | type[Redfish], component: str = "")
     return Subject(driver, opened, component=component)
 
 
-POWER: tuple[Subject[harness.PowerHarness], ...] = (_subject("ipmi", Ipmi, "ipmi"), _subject("redfish", Redfish))
+POWER: tuple[Subject[harness.PowerHarness], ...] = (
+    _subject("ipmi", Ipmi, "ipmi"),
+    _subject("redfish", Redfish),
+    _subject("command", Strip),
+)
