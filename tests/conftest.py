@@ -37,6 +37,11 @@ def _ipmi() -> bool:
     return shutil.which("ipmi_sim") is not None and shutil.which("ipmitool") is not None
 
 
+def _ceph() -> bool:
+    programs = ("ceph-mon", "ceph-mgr", "ceph-osd", "rbd", "qemu-io", "nft", "nsenter")
+    return os.geteuid() == 0 and all(shutil.which(name) is not None for name in programs)
+
+
 def _systemd() -> bool:
     return shutil.which("systemd-analyze") is not None
 
@@ -58,6 +63,8 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "openssl": _openssl,
     "ipmi": _ipmi,
     "libvirt": _libvirt,
+    "ceph": _ceph,
+    "qemu": lambda: shutil.which("qemu-io") is not None,
     "systemd": _systemd,
     "shared": _shared,
 }

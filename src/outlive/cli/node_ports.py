@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outlive.base.errors import BadInput, OutliveError
-from outlive.drivers.absent import NoHypervisor, NoStorage
+from outlive.drivers.absent import NoHypervisor
 from outlive.drivers.bmc import PowerControllers
 from outlive.drivers.files import read_input
 from outlive.drivers.secrets import Secrets
+from outlive.drivers.storage import cuts, disks
 from outlive.roles.node import NodePorts
 from outlive.store.tls import AUTHORITY_BYTES, trusting
 
@@ -44,12 +45,13 @@ def hypervisor_port(config: HostConfig) -> HypervisorPort:
 
 def storage_port(config: HostConfig) -> StoragePort:
     """Locks on the disks of virtual machines."""
-    return NoStorage(config.host.addresses.get("storage", ""))
+    return disks(config.storage, config.host.addresses.get("storage", ""), Path(config.host.state_dir))
 
 
-def cut_port(config: HostConfig) -> CutPort | None:
-    """Who can shut a host out of disks; ``None``: nobody."""
-    return None
+def cut_port(config: HostConfig, store: Store, clock: Clock) -> CutPort:
+    """Who can shut a host out of disks."""
+    address, state = config.host.addresses.get("storage", ""), Path(config.host.state_dir)
+    return cuts(config.storage, store, clock, host=config.name, address=address, state=state)
 
 
 def power_port(config: HostConfig, store: Store, clock: Clock) -> PowerPort:
@@ -65,7 +67,7 @@ def node_ports(config: HostConfig, machine: LinuxMachine, guard: GuardClient, st
         guard=guard,
         storage=storage_port(config),
         power=power_port(config, store, clock),
-        cut=cut_port(config),
+        cut=cut_port(config, store, clock),
     )
 
 

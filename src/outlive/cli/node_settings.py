@@ -19,6 +19,7 @@ from outlive.base.errors import BadInput, Refused
 from outlive.drivers.files import read_input
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.machine import HostSettings
+from outlive.drivers.storage.settings import StorageSettings
 from outlive.guard.options import SOCKET
 from outlive.node.vm.context import NodeSettings
 from outlive.roles.settings import LogSettings
@@ -64,6 +65,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "host": HostSettings,
     "libvirt": LibvirtSettings,
     "guard": GuardSettings,
+    "storage": StorageSettings,
     "node": NodeSettings,
     "log": LogSettings,
 }
@@ -79,6 +81,7 @@ class HostConfig:
     server: ServerSettings
     libvirt: LibvirtSettings
     guard: GuardSettings
+    storage: StorageSettings
     node: NodeSettings
     log: LogSettings
 

@@ -1,12 +1,12 @@
-"""The ports of a host that has no hypervisor, or no storage that is looked after.
+"""The port of a host that has no hypervisor.
 
-A host without a hypervisor is a member and may be a coordinator; it runs no virtual machine.
+Such a host is a member and may be a coordinator; it runs no virtual machine.
 """
 
 from __future__ import annotations
 
-from outlive.base.errors import Refused, Unavailable
-from outlive.node.ports import DiskLock, Domain, MigrationProgress, MigrationSettings
+from outlive.base.errors import Refused
+from outlive.node.ports import Domain, MigrationProgress, MigrationSettings
 from outlive.resources import VirtualMachine
 
 
@@ -55,24 +55,3 @@ class NoHypervisor:
 
 def _nothing_runs_here(vm: str) -> Refused:
     return Refused(f"{vm} cannot run here: this host has no hypervisor", remedy="set libvirt.uri in its node.yaml")
-
-
-class NoStorage:
-    """Nobody here can say which locks there are on a disk."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def address(self) -> str:
-        """Of this host on the storage network."""
-        return self._address
-
-    async def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
-        """Of no volume, none; of any other it is not known."""
-        if volumes:
-            raise Unavailable(f"nobody here knows the locks on {volumes[0]}", remedy="see section storage of node.yaml")
-        return ()
-
-    async def release(self, lock: DiskLock) -> None:
-        """``Refused``."""
-        raise Refused(f"the lock {lock.id} on {lock.volume} cannot be removed from here")

@@ -18,7 +18,7 @@ from typing import Final
 from outlive.base.errors import LimitExceeded, Unavailable
 
 OUTPUT_BYTES: Final = 2**18
-"""Read of what a program prints, of each of its two streams."""
+"""Read of what a program prints, of each of its two streams, unless the caller expects more."""
 FEED_BYTES: Final = 2**14
 """The largest feed: it fits into the pipe, so that nothing has to be written while the program runs."""
 REAP_S: Final = 1.0
@@ -36,7 +36,12 @@ class Ended:
 
 
 async def run(
-    argv: Sequence[str], *, limit_s: float, feeds: Mapping[str, bytes] = {}, env: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    *,
+    limit_s: float,
+    feeds: Mapping[str, bytes] = {},
+    env: Mapping[str, str] | None = None,
+    output_bytes: int = OUTPUT_BYTES,
 ) -> Ended:
     """Run it to its end, or for ``limit_s``. ``Unavailable``: it cannot be started, and nothing happened."""
     readers: dict[str, int] = {}
@@ -60,7 +65,7 @@ async def run(
             async with asyncio.TaskGroup() as group:
                 for stream, part in zip((process.stdout, process.stderr), parts, strict=True):
                     assert stream is not None
-                    group.create_task(_collect(stream, part))
+                    group.create_task(_collect(stream, part, output_bytes))
             await process.wait()
     except TimeoutError:
         return Ended(None, *(bytes(part).decode(errors="replace") for part in parts))
@@ -91,10 +96,10 @@ async def _started(
         ) from error
 
 
-async def _collect(stream: asyncio.StreamReader, part: bytearray) -> None:
+async def _collect(stream: asyncio.StreamReader, part: bytearray, limit: int) -> None:
     """All of it is read, so that the program does not stand still; what is over the limit is dropped."""
     while chunk := await stream.read(2**16):
-        part += chunk[: max(0, OUTPUT_BYTES - len(part))]
+        part += chunk[: max(0, limit - len(part))]
 
 
 async def _killed(process: asyncio.subprocess.Process) -> None:

@@ -145,7 +145,14 @@ class PowerHarness(ProcessHarness, Protocol):
 
 
 class IsolationHarness(ProcessHarness, Protocol):
-    """Storage and network of hosts ``a`` and ``b``; each has disk ``d1``, ``d2`` and port ``p1`` for its clients."""
+    """Storage and network of hosts ``a`` and ``b``, and what their clients use of them."""
+
+    scope: tuple[str, ...]
+    """Two disks, and ports where they are in the driver's power."""
+    by_disk: bool
+    """Whether a host is shut out of single disks and epochs; else of all disks of the driver, until it is let in."""
+    settle_s: float
+    """After so long what a killed process had asked for has happened, or never will."""
 
     def driver(self, host: str = "b") -> CutPort:
         """For a new process on that host."""
@@ -156,7 +163,7 @@ class IsolationHarness(ProcessHarness, Protocol):
         ...
 
     def reaches(self, host: str, epoch: int, one: str) -> bool:
-        """Whether a client of the host that was started in that epoch reaches ``disk:d1`` or ``port:p1`` now.
+        """Whether a client of the host that was started in that epoch reaches this part of ``scope`` now.
 
         Of any server that enforces: one that has not heard of a cut counts.
         """

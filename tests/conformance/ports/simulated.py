@@ -169,6 +169,10 @@ class Power(Processes):
 class Isolation(Processes):
     """See ``harness.IsolationHarness``."""
 
+    scope = ("disk:d1", "disk:d2", "port:p1")
+    by_disk = True
+    settle_s = 60.0
+
     def __init__(self, ability: str = "all") -> None:
         super().__init__()
         self._disks = Disks(ability, lambda host: None, Random(3))  # type: ignore[arg-type]

@@ -7,91 +7,92 @@ import asyncio
 import pytest
 from tests.conformance.claims import claims_of
 from tests.conformance.ports.harness import IsolationHarness
+from tests.conformance.ports.real_ceph import CEPH
 from tests.conformance.ports.simulated import ISOLATION, Isolation, _subject
 
 from outlive.base.errors import Unavailable
 from outlive.node.ports import DiskLock
 
-claim = claims_of(ISOLATION)
-ALL = ("disk:d1", "disk:d2", "port:p1")
+claim = claims_of([*ISOLATION, CEPH])
 
 
 @claim
 async def test_after_the_barrier_no_client_of_the_host_gets_through(h: IsolationHarness) -> None:
     port = h.driver()
-    await port.cut("a", 1, ALL)
-    assert set((await port.read_back("a", 1)).scope) == set(ALL)
-    assert set(await port.barrier(ALL)) == set(ALL)
-    assert not any(h.reaches("a", 1, one) for one in ALL), "also a client that connects only now"
-    assert all(h.reaches("b", 1, one) for one in ALL)
+    await port.cut("a", 1, h.scope)
+    assert set((await port.read_back("a", 1)).scope) == set(h.scope)
+    assert set(await port.barrier(h.scope)) == set(h.scope)
+    assert not any(h.reaches("a", 1, one) for one in h.scope), "also a client that connects only now"
+    assert all(h.reaches("b", 1, one) for one in h.scope)
     assert (await port.read_back("b", 1)).scope == ()
 
 
 @claim
 async def test_the_barrier_waits_for_servers_that_have_not_heard(h: IsolationHarness) -> None:
     h.slow_servers(5.0)
-    await h.driver().cut("a", 1, ALL)
+    await h.driver().cut("a", 1, h.scope)
     other = h.driver()  # on another host, and of a process that knows nothing of the cut
-    assert set((await other.read_back("a", 1)).scope) == set(ALL)
-    await other.barrier(("disk:d1",))
-    assert not h.reaches("a", 1, "disk:d1")
+    assert set((await other.read_back("a", 1)).scope) == set(h.scope)
+    await other.barrier((h.scope[0],))
+    assert not h.reaches("a", 1, h.scope[0])
 
 
 @claim
 async def test_the_barrier_returns_where_nobody_was_shut_out(h: IsolationHarness) -> None:
     async with asyncio.timeout(10.0):
-        assert set(await h.driver().barrier(ALL)) == set(ALL)
+        assert set(await h.driver().barrier(h.scope)) == set(h.scope)
 
 
 @claim
 async def test_renewing_is_the_same_call_and_a_cut_only_grows(h: IsolationHarness) -> None:
     port = h.driver()
-    await port.cut("a", 1, ("disk:d1",))
-    assert (await port.read_back("a", 1)).scope == ("disk:d1",)
-    await port.barrier(ALL)
-    assert h.reaches("a", 1, "disk:d2")
+    one, other = h.scope[:2]
+    await port.cut("a", 1, (one,))
+    assert (await port.read_back("a", 1)).scope == (one,)
+    await port.barrier(h.scope)
+    assert h.reaches("a", 1, other) == h.by_disk
     for _ in range(2):
-        await port.cut("a", 1, ("disk:d2",))
-        assert set((await port.read_back("a", 1)).scope) == {"disk:d1", "disk:d2"}
-    await port.barrier(ALL)
-    assert not h.reaches("a", 1, "disk:d1")
+        await port.cut("a", 1, (other,))
+        assert set((await port.read_back("a", 1)).scope) == {one, other}
+    await port.barrier(h.scope)
+    assert not h.reaches("a", 1, one)
 
 
 @claim
 async def test_a_later_epoch_is_not_meant_and_an_older_one_is(h: IsolationHarness) -> None:
     port = h.driver()
-    await port.cut("a", 2, ALL)
-    await port.barrier(ALL)
-    assert not h.reaches("a", 1, "disk:d1")
-    assert not h.reaches("a", 2, "disk:d1")
-    assert h.reaches("a", 3, "disk:d1")
+    await port.cut("a", 2, h.scope)
+    await port.barrier(h.scope)
+    assert not h.reaches("a", 1, h.scope[0])
+    assert not h.reaches("a", 2, h.scope[0])
+    assert h.reaches("a", 3, h.scope[0]) == h.by_disk
     assert (await port.read_back("a", 3)).scope == ()
 
 
 @claim
 async def test_lifting_ends_what_was_cut_through_that_epoch_and_nothing_later(h: IsolationHarness) -> None:
     port = h.driver()
-    await port.cut("a", 2, ALL)
+    await port.cut("a", 2, h.scope)
     await port.lift("a", 1)
-    assert set((await port.read_back("a", 2)).scope) == set(ALL)
+    assert set((await port.read_back("a", 2)).scope) == set(h.scope)
     for _ in range(2):
         await port.lift("a", 2)
         assert (await port.read_back("a", 2)).scope == ()
-    await port.barrier(ALL)
-    assert h.reaches("a", 2, "disk:d1")
+    await port.barrier(h.scope)
+    assert h.reaches("a", 2, h.scope[0])
 
 
 @claim
 async def test_an_order_of_a_killed_process_is_carried_out_or_not_and_read_back_as_it_is(h: IsolationHarness) -> None:
-    task = asyncio.create_task(h.driver().cut("a", 1, ALL))
+    task = asyncio.create_task(h.driver().cut("a", 1, h.scope))
     await asyncio.sleep(0)
     h.kill()
-    await asyncio.sleep(60.0)
+    await asyncio.sleep(h.settle_s)
     port = h.driver()
     scope = set((await port.read_back("a", 1)).scope)
-    assert scope in (set(), set(ALL))
-    await port.barrier(ALL)
-    assert h.reaches("a", 1, "disk:d1") == (not scope)
+    assert scope in (set(), set(h.scope))
+    await port.barrier(h.scope)
+    assert h.reaches("a", 1, h.scope[0]) == (not scope)
     await asyncio.gather(task, return_exceptions=True)
 
 
@@ -100,16 +101,16 @@ async def test_who_does_not_reach_the_servers_is_told_nothing(h: IsolationHarnes
     port, storage = h.driver(), h.storage()
     h.partition("b")
     for call in (
-        port.cut("a", 1, ALL),
+        port.cut("a", 1, h.scope),
         port.read_back("a", 1),
-        port.barrier(ALL),
+        port.barrier(h.scope),
         port.lift("a", 1),
-        storage.locks(("d1",)),
-        storage.release(DiskLock(volume="d1", id="x", address="a")),
+        storage.locks((h.scope[0].removeprefix("disk:"),)),
+        storage.release(DiskLock(volume=h.scope[0].removeprefix("disk:"), id="x", locker="client.1", address="a")),
     ):
         with pytest.raises(Unavailable):
             await call
-    assert h.reaches("a", 1, "disk:d1"), "Unavailable: nothing happened"
+    assert h.reaches("a", 1, h.scope[0]), "Unavailable: nothing happened"
     assert (await h.driver("a").read_back("a", 1)).scope == ()
 
 
@@ -117,16 +118,16 @@ async def test_who_does_not_reach_the_servers_is_told_nothing(h: IsolationHarnes
 async def test_the_host_that_is_shut_out_is_needed_for_nothing(h: IsolationHarness) -> None:
     h.partition("a")
     port = h.driver("b")
-    await port.cut("a", 1, ALL)
-    assert set((await port.read_back("a", 1)).scope) == set(ALL)
+    await port.cut("a", 1, h.scope)
+    assert set((await port.read_back("a", 1)).scope) == set(h.scope)
 
 
 @claims_of([_subject("simulated, disks only", lambda: Isolation("disks"))])
 async def test_what_is_in_nobodys_power_is_ordered_and_not_read_back(h: IsolationHarness) -> None:
     port = h.driver()
-    await port.cut("a", 1, ALL)
+    await port.cut("a", 1, h.scope)
     assert set((await port.read_back("a", 1)).scope) == {"disk:d1", "disk:d2"}
-    assert set(await port.barrier(ALL)) == {"disk:d1", "disk:d2"}, "of the port it knows nothing"
+    assert set(await port.barrier(h.scope)) == {"disk:d1", "disk:d2"}, "of the port it knows nothing"
     assert h.reaches("a", 1, "port:p1")
 
 
@@ -136,18 +137,19 @@ async def test_what_is_in_nobodys_power_is_ordered_and_not_read_back(h: Isolatio
 @claim
 async def test_a_lock_names_its_owner_until_exactly_it_is_released(h: IsolationHarness) -> None:
     a, b = h.storage("a"), h.storage("b")
-    assert await b.locks(("d1", "d2")) == ()
-    h.open_disk("d1", "a")
-    (lock,) = await b.locks(("d1", "d2"))
-    assert (lock.volume, lock.address.startswith(a.address())) == ("d1", True)
-    assert await b.locks(("d2",)) == ()
-    h.open_disk("d1", "b")
+    one, other = (disk.removeprefix("disk:") for disk in h.scope[:2])
+    assert await b.locks((one, other)) == ()
+    h.open_disk(one, "a")
+    (lock,) = await b.locks((one, other))
+    assert (lock.volume, lock.address.startswith(a.address())) == (one, True)
+    assert await b.locks((other,)) == ()
+    h.open_disk(one, "b")
     await b.release(lock)
-    (newer,) = await b.locks(("d1",))
+    (newer,) = await b.locks((one,))
     assert newer.address.startswith(b.address()), "the lock of another stays"
     for _ in range(2):
         await b.release(newer)
-        assert await b.locks(("d1",)) == ()
+        assert await b.locks((one,)) == ()
 
 
 @claim

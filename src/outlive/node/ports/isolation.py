@@ -25,7 +25,8 @@ class CutPort(Protocol):
 
         Every client of the host is meant, whatever its address and process: those that are connected, and those that
         connect later in this epoch; ``NotFound`` where the driver does not know them all. What was shut out before
-        stays so. The host itself is needed for nothing.
+        stays so. The host itself is needed for nothing. A driver that knows neither disks nor epochs (Ceph: addresses)
+        shuts it out of more: of all its disks, in later epochs too, until it is let in.
         """
         ...
 
@@ -43,7 +44,8 @@ class CutPort(Protocol):
         whoever else may: then a start waits until no host is recorded as isolated from it. A server may learn of a cut
         after it can be read back (Ceph: an OSD with an older map), and would until then still take a write of the one
         who is shut out after a write of the one who comes next. Asked before each start on the host of the start:
-        afterwards no such write is taken any more. ``Unavailable`` where that is not known.
+        afterwards no such write is taken any more. ``Unavailable`` where that is not known, and where the host of the
+        start is itself shut out.
         """
         ...
 

@@ -13,7 +13,8 @@ class DiskLock(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     volume: str
     id: str
     address: str
-    """Of the client that holds it, such as ``10.0.0.1:0/77`` or ``[fd00::1]:0/77``."""
+    """Of the client that holds it, such as ``10.0.0.1:0/77`` or ``[fd00::1]:0/77``; empty where storage does not say:
+    it then is nobody's whose locks are known to be over."""
     locker: str = ""
 
 
@@ -29,5 +30,8 @@ class StoragePort(Protocol):
         ...
 
     async def release(self, lock: DiskLock) -> None:
-        """Remove exactly this lock; ``Refused`` where that fails. Fine if it is gone; a lock of another stays."""
+        """Remove exactly this lock; ``Refused`` where that fails. Fine if it is gone; a lock of another stays.
+
+        A lock that only the end of its owner removes (QEMU's of files) is ``Refused`` as long as it is there.
+        """
         ...

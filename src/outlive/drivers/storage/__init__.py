@@ -1,0 +1,41 @@
+"""Storage of real hosts: Ceph, files, block devices and DRBD (docs/operating/storage.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outlive.base.clock import Clock
+from outlive.drivers.storage.ceph import CephCommands
+from outlive.drivers.storage.disks import Cuts, Disks, Locks, StorageAddresses
+from outlive.drivers.storage.drbd import Drbd
+from outlive.drivers.storage.files import FileLocks
+from outlive.drivers.storage.rbd import RbdCut, RbdLocks
+from outlive.drivers.storage.settings import StorageSettings
+from outlive.store import Store
+
+__all__ = ["CephCommands", "Cuts", "Disks", "StorageSettings", "cuts", "disks"]
+
+
+def disks(settings: StorageSettings, address: str, state: Path) -> Disks:
+    """The locks on all disks of a host with this address on the storage network."""
+    files = FileLocks(address, float(settings.command_limit))
+    kinds: dict[str, Locks] = {
+        "rbd": RbdLocks(CephCommands(settings)),
+        "file": files,
+        "block": files,
+        "drbd": Drbd(settings, state, address),
+    }
+    return Disks(address, kinds)
+
+
+def cuts(settings: StorageSettings, store: Store, clock: Clock, *, host: str, address: str, state: Path) -> Cuts:
+    """Who can shut hosts out of disks, as this host reaches them."""
+    rbd = RbdCut(
+        CephCommands(settings),
+        StorageAddresses(store),
+        clock,
+        host=host,
+        own=address,
+        lasts_s=float(settings.blocklist),
+    )
+    return Cuts({"rbd": rbd, "drbd": Drbd(settings, state, address)})

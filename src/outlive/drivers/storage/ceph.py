@@ -1,0 +1,148 @@
+"""Commands to one Ceph cluster, each in a child process with a hard limit; no library of Ceph is in the daemon.
+
+A library of Ceph in the process has no limit that works: monitors that are slow would stop whoever calls it. The key
+never is on a command line: the programs read it from the keyring file.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from outlive.base.errors import NotFound, OutliveError, Refused, Unavailable, Unknown
+from outlive.drivers.commands import Ended, run
+from outlive.drivers.storage.settings import StorageSettings
+
+CONNECT_S: Final = 5
+"""How long the programs look for a monitor."""
+OUTPUT_BYTES: Final = 2**25
+"""Of the map of storage daemons: about 1.5 KiB for each."""
+_LOG_LINE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+_NO_MONITOR: Final = "timed out"
+_UNREACHED: Final = ("error connecting", "couldn't connect")
+"""What ``ceph`` and ``rbd`` print where they reached no monitor, or none that lets them in: nothing was sent then."""
+_DENIED: Final = "handle_auth_bad_method"
+"""What they print where no monitor lets them in."""
+_ENOENT: Final = 2
+_EBUSY: Final = 16
+_NOT_ALLOWED: Final = frozenset({1, 13})
+"""Exit codes: ``EPERM``, ``EACCES``."""
+
+
+class CephCommands:
+    """``ceph`` and ``rbd`` as the daemon's own user."""
+
+    def __init__(self, settings: StorageSettings) -> None:
+        self._settings = settings
+        self._limit_s = float(settings.command_limit)
+
+    def configured(self) -> None:
+        """``NotFound`` where this host has no Ceph."""
+        if not Path(self._settings.ceph_conf).exists():
+            raise NotFound(f"this host has no Ceph: {self._settings.ceph_conf} does not exist")
+
+    async def ask(self, *words: str) -> str:
+        """The output of a question to the monitors. ``NotFound``: there is no such thing; else ``Unavailable``."""
+        ended = await self._run(*self._ceph(*words))
+        if ended.code == 0:
+            return ended.out
+        raise self._failure(ended, words, Unavailable)
+
+    async def asked(self, *words: str) -> Any:
+        """The same, decoded."""
+        return decoded(await self.ask(*words, "--format", "json"), words)
+
+    async def told(self, *words: str, limit_s: float) -> str:
+        """What was printed by the end, also where some of those that were asked did not answer."""
+        ended = await self._run(*self._ceph(*words), limit_s=limit_s)
+        if "EACCES" in ended.err:
+            raise self._failure(ended, words, Unavailable)
+        return ended.out
+
+    async def order(self, *words: str) -> None:
+        """Have something changed. ``Unavailable``: it was not; ``Unknown``: it may have been."""
+        ended = await self._run(*self._ceph(*words))
+        if ended.code != 0:
+            raise self._failure(ended, words, Unknown)
+
+    async def images(self, *words: str) -> str:
+        """The output of a question about images."""
+        ended = await self._run(*self._rbd(*words))
+        if ended.code == 0:
+            return ended.out
+        raise self._failure(ended, words, Unavailable)
+
+    async def order_images(self, *words: str) -> None:
+        """Have an image changed. ``NotFound``: what was to be changed is not there; ``Refused``, ``Unknown``."""
+        ended = await self._run(*self._rbd(*words))
+        if ended.code != 0:
+            raise self._failure(ended, words, Unknown)
+
+    def _ceph(self, *words: str) -> list[str]:
+        said = self._settings
+        return [said.ceph_program, *self._who(), "--connect-timeout", str(CONNECT_S), *words]
+
+    def _rbd(self, *words: str) -> list[str]:
+        limits = ("--client-mount-timeout", str(CONNECT_S), "--rados-mon-op-timeout", f"{self._limit_s:g}")
+        return [self._settings.rbd_program, *self._who(), *limits, *words]
+
+    def _who(self) -> list[str]:
+        said = self._settings
+        keyring = ["--keyring", said.ceph_keyring] if said.ceph_keyring else []
+        return ["--conf", said.ceph_conf, "--id", said.ceph_user, *keyring]
+
+    async def _run(self, *argv: str, limit_s: float | None = None) -> Ended:
+        said = self._settings
+        for file, setting in ((said.ceph_conf, "cephConf"), (said.ceph_keyring, "cephKeyring")):
+            if file and (why := unreadable(file)):
+                raise Unavailable(f"{file} cannot be read: {why}", remedy=f"see storage.{setting} in node.yaml")
+        return await run(argv, limit_s=limit_s or self._limit_s, output_bytes=OUTPUT_BYTES)
+
+    def _failure(self, ended: Ended, words: tuple[str, ...], late: type[OutliveError]) -> OutliveError:
+        what = " ".join(words[:3])
+        if ended.code is None:
+            return late(f"Ceph did not answer '{what}' within {self._limit_s:g} s", remedy="see ceph status")
+        user = self._settings.ceph_user
+        if last_line(ended.err) == _NO_MONITOR or any(one in ended.err for one in _UNREACHED):
+            if _DENIED in ended.err:
+                return Unavailable(
+                    f"Ceph does not know client.{user}, or not by this key",
+                    remedy="see storage.cephKeyring in node.yaml",
+                )
+            return Unavailable("no monitor of Ceph answers", remedy=f"see mon host in {self._settings.ceph_conf}")
+        if ended.code in _NOT_ALLOWED:
+            return Unavailable(
+                f"client.{user} of Ceph may not '{what}'", remedy="give it the rights of docs/operating/storage.md"
+            )
+        why = last_line(ended.err) or last_line(ended.out) or f"exit code {ended.code}"
+        if ended.code == _ENOENT:
+            return NotFound(why)
+        if ended.code == _EBUSY:
+            return Refused(why)
+        return late(f"Ceph: '{what}': {why}", remedy="see ceph status")
+
+
+def unreadable(file: str) -> str:
+    """Why this process cannot read it; empty: it can."""
+    try:
+        with Path(file).open("rb"):
+            return ""
+    except OSError as error:
+        return (error.strerror or "it is gone").lower()
+
+
+def last_line(text: str) -> str:
+    """What a program said last that is no line of a log; shortened."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not _LOG_LINE.match(line)]
+    return lines[-1].removeprefix("rbd: ").removeprefix("Error ")[:200] if lines else ""
+
+
+def decoded(text: str, words: tuple[str, ...]) -> Any:
+    """JSON, or ``Unavailable``."""
+    try:
+        return msgspec.json.decode(text.strip() or "null")
+    except msgspec.DecodeError:
+        raise Unavailable(f"Ceph answered '{' '.join(words[:3])}' with something that is no JSON") from None

@@ -1,0 +1,158 @@
+"""All disks of a host, each by the driver of its kind: ``rbd:POOL/IMAGE``, ``file:/PATH``, ``block:/dev/…``,
+``drbd:RESOURCE``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from ipaddress import ip_interface
+from typing import Final, Protocol, TypeVar
+
+from outlive.base.errors import NotFound, OutliveError, Unavailable
+from outlive.node.ports import CutPort, CutReport, DiskLock
+from outlive.resources import Hypervisor
+from outlive.store import Store, list_all
+
+AT_ONCE: Final = 8
+"""Disks of one VM that are asked for at the same time."""
+
+T = TypeVar("T")
+
+
+class Locks(Protocol):
+    """The part of ``StoragePort`` for disks of one kind."""
+
+    async def locks(self, volume: str) -> tuple[DiskLock, ...]:
+        """Of one disk. ``NotFound``: there is no such disk."""
+        ...
+
+    async def release(self, lock: DiskLock) -> None:
+        """As ``StoragePort``."""
+        ...
+
+
+class Disks:
+    """``StoragePort`` by the kind of each disk. ``address``: this host's own on the storage network."""
+
+    def __init__(self, address: str, kinds: Mapping[str, Locks]) -> None:
+        self._address = address
+        self._kinds = kinds
+
+    def address(self) -> str:
+        """Of this host."""
+        return self._address
+
+    async def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
+        """Of all of them, in their order."""
+        turn = asyncio.Semaphore(AT_ONCE)
+
+        async def of(volume: str) -> tuple[DiskLock, ...]:
+            async with turn:
+                return await self._driver(volume).locks(volume)
+
+        answers = await asyncio.gather(*(of(one) for one in volumes), return_exceptions=True)
+        found: list[DiskLock] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            found.extend(answer)
+        return tuple(found)
+
+    async def release(self, lock: DiskLock) -> None:
+        """By the driver of its disk."""
+        await self._driver(lock.volume).release(lock)
+
+    def _driver(self, volume: str) -> Locks:
+        kind = volume.partition(":")[0]
+        if kind not in self._kinds:
+            raise Unavailable(
+                f"nobody here knows the locks on disk {volume!r}",
+                remedy=f"disks of hosts with a daemon are named {', '.join(f'{one}:…' for one in self._kinds)}",
+            )
+        return self._kinds[kind]
+
+
+class Cuts:
+    """``CutPort`` by all who can shut a host out of something; each takes its own part."""
+
+    def __init__(self, parts: Mapping[str, CutPort]) -> None:
+        self._parts = parts
+
+    async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
+        """By each of them; the first that fails is told of after all were asked."""
+        await self._all(lambda part: part.cut(host, epoch, scope), self._meant(scope), host)
+
+    async def read_back(self, host: str, epoch: int) -> CutReport:
+        """All of it. One that does not answer is none that says that nothing is shut out."""
+        reports = await self._all(lambda part: part.read_back(host, epoch), list(self._parts.values()), host)
+        ends = [one.expires_in_s for one in reports if one.scope and one.expires_in_s is not None]
+        return CutReport(
+            scope=tuple(sorted({one for report in reports for one in report.scope})),
+            evidence="; ".join(one.evidence for one in reports if one.evidence),
+            expires_in_s=min(ends, default=None),
+        )
+
+    async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        """Of those that shut anybody out of something in it."""
+        found: list[str] = []
+        for part in self._meant(scope):
+            found.extend(await part.barrier(scope))
+        return tuple(found)
+
+    async def lift(self, host: str, epoch: int) -> None:
+        """By each of them."""
+        await self._all(lambda part: part.lift(host, epoch), list(self._parts.values()), host)
+
+    def _meant(self, scope: tuple[str, ...]) -> list[CutPort]:
+        kinds = {one.removeprefix("disk:").partition(":")[0] for one in scope if one.startswith("disk:")}
+        return [part for kind, part in self._parts.items() if kind in kinds]
+
+    async def _all(self, call: Callable[[CutPort], Awaitable[T]], parts: list[CutPort], host: str) -> list[T]:
+        answers: list[T] = []
+        missing: list[NotFound] = []
+        failed: list[OutliveError] = []
+        for part in parts:
+            try:
+                answers.append(await call(part))
+            except NotFound as error:
+                missing.append(error)
+            except OutliveError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        if not answers:
+            raise missing[0] if missing else NotFound(f"nobody can shut {host} out of its disks or networks")
+        return answers
+
+
+class StorageAddresses:
+    """All addresses from which a host's clients may reach storage, as the host's own record says."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def __call__(self, host: str) -> tuple[str, ...]:
+        """``NotFound`` where it says none, or one that another host says as well: that one would be shut out too."""
+        of: dict[str, set[str]] = {}
+        async for one in list_all(self._store, Hypervisor):
+            said = [one.status.storage_address, *one.status.addresses.values()]
+            of[one.name] = {_plain(address) for address in said if address}
+        mine = of.get(host, set())
+        if not mine:
+            raise NotFound(
+                f"the address of {host} on the storage network is not known",
+                remedy="set host.addresses in its node.yaml",
+            )
+        for other, addresses in of.items():
+            if other != host and (both := sorted(mine & addresses)):
+                raise NotFound(
+                    f"{both[0]} is an address of {host} and of {other}", remedy="correct host.addresses in node.yaml"
+                )
+        return tuple(sorted(mine))
+
+
+def _plain(address: str) -> str:
+    try:
+        return str(ip_interface(address).ip)
+    except ValueError:
+        return address

@@ -1,0 +1,70 @@
+"""Disks that are files on shared storage, and block devices: what can be seen of who has them open.
+
+QEMU locks the images that it opens: byte ranges of the file, shared between processes that tolerate each other. Such a
+lock belongs to an open file and ends with its process, whatever that dies of; nobody can take it away. Which process
+has it the kernel does not say: one of this host is found by its descriptors, and where there is none another host has
+it, whose name the file system does not tell. Nobody can shut a host out of a file.
+
+A block device has no locks that another host sees: of that nothing is known but whether it is there.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import NotFound, Refused, Unavailable
+from outlive.drivers.commands import run
+from outlive.node.ports import DiskLock
+
+PROGRAM: Final = Path(__file__).with_name("image_locks.py")
+
+
+class ImageLocks(msgspec.Struct, frozen=True):
+    """What the program prints."""
+
+    locked: bool = False
+    pids: tuple[int, ...] = ()
+    error: str = ""
+    missing: bool = False
+
+
+class FileLocks:
+    """The part of ``StoragePort`` for ``file:/PATH`` and ``block:/dev/…``; ``address`` is this host's own."""
+
+    def __init__(self, address: str, limit_s: float) -> None:
+        self._address = address
+        self._limit_s = limit_s
+
+    async def locks(self, volume: str) -> tuple[DiskLock, ...]:
+        """Of one disk. ``NotFound``: there is none."""
+        kind, _, path = volume.partition(":")
+        ended = await run([sys.executable, "-I", str(PROGRAM), kind, path], limit_s=self._limit_s)
+        if ended.code is None:
+            raise Unavailable(
+                f"{path} did not answer within {self._limit_s:g} s", remedy="see the server of its file system"
+            )
+        try:
+            found = msgspec.json.decode(ended.out, type=ImageLocks)
+        except msgspec.DecodeError:
+            raise Unavailable(f"the locks of {path} could not be read", remedy="see the log") from None
+        if found.missing:
+            raise NotFound(f"disk {volume} does not exist", remedy="correct the VM's disks, mount it, or create it")
+        if found.error:
+            raise Unavailable(f"{path} cannot be opened: {found.error}", remedy="see the server of its file system")
+        if not found.locked:
+            return ()
+        who = f"process {', '.join(map(str, found.pids[:3]))}" if found.pids else "another host"
+        return (DiskLock(volume=volume, id="image", locker=who, address=self._address if found.pids else ""),)
+
+    async def release(self, lock: DiskLock) -> None:
+        """Fine if it is gone; nobody can take it away."""
+        for there in await self.locks(lock.volume):
+            if there == lock:
+                raise Refused(
+                    f"{lock.volume} is open in {lock.locker}, and only the end of that releases it",
+                    remedy="see docs/operating/storage.md",
+                )

@@ -1,0 +1,39 @@
+"""Section ``storage`` of a host's configuration."""
+
+from __future__ import annotations
+
+import msgspec
+
+from outlive.runtime.units import Duration
+
+
+class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Section ``storage`` of a host's configuration: how its daemon reaches what the disks lie on."""
+
+    ceph_conf: str = "/etc/ceph/ceph.conf"
+    """Configuration of the Ceph cluster of all ``rbd:`` disks."""
+    ceph_user: str = "outlive"
+    """The daemon's own user in it, without ``client.``; its rights are in docs/operating/storage.md."""
+    ceph_keyring: str = ""
+    """File with that user's key; empty: where Ceph looks for it, ``/etc/ceph/ceph.client.USER.keyring``."""
+    ceph_program: str = "ceph"
+    """The program, by name or path."""
+    rbd_program: str = "rbd"
+    """The same."""
+    drbd_program: str = "drbdsetup"
+    """The same."""
+    command_limit: Duration = Duration(10.0)
+    """How long one command to storage may take before it is killed."""
+    blocklist: Duration = Duration(86_400.0)
+    """How long an isolation from Ceph lasts that nobody renews; at least half an hour."""
+
+    def __post_init__(self) -> None:
+        if self.command_limit <= 0:
+            raise ValueError(f"commandLimit {self.command_limit} leaves no time for an answer")
+        if self.blocklist < LEAST_BLOCKLIST_S:
+            raise ValueError(f"blocklist {self.blocklist} ends too soon; it has to last {LEAST_BLOCKLIST_S:g} s")
+
+
+LEAST_BLOCKLIST_S = 1800.0
+"""A host that is isolated stays so while another fencer takes over (``fencing.isolation.LEAST_LASTS_S``), also where
+the clocks of the monitors and of this host differ."""

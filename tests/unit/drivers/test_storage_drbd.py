@@ -1,0 +1,180 @@
+"""DRBD by outputs of its tools, written down from documentation; a program that prints them stands for the kernel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.loops import run_real
+
+from outlive.base.errors import NotFound, Refused, Unavailable
+from outlive.drivers.storage.drbd import Drbd
+from outlive.drivers.storage.settings import StorageSettings
+
+VOLUME, DISK = "drbd:vm-1", "disk:drbd:vm-1"
+PROGRAM = """#!/usr/bin/env python3
+import json, pathlib, sys
+state = pathlib.Path(__file__).with_name("state.json")
+now = json.loads(state.read_text())
+verb, name = sys.argv[1:3]
+if name != "vm-1":
+    sys.exit(10)
+if verb in ("status", "show"):
+    print(now[verb] if isinstance(now[verb], str) else json.dumps(now[verb]))
+elif verb in ("disconnect", "connect"):
+    for peer in now["status"][0]["connections"]:
+        if str(peer["peer-node-id"]) == sys.argv[3]:
+            peer["connection-state"] = "StandAlone" if verb == "disconnect" else "Connecting"
+            peer["peer-role"] = "Unknown"
+    state.write_text(json.dumps(now))
+elif verb == "secondary":
+    if now["status"][0]["devices"][0].get("open"):
+        print("vm-1: State change failed: (-12) Device is held open by someone", file=sys.stderr)
+        sys.exit(11)
+    now["status"][0]["role"] = "Secondary"
+    state.write_text(json.dumps(now))
+"""
+
+
+def peer(number: int, name: str, state: str = "Connected", role: str = "Secondary") -> dict[str, Any]:
+    return {
+        "peer-node-id": number,
+        "name": name,
+        "connection-state": state,
+        "congested": False,
+        "peer-role": role,
+        "ap-in-flight": 18446744073709551608,
+        "paths": [
+            {
+                "this_host": {"address": "10.0.1.1", "port": 7000, "family": "ipv4"},
+                "remote_host": {"address": f"10.0.1.{number}", "port": 7000, "family": "ipv4"},
+                "established": state == "Connected",
+            }
+        ],
+        "peer_devices": [{"volume": 0, "replication-state": "Established", "percent-in-sync": 100.00}],
+    }
+
+
+def replica(*peers: dict[str, Any], role: str = "Secondary", **device: Any) -> dict[str, Any]:
+    one = {"volume": 0, "minor": 1000, "disk-state": "UpToDate", "client": False, "open": False, "quorum": True}
+    return {
+        "name": "vm-1",
+        "node-id": 1,
+        "role": role,
+        "suspended": False,
+        "force-io-failures": False,
+        "devices": [{**one, **device}],
+        "connections": list(peers),
+    }
+
+
+class Host:
+    def __init__(self, path: Path, status: Any, quorum: str = "majority") -> None:
+        self.path = path
+        self.show = [{"resource": "vm-1", "options": {"quorum": quorum, "on-no-quorum": "suspend-io"}}]
+        program = path / "drbdsetup"
+        program.write_text(PROGRAM)
+        program.chmod(0o700)
+        self.settings = StorageSettings(drbd_program=str(program))
+        self.set(status)
+
+    def set(self, status: Any) -> None:
+        (self.path / "state.json").write_text(json.dumps({"status": status, "show": self.show}))
+
+    def driver(self) -> Drbd:
+        return Drbd(self.settings, self.path, "10.0.1.1")
+
+
+def test_primary_that_is_known_is_a_lock_and_its_peer_cannot_be_made_to_leave(tmp_path: Path) -> None:
+    async def looked() -> None:
+        drbd = Host(tmp_path, [replica(peer(2, "host-2", role="Primary"), peer(3, "host-3"))]).driver()
+        (lock,) = await drbd.locks(VOLUME)
+        assert (lock.locker, lock.address) == ("host-2", "10.0.1.2")
+        with pytest.raises(Refused, match="in use on host-2"):
+            await drbd.release(lock)
+
+    run_real(looked())
+
+
+def test_own_role_is_given_back_unless_somebody_has_the_device_open(tmp_path: Path) -> None:
+    async def looked() -> None:
+        host = Host(tmp_path, [replica(peer(2, "host-2"), role="Primary", open=True)])
+        (lock,) = await host.driver().locks(VOLUME)
+        assert lock.address == "10.0.1.1"
+        with pytest.raises(Refused, match="held open"):
+            await host.driver().release(lock)
+        host.set([replica(peer(2, "host-2"), role="Primary")])
+        for _ in range(2):
+            await host.driver().release(lock)
+            assert await host.driver().locks(VOLUME) == ()
+
+    run_real(looked())
+
+
+@pytest.mark.parametrize(
+    ("status", "quorum", "why"),
+    [
+        ([replica(peer(2, "h", "Connecting", "Unknown"), quorum=False)], "majority", "has no quorum here"),
+        ([replica(peer(2, "h", "Connecting", "Unknown"))], "off", "is used without quorum"),
+        ([replica(**{"disk-state": "Outdated"})], "majority", "is not up to date here"),
+        ([{**replica(), "devices": []}], "majority", "is not usable here"),
+        ([{**replica(), "force-io-failures": True}], "majority", "is not usable here"),
+        ([{**replica(), "devices": [None]}], "majority", "has no quorum here"),
+        ([{**replica(), "devices": [{"quorum": "yes"}]}], "majority", "not understood"),
+        ("[1] trailing", "majority", "not understood"),
+    ],
+)
+def test_replica_that_cannot_know_who_writes_says_so(tmp_path: Path, status: Any, quorum: str, why: str) -> None:
+    async def looked() -> None:
+        drbd = Host(tmp_path, status, quorum).driver()
+        with pytest.raises(Unavailable) as raised:
+            await drbd.locks(VOLUME)
+        assert why in str(raised.value)
+        with pytest.raises(Unavailable):
+            await drbd.barrier((DISK,))
+
+    run_real(looked())
+
+
+def test_host_is_shut_out_by_disconnection_and_quorum_until_it_is_let_in(tmp_path: Path) -> None:
+    async def looked() -> None:
+        host = Host(tmp_path, [replica(peer(2, "host-2", role="Primary"), peer(3, "host-3"))])
+        await host.driver().cut("host-2", 2, (DISK, "disk:drbd:other", "port:p"))
+        other = host.driver()
+        report = await other.read_back("host-2", 2)
+        assert (report.scope, report.expires_in_s) == ((DISK,), None)
+        assert (await other.read_back("host-2", 3)).scope == ()
+        assert await other.barrier((DISK, "port:p")) == (DISK,)
+        await other.lift("host-2", 1)
+        assert (await other.read_back("host-2", 2)).scope == (DISK,)
+        await other.lift("host-2", 2)
+        assert (await other.read_back("host-2", 2)).scope == ()
+        found = json.loads((tmp_path / "state.json").read_text())["status"][0]["connections"][0]
+        assert found["connection-state"] == "Connecting"
+
+    run_real(looked())
+
+
+@pytest.mark.parametrize("device", [{"quorum": False}, {"disk-state": "Outdated"}])
+def test_disconnection_alone_shows_nothing(tmp_path: Path, device: dict[str, Any]) -> None:
+    """Another replica may still be connected to the primary, which then has the quorum."""
+
+    async def looked() -> None:
+        host = Host(tmp_path, [replica(peer(2, "host-2", role="Primary"), peer(3, "host-3"), **device)])
+        await host.driver().cut("host-2", 1, (DISK,))
+        assert (await host.driver().read_back("host-2", 1)).scope == ()
+
+    run_real(looked())
+
+
+def test_host_without_a_replica_shuts_nobody_out(tmp_path: Path) -> None:
+    async def looked() -> None:
+        drbd = Host(tmp_path, [replica()]).driver()
+        with pytest.raises(NotFound):
+            await drbd.cut("host-2", 1, ("disk:drbd:other",))
+        with pytest.raises(NotFound, match="no replica of drbd:other"):
+            await drbd.locks("drbd:other")
+
+    run_real(looked())

@@ -1,0 +1,102 @@
+"""Files and block devices: real locks of a real QEMU program, and what is said of them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.loops import run_real
+
+from outlive.base.errors import NotFound, Refused, Unavailable
+from outlive.drivers.storage.disks import Cuts, Disks
+from outlive.drivers.storage.files import FileLocks
+from outlive.node.ports import DiskLock
+from outlive.node.vm.locks import StartLocksInput, start_locks
+
+OWN = "10.0.0.1"
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of QEMU's that writes the file, as a guest's does."""
+    made = subprocess.Popen(["qemu-io", "-f", "raw", str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert made.stdin is not None
+    assert made.stdout is not None
+    made.stdin.write(b"write -P 7 0 4k\n")
+    made.stdin.flush()
+    while b"wrote" not in made.stdout.readline():
+        pass
+    try:
+        yield made
+    finally:
+        made.kill()
+        with made:
+            made.wait()
+
+
+def disk(path: Path) -> tuple[Path, str]:
+    file = path / "disk.raw"
+    with file.open("wb") as stream:
+        stream.truncate(2**20)
+    return file, f"file:{file}"
+
+
+def storage() -> Disks:
+    files = FileLocks(OWN, 10.0)
+    return Disks(OWN, {"file": files, "block": files})
+
+
+@pytest.mark.component("qemu")
+def test_file_that_a_process_of_this_host_writes_is_locked_by_it_until_its_end(tmp_path: Path) -> None:
+    async def looked() -> None:
+        file, volume = disk(tmp_path)
+        assert await storage().locks((volume,)) == ()
+        with opened(file) as process:
+            (lock,) = await storage().locks((volume,))
+            assert (lock.volume, lock.address, lock.locker) == (volume, OWN, f"process {process.pid}")
+            with pytest.raises(Refused, match="only the end of that releases it"):
+                await storage().release(lock)
+        assert await storage().locks((volume,)) == ()
+        await storage().release(lock)
+
+    run_real(looked())
+
+
+def test_lock_of_a_host_that_has_no_name_keeps_a_virtual_machine_from_starting() -> None:
+    lock = DiskLock(volume="file:/d", id="image", locker="another host", address="")
+    given = StartLocksInput(storage_ip=OWN, volumes=("file:/d",), locks=(lock,), vm_state="start", fenced_ips=("",))
+    assert start_locks(given).reason == "foreign_lock"
+
+
+@pytest.mark.parametrize(
+    ("volume", "error", "said"),
+    [
+        ("file:/nowhere/disk.raw", NotFound, "disk file:/nowhere/disk.raw does not exist"),
+        ("file:/tmp", Unavailable, "/tmp cannot be opened: it is no file"),
+        ("block:/dev/nowhere", NotFound, "disk block:/dev/nowhere does not exist"),
+        ("block:/etc/passwd", Unavailable, "/etc/passwd cannot be opened"),
+        ("gluster:x", Unavailable, "nobody here knows the locks on disk 'gluster:x'"),
+    ],
+)
+def test_disk_that_cannot_be_asked_for_is_one_clear_error(volume: str, error: type[Exception], said: str) -> None:
+    async def looked() -> None:
+        with pytest.raises(error) as raised:
+            await storage().locks((volume,))
+        assert said in str(raised.value)
+
+    run_real(looked())
+
+
+def test_nobody_shuts_a_host_out_of_a_file() -> None:
+    async def cut() -> None:
+        port = Cuts({})
+        with pytest.raises(NotFound):
+            await port.cut("a", 1, ("disk:file:/d",))
+        with pytest.raises(NotFound):
+            await port.read_back("a", 1)
+        assert await port.barrier(("disk:file:/d",)) == ()
+
+    run_real(cut())
