@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lab import guest, watchdog
 from lab.bmc import PASSWORD, USERNAME, Ipmi
 from lab.hosts import NET, PROJECT, STORE, Host, Switch, hosts
@@ -96,6 +98,9 @@ class Lab:
         self._watchdogs.start(watchdogs, self.state / "watchdogs.log")
         yield "power controllers answer"
         for host in self.hosts:
+            host.power_on()
+            self._join(host)
+        for host in self.hosts:
             self.libvirtd(host).start()
         yield "libvirt answers on every host"
         until(self._all_joined, "all hosts are members of the cluster", 60, 0.2)
@@ -164,17 +169,7 @@ class Lab:
         ask = f"{sys.executable} -I -S {PROJECT / 'lab/service.py'}"
         etc = host.folder / "etc/outlive"
         etc.mkdir(exist_ok=True)
-        for source, target in (("token", "node.token"), ("cluster-key", "cluster-key"), ("ca.pem", "ca.pem")):
-            (etc / target).write_bytes((self.state / "store" / source).read_bytes())
-            (etc / target).chmod(0o600)
         settings = {
-            "server": {
-                "url": self.url,
-                "fingerprint": self._fingerprint(),
-                "tokenFile": "/etc/outlive/node.token",
-                "keyFile": "/etc/outlive/cluster-key",
-                "caFile": "/etc/outlive/ca.pem",
-            },
             "host": {
                 "name": host.name,
                 "mode": "coordinator",
@@ -192,12 +187,22 @@ class Lab:
             },
             "guard": {"socket": GUARD_SOCKET},
         }
-        (etc / "node.yaml").write_text(json.dumps(settings))
+        if not (etc / "node.yaml").exists():
+            (etc / "node.yaml").write_text(yaml.safe_dump(settings))
         program = str(Path(sys.executable).with_name("outlive"))
         guard = ["--socket", GUARD_SOCKET, "--cgroup", GUEST_GROUP, "--laboratory", str(host.folder / watchdog.FILE)]
         commands = ["--stop-service", f"{ask} stop libvirtd", "--start-service", f"{ask} start libvirtd"]
         host.add_service("30-guard", [program, "guard", *guard, *commands])
         host.add_service("40-node", [program, "node"])
+
+    def _join(self, host: Host) -> None:
+        """Exchange a token that is good once for the host's own."""
+        if (host.folder / "etc/outlive/node.token").exists():
+            return
+        said = self.outlive("token", "create", "--join", "--coordinator", "--host", host.name, "-o", "json")
+        token = json.loads(said)["token"]
+        program = str(Path(sys.executable).with_name("outlive"))
+        host.run(program, "node", "join", self.url, "--token", token, "--fingerprint", self._fingerprint())
 
     def _start_controller(self, host: Host) -> None:
         number = self.hosts.index(host) + 1

@@ -34,6 +34,37 @@ install_packages() {
     return "$status"
 }
 
+# lab_packages: Debian packages of the laboratory (real libvirt, QEMU, power controllers, namespaces) that are missing
+lab_packages() {
+    packages=
+    while read -r program package; do
+        case $program in
+        /*) [ -e "$program" ] || packages="$packages $package" ;;
+        *) command -v "$program" >/dev/null 2>&1 || packages="$packages $package" ;;
+        esac
+    done <<END
+libvirtd libvirt-daemon-system
+virsh libvirt-clients
+qemu-system-x86_64 qemu-system-x86
+qemu-img qemu-utils
+/usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_qemu.so libvirt-daemon-driver-qemu
+/usr/include/libvirt/libvirt.h libvirt-dev
+pkg-config pkg-config
+gcc gcc
+/usr/lib/x86_64-linux-gnu/libc.a libc6-dev
+ip iproute2
+nft nftables
+busybox busybox-static
+cpio cpio
+ipmi_sim openipmi
+ipmitool ipmitool
+END
+    [ -n "$packages" ] || return 0
+    # shellcheck disable=SC2086
+    install_packages $packages || return 1
+    rm -f .venv/.outlive-environment  # the binding of libvirt is built with what came now
+}
+
 # find_python: sets PYTHON to an interpreter of version 3.11 or later
 find_python() {
     for PYTHON in "${OUTLIVE_PYTHON:-python3}" python3.11 python3.12 python3.13; do
