@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from lab import guest, watchdog
 from lab.bmc import PASSWORD, USERNAME, Ipmi
