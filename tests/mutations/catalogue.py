@@ -21,6 +21,7 @@ WATCHER: Final = "src/outlive/node/fencing/watcher.py"
 CLOCK: Final = "src/outlive/base/clock.py"
 ACT: Final = "src/outlive/recovery/act.py"
 RECOVERY_STATES: Final = "src/outlive/recovery/states.py"
+LEASE: Final = "src/outlive/node/membership/lease.py"
 LOCKS: Final = "src/outlive/node/vm/locks.py"
 PLAN: Final = "src/outlive/recovery/plan.py"
 REQUESTS: Final = "src/outlive/recovery/requests.py"
@@ -424,6 +425,27 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         START,
         "    ended = outside and node.desired.spec.fencing.armed and await destroy(node, name, run_id=run_id)\n",
         "    ended = False\n",
+    ),
+    _one(
+        "unanswered-renewal-does-not-count",
+        "a guard is disarmed though a renewal without an answer leaves the store saying that it is armed",
+        LEASE,
+        "        self._counted_on = least_of(self._counted_on, record.guard)\n        self._sends",
+        "        self._counted_on = record.guard\n        self._sends",
+    ),
+    _one(
+        "longer-than-published",
+        "a guard that was started anew is armed with longer times than those that its host has published",
+        GUARD_ARMING,
+        "        later = wanted is not None and _longer(wanted, (counted_on.timeout_s, counted_on.watchdog_s))\n",
+        "        later = False\n",
+    ),
+    _one(
+        "create-outside-counts-as-over",
+        "a guard calls its host empty while a guest outside its slice, which could not be ended, runs on",
+        START,
+        "    if memory.late_create and domain is not None and not domain.guarded and node.lease.counts_as_armed:\n",
+        "    if False:\n",
     ),
     # the guard
     _one(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
@@ -98,6 +99,7 @@ class GuardedHost:
             down=self._down,
         )
         self.guard: SimGuard | None = None
+        self.changed = partial(self.bench.judge.guard, "h1")
         self.daemon = Process("daemon")
         self.daemon.alive = True
         self.process = Process("guard")
@@ -105,7 +107,7 @@ class GuardedHost:
     def start(self) -> None:
         """Power and guard."""
         self.machine.plug(at_once=True)
-        self.guard = SimGuard(self.machine, self.hypervisor, self.process, self.bench.history)
+        self.guard = SimGuard(self.machine, self.hypervisor, self.process, self.bench.history, self.changed)
         self.process.start(self.guard.run, lambda process: None)
 
     def answering_guard(self) -> SimGuard | None:

@@ -14,7 +14,7 @@ from outlive.base.errors import Unavailable
 from outlive.guard import core
 from outlive.guard.clocks import Instants
 from outlive.guard.messages import name_of
-from outlive.guard.states import Action, Arm, Event, Looked, Refusal, ServiceStopped, State, Tick
+from outlive.guard.states import Action, Arm, Disarm, Event, Looked, Refusal, ServiceStopped, State, Tick
 from outlive.node.guard_client import GuardConnection
 from outlive.node.ports import GuardReport
 from outlive.simulation.history import History
@@ -30,8 +30,17 @@ SERVICE_STOP_S: Final = 0.3
 class SimGuard:
     """One run of the guard."""
 
-    def __init__(self, machine: Machine, hypervisor: SimHypervisor, process: Process, history: History) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        hypervisor: SimHypervisor,
+        process: Process,
+        history: History,
+        changed: Callable[[State], None],
+    ) -> None:
+        """``changed``: called once it was armed, or disarmed."""
         self._machine = machine
+        self._changed = changed
         self._hypervisor = hypervisor
         self._history = history
         self.process = process
@@ -73,6 +82,8 @@ class SimGuard:
             self._machine.watchdog.start(event.watchdog_s)
         refusal = self._apply(event)
         self._wake()
+        if refusal is None and isinstance(event, Arm | Disarm):
+            self._changed(self.state)
         return refusal
 
     def _now(self) -> Instants:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
+from outlive.guard.states import State
 from outlive.node.ports import DomainState
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.controllers import Bmc
@@ -150,8 +152,10 @@ class SimHost:
         hypervisor: SimHypervisor,
         bmc: Bmc,
         daemon: Callable[[SimHost, Process], Role],
+        guarded: Callable[[str, State], None],
         history: History,
     ) -> None:
+        """``guarded``: called once its guard was armed, or disarmed."""
         self.name = spec.name
         self.spec = spec
         self.machine = machine
@@ -166,6 +170,7 @@ class SimHost:
         self.second: Service | None = None
         """A daemon that somebody started beside the first, by hand: no boot starts it again."""
         self._history = history
+        self._guarded = guarded
 
     def _load(self) -> float:
         running = [one for one in self.hypervisor.domains.values() if one.state is DomainState.RUNNING]
@@ -234,4 +239,5 @@ class SimHost:
             self.second = None
 
     def _guard(self, process: Process) -> Role:
-        return SimGuard(self.machine, self.hypervisor, process, self._history)
+        changed = partial(self._guarded, self.name)
+        return SimGuard(self.machine, self.hypervisor, process, self._history, changed)

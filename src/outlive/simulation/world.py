@@ -305,7 +305,13 @@ class World:
         self._hypervisors[name] = hypervisor
         self._bmcs[name] = bmc
         self.hosts[name] = SimHost(
-            spec, machine=machine, hypervisor=hypervisor, bmc=bmc, daemon=self.make_daemon, history=self.history
+            spec,
+            machine=machine,
+            hypervisor=hypervisor,
+            bmc=bmc,
+            daemon=self.make_daemon,
+            guarded=self.judge.guard,
+            history=self.history,
         )
         if spec.bmc == "lying":
             self.truth.lied[name] = spec.bmc

@@ -106,7 +106,7 @@ def test_guard_that_never_opened_its_watchdog_does_not_feed_it_by_its_death() ->
         host.process.kill()
         await asyncio.sleep(W_S / 2)
         again = Process("guard", 2)
-        guard = SimGuard(host.machine, host.hypervisor, again, host.bench.history)
+        guard = SimGuard(host.machine, host.hypervisor, again, host.bench.history, host.changed)
         again.start(guard.run, lambda process: None)
         await asyncio.sleep(W_S / 4)
         again.kill()

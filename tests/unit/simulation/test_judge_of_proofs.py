@@ -10,6 +10,7 @@ import pytest
 from tests.support.judges import DEAD, judged, make_holder, make_member, make_vm, put_domain, without_holders, write_as
 from tests.support.virtual_hosts import Bench, author
 
+from outlive.guard.states import Phase, State
 from outlive.resources import (
     Assigned,
     GuardRecord,
@@ -215,3 +216,23 @@ def test_watchdog_proof_that_comes_before_guard_and_watchdog_had_all_their_time_
 
     assert said(26.9) == ["proof"]
     assert said(27.3) == []
+
+
+@pytest.mark.parametrize(
+    ("guard", "found"),
+    [
+        (State(phase=Phase.WATCHING, timeout_s=5.0, watchdog_s=10.0), []),
+        (State(phase=Phase.WATCHING, timeout_s=5.0, watchdog_s=9.0), []),
+        (State(phase=Phase.WATCHING, timeout_s=6.0, watchdog_s=10.0), ["guard"]),
+        (State(phase=Phase.WATCHING, timeout_s=5.0, watchdog_s=15.0), ["guard"]),
+        (State(), ["guard"]),
+    ],
+)
+def test_guard_that_waits_longer_than_its_host_publishes_is_found(guard: State, found: list[str]) -> None:
+    async def story(bench: Bench) -> None:
+        says = GuardRecord(armed=True, timeout_s=5.0, watchdog_s=10.0)
+        bench.store.load([make_member("h1", epoch=1, guard=says), make_member("h2", epoch=1)])
+        bench.judge.guard("h1", guard)
+        bench.judge.guard("h2", guard)
+
+    assert judged(story) == found

@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Collection
 from typing import Final
 
+from outlive.guard.states import State
 from outlive.resources import Coverage, Hypervisor, Membership, Reservation, Resource, VirtualMachine
 from outlive.simulation.judges.proofs import (
     condemned_in_silence,
     dead_with_proof,
     entries_go_with_proof,
+    guard_keeps_to_what_is_published,
     proof_is_true,
     recovered_only_when_fenced,
     watchdog_waited,
@@ -79,6 +81,10 @@ class Judge:
         self._starts.noticed(host, vm)
         truth.history.add("domain", vm, f"on {host}: {how}", also=(host,))
         self._running(vm)
+
+    def guard(self, host: str, state: State) -> None:
+        """A guard was armed, or disarmed."""
+        self._found("guard", host, guard_keeps_to_what_is_published(self.truth, host, state))
 
     def reach(self, host: str) -> None:
         """What the host is shut out of has changed."""

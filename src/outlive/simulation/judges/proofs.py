@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
+from outlive.guard.states import State
 from outlive.node.fencing.policy import fence_order
 from outlive.node.ports import DomainState
 from outlive.resources import Holder, MemberRecord, Membership, VirtualMachine
@@ -143,6 +144,21 @@ def condemned_in_silence(
     if silent_s >= SILENT_S or any(order is not None and order[0] == epoch for order in orders):
         return ""
     return f"is condemned for its silence {silent_s:.1f} s after it renewed"
+
+
+def guard_keeps_to_what_is_published(truth: Truth, host: str, guard: State) -> str:
+    """A guard that gets other times, or none, acts no later than its host's membership says that it does.
+
+    A restored store is excepted: what it says of guards is from before.
+    """
+    found = truth.store.look(Membership, host)
+    if found is None or truth.restored or found.record.dead_through >= found.record.epoch:
+        return ""
+    says = found.record.guard
+    if not says.armed or (guard.armed and guard.timeout_s <= says.timeout_s and guard.watchdog_s <= says.watchdog_s):
+        return ""
+    is_now = f"armed with T {guard.timeout_s:g} s and W {guard.watchdog_s:g} s" if guard.armed else "disarmed"
+    return f"its guard is {is_now}, and its membership says T {says.timeout_s:g} s and W {says.watchdog_s:g} s"
 
 
 def watchdog_waited(truth: Truth, before: Membership | None, after: Membership, now_s: float) -> str:
