@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final, TypeVar
@@ -33,6 +34,8 @@ from outlive.runtime.decisions import Decision
 
 DEADLINE_S: Final = 120.0
 """How long one decision may take."""
+PORTION_BYTES: Final = 512 * 1024
+"""Of an input in parts so much is sent at once: whatever is sent holds the interpreter's lock while it is copied."""
 
 
 class ChildComputer:
@@ -41,13 +44,23 @@ class ChildComputer:
     def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
         self._pool: ProcessPoolExecutor | None = None
+        self._turn = asyncio.Lock()
+        """The parts of one input follow each other."""
 
-    async def compute(self, decision: Decision[Any, Any], raw: bytes) -> bytes:
+    async def compute(self, decision: Decision[Any, Any], *raw: bytes) -> bytes:
         """The answer to a JSON input, as canonical JSON."""
-        pool = self._started()
-        work = asyncio.get_running_loop().run_in_executor(pool, _compute, decision, raw)
         try:
-            return await asyncio.wait_for(work, self._deadline_s)
+            pickle.dumps(decision)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise Unavailable(
+                f"{decision.name} cannot be sent to a child process: {error}", remedy="make it importable by its name"
+            ) from error
+        async with self._turn:
+            return await self._computed(decision, raw)
+
+    async def _computed(self, decision: Decision[Any, Any], raw: tuple[bytes, ...]) -> bytes:
+        try:
+            return await asyncio.wait_for(self._sent(self._started(), decision, raw), self._deadline_s)
         except (BrokenProcessPool, TimeoutError) as error:
             self.abandon()
             why = f"no answer within {self._deadline_s:g} s" if isinstance(error, TimeoutError) else "its process died"
@@ -56,6 +69,14 @@ class ChildComputer:
             ) from error
         except RuntimeError as error:
             raise Unavailable(f"{decision.name} was refused: {error}", remedy="see the log of the child") from error
+
+    async def _sent(self, pool: ProcessPoolExecutor, decision: Decision[Any, Any], raw: tuple[bytes, ...]) -> bytes:
+        """What the child answers, once it has all parts."""
+        loop = asyncio.get_running_loop()
+        *before, last = portions(raw)
+        for number, portion in enumerate(before):
+            await loop.run_in_executor(pool, _receive, portion, number)
+        return await loop.run_in_executor(pool, _compute, decision, last, len(before))
 
     async def close(self) -> None:
         """Let the child go."""
@@ -92,8 +113,31 @@ def _end_with_parent() -> None:
         os._exit(0)
 
 
-def _compute(decision: Decision[Any, Any], raw: bytes) -> bytes:
+def portions(raw: Iterable[bytes]) -> Iterator[bytes]:
+    """The same, in parts that are large enough to be worth a message; at least one."""
+    waiting, size = list[bytes](), 0
+    for part in raw:
+        if waiting and size + len(part) > PORTION_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+        waiting.append(part)
+        size += len(part)
+    yield b"".join(waiting)
+
+
+_received: list[bytes] = []
+"""In the child: portions of an input that is on its way. One that never came whole is forgotten with the next one."""
+
+
+def _receive(portion: bytes, number: int) -> None:
+    del _received[number:]
+    _received.append(portion)
+
+
+def _compute(decision: Decision[Any, Any], last: bytes, number: int) -> bytes:
     """In the child: errors of ours travel as their text, because they do not pickle with their fields."""
+    raw = b"".join((*_received[:number], last))
+    _received.clear()
     try:
         return encode_canonical(decision.function(decode_as(decision.input, raw)))
     except OutliveError as error:

@@ -297,3 +297,23 @@ class FailoverSettings(msgspec.Struct, frozen=True, kw_only=True):
     def topology_choice(self) -> TopologyChoice:
         """Units of failure and separation."""
         return self.upkeep.topology_choice
+
+    @property
+    def of_plans(self) -> FailoverSettings:
+        """Only what plans and coverage are made by: no addresses and no secrets, as another process may get it."""
+        failover, upkeep = self.failover, self.upkeep
+        return FailoverSettings(
+            failover=FailoverConfig(
+                flavor_failover_requirements=failover.flavor_failover_requirements,
+                trust_hypervisor_location=failover.trust_hypervisor_location,
+                use_flavor_group_resources=failover.use_flavor_group_resources,
+            ),
+            upkeep=FailoverUpkeepSettings(
+                profile=upkeep.profile,
+                failure_unit=upkeep.failure_unit,
+                keep_apart=upkeep.keep_apart,
+                server_groups=upkeep.server_groups,
+            ),
+            protection=self.protection,
+            scheduler=self.scheduler,
+        )

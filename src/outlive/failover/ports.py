@@ -50,14 +50,17 @@ class PlacementPort(Protocol):
 class Computer(Protocol):
     """Where a long decision is computed, so that the event loop stays free."""
 
-    async def compute(self, decision: Decision[Any, Any], raw: bytes) -> bytes:
-        """The answer to a JSON input, as canonical JSON. ``Unavailable`` where it could not be computed."""
+    async def compute(self, decision: Decision[Any, Any], *raw: bytes) -> bytes:
+        """The answer to a JSON input, as canonical JSON. ``Unavailable`` where it could not be computed.
+
+        ``raw``: the input, whole or in parts that follow each other; a large one is moved part by part.
+        """
         ...
 
 
 class Inline:
     """Computes on the spot: for simulation, where everything is one process."""
 
-    async def compute(self, decision: Decision[Any, Any], raw: bytes) -> bytes:
+    async def compute(self, decision: Decision[Any, Any], *raw: bytes) -> bytes:
         """The answer, at once."""
-        return encode_canonical(decision.function(decode_as(decision.input, raw)))
+        return encode_canonical(decision.function(decode_as(decision.input, b"".join(raw))))

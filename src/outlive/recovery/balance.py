@@ -16,8 +16,17 @@ from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.failover.analysis.drain.inputs import free_table, possible_places
 from outlive.failover.config import FailoverSettings
-from outlive.failover.rebalance import BalancedHost, BalancingMove, RebalanceInput, allocated, share
-from outlive.failover.reconciler.decider import encode_large
+from outlive.failover.rebalance import (
+    FAIL_BACK,
+    REBALANCE,
+    BalancedHost,
+    BalancingMove,
+    RebalanceInput,
+    RebalanceResult,
+    allocated,
+    share,
+)
+from outlive.failover.reconciler.decider import encode_parts
 from outlive.failover.snapshot import Documents, Snapshot, snapshot_of
 from outlive.node.vm.requests import is_asked
 from outlive.node.vm.states import VmState, active_move, state_of, wanted
@@ -29,7 +38,8 @@ from outlive.resources.cluster import RebalancePolicy
 from outlive.resources.codec import encode_canonical
 from outlive.resources.hosts import refuses
 from outlive.resources.vms import Request
-from outlive.runtime.decisions import Decision
+from outlive.runtime.decisions import Decision, digest
+from outlive.runtime.trail import RECORD_BYTES
 from outlive.store import Store
 from outlive.store.access import compare_and_swap, read
 
@@ -104,8 +114,30 @@ def _input_of(given: BalancingState) -> RebalanceInput:
     return rebalance_input(gathered, vms, given.policy, ours_only=True, back=given.back)
 
 
-GATHERED: Final = Decision("rebalance.gather", _input_of, BalancingState, RebalanceInput, "What a plan is made from")
-"""No decision, and in no record: it is computed where decisions are, so that the event loop stays free."""
+class BalancingPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan, and what is recorded of its input."""
+
+    result: RebalanceResult
+    input_digest: str
+    input: bytes = b""
+    """Empty where it is too large for a record."""
+
+
+def _plan_of(given: BalancingState) -> BalancingPlan:
+    asked = _input_of(given)
+    raw = encode_canonical(asked)
+    result = decision_for(given.back).function(asked)
+    return BalancingPlan(result=result, input_digest=digest(raw), input=raw if len(raw) <= RECORD_BYTES else b"")
+
+
+def decision_for(back: tuple[str, ...] | None) -> Decision[RebalanceInput, RebalanceResult]:
+    """Which one is asked; ``back`` as of ``rebalance_input``."""
+    return REBALANCE if back is None else FAIL_BACK
+
+
+PLANNED: Final = Decision("rebalance.plan", _plan_of, BalancingState, BalancingPlan, "A plan, from documents")
+"""No decision of its own: it computes one from documents where decisions are computed, so that the event loop has
+neither its input nor the work."""
 
 
 def _takes_part(host: Hypervisor) -> bool:
@@ -181,8 +213,8 @@ def sentence(move: BalancingMove) -> str:
     )
 
 
-async def encoded(given: BalancingState, clock: Clock) -> bytes:
-    """As JSON; others get their turn meanwhile."""
-    documents = await encode_large(given.documents, clock)
+async def encoded(given: BalancingState, clock: Clock) -> list[bytes]:
+    """As JSON, in parts; others get their turn meanwhile."""
+    documents = await encode_parts(given.documents, clock)
     rest = encode_canonical(msgspec.structs.replace(given, documents=_NONE))
-    return b'{"documents":' + documents + b"," + rest[1:]
+    return [b'{"documents":', *documents, b"," + rest[1:]]

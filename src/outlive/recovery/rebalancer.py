@@ -6,7 +6,7 @@ unanswered request, no planned work. One VM moves after the other, as the plan h
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from outlive.base.batches import batches
 from outlive.base.clock import Clock
@@ -15,10 +15,20 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.config import FailoverSettings
 from outlive.failover.ports import Computer
-from outlive.failover.rebalance import FAIL_BACK, REBALANCE, RebalanceResult
+from outlive.failover.rebalance import RebalanceResult
 from outlive.failover.report.reporter import Events
 from outlive.failover.snapshot import Documents
-from outlive.recovery.balance import GATHERED, BalancingState, encoded, request_move, rests, sentence, under_way
+from outlive.recovery.balance import (
+    PLANNED,
+    BalancingPlan,
+    BalancingState,
+    decision_for,
+    encoded,
+    request_move,
+    rests,
+    sentence,
+    under_way,
+)
 from outlive.recovery.informers import FAILBACK_INDEX
 from outlive.resources import (
     Cluster,
@@ -31,8 +41,8 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.cluster import CLUSTER, RebalancePolicy
-from outlive.resources.codec import decode_as
-from outlive.runtime.decisions import Decision, DecisionLog
+from outlive.resources.codec import decode_as, encode_canonical
+from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.store import Store, list_all
 from outlive.store.access import read
@@ -67,13 +77,7 @@ class Rebalancer:
     ) -> None:
         """``vms``: with the indexes of recovery."""
         self._store = store
-        # without what a role has besides
-        self._settings = FailoverSettings(
-            failover=settings.failover,
-            upkeep=settings.upkeep,
-            protection=settings.protection,
-            scheduler=settings.scheduler,
-        )
+        self._settings = settings.of_plans
         self._vms = vms
         self._sent_back: dict[tuple[str, str], float] = {}
         """VM and the host that it is on → when it was last asked to go back, so that one that is refused is not asked
@@ -116,8 +120,7 @@ class Rebalancer:
         self._said = ""
         documents = await self._read()
         if back:
-            given = await self._gathered(documents, policy, tuple(sorted(back)))
-            result = await self._decide(FAIL_BACK, given)
+            result = await self._planned(documents, policy, tuple(sorted(back)))
             for move in result.moves:
                 self._sent_back[move.vm, move.source] = self._clock.monotonic()
                 if await request_move(self._store, self._clock, self._ids, move):
@@ -127,8 +130,7 @@ class Rebalancer:
                     _log.info("failback.asked", vm=move.vm, source=move.source, host=move.host)
             if result.moves or not balances:
                 return LOOK_S
-        given = await self._gathered(documents, policy)
-        moves = await self._begin(await self._decide(REBALANCE, given))
+        moves = await self._begin(await self._planned(documents, policy))
         self._asked = self._asked + 1 if moves and self._asked + 1 < policy.moves else 0
         return LOOK_S if self._asked else policy.pause_s
 
@@ -163,17 +165,22 @@ class Rebalancer:
                 await self._clock.sleep(0)
         return found
 
-    async def _gathered(
+    async def _planned(
         self, documents: Documents, policy: RebalancePolicy, back: tuple[str, ...] | None = None
-    ) -> bytes:
-        """The input of a decision, made by whoever computes decisions."""
+    ) -> RebalanceResult:
+        """The decision, made by whoever computes decisions."""
         given = BalancingState(documents=documents, settings=self._settings, policy=policy, back=back)
-        return await self._computer.compute(GATHERED, await encoded(given, self._clock))
-
-    async def _decide(self, decision: Decision[Any, Any], raw: bytes) -> RebalanceResult:
-        answer = await self._computer.compute(decision, raw)
-        result: RebalanceResult = decode_as(RebalanceResult, answer)
-        self._decisions.keep(decision, raw, answer, empty=decision.is_empty(result), subject=SUBJECT)
+        answer = await self._computer.compute(PLANNED, *await encoded(given, self._clock))
+        plan: BalancingPlan = decode_as(BalancingPlan, answer)
+        decision, result = decision_for(back), plan.result
+        self._decisions.keep(
+            decision,
+            plan.input,
+            encode_canonical(result),
+            empty=decision.is_empty(result),
+            subject=SUBJECT,
+            input_digest=plan.input_digest,
+        )
         return result
 
     async def _begin(self, result: RebalanceResult) -> bool:

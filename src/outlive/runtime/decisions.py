@@ -190,17 +190,27 @@ class DecisionLog:
         return output
 
     def keep(
-        self, decision: Decision[Any, Any], raw_input: bytes, raw_output: bytes, *, empty: bool, subject: str = ""
+        self,
+        decision: Decision[Any, Any],
+        raw_input: bytes,
+        raw_output: bytes,
+        *,
+        empty: bool,
+        subject: str = "",
+        input_digest: str = "",
     ) -> None:
-        """Log a use that was computed elsewhere, for example in a child process, and report it to the listeners."""
-        output_digest = _digest(raw_output)
+        """Log a use that was computed elsewhere, for example in a child process, and report it to the listeners.
+
+        ``input_digest``: of an input that is too large to be kept and is not given.
+        """
+        output_digest = digest(raw_output)
         changed = self._changed(decision.name, subject, output_digest)
         use = Use(
             at=self._clock.now(),
             name=decision.name,
             subject=subject,
             request=global_request_id(),
-            input_digest=_digest(raw_input),
+            input_digest=input_digest or digest(raw_input),
             output_digest=output_digest,
             changed=changed,
             empty=empty,
@@ -221,14 +231,15 @@ class DecisionLog:
             input_bytes=len(raw_input),
         )
 
-    def _changed(self, name: str, subject: str, digest: str) -> bool:
+    def _changed(self, name: str, subject: str, answer: str) -> bool:
         key = (name, subject)
         before = self._last.pop(key, None)
-        self._last[key] = digest
+        self._last[key] = answer
         if len(self._last) > SUBJECTS_LIMIT:
             self._last.popitem(last=False)
-        return before != digest
+        return before != answer
 
 
-def _digest(raw: bytes) -> str:
+def digest(raw: bytes) -> str:
+    """By which an input or answer is known."""
     return hashlib.sha256(raw).hexdigest()

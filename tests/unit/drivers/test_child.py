@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from tests.support.loops import run_real
 
 from outlive.base.errors import Unavailable
-from outlive.drivers.child import ChildComputer
+from outlive.drivers.child import ChildComputer, portions
 from outlive.runtime.decisions import Decision
 
 
@@ -72,6 +73,36 @@ def test_a_child_that_is_too_slow_is_given_up() -> None:
             await child.close()
 
     assert run_real(scene()) == b"5"
+
+
+def test_an_input_in_parts_is_put_together_again_and_one_that_never_came_whole_is_forgotten() -> None:
+    async def scene() -> tuple[bytes, bytes]:
+        child = ChildComputer()
+        try:
+            parts = [b'{"values":[1', *(b",%d" % (number % 10) for number in range(600_000)), b"]}"]
+            assert len(list(portions(parts))) > 2
+            half = asyncio.create_task(child.compute(TOTAL, *parts))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            half.cancel()
+            return await child.compute(TOTAL, *parts), await child.compute(TOTAL, b'{"values":', b"[4]}")
+        finally:
+            await child.close()
+
+    assert run_real(scene()) == (b"2700001", b"4")
+
+
+def test_a_decision_that_cannot_be_sent_is_no_crash_of_whoever_asks() -> None:
+    async def scene() -> bytes:
+        child = ChildComputer()
+        try:
+            with pytest.raises(Unavailable, match=r"test\.local cannot be sent to a child process"):
+                await child.compute(Decision("test.local", lambda given: 0, Numbers, int, ""), b'{"values":[]}')
+            return await child.compute(TOTAL, b'{"values":[4]}')
+        finally:
+            await child.close()
+
+    assert run_real(scene()) == b"4"
 
 
 PARENT = """

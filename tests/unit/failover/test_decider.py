@@ -33,11 +33,11 @@ class Counting(Inline):
         self.names: list[str] = []
         self.error: Unavailable | None = None
 
-    async def compute(self, decision: Decision[Any, Any], raw: bytes) -> bytes:
+    async def compute(self, decision: Decision[Any, Any], *raw: bytes) -> bytes:
         self.names.append(decision.name)
         if self.error is not None:
             raise self.error
-        return await super().compute(decision, raw)
+        return await super().compute(decision, *raw)
 
 
 async def cloud_with(computer: Counting, vms: int = 1) -> Cloud:

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
+from typing import Any
 
+import msgspec
 from tests.support.node_worlds import play, vm_of
+from tests.support.remembering_log import RememberingLog
 
+from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.failover.config import FailoverSettings
+from outlive.failover.config import FailoverConfig, FailoverSettings, FailoverUpkeepSettings
 from outlive.failover.ports import Inline
-from outlive.failover.rebalance import BalancingMove
+from outlive.failover.rebalance import FAIL_BACK, REBALANCE, BalancingMove
 from outlive.failover.snapshot import Documents, gather
-from outlive.recovery.balance import GATHERED, BalancingState, encoded, is_moved, rebalance_input, request_move
+from outlive.recovery.balance import (
+    PLANNED,
+    BalancingPlan,
+    BalancingState,
+    encoded,
+    is_moved,
+    rebalance_input,
+    request_move,
+)
 from outlive.recovery.in_flight import in_flight
-from outlive.resources import Hypervisor, VirtualMachine
-from outlive.resources.cluster import RebalancePolicy
-from outlive.resources.codec import encode_canonical
+from outlive.recovery.informers import FAILBACK_INDEX
+from outlive.recovery.rebalancer import LOOK_S, Rebalancer
+from outlive.resources import Cluster, Hypervisor, ObjectMeta, ObjectRef, VirtualMachine
+from outlive.resources.cluster import CLUSTER, RebalancePolicy
+from outlive.resources.codec import decode_as, encode_canonical
+from outlive.runtime.decisions import Decision
+from outlive.runtime.informer import Informer
 from outlive.simulation.world import World
 from outlive.store import list_all
+from outlive.store.access import compare_and_swap
 
 
 def to(host: str) -> BalancingMove:
@@ -53,10 +71,85 @@ def test_what_a_plan_is_made_from_is_computed_elsewhere() -> None:
         )
         for back in (None, ("vm-1",)):
             given = BalancingState(documents=documents, settings=settings, policy=policy, back=back)
-            raw = await Inline().compute(GATHERED, await encoded(given, clock))
+            plan = decode_as(BalancingPlan, await Inline().compute(PLANNED, *await encoded(given, clock)))
             asked = rebalance_input(gathered, vms, policy, ours_only=True, back=back)
             assert asked.vms
-            assert raw == encode_canonical(asked)
-        assert pickle.loads(pickle.dumps(GATHERED)) == GATHERED
+            assert plan.input == encode_canonical(asked)
+            assert plan.result == (REBALANCE if back is None else FAIL_BACK).function(asked)
+        assert pickle.loads(pickle.dumps(PLANNED)) == PLANNED
 
     play(story)
+
+
+class NoEvents:
+    """Nobody listens."""
+
+    def emit(self, regarding: ObjectRef, reason: str, note: str, *, type: str = "Normal", action: str = "") -> None:
+        """Nothing."""
+
+
+class Listening(Inline):
+    """Remembers what it was sent; refuses the first time as a child process would."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    async def compute(self, decision: Decision[Any, Any], *raw: bytes) -> bytes:
+        self.sent.append(b"".join(raw))
+        if len(self.sent) == 1:
+            raise Unavailable("it cannot be sent to a child process")
+        return await super().compute(decision, *raw)
+
+
+def test_plan_in_the_background_is_sent_no_address_and_no_secret_and_goes_on_after_an_error() -> None:
+    async def story(world: World) -> None:
+        store, clock, computer = world.store, world.clock, Listening()
+        await compare_and_swap(
+            store,
+            Cluster,
+            CLUSTER,
+            lambda now: _with_policy(now or Cluster(metadata=ObjectMeta(name=CLUSTER))),
+            clock=clock,
+            half="spec",
+        )
+        vms = Informer(
+            store,
+            VirtualMachine,
+            clock=clock,
+            random=Random(1),
+            indexes={FAILBACK_INDEX: lambda vm: (vm.spec.failback,)},
+        )
+        upkeep = FailoverUpkeepSettings(
+            database_url="postgresql://user:secret@host/db",
+            data_sources={"other": "postgresql://user:secret@other/db"},
+            scheduler_token="secret",
+            failure_unit="rack",
+        )
+        settings = FailoverSettings(failover=FailoverConfig(scheduler_url="http://secret"), upkeep=upkeep)
+        log = RememberingLog(clock)
+        rebalancer = Rebalancer(
+            store,
+            settings,
+            computer=computer,
+            decisions=log,
+            events=NoEvents(),
+            clock=clock,
+            ids=SeededIds(Random(7)),
+            vms=vms,
+        )
+        tasks = [asyncio.create_task(vms.run()), asyncio.create_task(rebalancer.run())]
+        await clock.sleep(3 * LOOK_S)
+        assert len(computer.sent) == 2
+        assert not any(b"secret" in sent for sent in computer.sent)
+        assert b'"failureUnit":"rack"' in computer.sent[0]
+        assert [use.name for use in log.uses()] == [REBALANCE.name]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    play(story)
+
+
+def _with_policy(cluster: Cluster) -> Cluster:
+    spec = msgspec.structs.replace(cluster.spec, rebalance=RebalancePolicy(mode="auto", threshold=0.1))
+    return msgspec.structs.replace(cluster, spec=spec)

@@ -115,6 +115,11 @@ class Decider:
 
 async def encode_large(value: msgspec.Struct, clock: Clock) -> bytes:
     """``encode_canonical(value)``; others get their turn while its large tuples and maps are encoded."""
+    return b"".join(await encode_parts(value, clock))
+
+
+async def encode_parts(value: msgspec.Struct, clock: Clock) -> list[bytes]:
+    """The same in parts, for a value so large that even to join them would hold others up."""
     parts = [b"{"]
     for name, content in sorted(_shown_fields(value)):
         parts.append((b"," if len(parts) > 1 else b"") + encode_canonical(name) + b":")
@@ -133,7 +138,7 @@ async def encode_large(value: msgspec.Struct, clock: Clock) -> bytes:
         else:
             parts.append(encode_canonical(content))
     parts.append(b"}")
-    return b"".join(parts)
+    return parts
 
 
 def _shown_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
