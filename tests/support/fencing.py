@@ -117,6 +117,15 @@ class Eyes:
             self.at_once.set()
 
 
+class SleepyClock(LoopClock):
+    """Of a host that has slept."""
+
+    slept_s = 0.0
+
+    def latest(self) -> float:
+        return super().latest() + self.slept_s
+
+
 class Interposed:
     """A store that does something first where a document is read, and afterwards where a kind was listed."""
 

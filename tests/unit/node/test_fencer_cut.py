@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 import pytest
-from tests.support.fencing import Interposed, site
+from tests.support.fencing import Interposed, SleepyClock, site
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -307,15 +307,6 @@ def test_cut_is_kept_while_the_store_is_away():
             assert cuts.gaps == 0
 
     run(story())
-
-
-class SleepyClock(LoopClock):
-    """Of a host that has slept."""
-
-    slept_s = 0.0
-
-    def latest(self) -> float:
-        return super().latest() + self.slept_s
 
 
 @pytest.mark.parametrize("slept_s", [0.0, 700.0])

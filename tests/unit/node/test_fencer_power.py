@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.support.fencing import Interposed, Site, site
+from tests.support.fencing import Interposed, Site, SleepyClock, site
 from tests.support.loops import run
 
 from outlive.resources import Hypervisor, Membership, ObjectRef, VirtualMachine
@@ -313,6 +313,36 @@ def test_host_that_is_off_has_a_good_controller():
             await s.until_dead("d")
             await asyncio.sleep(120)
             assert (await s.store.get(Hypervisor, "d")).status.rehearsed == "ok"
+
+    run(story())
+
+
+@pytest.mark.parametrize(("slept_s", "written", "counts"), [(0, 0, True), (700, 0, False), (700, 1, True)])
+def test_rehearsal_from_before_its_fencer_slept_is_as_old_as_it_is(slept_s: float, written: int, counts: bool):
+    """The controller does not answer between the sleep and the silence, so that it is not rehearsed anew.
+
+    What was written counts in the host's own renewals, whatever this fencer's clocks say.
+    """
+
+    async def story():
+        async with site() as s:
+            clock = SleepyClock()
+            for name in ("a", "b", "c", "d"):
+                await s.host(name)
+            s.watch("a", clock=clock)
+            await asyncio.sleep(BEFORE_S)
+            s.power.controllers["d"].mode = "dead"
+            clock.slept_s = slept_s
+            await s.report("d", rehearsed="ok", rehearsed_seq=written and (await s.record("d")).seq)
+            await asyncio.sleep(5)
+            s.silence("d")
+            s.power.controllers["d"].mode = "ok"
+            await s.until("d", lambda record: record.fence.attempt > 0, limit_s=120)
+            await asyncio.sleep(30)
+            record = await s.record("d")
+            assert (record.dead_through == 1) is counts
+            if not counts:
+                assert "failed its rehearsals for 7" in record.fence.unproven_why
 
     run(story())
 

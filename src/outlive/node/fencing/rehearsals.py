@@ -71,7 +71,8 @@ _log = get_logger("fencing.rehearsal")
 class _Result:
     result: str
     good: tuple[float, float] | None
-    """First and last of the latest good ones in a row."""
+    """First and last of the latest good ones in a row: the first on my monotonic clock, as silence is; the last on the
+    one that never falls behind, since a rehearsal ages while I sleep."""
     seq: int = 0
     """The host's renewal at the last one, if that was good; what it does after that shows that it lived on."""
     answers_s: tuple[float, ...] = ()
@@ -93,10 +94,12 @@ class Rehearsals:
         mine = self._results.get(host)
         return max(mine.answers_s) if mine is not None and mine.answers_s else None
 
-    def good_at(self, host: str) -> float | None:
-        """When I last found its power controller good, if that was so at my last look."""
+    def good_age_s(self, host: str) -> float | None:
+        """How long ago I last found its power controller good, if that was so at my last look; no less than that."""
         mine = self._results.get(host)
-        return mine.good[1] if mine is not None and mine.good is not None and mine.result == OK else None
+        if mine is None or mine.good is None or mine.result != OK:
+            return None
+        return self._context.clock.latest() - mine.good[1]
 
     def not_in_date(self, host: Hypervisor, silent_since: float, record: MemberRecord, renew_s: float) -> str:
         """Why the host's controller proves nothing; empty if it was rehearsed when the host fell silent.
@@ -109,8 +112,9 @@ class Rehearsals:
             return mine.result
         if mine is None or mine.good is None or mine.good[0] >= silent_since:
             return _written_in_time(host, record, renew_s)
-        past_s = silent_since - mine.good[1]
-        if past_s > IN_DATE_S:
+        clock = self._context.clock
+        past_s = (clock.latest() - mine.good[1]) - (clock.monotonic() - silent_since)
+        if past_s > IN_DATE_S and _written_in_time(host, record, renew_s):
             return f"its power controller had failed its rehearsals for {past_s:.0f} s ({mine.result})"
         return ""
 
@@ -148,7 +152,8 @@ class Rehearsals:
             del self._under_way[host.name]
 
     async def _rehearse(self, host: Hypervisor) -> None:
-        began, renewal = self._context.clock.monotonic(), self._context.rules.renewal(host.name)
+        clock, renewal = self._context.clock, self._context.rules.renewal(host.name)
+        began, at = clock.monotonic(), clock.latest()
         identity = await self._rehearsal(host)
         result = identity.refusal or await self._of_its_state(host, identity.state)
         before = self._results.get(host.name)
@@ -157,7 +162,7 @@ class Rehearsals:
             answers_s = (*answers_s, identity.took_s)[-ANSWERS:]
         good = None if before is None or result == CONTRADICTED else before.good
         if result == OK:
-            good = (good[0] if good is not None and before is not None and before.result == OK else began, began)
+            good = (good[0] if good is not None and before is not None and before.result == OK else began, at)
         seq = renewal[0] if result == OK and renewal is not None else 0
         self._results[host.name] = _Result(result, good, seq, answers_s)
         if before is None or before.result != result:

@@ -346,8 +346,7 @@ class Rules:
             or fencing.power_in_maintenance(self._context.clock.now())
         ):
             return None
-        good_at = self._context.rehearsals.good_at(hypervisor.name)
-        return None if good_at is None else self._context.clock.monotonic() - good_at
+        return self._context.rehearsals.good_age_s(hypervisor.name)
 
 
 def refuses(result: EvaluateResult, host: str) -> str:
