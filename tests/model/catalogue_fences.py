@@ -24,7 +24,7 @@ FENCE_WORLDS: Final = (
     ),
     World(
         "stale-power",
-        "the power controller says off until it is told something",
+        "the power controller says off until it gets a command",
         bmc="cached",
         renewals=1,
         faults=0,

@@ -152,7 +152,7 @@ def join(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, outside
     assert outcome.record is not None
     needless = ""
     if outcome.contradicted == "self-cleaned" and not daemon.was_running:
-        needless = "sense: a host that left in good order is told that its own word was wrong"
+        needless = "sense: a host that left in good order gets a fault that its own proof was wrong"
     uid = daemon.known.uid or f"uid-{n + 1}.{host.daemons}"
     record = emptied(outcome.record, host.remembered, HOSTS[n]) if nobodys else outcome.record
     content = Doc(version=0, uid=uid, record=plain(record))
@@ -285,7 +285,7 @@ def _begun_twice(row: str, known: Doc, host: Host) -> str:
     if before.uid != known.uid:
         if any(one.uid == before.uid for one in known.record.former):
             return ""  # somebody has spoken for that one
-        return "sense: it was a member before, the store forgot it, and nobody is told"
+        return "sense: it was a member before, the store lost it, and no fault says so"
     if known.record.epoch < before.epoch or (row != "J2" and known.record.epoch == before.epoch):
         return f"sense: {row} takes up epoch {known.record.epoch}, and epoch {before.epoch} was used before"
     return ""

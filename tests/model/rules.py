@@ -26,7 +26,7 @@ STEPS: dict[str, ProtocolStep[Any, Any]] = {
 
 SHELL_RULES: dict[str, str] = {
     "cas-on-the-version-seen": "a write is a compare-and-swap on exactly the version that was looked at",
-    "beat-counts-from-sending": "the guard is told when a renewal was sent, not when it was answered",
+    "beat-counts-from-sending": "the guard gets the time at which a renewal was sent, not at which it was answered",
     "entry-before-create": "a domain is created only after the store acknowledged its entry",
     "create-announced-to-the-guard": "the guard knows of every create under way, and asks for the gate again",
     "creates-count-as-domains": "a create under way counts as a domain wherever absence is judged",

@@ -76,7 +76,7 @@ class World:
     fencers: int = 1
     proofs: tuple[str, ...] = ("power",)
     bmc: str = "ok"
-    """``ok``, ``foreign`` (wired to the second host), ``cached`` (says off until it is told something),
+    """``ok``, ``foreign`` (wired to the second host), ``cached`` (says off until it gets a command),
     ``liar`` (always off, and does nothing), ``slow`` (takes a command long before it obeys)."""
     rehearsed: bool = True
     distrusted: tuple[str, ...] = ()
