@@ -25,7 +25,7 @@ RECOVERY_INDEX: Final = "recovery"
 ``UNFINISHED_KEY``."""
 UNFINISHED_KEY: Final = "unfinished"
 ASKED_INDEX: Final = "asked"
-"""Index of VMs with a request that was not answered, by the host that they are assigned to."""
+"""Index of VMs with a request that was not answered, by the host that they are assigned to; empty: to none."""
 GROUP_INDEX: Final = "group"
 """Index of VMs by the affinity groups that they are in: ``policy/group``."""
 FAILBACK_INDEX: Final = "failback"
@@ -98,7 +98,7 @@ def _unfinished(vm: VirtualMachine) -> Iterable[str]:
 
 
 def _asked(vm: VirtualMachine) -> Iterable[str]:
-    return (vm.host,) if vm.host and is_asked(vm) else ()
+    return (vm.host,) if is_asked(vm) else ()
 
 
 def _groups(vm: VirtualMachine) -> Iterable[str]:

@@ -1,10 +1,11 @@
 """Requests of users for VMs whose host is not there: recovery answers them in its stead.
 
 The host that a VM is assigned to answers while it lives (``outlive.node.vm.requests``). Where it is silent, condemned,
-dead, stopped, or has no Membership, nobody would; so whoever leads recovery answers, by the same decision and with the
-same compare-and-swap: of two answers one loses. A start begins a recovery, which brings the VM elsewhere once its host
-is proven dead. A move waits for that proof for a while, and then goes to the host that the user wants, else it is
-refused. What this does not promise: that the VM has room there; that host says so, and then its slots are next.
+dead, stopped, or has no Membership, nobody would, nor where the VM is assigned to none; so whoever leads recovery
+answers, by the same decision and with the same compare-and-swap: of two answers one loses. A start begins a recovery,
+which brings the VM elsewhere once its host is proven dead, or finds its first host. A move waits for that proof for a
+while, and then goes to the host that the user wants, else it is refused. What this does not promise: that the VM has
+room there; that host says so, and then its slots are next.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class RequestAnswers:
     async def answer(self, name: str) -> None:
         """Answer the request for this VM, on what a fresh read shows."""
         vm = await read(self._store, VirtualMachine, name)
-        if vm is None or not is_asked(vm) or not vm.host or self._turn(vm) is not Turn.RECOVERY:
+        if vm is None or not is_asked(vm) or self._turn(vm) is not Turn.RECOVERY:
             return
         request = vm.spec.request
         assert request is not None

@@ -165,7 +165,9 @@ class RecoveryObserver:
         return known is not None and known.spec.management == "node"
 
     def is_of_others(self, host: str) -> bool:
-        """Whether somebody else manages the host, and answers requests for what is assigned to it."""
+        """Whether somebody else manages the host, and answers requests for what is assigned to it; empty: all hosts."""
+        if not host:
+            return all(one.spec.management != "node" for one in self._informers.hypervisors.items())
         known = self._informers.hypervisors.get(host)
         return known is not None and known.spec.management != "node"
 
@@ -457,7 +459,7 @@ class RecoveryObserver:
         host = where.hypervisor if where is not None else ""
         assigned = self.member(host) if host else None
         if assigned is None:
-            return host
+            return host or f"unassigned.{vm.name}"
         fence = assigned.record.fence
         return fence.id if fence.id and fence.epoch == assigned.record.epoch else f"{host}.{assigned.record.epoch}"
 

@@ -63,10 +63,10 @@ def test_a_child_answers_as_the_function_does_and_is_replaced_when_it_dies() -> 
 
 def test_a_child_that_is_too_slow_is_given_up() -> None:
     async def scene() -> bytes:
-        child = ChildComputer(deadline_s=3.0)
+        child = ChildComputer(deadline_s=6.0)
         try:
             await child.compute(TOTAL, b'{"values":[]}')
-            with pytest.raises(Unavailable, match="no answer within 3 s"):
+            with pytest.raises(Unavailable, match="no answer within 6 s"):
                 await child.compute(WAIT, b'{"values":[]}')
             return await child.compute(TOTAL, b'{"values":[5]}')
         finally:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 import pytest
-from tests.support.recovery import RecoveryCloud
+from tests.support.recovery import GIB, RecoveryCloud
 from tests.unit.recovery.test_recovering import play
 
 from outlive.recovery.model import HostHealth
@@ -115,5 +115,49 @@ def test_a_move_of_a_vm_that_is_not_recovered_by_itself_is_carried_out_once_a_us
         assert vm.status.answered is not None
         assert vm.status.answered.code == "accepted"
         assert cloud.running["v"] == {"c"}
+
+    play(story)
+
+
+ACCEPTED: dict[str, str] = {"start": "accepted", "stop": "accepted", "disable": "accepted"}
+
+
+@pytest.mark.parametrize("room", [True, False])
+@pytest.mark.parametrize("verb", ["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"])
+def test_request_for_a_vm_that_is_assigned_to_no_host_is_answered_and_a_start_places_it(
+    verb: RequestVerb, room: bool
+) -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("a", "b", management="node")
+        memory = 4 * GIB if room else 4096 * GIB
+        await cloud.vm("v", "a", memory=memory, status={"phase": "stop", "assigned": None, "holders": ()})
+        vm = await cloud.get("v")
+        request = Request(id="r1", verb=verb, target="b" if verb == "move" else "")
+        await cloud.memory.replace(_replace(vm, spec=_replace(vm.spec, request=request)))
+        await cloud.clock.sleep(10)
+        vm = await cloud.get("v")
+        assert vm.status.answered is not None
+        refused = {"shutdown": "not_running", "restart": "not_running", "unmigrate": "not_migrated"}
+        room_is_needed = {"migrate": "accepted" if room else "no_target", "move": "accepted"}
+        assert vm.status.answered.code == {**ACCEPTED, **refused, **room_is_needed}[verb]
+        if verb == "start":
+            record = await cloud.recovery("v")
+            assert (record.phase, record.reason) == (("recovered", "") if room else ("held", "no-room"))
+            assert record.cause == "asked"
+        assert len(cloud.running.get("v", set())) == int(verb == "start" and room)
+        if verb == "move":
+            assert (vm.host, vm.status.phase) == ("b", "stop")
+
+    play(story)
+
+
+def test_request_for_a_vm_that_is_assigned_to_no_host_is_left_to_those_who_manage_all_hosts() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("a", "b", management="nova")
+        await cloud.vm("v", "a", status={"phase": "SHUTOFF", "assigned": None, "holders": ()})
+        vm = await cloud.get("v")
+        await cloud.memory.replace(_replace(vm, spec=_replace(vm.spec, request=Request(id="r1", verb="start"))))
+        await cloud.clock.sleep(30)
+        assert (await cloud.get("v")).status.answered is None
 
     play(story)
