@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from tests.support.loops import run_real
 
+from outlive.base.clock import SystemClock
 from outlive.base.errors import NotFound, Refused, Unavailable
+from outlive.base.ids import SystemIds
+from outlive.drivers.storage import cuts
 from outlive.drivers.storage.drbd import Drbd
 from outlive.drivers.storage.settings import StorageSettings
+from outlive.store.memory import MemoryStore
 
 VOLUME, DISK = "drbd:vm-1", "disk:drbd:vm-1"
 PROGRAM = """#!/usr/bin/env python3
@@ -176,5 +180,18 @@ def test_host_without_a_replica_shuts_nobody_out(tmp_path: Path) -> None:
             await drbd.cut("host-2", 1, ("disk:drbd:other",))
         with pytest.raises(NotFound, match="no replica of drbd:other"):
             await drbd.locks("drbd:other")
+
+    run_real(looked())
+
+
+def test_host_without_any_driver_that_shuts_others_out_says_so_before_anything_is_announced(tmp_path: Path) -> None:
+    async def looked() -> None:
+        settings = StorageSettings(ceph_conf=str(tmp_path / "none"), drbd_program="/nowhere/drbdsetup")
+        store = MemoryStore(SystemClock(), SystemIds())
+        port = cuts(settings, store, SystemClock(), host="host-1", address="10.0.1.1", state=tmp_path)
+        with pytest.raises(NotFound, match="this host has no Ceph"):
+            await port.read_back("host-2", 1)
+        with pytest.raises(NotFound):
+            await port.cut("host-2", 1, ("disk:file:/d",))
 
     run_real(looked())

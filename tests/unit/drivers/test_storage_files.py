@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +15,7 @@ from tests.support.loops import run_real
 
 from outlive.base.errors import NotFound, Refused, Unavailable
 from outlive.drivers.storage.disks import Cuts, Disks
-from outlive.drivers.storage.files import FileLocks
+from outlive.drivers.storage.files import PROGRAM, FileLocks
 from outlive.node.ports import DiskLock
 from outlive.node.vm.locks import StartLocksInput, start_locks
 
@@ -35,6 +38,12 @@ def opened(file: Path) -> Iterator[subprocess.Popen[bytes]]:
         made.kill()
         with made:
             made.wait()
+
+
+def seen_elsewhere(file: Path) -> object:
+    """What is seen of it where the processes of this host are not."""
+    unseen = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-I", str(PROGRAM), "file", str(file)]
+    return json.loads(subprocess.run(unseen, capture_output=True, text=True, check=True).stdout)
 
 
 def disk(path: Path) -> tuple[Path, str]:
@@ -61,6 +70,21 @@ def test_file_that_a_process_of_this_host_writes_is_locked_by_it_until_its_end(t
                 await storage().release(lock)
         assert await storage().locks((volume,)) == ()
         await storage().release(lock)
+
+    run_real(looked())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
+@pytest.mark.component("qemu")
+def test_file_that_another_host_writes_is_locked_by_somebody_without_a_name(tmp_path: Path) -> None:
+    """The other host: processes that this one does not see."""
+
+    async def looked() -> None:
+        file, volume = disk(tmp_path)
+        with opened(file) as process:
+            assert seen_elsewhere(file) == {"locked": True, "pids": []}
+            assert process.poll() is None
+        assert await storage().locks((volume,)) == ()
 
     run_real(looked())
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -177,6 +178,8 @@ class Drbd:
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
         """Volumes that this replica is disconnected from the host for, and that nobody writes."""
+        if shutil.which(self._program) is None:
+            raise NotFound(f"this host has no DRBD: {self._program} is not installed")
         note = (await self._read_notes()).get(host)
         if note is None or note.epoch < epoch:
             return CutReport()
