@@ -35,6 +35,7 @@ PARTS = (
     "startup",
     "fencing",
     "simulation",
+    "daemon",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 ROW_CELLS = 7
