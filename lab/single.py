@@ -44,7 +44,7 @@ class Single:
         settings = {
             "server": {"url": self.url, "insecure": True},
             "host": {"name": NAME, "addresses": {"cluster": self.host.address}},
-            "libvirt": {"kind": "qemu", "slice": "/sys/fs/cgroup/machine", "user": "root"},
+            "libvirt": {"uri": "qemu:///system", "kind": "qemu", "slice": "/sys/fs/cgroup/machine", "user": "root"},
             "log": {"form": "json", "file": "/var/log/node.log"},
             "node": {"usage": "10s"},
         }
@@ -111,8 +111,8 @@ def _definition(name: str, memory_mib: int) -> str:
 async def _fill(url: str, token: str, count: int, memory_mib: int) -> None:
     from outlive.base.clock import SystemClock
     from outlive.base.random import system_random
-    from outlive.resources import HOST_LABEL, Assigned, ObjectMeta, VirtualMachine, VMSpec
-    from outlive.resources.vms import VirtualMachineStatus
+    from outlive.resources import HOST_LABEL, Assigned, ObjectMeta, VirtualMachine
+    from outlive.resources.vms import VirtualMachineSpec, VirtualMachineStatus
     from outlive.store.http import HttpStore
 
     store = HttpStore(url, token, clock=SystemClock(), random=system_random(), insecure=True)
@@ -120,7 +120,7 @@ async def _fill(url: str, token: str, count: int, memory_mib: int) -> None:
         name = f"vm-{number}"
         vm = VirtualMachine(
             metadata=ObjectMeta(name=name, labels={HOST_LABEL: NAME}),
-            spec=VMSpec(definition=_definition(name, memory_mib), power_state="running"),
+            spec=VirtualMachineSpec(definition=_definition(name, memory_mib), power_state="running"),
             status=VirtualMachineStatus(phase="start", assigned=Assigned(hypervisor=NAME), home=NAME),
         )
         written = await store.create(vm)

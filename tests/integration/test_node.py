@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,6 +167,42 @@ def test_another_machine_of_the_same_name_does_not_start(host: Host) -> None:
     said = spawned("node", "--config", host.config)
     assert said.code == 1
     assert "give this machine another name" in said.line
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to mount a disk that can be filled")
+def test_a_host_whose_disk_is_full_waits_and_says_so(server: tuple[Server, Path], host: Host, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    host.sections["host"]["stateDir"] = str(disk / "state")
+    host.configure()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=True)
+    try:
+        host.start().ready()
+        host.close()
+        host.boot()
+        fill(disk / "filler")
+        host.start()
+        assert within(LIMIT_S, lambda: any("No space left" in one["why"] for one in host.events("membership.blocked")))
+        assert "ready" not in host.said(), "an epoch that is not written down is not used"
+        assert within(LIMIT_S, lambda: f"host-cannot-join.{host.name}" in outlive_faults(server[1]))
+        (disk / "filler").unlink()
+        host.ready()
+        assert record(host, server[1])["epoch"] >= 2
+        assert within(LIMIT_S, lambda: f"host-cannot-join.{host.name}" not in outlive_faults(server[1]))
+    finally:
+        host.close()
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def fill(file: Path) -> None:
+    with file.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while filler.write(b"\0" * 4096):
+            pass
+
+
+def outlive_faults(directory: Path) -> list[str]:
+    items = json.loads(outlive("get", "faults", "--state-dir", directory, "-o", "json").out)["items"]
+    return [one["metadata"]["name"] for one in items if not one.get("ended")]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+"""The daemon on a host with a real libvirt: what it publishes, and that a libvirt that hangs costs no renewal."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from lab.processes import until
+from lab.single import Single
+
+HANGS_S = 20.0
+pytestmark = [pytest.mark.component("libvirt"), pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Single]:
+    made = Single(tmp_path_factory.mktemp("single"))
+    try:
+        made.start()
+        made.add_vms(2)
+        until(lambda: usage(made).get("running") == 2, "both run", 60, 0.5)
+        yield made
+    finally:
+        made.stop()
+
+
+def usage(single: Single) -> dict[str, object]:
+    return single.outlive("get", "hypervisorusages", "host-1")["usage"]
+
+
+def guests(single: Single) -> dict[int, str]:
+    return {pid: name for pid, name in single.host.processes() if name.startswith("qemu")}
+
+
+def test_a_daemon_that_is_started_again_takes_its_guests_over(single: Single) -> None:
+    before, record = guests(single), single.record()
+    assert len(before) == 2
+    os.kill(single.pid, signal.SIGKILL)
+    until(lambda: single.record()["nonce"] != record["nonce"], "another daemon renews", 30, 0.2)
+    ready = len(single.events("node.ready"))
+    os.kill(single.pid, signal.SIGUSR2)
+    until(lambda: len(single.events("node.ready")) > ready, "the installed version took over", 30, 0.2)
+    until(lambda: usage(single).get("running") == 2, "both are counted", 30, 0.5)
+    assert guests(single) == before, "no guest was touched"
+    assert single.record().get("epoch", 1) == record.get("epoch", 1)
+
+
+def test_a_libvirt_that_hangs_costs_no_renewal(single: Single) -> None:
+    until(lambda: "domains" not in usage(single).get("stale", ()), "all figures are fresh", 30, 0.5)
+    libvirtd, before = single.libvirtd.pid, guests(single)
+    first = single.record()
+    os.kill(libvirtd, signal.SIGSTOP)
+    try:
+        until(lambda: "domains" in usage(single).get("stale", ()), "the figures of domains are stale", 60, 0.5)
+        shown = usage(single)
+    finally:
+        os.kill(libvirtd, signal.SIGCONT)
+    assert shown["running"] == 2, "as they were when libvirt answered last"
+    assert single.record()["nonce"] == first["nonce"]
+    assert single.events("membership.not_renewed") == []
+    until(lambda: "domains" not in usage(single).get("stale", ()), "libvirt answers again", 60, 0.5)
+    assert guests(single) == before
