@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from lab.hosts import NET, STORE, Host, Switch
+from lab.hosts import NET, PROJECT, STORE, Host, Switch
 from lab.libvirtd import Libvirtd
 from lab.processes import Process, run, until
 
@@ -21,8 +21,10 @@ TICKS = os.sysconf("SC_CLK_TCK")
 class Single:
     """See the module. ``start`` and ``stop`` are for one process."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, **sections: dict[str, Any]) -> None:
         self.state = state
+        self._sections = sections
+        """More for the daemon's configuration."""
         self.switch = Switch(state)
         self.host = Host(self.switch, NAME, 11)
         self.libvirtd = Libvirtd(self.host)
@@ -41,13 +43,14 @@ class Single:
         etc = self.host.folder / "etc/outlive"
         etc.mkdir(exist_ok=True)
         (etc / "node.token").write_text((self.state / "store/token").read_text())
-        settings = {
+        settings: dict[str, dict[str, Any]] = {
             "server": {"url": self.url, "insecure": True},
             "host": {"name": NAME, "addresses": {"cluster": self.host.address}},
             "libvirt": {"uri": "qemu:///system", "kind": "qemu", "slice": "/sys/fs/cgroup/machine", "user": "root"},
             "log": {"form": "json", "file": "/var/log/node.log"},
-            "node": {"usage": "10s"},
         }
+        for name, more in self._sections.items():
+            settings[name] = {**settings.get(name, {}), **more}
         (etc / "node.yaml").write_text(json.dumps(settings))
         self.host.add_service("40-node", [program, "node"])
         self.libvirtd.start()
@@ -62,10 +65,9 @@ class Single:
 
     def add_vms(self, count: int, memory_mib: int = 16) -> None:
         """VMs that are assigned to the host: machines without a disk, which rest once their firmware found none."""
-        script = str(Path(__file__).resolve())
-        token = (self.state / "store/token").read_text().strip()
-        words = [sys.executable, script, self.url, token, str(count), str(memory_mib)]
-        run(*self.switch.inside("store", *words), limit_s=120)
+        token = self.state / "store/token"
+        words = [sys.executable, "-m", "lab.single", self.url, str(token), str(count), str(memory_mib)]
+        run(*self.switch.inside("store", "env", f"PYTHONPATH={PROJECT}", *words), limit_s=120)
 
     def outlive(self, *words: str) -> Any:
         """What a command prints as JSON."""
@@ -134,4 +136,4 @@ async def _fill(url: str, token: str, count: int, memory_mib: int) -> None:
 if __name__ == "__main__":
     import asyncio
 
-    asyncio.run(_fill(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(_fill(sys.argv[1], Path(sys.argv[2]).read_text().strip(), int(sys.argv[3]), int(sys.argv[4])))
