@@ -185,6 +185,22 @@ def test_isolation_is_announced_before_the_first_order_and_not_where_nobody_can_
     run(story())
 
 
+def test_isolation_is_not_announced_where_the_driver_shuts_nobody_out_of_any_disk_of_the_host():
+    """Files, on a coordinator with Ceph: the host may come back in the same boot."""
+
+    async def story():
+        async with site() as s:
+            cuts = Cuts(reach=lambda one: False)
+            await _site(s, cuts)
+            s.silence("d")
+            await s.until("d", lambda record: record.fence.phase == "unconfirmed")
+            await asyncio.sleep(60)
+            assert (await s.record("d")).cut.through == 0
+            assert cuts.calls == 0
+
+    run(story())
+
+
 def test_isolation_of_a_host_that_has_booted_does_not_end_while_the_cluster_is_paused():
     async def story():
         async with site() as s:

@@ -139,13 +139,17 @@ class Isolation:
                 self._isolated = found
             return self._isolated
 
-    async def impossible(self, host: str, epoch: int) -> str:
-        """Why nobody can isolate the host now, as far as that is known before an order; empty: somebody may."""
+    async def impossible(self, host: str, epoch: int, scope: tuple[str, ...]) -> str:
+        """Why nobody can isolate the host now, as far as that is known before an order; empty: somebody may.
+
+        What no driver here answers for (``barrier``) none here shuts anybody out of: files, on a host with Ceph.
+        """
         try:
             await self._read_back(host, epoch)
+            reached = await answer_of(self._port.barrier(scope), CALL_LIMIT_S, host)
         except OutliveError as error:
             return error.message
-        return ""
+        return "" if reached else NOBODY
 
     async def isolates(self, host: str, epoch: int) -> bool:
         """Whether this epoch of the host is isolated from anything now. ``Unavailable`` where that was not said."""
@@ -263,7 +267,7 @@ class FenceIsolation:
         host, epoch = self._fence.host, self._fence.epoch
         scope = await orders.wanted(host, epoch, kept)
         if scope and self._fence.record.cut.through < epoch:
-            why = await orders.impossible(host, epoch) or await self._announce()
+            why = await orders.impossible(host, epoch, scope) or await self._announce()
             if why:
                 return CutResult(why_not=why)
         return await orders.renew(host, epoch, scope)
