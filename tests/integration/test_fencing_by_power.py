@@ -34,8 +34,8 @@ class Cloud:
         assert answer.code == 0, answer.err
         return json.loads(answer.out)
 
-    def fencing(self, **changes: Any) -> None:
-        """What the store says of the host's controller."""
+    def fencing(self, name: str = "kvm-2", **changes: Any) -> None:
+        """What the store says of a host's controller."""
         options = {"cipherSuite": "3"} if isinstance(self.controller, Ipmi) else {"insecure": "true"}
         spec = {
             "driver": "ipmi" if isinstance(self.controller, Ipmi) else "redfish",
@@ -46,14 +46,14 @@ class Cloud:
             "profile": "fast",
             **changes,
         }
-        document = self.get("hypervisors", self.host.name)
+        document = self.get("hypervisors", name)
         document["spec"]["fencing"] = spec
         del document["metadata"]["resourceVersion"]
         done = spawned("apply", "-f", "-", "--state-dir", self.directory, stdin=json.dumps(document).encode())
         assert done.code == 0, done.err
 
-    def rehearsed(self) -> str:
-        return self.get("hypervisors", self.host.name)["status"].get("rehearsed", "")
+    def rehearsed(self, name: str = "kvm-2") -> str:
+        return self.get("hypervisors", name)["status"].get("rehearsed", "")
 
     def is_rehearsed(self) -> bool:
         return self.get("hypervisors", self.host.name)["status"].get("rehearsedSeq", 0) > 0
@@ -73,10 +73,7 @@ def cloud(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cloud]:
             one.sections["host"]["mode"] = mode
             one.configure()
         hosts[1].start().ready()
-        done = spawned(
-            "secret", "set", "rack-3", "--username", USERNAME, "--state-dir", directory, stdin=PASSWORD.encode()
-        )
-        assert done.code == 0, done.err
+        secret(directory, "rack-3", PASSWORD)
         assert hosts[1].process is not None
         system.feeds(hosts[1].process.pid)
         made = Cloud(directory, *hosts, system, controller)
@@ -103,6 +100,11 @@ def test_a_silent_host_is_killed_by_its_controller_and_proven_dead(cloud: Cloud)
     assert PASSWORD not in cloud.coordinator.logged() + cloud.coordinator.said()
 
 
+def secret(directory: Path, name: str, value: str) -> None:
+    done = spawned("secret", "set", name, "--username", USERNAME, "--state-dir", directory, stdin=value.encode())
+    assert done.code == 0, done.err
+
+
 def proof(cloud: Cloud) -> dict[str, Any]:
     return cloud.get("memberships", cloud.host.name)["record"].get("proof") or {}
 
@@ -111,10 +113,16 @@ def proof(cloud: Cloud) -> dict[str, Any]:
 def test_what_is_wrong_with_a_controller_is_said_before_it_is_needed(cloud: Cloud) -> None:
     other = str(uuid.uuid4())
     cloud.controller.rewire(other, cloud.system.hook)
+    secret(cloud.directory, "old", "not-this-one")
     cloud.coordinator.start().ready()
+    cloud.fencing("kvm-1", secret="old")  # its own controller, as soon as it is known
+    assert within(20.0, lambda: "refuses the password of user admin" in cloud.rehearsed("kvm-1")), cloud.rehearsed(
+        "kvm-1"
+    )
     assert within(FENCED_S, lambda: f"speaks of system {other}" in cloud.rehearsed()), cloud.rehearsed()
     cloud.host.signal(signal.SIGSTOP)
     assert within(FENCED_S, lambda: any(f"speaks of system {other}" in one for one in faults(cloud))), faults(cloud)
+    assert any(one.startswith("power-not-rehearsed") for one in faults(cloud)), faults(cloud)
     assert proof(cloud) == {}
     assert cloud.controller.commands == 0, "a controller of another machine gets no command"
 

@@ -39,6 +39,8 @@ KEYS_LIMIT: Final = 8
 """Keys in the file: the newest, and older ones until nothing is sealed for them any more."""
 VALUE_BYTES: Final = 4096
 """The longest value."""
+KEPT: Final = 1000
+"""Sealed secrets that are kept for when the store does not answer, the latest."""
 VERSION: Final = "v1"
 PUBLIC: Final = "x25519:"
 PRIVATE: Final = "x25519-private:"
@@ -183,7 +185,7 @@ class ClusterKey:
         if private is None:
             what = f"secret {secret.name} is sealed for key {secret.spec.key}, which this host does not have"
             raise Unavailable(what, remedy=_COPY)
-        raw = _decoded(secret.spec.sealed.split(".", 2)[2]) or b""
+        raw = _decoded(secret.spec.sealed.rpartition(".")[2]) or b""
         theirs, rest = raw[:_PUBLIC_BYTES], raw[_PUBLIC_BYTES:]
         try:
             shared = _shared(
@@ -202,17 +204,30 @@ _COPY: Final = f"copy {KEY_FILE} from the server, or join as a coordinator again
 
 
 class Secrets:
-    """Credentials of controllers: each is read from the store, and opened with the key in the file, when it is used."""
+    """Credentials of controllers: each is read from the store, and opened with the key in the file, when it is used.
+
+    Sealed as it was read last it is used while the store does not answer: in the middle of a fence, for example.
+    """
 
     def __init__(self, store: Store, key_file: Path) -> None:
         self._store = store
         self._key_file = key_file
+        self._last: dict[str, Secret] = {}
 
     async def credential(self, name: str) -> Credential:
         """User name and password; ``Unavailable`` and others in one line."""
-        secret = await read(self._store, Secret, name)
+        try:
+            secret = await read(self._store, Secret, name)
+        except Unavailable:
+            secret = self._last.get(name)
+            if secret is None:
+                raise
+        self._last.pop(name, None)
         if secret is None:
             raise NotFound(f"secret {name} does not exist", remedy=f"outlive secret set {name}")
+        self._last[name] = secret
+        if len(self._last) > KEPT:
+            del self._last[next(iter(self._last))]
         value = ClusterKey.read(self._key_file).unseal(secret)
         try:
             return Credential(secret.spec.username, value.decode())

@@ -38,7 +38,14 @@ def test_a_sealed_value_is_worth_nothing_under_another_name_or_changed() -> None
     for other in (secret(sealed, "rack-4"), secret(sealed[:-2] + ("AA" if sealed[-2:] != "AA" else "BB"))):
         with pytest.raises(Unavailable, match="damaged, or sealed under another name"):
             KEY.unseal(other)
-    for text in ("", "four-words", f"v1.{KEY.public.id}.", f"v1.{KEY.public.id}.%%", f"v2.{KEY.public.id}.AAAA"):
+    for text in (
+        "",
+        "four-words",
+        f"v1.{KEY.public.id}",
+        f"v1.{KEY.public.id}.",
+        f"v1.{KEY.public.id}.%%",
+        f"v2.{KEY.public.id}.AAAA",
+    ):
         with pytest.raises(Unavailable):
             KEY.unseal(secret(text))
 
@@ -106,6 +113,45 @@ def test_credentials_are_read_when_they_are_used_and_what_is_wrong_is_one_line(t
         assert "holds no text" in lines[2]
 
     run(used())
+
+
+def test_a_credential_is_known_while_the_store_does_not_answer(tmp_path: Path) -> None:
+    KEY.write(tmp_path / "cluster-key")
+
+    async def used() -> None:
+        store = Silent(MemoryStore(LoopClock(), SeededIds(Random(1))))
+        source = Secrets(store, tmp_path / "cluster-key")
+        await store.create(secret(KEY.public.seal("rack-3", b"one")))
+        assert (await source.credential("rack-3")).password == "one"
+        store.silent = True
+        assert (await source.credential("rack-3")).password == "one"
+        with pytest.raises(Unavailable):
+            await source.credential("rack-4")
+        store.silent = False
+        await store.delete((await store.get(Secret, "rack-3")).ref)
+        with pytest.raises(NotFound):
+            await source.credential("rack-3")
+        store.silent = True
+        with pytest.raises(Unavailable):
+            await source.credential("rack-3")
+
+    run(used())
+
+
+class Silent:
+    """A store that may answer nothing."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.silent = False
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    async def get(self, *given, **named):
+        if self.silent:
+            raise Unavailable("no answer")
+        return await self._store.get(*given, **named)
 
 
 async def line(source: Secrets, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from tests.support.fencing import Interposed, Site, SleepyClock, site
 from tests.support.loops import run
@@ -301,6 +302,22 @@ def test_controller_that_says_off_while_its_host_lives_proves_nothing(from_the_b
             assert record.dead_through == 0
             assert "says off although it renews" in record.fence.unproven_why
             assert s.power.controllers["d"].offs == []
+
+    run(story())
+
+
+def test_new_controller_is_rehearsed_at_once():
+    async def story():
+        async with site() as s:
+            await _four(s, bmc="dead")
+            s.power.controllers["d"].mode = "ok"
+            host = await s.store.get(Hypervisor, "d")
+            fencing = msgspec.structs.replace(host.spec.fencing, address="elsewhere")
+            await s.store.replace(
+                msgspec.structs.replace(host, spec=msgspec.structs.replace(host.spec, fencing=fencing))
+            )
+            await asyncio.sleep(5)
+            assert (await s.store.get(Hypervisor, "d")).status.rehearsed == "ok"
 
     run(story())
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from outlive.base.deadline import set_within
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.power import ANSWER_LEAST_S, Identity, longer_s
@@ -88,6 +89,10 @@ class Rehearsals:
         self._under_way: dict[str, None] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._slow_slots = asyncio.Semaphore(SLOW_AT_ONCE)
+        self._new: dict[str, None] = {}
+        """Hosts whose controllers are new, or are reached in another way, since the last look."""
+        self._woken = asyncio.Event()
+        context.hypervisors.subscribe(self._changed)
 
     def answer_s(self, host: str) -> float | None:
         """The slowest answer of its power controller that I measured lately; ``None``: I measured none."""
@@ -129,10 +134,24 @@ class Rehearsals:
                 for name in [name for name in self._results if name not in known]:
                     del self._results[name]
                 self._begin(hosts, group)
-                await self._context.clock.sleep(began + STRICT_EVERY_S - self._context.clock.monotonic())
+                self._new.clear()
+                await self._wait(began + STRICT_EVERY_S, group)
                 strict = [one for one in self._controlled() if self._context.rules.is_strict(one)]
                 self._begin(strict, group)
-                await self._context.clock.sleep(began + EVERY_S - self._context.clock.monotonic())
+                await self._wait(began + EVERY_S, group)
+
+    async def _wait(self, until: float, group: OrderedTaskGroup) -> None:
+        """Whoever sets up a controller sees at once whether it works."""
+        while (left_s := until - self._context.clock.monotonic()) > 0:
+            if await set_within(self._woken, left_s):
+                self._woken.clear()
+                self._begin([one for one in self._controlled() if one.name in self._new], group)
+                self._new.clear()
+
+    def _changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
+        if new is not None and (old is None or _reached(old) != _reached(new)):
+            self._new[new.name] = None
+            self._woken.set()
 
     def _controlled(self) -> list[Hypervisor]:
         return [one for one in self._context.hypervisors.items() if one.spec.fencing.driver]
@@ -241,6 +260,12 @@ class Rehearsals:
             await compare_and_swap(self._context.store, Hypervisor, name, change, clock=self._context.clock)
         except OutliveError as error:
             _log.warning("fence.rehearsal_not_written", host=name, result=result, error=str(error))
+
+
+def _reached(host: Hypervisor) -> tuple[object, ...]:
+    """How its controller is reached, and what it must say."""
+    fencing = host.spec.fencing
+    return fencing.driver, fencing.address, fencing.secret, fencing.system_uuid, fencing.options
 
 
 def _written_in_time(host: Hypervisor, record: MemberRecord, renew_s: float) -> str:
