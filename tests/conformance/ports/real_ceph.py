@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from lab.hosts import NET, Switch
 from lab.processes import LabError
 from tests.conformance.claims import Subject
 from tests.conformance.ports import harness
+from tests.support.loops import run_real
 
 from outlive.base.clock import SystemClock
 from outlive.base.errors import NotFound
@@ -43,6 +44,8 @@ RIGHTS = {
 }
 """Of docs/operating/storage.md."""
 REACHED_S = 8.0
+START_S, TEST_S = 60.0, 120.0
+"""Of the cluster, at its first use; and of one test, on a machine that is busy with others."""
 
 
 class Cluster:
@@ -52,13 +55,17 @@ class Cluster:
         self.state = Path(tempfile.mkdtemp(prefix="outlive-ceph-"))
         self.switch = Switch(self.state / "switch")
         address = f"{NET}.{NUMBERS['ceph']}"
-        self.ceph = Ceph(self.state / "ceph", address, lambda *words: self.switch.inside("host-ceph", *words))
+        self.ceph = Ceph(self.state / "ceph", address, self._inside)
         atexit.register(self.stop)
         self.switch.start()
         for name, number in NUMBERS.items():
             self.switch.plug(f"host-{name}", number)
         self.ceph.start()
         self.keyring = self.ceph.make_user("outlive", **RIGHTS)
+
+    def _inside(self, *words: str) -> list[str]:
+        """Nothing of it outlives the tests, also where these are killed."""
+        return ["setpriv", "--pdeathsig", "KILL", *self.switch.inside("host-ceph", *words)]
 
     def stop(self) -> None:
         self.ceph.stop()
@@ -234,4 +241,6 @@ async def _ceph(_: Path) -> AsyncIterator[harness.IsolationHarness]:
         real.close()
 
 
-CEPH: Subject[harness.IsolationHarness] = Subject("Ceph", _ceph, component="ceph")
+CEPH: Subject[harness.IsolationHarness] = Subject(
+    "Ceph", _ceph, partial(run_real, limit_s=START_S + TEST_S), component="ceph"
+)
