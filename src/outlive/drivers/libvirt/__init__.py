@@ -2,5 +2,6 @@
 
 libvirt makes and lists domains; who is really there is read from the processes themselves, and what a guest is doing is
 asked of its QEMU where libvirt cannot know. Modules: ``service`` (calls in threads, each with a deadline), ``xml``,
-``runs`` (what was asked for, on disk), ``processes``, ``qmp``, ``migration``, ``hypervisor`` (the port).
+``runs`` (what was asked for, on disk), ``processes``, ``qmp``, ``migration``, ``statistics``, and
+``hypervisor`` (the port).
 """

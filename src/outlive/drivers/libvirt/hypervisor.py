@@ -19,6 +19,7 @@ from outlive.drivers.libvirt.processes import GuestProcess, guests, kill, start_
 from outlive.drivers.libvirt.runs import SOCKETS, Run, Runs
 from outlive.drivers.libvirt.service import Service, said
 from outlive.drivers.libvirt.settings import LibvirtSettings
+from outlive.drivers.libvirt.statistics import DomainStatistics, read
 from outlive.drivers.libvirt.xml import METADATA, Start, domain_xml
 from outlive.guard.options import LIBVIRT
 from outlive.node.ports import Domain, DomainState, MigrationProgress, MigrationSettings
@@ -43,6 +44,10 @@ STATES: Final = {
     "internal-error": DomainState.OFF,
 }
 """What QEMU says, and what that is; anything else is paused."""
+GUESTS_SERVICE: Final = tuple(
+    f"/etc/systemd/system/{target}.target.wants/libvirt-guests.service" for target in ("multi-user", "default")
+)
+"""By which systemd starts it at a boot."""
 BEGINNING: Final = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP)
 _log = get_logger("drivers.libvirt")
 
@@ -299,6 +304,23 @@ class LibvirtHypervisor:
         move = self.moves.outgoing.get(vm)
         return move.progress if move is not None else None
 
+    # The host
+
+    async def statistics(self) -> tuple[DomainStatistics, ...]:
+        """What running guests use, by the names of their VMs. ``Unavailable`` where libvirt does not answer."""
+        try:
+            return await self.service.ask(read)
+        except libvirt.libvirtError as error:
+            raise Unavailable(f"libvirt counts nothing: {said(error)}", remedy="see its log") from None
+
+    async def problems(self) -> tuple[str, ...]:
+        """What on this host could start a domain besides the daemon; each is one line, with what to do."""
+        persistent = await self.service.ask(_autostarted)
+        found = [f"libvirt starts domain {name} by itself: virsh autostart --disable {name}" for name in persistent]
+        if _guests_service():
+            found.append("libvirt-guests starts and saves domains at boots: systemctl mask --now libvirt-guests")
+        return tuple(found)
+
     # The service
 
     async def start_service(self) -> None:
@@ -342,6 +364,15 @@ def _states(connection: libvirt.virConnect) -> dict[str, tuple[int, int]]:
     flags = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE
     found = connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE, flags)
     return {domain.name(): (stats.get("state.state", 0), stats.get("state.reason", 0)) for domain, stats in found}
+
+
+def _guests_service() -> bool:
+    return any(Path(place).exists() for place in GUESTS_SERVICE)
+
+
+def _autostarted(connection: libvirt.virConnect) -> list[str]:
+    flags = libvirt.VIR_CONNECT_LIST_DOMAINS_AUTOSTART
+    return sorted(domain.name() for domain in connection.listAllDomains(flags))
 
 
 def _version(connection: libvirt.virConnect) -> int:

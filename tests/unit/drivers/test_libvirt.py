@@ -1,0 +1,146 @@
+"""What the driver of libvirt makes of a VM, and what it keeps on disk; libvirt itself is in the suite of the port."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from outlive.base.errors import InUse, Refused
+from outlive.drivers.libvirt.processes import guests, mark, start_time
+from outlive.drivers.libvirt.runs import Run, Runs
+from outlive.drivers.libvirt.settings import LibvirtSettings
+from outlive.drivers.libvirt.xml import METADATA, QEMU, Start, domain_xml
+from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
+from outlive.resources.definitions import completed, tree
+
+SETTINGS = LibvirtSettings(uri="qemu:///system", partition="/guests")
+DEFINITION = """<domain type='qemu' id='3'><name>web</name><uuid>7b0a2c5e-0000-4000-8000-00000000d0d0</uuid>
+<memory unit='MiB'>96</memory><vcpu>1</vcpu><os><type>hvm</type></os><on_crash>restart</on_crash><devices>
+<disk type='file'><driver name='qemu' type='raw'/><source file='/a'/><target dev='vda'/></disk>
+<disk type='file'><driver name='qemu' cache='directsync'/><source file='/b'/><target dev='vdb'/></disk>
+<disk type='file' device='cdrom'><source file='/iso'/><target dev='sda'/></disk>
+<interface type='user'/><serial type='file'><source path='/log'/></serial>
+<graphics type='vnc' port='5900' listen='0.0.0.0'><listen type='address' address='0.0.0.0'/></graphics>
+</devices></domain>"""
+
+
+def vm(definition: str = DEFINITION, **spec: object) -> VirtualMachine:
+    made = VirtualMachineSpec(definition=definition, **spec)  # type: ignore[arg-type]
+    return completed(VirtualMachine(metadata=ObjectMeta(name="web-1"), spec=made))
+
+
+def made(one: VirtualMachine, *, incoming: bool = False):
+    return tree(domain_xml(Start(one, "r1", 7, incoming, {"qmp": "/q", "watch": "/w"}), SETTINGS))
+
+
+def test_the_driver_s_parts_of_a_definition() -> None:
+    domain = made(vm())
+    assert "id" not in domain.attrib
+    assert [domain.findtext(tag) for tag in ("name", "on_poweroff", "on_reboot", "on_crash")] == [
+        *("web-1", "destroy", "restart", "destroy")
+    ]
+    caches = [one.get("cache") for one in domain.iterfind("devices/disk/driver")]
+    assert caches == ["none", "directsync"]
+    assert domain.findtext("resource/partition") == "/guests"
+    assert domain.find("devices/interface/mac").get("address").startswith("52:54:00:")
+    assert domain.find("devices/serial/source").get("append") == "on"
+    graphics = domain.find("devices/graphics")
+    assert (graphics.get("listen"), graphics.get("port"), list(graphics)) == ("127.0.0.1", None, [])
+    assert domain.find(f"metadata/{{{METADATA}}}run").attrib == {"vm": "web-1", "runId": "r1", "epoch": "7"}
+    words = [one.get("value") for one in domain.iter(f"{{{QEMU}}}arg")]
+    assert f"socket,id={mark('web-1', 'r1', 7)},path=/q,server=on,wait=off" in words
+    assert "suppress-vmdesc=on" in words
+    assert "-incoming" not in words
+    assert "-incoming" in [one.get("value") for one in made(vm(), incoming=True).iter(f"{{{QEMU}}}arg")]
+
+
+def test_a_cache_that_is_asked_for_is_that_of_all_disks() -> None:
+    domain = made(vm(disk_cache="directsync"))
+    assert {one.get("cache") for one in domain.iterfind("devices/disk/driver")} == {"directsync"}
+    with pytest.raises(Refused, match="disk cache writeback"):
+        made(vm(disk_cache="writeback"))
+
+
+def test_a_plain_machine_has_its_disks_and_no_ports() -> None:
+    spec = {"resources": Amounts(cpu=1500, memory=2**20 + 1), "disks": ("file:/a", "rbd:p/i", "drbd:r", "block:/dev/x")}
+    domain = made(vm("", **spec))
+    assert (domain.findtext("vcpu"), domain.findtext("memory")) == ("2", "1025")
+    sources = [dict(one.attrib) for one in domain.iterfind("devices/disk/source")]
+    assert sources == [
+        {"file": "/a"},
+        {"protocol": "rbd", "name": "p/i"},
+        {"dev": "/dev/drbd/by-res/r/0"},
+        {"dev": "/dev/x"},
+    ]
+    for more, said in (({"disks": ("root",)}, "'root'"), ({"ports": ("p",)}, "no definition")):
+        with pytest.raises(Refused, match=said):
+            made(vm("", **more))
+
+
+def test_a_vm_whose_disks_are_not_those_of_its_definition_does_not_start() -> None:
+    one = vm()
+    with pytest.raises(Refused, match=r"spec.disks of web-1 is not what its definition has: file:/a, file:/b"):
+        made(replace(one, spec=replace(one.spec, disks=("file:/a",))))
+
+
+def run(run_id: str = "r1") -> Run:
+    return Run(vm="vm-1", run_id=run_id, epoch=7, creator=os.getpid(), creator_started=start_time(os.getpid()))
+
+
+def test_a_vm_has_one_run_and_a_removed_gate_stays_closed(tmp_path: Path) -> None:
+    runs = Runs(str(tmp_path), "")
+    runs.claim(run())
+    with pytest.raises(InUse):
+        runs.claim(run("r2"))
+    assert runs.all() == [run()]
+    socket = Path(runs.socket("vm-1", "r1", "qmp"))
+    socket.touch()
+    assert not runs.close_gate(run()), "its QEMU has bound its socket"
+    socket.unlink()
+    assert runs.close_gate(run())
+    assert not socket.parent.exists()
+    runs.remove(run())
+    runs.claim(run("r2"))
+    runs.remove(run("r1"))
+    assert runs.of("vm-1") == run("r2"), "another run has come since"
+    for wrong in ("", "../x", "a_b", "x" * 60):
+        with pytest.raises(Refused):
+            Runs(str(tmp_path / "other"), "").claim(run(wrong))
+
+
+def test_what_becomes_of_a_run_is_decided_once(tmp_path: Path) -> None:
+    runs = Runs(str(tmp_path), "")
+    runs.claim(run())
+    assert runs.fate(run()) == ""
+    assert runs.decide(run(), "declined") == "declined"
+    assert runs.decide(run(), "resumed") == "declined"
+    assert runs.fate(run()) == "declined"
+    runs.remove(run())
+    assert runs.decide(run(), "resumed") == "removed"
+
+
+def test_guests_are_known_by_their_marks(tmp_path: Path) -> None:
+    for pid, line in (("7", f"qemu\0-chardev\0socket,id={mark('web-1', 'r1', 7)},path=/q"), ("8", "qemu\0-name\0x")):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cmdline").write_text(line)
+        (tmp_path / pid / "stat").write_text(f"{pid} (qemu) S " + " ".join(str(word) for word in range(4, 30)))
+        (tmp_path / pid / "cgroup").write_text("9:x:/\n0::/machine.slice/a\n")
+    (found,) = guests("/sys/fs/cgroup/machine.slice", str(tmp_path))
+    assert (found.pid, found.vm, found.run_id, found.epoch, found.guarded) == (7, "web-1", "r1", 7, True)
+    assert not guests("/sys/fs/cgroup/machine", str(tmp_path))[0].guarded
+
+
+def test_statistics_are_read_from_what_libvirt_counts() -> None:
+    pytest.importorskip("libvirt")
+    from outlive.drivers.libvirt.statistics import statistics
+
+    counts = {"cpu.time": 2_500_000_000, "balloon.current": 1024, "block.count": 1, "vcpu.current": 1}
+    found = statistics(
+        "vm-1", {**counts, "block.0.wr.bytes": 512, "net.count": 1, "net.0.rx.errs": 2, "vcpu.current": 1}
+    )
+    assert (found.cpu_s, found.memory_bytes, found.vcpus) == (2.5, 2**20, 1)
+    assert (found.disks[0].name, found.disks[0].written_bytes, found.interfaces[0].errors) == ("vda", 512, 2)
+    assert statistics("vm-2", {}).disks == ()
