@@ -36,6 +36,7 @@ PARTS = (
     "fencing",
     "simulation",
     "daemon",
+    "moves",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 ROW_CELLS = 7

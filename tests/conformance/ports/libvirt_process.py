@@ -48,6 +48,8 @@ class Served:
             if name == "stop_at":
                 self.stops_at = given["phase"]
                 value: Any = None
+            elif name == "last_move":
+                value = self.driver.moves.last
             else:
                 value = await getattr(self.driver, name)(**arguments(given))
         except errors.OutliveError as error:

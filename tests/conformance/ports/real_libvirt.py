@@ -21,6 +21,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from lab.libvirtd import Libvirtd
 from lab.processes import until
 from tests.conformance.claims import Subject
 from tests.conformance.ports import harness
+from tests.support.loops import run_real
 
 from outlive.base import errors
 from outlive.drivers.libvirt.processes import MARK
@@ -223,20 +225,22 @@ class RealHypervisors:
     pace = 0.15
 
     def __init__(self, hosts: TwoHosts) -> None:
-        self._hosts = hosts.hosts
-        self._state = hosts.state
+        self.hosts = hosts.hosts
+        self.state = hosts.state
         self._drivers: list[tuple[str, Remote]] = []
         self._failing: tuple[str, int] | None = None
         self._phase = ""
         self._outside = False
         self._hung: Path | None = None
         self._both: set[str] = set()
+        self.when_reached = self._reached
+        """What happens where a migration stands still."""
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
 
     def vm(self, name: str) -> VirtualMachine:
-        disk = self._state / f"{name}.img"
+        disk = self.state / f"{name}.img"
         if not disk.exists() and not disk.with_suffix(".away").exists():
             disk.write_bytes((CODE.ljust(510, b"\0") + b"\x55\xaa").ljust(1 << 20, b"\0"))
         xml = DEFINITION.format(name=name, uuid=uuid.uuid5(uuid.NAMESPACE_DNS, name), disk=disk)
@@ -244,7 +248,7 @@ class RealHypervisors:
 
     def driver(self, host: str = "a") -> HypervisorPort:
         self._mend()
-        made = self._hosts[host].driver(self._reached)
+        made = self.hosts[host].driver(lambda: self.when_reached())
         self._drivers.append((host, made))
         if self._phase in ("precopy", "paused"):
             phase, self._phase = self._phase, ""
@@ -254,11 +258,16 @@ class RealHypervisors:
     def kill(self) -> None:
         self._drivers[-1][1].kill()
 
+    def remote(self, host: str = "a") -> Remote:
+        """A driver that is asked more than the port has."""
+        self.driver(host)
+        return self._drivers[-1][1]
+
     def processes(self, vm: str, host: str = "a") -> int:
-        return len(self._hosts[host].guests(vm))
+        return len(self.hosts[host].guests(vm))
 
     def executes(self, vm: str, host: str = "a") -> bool:
-        pids = self._hosts[host].guests(vm)
+        pids = self.hosts[host].guests(vm)
         before = [used(pid) for pid in pids]
         time.sleep(SEEN_S)
         return any(used(pid) > was for pid, was in zip(pids, before, strict=True))
@@ -267,10 +276,10 @@ class RealHypervisors:
         return vm in self._both
 
     def stop_service(self, host: str = "a") -> None:
-        self._hosts[host].libvirtd.stop()
+        self.hosts[host].libvirtd.stop()
 
     def lose_track(self, vm: str) -> None:
-        one = self._hosts["a"]
+        one = self.hosts["a"]
         one.libvirtd.stop()
         for file in (one.lab.folder / "run/libvirt/qemu").glob(f"{vm}.*"):
             file.unlink()
@@ -281,7 +290,7 @@ class RealHypervisors:
         self._move_outside()
 
     def crash(self, vm: str) -> None:
-        for pid in self._hosts["a"].guests(vm):
+        for pid in self.hosts["a"].guests(vm):
             os.kill(pid, signal.SIGKILL)
 
     def hang(self, vm: str) -> None:
@@ -289,13 +298,13 @@ class RealHypervisors:
             pytest.skip("no freezer of cgroup version 1, in which processes cannot be killed")
         self._hung = FREEZER / f"outlive-{os.getpid()}"
         self._hung.mkdir(exist_ok=True)
-        for pid in self._hosts["a"].guests(vm):
+        for pid in self.hosts["a"].guests(vm):
             (self._hung / "cgroup.procs").write_text(str(pid))
         (self._hung / "freezer.state").write_text("FROZEN")
 
     def fail_start(self, vm: str) -> None:
         self.vm(vm)
-        (self._state / f"{vm}.img").rename(self._state / f"{vm}.away")
+        (self.state / f"{vm}.img").rename(self.state / f"{vm}.away")
         self._failing = vm, 1
 
     def fail_migration(self, phase: str) -> None:
@@ -306,14 +315,14 @@ class RealHypervisors:
                     one.signal(signal.SIGSTOP)
 
     def freeze(self, host: str = "a") -> None:
-        self._hosts[host].lab.freeze()
+        self.hosts[host].lab.freeze()
 
     def thaw(self, host: str = "a") -> None:
-        self._hosts[host].lab.freeze(False)
+        self.hosts[host].lab.freeze(False)
 
     def reboot(self, host: str = "a") -> None:
-        self._hosts[host].stop()
-        self._hosts[host].start()
+        self.hosts[host].stop()
+        self.hosts[host].start()
 
     def close(self) -> None:
         """Everything as it was before."""
@@ -326,7 +335,7 @@ class RealHypervisors:
         for _, one in self._drivers:
             one.signal(signal.SIGCONT)
             one.close()
-        for host in self._hosts.values():
+        for host in self.hosts.values():
             host.lab.freeze(False)
             for pid in host.guests():
                 os.kill(pid, signal.SIGKILL)
@@ -343,18 +352,18 @@ class RealHypervisors:
         vm, left = self._failing
         self._failing = (vm, left - 1) if left else None
         if not left:
-            (self._state / f"{vm}.away").rename(self._state / f"{vm}.img")
+            (self.state / f"{vm}.away").rename(self.state / f"{vm}.img")
 
     def _reached(self) -> None:
         """The target of a migration dies in this moment."""
-        for pid in self._hosts["b"].guests():
+        for pid in self.hosts["b"].guests():
             os.kill(pid, signal.SIGKILL)
-        until(lambda: not self._hosts["b"].guests(), "the target dies", 5)
+        until(lambda: not self.hosts["b"].guests(), "the target dies", 5)
 
     def _move_outside(self) -> None:
-        group = self._hosts["a"].group / "outside"
+        group = self.hosts["a"].group / "outside"
         group.mkdir(exist_ok=True)
-        for pid in self._hosts["a"].guests():
+        for pid in self.hosts["a"].guests():
             with contextlib.suppress(OSError):
                 (group / "cgroup.procs").write_text(str(pid))
 
@@ -366,7 +375,7 @@ class RealHypervisors:
             if self._outside:
                 self._move_outside()
             now: dict[str, set[str]] = {}
-            for host, one in self._hosts.items():
+            for host, one in self.hosts.items():
                 for pid in one.guests():
                     time_used = used(pid)
                     if last.get((host, pid), time_used) < time_used:
@@ -394,7 +403,8 @@ class _Failing:
 
 
 @asynccontextmanager
-async def _libvirt(path: Path) -> AsyncIterator[harness.HypervisorHarness]:
+async def real_hosts() -> AsyncIterator[RealHypervisors]:
+    """The two hosts, for stories of their own."""
     made = RealHypervisors(two_hosts())
     try:
         yield made
@@ -402,4 +412,10 @@ async def _libvirt(path: Path) -> AsyncIterator[harness.HypervisorHarness]:
         made.close()
 
 
-LIBVIRT: Subject[harness.HypervisorHarness] = Subject("libvirt", _libvirt, component="libvirt")
+@asynccontextmanager
+async def _libvirt(path: Path) -> AsyncIterator[harness.HypervisorHarness]:
+    async with real_hosts() as made:
+        yield made
+
+
+LIBVIRT: Subject[harness.HypervisorHarness] = Subject("libvirt", _libvirt, partial(run_real, limit_s=180.0), "libvirt")

@@ -138,9 +138,8 @@ def test_statistics_are_read_from_what_libvirt_counts() -> None:
     from outlive.drivers.libvirt.statistics import statistics
 
     counts = {"cpu.time": 2_500_000_000, "balloon.current": 1024, "block.count": 1, "vcpu.current": 1}
-    found = statistics(
-        "vm-1", {**counts, "block.0.wr.bytes": 512, "net.count": 1, "net.0.rx.errs": 2, "vcpu.current": 1}
-    )
+    more = {"block.0.name": "vda", "block.0.wr.bytes": 512, "net.count": 1, "net.0.rx.errs": 2}
+    found = statistics("vm-1", counts | more)
     assert (found.cpu_s, found.memory_bytes, found.vcpus) == (2.5, 2**20, 1)
     assert (found.disks[0].name, found.disks[0].written_bytes, found.interfaces[0].errors) == ("vda", 512, 2)
     assert statistics("vm-2", {}).disks == ()

@@ -15,6 +15,8 @@ import asyncio
 import contextlib
 from typing import Any, Final
 
+import msgspec
+
 from outlive.base.errors import OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.drivers.libvirt.processes import start_time
@@ -60,6 +62,8 @@ class Moves:
     def __init__(self, runs: Runs, settings: LibvirtSettings, me: tuple[int, str]) -> None:
         self.outgoing: dict[str, _Move] = {}
         """By VM, what this process sends."""
+        self.last: MigrationProgress | None = None
+        """How the last one was that succeeded."""
         self._runs = runs
         self._settings = settings
         self._me = me
@@ -113,8 +117,7 @@ class Moves:
         except (OutliveError, OSError):
             return
         try:
-            while (await qmp("query-migrate")).get("status") != "completed":
-                qmp.events.clear()
+            while _heard(qmp) != "completed" and (await qmp("query-migrate")).get("status") != "completed":
                 await qmp.event(LOOK_S)
             if self._runs.decide(run, "resumed") != "resumed":
                 return
@@ -141,7 +144,7 @@ class Moves:
                 await self._prepare(qmp, tuning)
                 await qmp("migrate", uri=f"tcp:{listens}")
                 await self.reached("precopy", run)
-                await self._follow(run, qmp, move, tuning)
+                await self._follow(run, qmp, move, tuning, listens)
             finally:
                 qmp.close()
         except Refused:
@@ -172,7 +175,7 @@ class Moves:
             parameters.pop("tls-creds")
         await qmp("migrate-set-parameters", **parameters)
 
-    async def _follow(self, run: Run, qmp: Qmp, move: _Move, tuning: MigrationSettings) -> None:
+    async def _follow(self, run: Run, qmp: Qmp, move: _Move, tuning: MigrationSettings, listens: str) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + tuning.time_limit_s if tuning.time_limit_s > 0 else float("inf")
         called_off = ""
@@ -181,6 +184,10 @@ class Moves:
             status = found.get("status", "")
             move.progress = _progress(found)
             if status == "completed":
+                if "downtime" not in found:  # QEMU counts it a moment later
+                    move.progress = _progress(await qmp("query-migrate"))
+                self.last = move.progress
+                _log.info("domain.sent", vm=run.vm, to=listens, **msgspec.structs.asdict(move.progress))
                 return
             if status in OVER:
                 why = called_off or found.get("error-desc") or "the connection ended"
@@ -190,11 +197,19 @@ class Moves:
                 called_off = f"not done within {tuning.time_limit_s:g} s" if late else "it was called off"
                 await qmp("migrate_cancel")
             elif status == "pre-switchover" and not called_off and not move.sent:
-                await self.reached("paused", run)
-                move.sent = True
-                await qmp("migrate-continue", state="pre-switchover")
-            qmp.events.clear()
+                await self._let_go(qmp, move, run)
             await qmp.event(LOOK_S)
+            if _heard(qmp) == "pre-switchover" and not called_off and not move.cancelled and not move.sent:
+                await self._let_go(qmp, move, run)  # the guest stands still: without another question
+
+    async def _let_go(self, qmp: Qmp, move: _Move, run: Run) -> None:
+        """Send the last part: from here on nothing is called off."""
+        await self.reached("paused", run)
+        move.sent = True
+        try:
+            await qmp("migrate-continue", state="pre-switchover")
+        except Refused:
+            move.sent = False  # it has failed meanwhile
 
     async def reached(self, phase: str, run: Run) -> None:
         """Called once sending has begun, and before the last part is sent."""
@@ -246,6 +261,13 @@ async def _tls(qmp: Qmp, settings: LibvirtSettings, endpoint: str) -> None:
     arguments = {"qom-type": "tls-creds-x509", "id": TLS, "dir": settings.migration_tls, "endpoint": endpoint}
     await qmp("object-add", **arguments, **{"verify-peer": True})
     await qmp("migrate-set-parameters", **{"tls-creds": TLS})
+
+
+def _heard(qmp: Qmp) -> str:
+    """The last status of a migration among the events, which are taken; empty: there is none."""
+    statuses = [one["data"]["status"] for one in qmp.events if one.get("event") == "MIGRATION"]
+    qmp.events.clear()
+    return statuses[-1] if statuses else ""
 
 
 def _progress(found: dict[str, Any]) -> MigrationProgress:

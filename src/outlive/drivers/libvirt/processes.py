@@ -97,5 +97,5 @@ def _inside(path: str, slice_path: str) -> bool:
     except OSError:
         return False
     group = next((line[3:] for line in lines if line.startswith("0::")), "")
-    wanted = slice_path.removeprefix("/sys/fs/cgroup").rstrip("/")
+    wanted = slice_path.removeprefix("/sys/fs/cgroup").removeprefix("/unified").rstrip("/")
     return group == wanted or group.startswith(f"{wanted}/")

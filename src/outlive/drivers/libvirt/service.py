@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import libvirt
 
 from outlive.base.deadline import deadline
-from outlive.base.errors import Refused, Unavailable, Unknown
+from outlive.base.errors import Unavailable, Unknown
 from outlive.base.logging import get_logger
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ class Service:
         for name, has, needs in zip(("libvirt", "QEMU"), versions, OLDEST, strict=True):
             if has < needs:
                 remedy = f"install {name} {_version(needs)} or later"
-                raise Refused(f"{name} {_version(has)} is too old", remedy=remedy)
+                raise Unavailable(f"{name} {_version(has)} is too old", remedy=remedy)
         return connection
 
     async def _watch(self, connection: libvirt.virConnect) -> None:
