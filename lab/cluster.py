@@ -29,7 +29,8 @@ BMC_NUMBER = 100
 SECRET = "bmc"
 GUARD_SOCKET = "/run/outlive-guard.sock"
 SETTINGS: dict[str, Any] = {
-    "failover": {"flavorFailoverRequirements": {"*": 1}, "trustHypervisorLocation": True},
+    "protection": {"levels": {"standard": {"slots": 1}}, "default": "standard"},
+    "failover": {"trustHypervisorLocation": True},
 }
 
 
