@@ -170,8 +170,8 @@ def _slots(lab: Lab) -> dict[str, str]:
     """Of each guest the host of its slot; empty while one has none."""
     found = {}
     for one in lab.objects("reservations"):
-        for vm in one["spec"].get("failover", {}).get("allocations", one["status"].get("failover", {})):
-            found[vm] = one["status"].get("hypervisor", "")
+        for vm in one["status"].get("failoverReservation", {}).get("allocations", {}):
+            found[vm] = one["status"].get("host", "")
     return found if set(lab.guests) <= set(found) else {}
 
 

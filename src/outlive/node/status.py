@@ -170,6 +170,8 @@ RETRY_S: Final = 1.0
 """The wait after a report that did not get through."""
 MEBIBYTE: Final = 1 << 20
 SOURCE: Final = "daemon"
+HYPERVISOR_TYPE: Final = "kvm"
+"""What runs VMs on every host with this daemon, as placement knows it: where nobody says, placement offers no host."""
 STALE_CYCLES: Final = 3
 """So many intervals without fresh figures are a fault."""
 
@@ -264,6 +266,10 @@ class HostReporter:
             num_instances=len(present),
             storage_address=self._node.storage.address(),
             addresses=dict(self._node.networks),
+            domain_capabilities=_replace(
+                found.status.domain_capabilities,
+                hypervisor_type=found.status.domain_capabilities.hypervisor_type or HYPERVISOR_TYPE,
+            ),
             recovery_time_objective_s=self._objective_s(),
             degrading=self._health.published,
             source=SOURCE,

@@ -16,7 +16,7 @@ from outlive.node.ports import Domain
 from outlive.node.status import STALE_CYCLES, HostReporter
 from outlive.node.vm.context import NodeSettings
 from outlive.node.vm.domains import LocalDomains
-from outlive.resources import Amounts, HypervisorUsage
+from outlive.resources import Amounts, Hypervisor, HypervisorUsage, ObjectMeta
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.runtime.units import Duration
@@ -97,3 +97,30 @@ def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() 
         return seen
 
     assert run(story()) == [[], [], ["figures-stale.h1"], []]
+
+
+def test_host_says_what_runs_its_vms_so_that_placement_offers_it() -> None:
+    async def story() -> str:
+        clock = LoopClock()
+        memory = MemoryStore(clock, SeededIds(Random(1)))
+        service: Any = Service()
+        nobody: Any = NoVms()
+        shared: Any = SimpleNamespace(
+            host="h1",
+            store=WriterStore(memory, writer="daemon"),
+            domains=LocalDomains(service, clock, limit_s=1.0),
+            lease=SimpleNamespace(held=True),
+            machine=service,
+            storage=SimpleNamespace(address=lambda: ""),
+            networks={},
+            informer=nobody,
+            clock=clock,
+            settings=NodeSettings(),
+        )
+        await shared.domains.look()
+        reporter = HostReporter(shared, SimpleNamespace(published=None))  # type: ignore[arg-type]
+        await memory.create(Hypervisor(metadata=ObjectMeta(name="h1")))
+        assert await reporter.report()
+        return (await memory.get(Hypervisor, "h1")).status.domain_capabilities.hypervisor_type
+
+    assert run(story()) == "kvm"
