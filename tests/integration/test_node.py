@@ -169,6 +169,29 @@ def test_another_machine_of_the_same_name_does_not_start(host: Host) -> None:
     assert "give this machine another name" in said.line
 
 
+def test_the_token_of_another_host_starts_nothing(server: tuple[Server, Path], host: Host, tmp_path: Path) -> None:
+    other = Host(tmp_path / "other", f"{host.name}-2"[-60:], server[0].url, server[1] / "token")
+    made = outlive("token", "create", "--join", "--state-dir", server[1], "-o", "json")
+    assert made.code == 0, made.err
+    token = json.loads(made.out)["token"]
+    joined = outlive("node", "join", server[0].url, "--token", token, "--config", other.config)
+    assert joined.code == 0, joined.err
+    host.sections["server"]["tokenFile"] = str(other.directory / "node.token")
+    host.configure()
+    said = spawned("node", "--config", host.config)
+    assert said.code == 1, said.err
+    assert f"/{host.name}: that is another host's" in said.line
+
+
+def test_a_token_that_nobody_knows_starts_nothing(server: tuple[Server, Path], host: Host) -> None:
+    (host.directory / "nonsense").write_text("nonsense-token-nonsense\n")
+    host.sections["server"]["tokenFile"] = str(host.directory / "nonsense")
+    host.configure()
+    said = spawned("node", "--config", host.config)
+    assert said.code == 7, said.err
+    assert "the token is not known" in said.line
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to mount a disk that can be filled")
 def test_a_host_whose_disk_is_full_waits_and_says_so(server: tuple[Server, Path], host: Host, tmp_path: Path) -> None:
     disk = tmp_path / "disk"

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import yaml
+
 from tests.support.command import COMMAND, environment
 
 LIMIT_S = 30.0
@@ -56,8 +58,8 @@ class Host:
         self.process: subprocess.Popen[bytes] | None = None
 
     def configure(self) -> None:
-        """Write the configuration (JSON is YAML)."""
-        self.config.write_text(json.dumps(self.sections))
+        """Write the configuration."""
+        self.config.write_text(yaml.safe_dump(self.sections))
 
     def boot(self) -> None:
         """Another boot begins."""

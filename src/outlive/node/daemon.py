@@ -89,12 +89,17 @@ class Daemon:
         self.reporter.notify()
 
     async def enter(self) -> None:
-        """Read what is wanted of this host and enter the membership, however long the store is away."""
+        """Read what is wanted of this host and enter the membership, however long the store is away.
+
+        ``Refused`` where this daemon must not run, ``Forbidden`` where its token is not of this host.
+        """
         waits = ""
         while True:
             try:
                 await self.shared.desired.look()
                 break
+            except Forbidden:
+                raise
             except OutliveError as error:
                 if str(error) != waits:
                     _log.warning("daemon.waits", host=self.shared.host, error=str(error))

@@ -94,7 +94,8 @@ class NodeRole:
         self.lease = self.daemon.shared.lease
 
     async def run(self) -> None:
-        """Until cancelled, which is a crash. ``Refused`` where this machine or daemon must not run."""
+        """Until cancelled, which is a crash. ``Refused`` where this machine or daemon must not run, ``Forbidden`` where
+        its token is not of this host."""
         if not self._ports.machine.lock():
             raise Refused(
                 f"another daemon runs on {self.host}", remedy="stop it first; one host has one daemon at a time"

@@ -17,7 +17,7 @@ import msgspec
 
 from outlive.base.clock import as_datetime
 from outlive.base.deadline import deadline
-from outlive.base.errors import Conflict, NotFound, OutliveError, Refused, Unknown
+from outlive.base.errors import Conflict, Forbidden, NotFound, OutliveError, Refused, Unknown
 from outlive.base.logging import get_logger
 from outlive.guard.clocks import Instants
 from outlive.node.membership.guard import UNARMED, GuardArming, least_of
@@ -189,7 +189,8 @@ class LeaseRenewer:
     # Running
 
     async def enter(self, *, restored: bool = False) -> None:
-        """Enter, however long that takes. ``Refused`` where this machine or daemon must not."""
+        """Enter, however long that takes. ``Refused`` where this machine or daemon must not; the first time
+        ``Forbidden`` where its token is another's."""
         self._lose()
         said = ""
         while True:
@@ -201,6 +202,8 @@ class LeaseRenewer:
             except Refused:
                 raise
             except OutliveError as error:
+                if isinstance(error, Forbidden) and self.entered is None:
+                    raise
                 if str(error) != said:
                     _log.warning("membership.not_entered", host=self._host, error=str(error))
                 said = str(error)
