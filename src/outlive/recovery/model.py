@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
+from typing import Self
 
 import msgspec
 
 from outlive.placement.rules import Group
-from outlive.resources import AffinityRule, Consumer, Part
+from outlive.resources import AffinityRule, Consumer, Part, Reservation, condition
 from outlive.resources.cluster import Disarmed
 from outlive.resources.policies import DEFAULT_LIMITS
 from outlive.resources.reasons import Message, Reason, SlotReason, render
@@ -81,6 +82,23 @@ class SlotState(Part, frozen=True, kw_only=True):
     memory_bytes: int = 0
     ready: bool = True
     consumer: Consumer | None = None
+
+    @classmethod
+    def of(cls, slot: Reservation) -> Self:
+        """The slot with its members, also those of a slot that has a consumer."""
+        failover, ready = slot.status.failover_reservation, condition(slot.status.conditions, "Ready")
+        members = failover.allocations if failover is not None else {}
+        return cls(
+            name=slot.name,
+            uid=slot.metadata.uid,
+            host=slot.status.host,
+            members=tuple(sorted(members)),
+            recorded=members,
+            cpu_milli=slot.spec.resources.cpu_milli,
+            memory_bytes=slot.spec.resources.memory_bytes,
+            ready=ready is None or ready.status == "True",
+            consumer=slot.status.consumer,
+        )
 
 
 class HolderState(Part, frozen=True, kw_only=True):

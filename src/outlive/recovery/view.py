@@ -45,7 +45,6 @@ from outlive.resources import (
     Membership,
     Reservation,
     VirtualMachine,
-    condition,
 )
 from outlive.resources.cluster import CLUSTER, Disarmed
 from outlive.resources.hosts import is_only_emptied, refuses
@@ -122,7 +121,7 @@ class RecoveryObserver:
         return RecoveryView(
             vms=states,
             gone=tuple(gone),
-            slots=tuple(map(_slot_state, shown)),
+            slots=tuple(map(SlotState.of, shown)),
             hosts=tuple(self.host(name, unattended, awaited) for name in sorted(names) if name),
             paused=self.paused(),
             disarmed=self.disarmed(),
@@ -484,20 +483,3 @@ def _refuses(host: Hypervisor | None) -> str:
     """Why a living host is not schedulable."""
     why = refuses(host) if host is not None else ""
     return f"{host.name} {why}" if host is not None and why else ""
-
-
-def _slot_state(slot: Reservation) -> SlotState:
-    """The slot with its members, also those of a slot that has a consumer."""
-    failover, ready = slot.status.failover_reservation, condition(slot.status.conditions, "Ready")
-    members = failover.allocations if failover is not None else {}
-    return SlotState(
-        name=slot.name,
-        uid=slot.metadata.uid,
-        host=slot.status.host,
-        members=tuple(sorted(members)),
-        recorded=members,
-        cpu_milli=slot.spec.resources.cpu_milli,
-        memory_bytes=slot.spec.resources.memory_bytes,
-        ready=ready is None or ready.status == "True",
-        consumer=slot.status.consumer,
-    )
