@@ -8,6 +8,7 @@ machine that does other things the console is seen late, so the best of some mov
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 
 from tests.conformance.ports.real_libvirt import RealHypervisors, real_hosts
@@ -33,6 +34,7 @@ async def _measure() -> list[Figure]:
         figures = [await moved(hosts, one, *way, f"r{number + 1}") for number, way in enumerate(ways)]
         one.check()
         listing = await _listing(hosts, "ab"[MOVES % 2])
+    print("gap and downtime in ms:", figures, file=sys.stderr)
     beyond = sorted(gap - downtime for gap, downtime in figures)
     return [
         Figure("the guest's gap beyond QEMU's downtime, best", beyond[0], "ms", 50),

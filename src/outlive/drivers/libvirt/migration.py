@@ -33,6 +33,7 @@ UNLIMITED: Final = 1 << 50
 LISTEN_S: Final = 10.0
 CALL_OFF_LOOKS: Final = 250
 CALL_OFF_S: Final = 0.02
+COUNTED_LOOKS: Final = 25
 OVER: Final = frozenset({"completed", "failed", "cancelled"})
 TLS: Final = "outlive-tls"
 _log = get_logger("drivers.libvirt")
@@ -184,9 +185,7 @@ class Moves:
             status = found.get("status", "")
             move.progress = _progress(found)
             if status == "completed":
-                if "downtime" not in found:  # QEMU counts it a moment later
-                    move.progress = _progress(await qmp("query-migrate"))
-                self.last = move.progress
+                self.last = move.progress = await _counted(qmp)
                 _log.info("domain.sent", vm=run.vm, to=listens, **msgspec.structs.asdict(move.progress))
                 return
             if status in OVER:
@@ -261,6 +260,17 @@ async def _tls(qmp: Qmp, settings: LibvirtSettings, endpoint: str) -> None:
     arguments = {"qom-type": "tls-creds-x509", "id": TLS, "dir": settings.migration_tls, "endpoint": endpoint}
     await qmp("object-add", **arguments, **{"verify-peer": True})
     await qmp("migrate-set-parameters", **{"tls-creds": TLS})
+
+
+async def _counted(qmp: Qmp) -> MigrationProgress:
+    """What was sent; QEMU counts its downtime a moment after it has said that all is sent."""
+    found = await qmp("query-migrate")
+    for _ in range(COUNTED_LOOKS):
+        if found.get("downtime"):
+            break
+        await asyncio.sleep(CALL_OFF_S)
+        found = await qmp("query-migrate")
+    return _progress(found)
 
 
 def _heard(qmp: Qmp) -> str:
