@@ -129,6 +129,8 @@ class Ceph:
             process.signal(15)
         for process in (*self.osds, self._mgr, self.mon):
             process.stop(2.0)
+        for number in range(len(self.osds)):
+            Path(f"{self._sockets()}-{number}").unlink(missing_ok=True)
 
     def start_osd(self, number: int) -> None:
         """Start one storage daemon; an empty one where it did not exist."""
