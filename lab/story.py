@@ -108,3 +108,19 @@ def _tail(path: Path) -> bytes:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         return file.read()
+
+
+def turns(disk: Path) -> list[str]:
+    """The runs that wrote to a disk, in the order of their blocks; one that comes twice wrote beside another one."""
+    found: list[str] = []
+    for one in ring(disk):
+        if not found or found[-1] != one.run:
+            found.append(one.run)
+    return found
+
+
+def two_writers(disk: Path) -> str:
+    """What shows that two runs wrote in turns; empty: nothing."""
+    seen = turns(disk)
+    twice = next((run for run in seen if seen.count(run) > 1), "")
+    return foreign(disk) or (f"run {twice} wrote before and after another run" if twice else "")

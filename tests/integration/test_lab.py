@@ -1,0 +1,55 @@
+"""The story of docs/walkthrough/lab.md on real hosts: power is cut, and every guest runs again where its slot was."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab import story
+from lab.cluster import Lab
+
+PROJECT = Path(__file__).parents[2]
+PAGE = (PROJECT / "docs/walkthrough/lab.md").read_text(encoding="utf-8")
+LIMIT_S = 240.0
+
+pytestmark = [pytest.mark.component("libvirt"), pytest.mark.component("ipmi")]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    Lab(tmp_path).stop()
+
+
+def told(state: Path, *words: str) -> str:
+    command = [sys.executable, "-m", "lab.command", "--dir", str(state), *words]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def sentences(text: str) -> list[str]:
+    """What is told, without times and without which host was chosen for whom."""
+    found = [match[1] for match in re.finditer(r"^ *[0-9.]+ s  (.+)$", text, re.MULTILINE)]
+    plain = [re.sub(r"took [0-9.]+ s", "took N s", line) for line in found]
+    return sorted(re.sub(r"(slot on|counts on) host-\d", r"\1 HOST", line) for line in plain)
+
+
+def of_page(command: str) -> list[str]:
+    return sentences(PAGE.partition(f"$ {command}\n")[2].partition("```")[0])
+
+
+def test_guests_of_a_host_that_lost_power_run_again_in_their_promised_slots(state: Path) -> None:
+    assert sentences(told(state, "start")) == of_page("scripts/lab start")
+    assert sentences(told(state, "kill", "host-2")) == of_page("scripts/lab kill host-2")
+    lab = Lab(state)
+    assert [name for name, where in story.places(lab).items() if len(where) != 1 or where == ["host-2"]] == []
+    assert {name: story.two_writers(lab.disk(name)) for name in lab.guests} == dict.fromkeys(lab.guests, "")
+    assert len(story.turns(lab.disk("vm-2"))) == 2
+    lab.stop()
+    assert lab.switch.plugged() == []
+    assert not lab.switch.group.exists()
