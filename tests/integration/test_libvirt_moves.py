@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -196,13 +198,49 @@ def test_a_move_is_called_off_by_hand_or_at_its_limit_and_the_guest_stays() -> N
     run_real(story(), limit_s=LIMIT_S)
 
 
+def certificates(folder: Path) -> None:
+    """An authority, and one certificate that both hosts show as servers and as clients."""
+    folder.mkdir()
+    (folder / "names").write_text(
+        "subjectAltName=IP:10.86.0.11,IP:10.86.0.12\nextendedKeyUsage=serverAuth,clientAuth\n"
+    )
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    key = ("-newkey", "rsa:2048", "-nodes", "-keyout")
+    openssl("req", "-x509", *key, "ca-key.pem", "-out", "ca-cert.pem", "-subj", "/CN=lab", "-days", "2")
+    openssl("req", *key, "server-key.pem", "-out", "request", "-subj", "/CN=host")
+    signed = ("-CA", "ca-cert.pem", "-CAkey", "ca-key.pem", "-CAcreateserial", "-days", "1", "-extfile", "names")
+    openssl("x509", "-req", "-in", "request", *signed, "-out", "server-cert.pem")
+    for name in ("key", "cert"):
+        shutil.copy(folder / f"server-{name}.pem", folder / f"client-{name}.pem")
+
+
+@pytest.mark.component("openssl")
+def test_a_guest_moves_over_tls() -> None:
+    async def story() -> None:
+        async with real_hosts() as hosts:
+            one, folder = Counting(hosts), hosts.state / "tls"
+            certificates(folder)
+            try:
+                await hosts.remote("a").create(one.vm, run_id="r1", epoch=7)
+                await one.has_counted(10)
+                await moved(hosts, one, "a", "b", "r2", MigrationSettings(tls=True))
+                one.check()
+            finally:
+                shutil.rmtree(folder)
+
+    run_real(story(), limit_s=LIMIT_S)
+
+
 def test_post_copy_and_tls_without_certificates_are_refused_in_one_line() -> None:
     async def story() -> None:
         async with real_hosts() as hosts:
             one = Counting(hosts)
             target = hosts.remote("b")
             for number, wrong in enumerate((MigrationSettings(post_copy=True), MigrationSettings(tls=True))):
-                with pytest.raises(Refused, match=r"post-copy|certificates"):
+                with pytest.raises(Refused, match=r"post-copy|credentials"):
                     await target.create(one.vm, run_id=f"r{number}", epoch=7, incoming=wrong)
                 assert await target.domains() == ()
 

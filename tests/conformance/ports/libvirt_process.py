@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -93,6 +94,7 @@ def main() -> None:
         slice="/sys/fs/cgroup/machine",
         user="root",
         migration_address=address,
+        migration_tls=str(Path(path).parent / "tls"),
         call_limit=Duration(10.0),
         start_service=f"{sys.executable} -I {PROJECT}/lab/service.py start libvirtd",
     )
