@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from lab.processes import until
@@ -26,7 +27,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Single]:
         made.stop()
 
 
-def usage(single: Single) -> dict[str, object]:
+def usage(single: Single) -> dict[str, Any]:
     return single.outlive("get", "hypervisorusages", "host-1")["usage"]
 
 
@@ -47,6 +48,11 @@ def test_a_daemon_that_is_started_again_takes_its_guests_over(single: Single) ->
     assert single.record().get("epoch", 1) == record.get("epoch", 1)
 
 
+def test_each_guest_is_counted(single: Single) -> None:
+    until(lambda: set(usage(single).get("guests", {})) == {"vm-1", "vm-2"}, "both are counted", 30, 0.5)
+    assert all(set(used) == {"cpu", "memory"} for used in usage(single)["guests"].values())
+
+
 def test_a_libvirt_that_hangs_costs_no_renewal(single: Single) -> None:
     until(lambda: "domains" not in usage(single).get("stale", ()), "all figures are fresh", 30, 0.5)
     libvirtd, before = single.libvirtd.pid, guests(single)
@@ -57,6 +63,7 @@ def test_a_libvirt_that_hangs_costs_no_renewal(single: Single) -> None:
         shown = usage(single)
     finally:
         os.kill(libvirtd, signal.SIGCONT)
+    assert {"domains", "guests"} >= set(shown["stale"])
     assert shown["running"] == 2, "as they were when libvirt answered last"
     assert single.record()["nonce"] == first["nonce"]
     assert single.events("membership.not_renewed") == []

@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 
     from outlive.base.clock import Clock
     from outlive.cli.node_settings import HostConfig, ServerSettings
+    from outlive.drivers.libvirt.hypervisor import LibvirtHypervisor
     from outlive.drivers.machine import LinuxMachine
     from outlive.node.guard_client import GuardClient
-    from outlive.node.ports import CutPort, HypervisorPort, PowerPort, StoragePort
+    from outlive.node.ports import CutPort, PowerPort, StoragePort
     from outlive.store import Store
 
 
-def hypervisor_port(config: HostConfig) -> HypervisorPort:
+def hypervisor_port(config: HostConfig) -> LibvirtHypervisor | NoHypervisor:
     """The host's libvirt, or nothing."""
     if not config.libvirt.uri:
         return NoHypervisor()
     try:
-        from outlive.drivers.libvirt.hypervisor import LibvirtHypervisor
+        from outlive.drivers.libvirt import hypervisor
     except ImportError:
         why = f"{config.libvirt.uri!r} cannot be reached: Python's binding of libvirt is not installed"
         remedy = "pip install 'outlive[libvirt]', which needs the Debian packages libvirt-dev and gcc"
@@ -40,7 +41,7 @@ def hypervisor_port(config: HostConfig) -> HypervisorPort:
     settings = config.libvirt
     if not settings.migration_address:
         settings = msgspec.structs.replace(settings, migration_address=config.host.addresses.get("cluster", ""))
-    return LibvirtHypervisor(settings)
+    return hypervisor.LibvirtHypervisor(settings)
 
 
 def storage_port(config: HostConfig) -> StoragePort:
@@ -61,13 +62,15 @@ def power_port(config: HostConfig, store: Store, clock: Clock) -> PowerPort:
 
 def node_ports(config: HostConfig, machine: LinuxMachine, guard: GuardClient, store: Store, clock: Clock) -> NodePorts:
     """All of them."""
+    hypervisor = hypervisor_port(config)
     return NodePorts(
-        hypervisor=hypervisor_port(config),
+        hypervisor=hypervisor,
         machine=machine,
         guard=guard,
         storage=storage_port(config),
         power=power_port(config, store, clock),
         cut=cut_port(config, store, clock),
+        statistics=hypervisor.statistics,
     )
 
 

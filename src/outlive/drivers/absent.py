@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from outlive.base.errors import Refused
 from outlive.node.ports import Domain, MigrationProgress, MigrationSettings
+from outlive.node.vm.context import GuestCounts
 from outlive.resources import VirtualMachine
 
 
@@ -15,6 +16,10 @@ class NoHypervisor:
 
     async def domains(self) -> tuple[Domain, ...]:
         """None."""
+        return ()
+
+    async def statistics(self) -> tuple[GuestCounts, ...]:
+        """Of nobody."""
         return ()
 
     async def create(

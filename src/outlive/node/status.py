@@ -15,12 +15,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from outlive.base.clock import as_datetime
+from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.policy import DAEMON_CONDITION, Departure
 from outlive.node.health_monitor import HealthMonitor
 from outlive.node.ports import Domain, DomainState
-from outlive.node.vm.context import VmContext
+from outlive.node.vm.context import Statistics, VmContext
 from outlive.node.vm.states import state_of
 from outlive.resources import (
     Amounts,
@@ -208,6 +209,8 @@ class HostReporter:
         self._needs: dict[str, Amounts] = {}
         """What each virtual machine here takes, kept while it is on its way to another host."""
         self._figures: dict[str, Any] = {}
+        self._counts: dict[str, tuple[float, float]] = {}
+        """Virtual machine → its processor time at the last count, and when that was (monotonic)."""
         self._stale: tuple[str, ...] = ()
         """Who did not bring any to the latest figures."""
         self._present: tuple[str, ...] | None = None
@@ -341,15 +344,33 @@ class HostReporter:
         except OutliveError as error:
             _log.warning("figures.not_collected", host=self._node.host, error=str(error))
             collected = Collected(start="connect_error")
-        cycle = KeepaliveInput(
-            interval=max(self._usage_s, 1.0),
-            collectors={"domains": collected, "machine": self._measured()},
-            previous=self._figures,
-        )
+        collectors = {"domains": collected, "machine": self._measured()}
+        if self._node.statistics is not None:
+            collectors["guests"] = await self._guests(self._node.statistics)
+        cycle = KeepaliveInput(interval=max(self._usage_s, 1.0), collectors=collectors, previous=self._figures)
         result = self._node.decisions.use(KEEPALIVE_CYCLE, cycle, subject=self._node.host)
         self._figures, self._stale = result.written, result.stale
         self._report_stale("domains" in result.stale, collected)
         await self._publish()
+
+    async def _guests(self, statistics: Statistics) -> Collected:
+        """What each guest uses, by what it had used at the last time."""
+        began_s, limit_s = self._node.clock.monotonic(), float(self._node.settings.call_limit)
+        try:
+            with deadline(limit_s):
+                found = await statistics()
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("figures.not_counted", host=self._node.host, error=str(error) or "no answer in time")
+            return Collected(start="connect_error")
+        now_s = self._node.clock.monotonic()
+        before, self._counts = self._counts, {one.vm: (one.cpu_s, now_s) for one in found}
+        used: dict[str, dict[str, int]] = {}
+        for one in found:
+            cpu_s, at_s = before.get(one.vm, (one.cpu_s, now_s))
+            passed_s = now_s - at_s
+            share = max(0.0, one.cpu_s - cpu_s) / passed_s if passed_s > 0 else 0.0
+            used[one.vm] = {"cpu": round(1000 * share), "memory": one.resident_bytes}
+        return Collected(start="ok", duration=max(0.0, now_s - began_s), values={"guests": used})
 
     def _measured(self) -> Collected:
         """What the machine says of itself, which it does at once."""
@@ -421,6 +442,7 @@ class HostReporter:
             load=figures.get("load", 0.0),
             running=figures.get("running", 0),
             present=self._present,
+            guests={vm: Amounts(used) for vm, used in figures.get("guests", {}).items()},
             stale=self._stale,
             scores=scores,
             slopes=slopes,

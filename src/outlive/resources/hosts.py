@@ -288,8 +288,10 @@ class HostUsage(Part, frozen=True, kw_only=True):
     running: int = 0
     present: tuple[str, ...] | None = None
     """VMs with a domain here in whatever state, or about to have one; absent: the hypervisor did not say."""
+    guests: dict[str, Amounts] = {}
+    """What each VM that runs here uses: processors over the last interval, memory of its process now."""
     stale: tuple[str, ...] = ()
-    """Who did not bring figures in time, ``domains`` or ``machine``: theirs are those of an earlier interval."""
+    """Who did not bring figures in time, ``domains``, ``guests`` or ``machine``: theirs are of an earlier interval."""
     scores: dict[str, int] = {}
     """How well the host does: ``keepalive``, ``store``, ``disk``, ``hypervisor``, each 0 to 100; without those that
     nobody measured."""

@@ -25,7 +25,7 @@ from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileE
 from outlive.node.membership.pause import PauseGate
 from outlive.node.permissions import HostWriter
 from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, StoragePort
-from outlive.node.vm.context import NodeSettings, VmContext
+from outlive.node.vm.context import NodeSettings, Statistics, VmContext
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import HOST_LABEL, Hypervisor, VirtualMachine
 from outlive.runtime.decisions import DecisionLog
@@ -49,6 +49,8 @@ class NodePorts:
     storage: StoragePort
     power: PowerPort
     cut: CutPort | None = None
+    statistics: Statistics | None = None
+    """What guests use, where somebody counts it."""
 
 
 class NodeRole:
@@ -208,6 +210,7 @@ class NodeRole:
             ids=self._ids,
             starts=asyncio.Semaphore(settings.starts),
             networks=self._networks,
+            statistics=ports.statistics,
         )
         return Daemon(shared, self._random.fork("workers"), self._newcomer)
 

@@ -251,6 +251,8 @@ FULL: tuple[r.Resource, ...] = (
             load=0.5,
             running=3,
             present=("vm-1", "vm-2"),
+            guests={"vm-1": AMOUNTS},
+            stale=("domains",),
             scores={"disk": 20, "store": 100},
             slopes={"disk": -30.0},
         ),

@@ -7,9 +7,9 @@ been in its present phase.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -161,6 +161,29 @@ class VmMemory:
     """While it may start and does not run yet, if it starts after others."""
 
 
+class GuestCounts(Protocol):
+    """What one guest that runs has used so far."""
+
+    @property
+    def vm(self) -> str:
+        """Whose it is."""
+        ...
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of its process."""
+        ...
+
+    @property
+    def resident_bytes(self) -> int:
+        """That its process has of the host's memory."""
+        ...
+
+
+Statistics = Callable[[], Awaitable[Sequence[GuestCounts]]]
+"""Of all guests that run, by one question. ``Unavailable`` where the hypervisor does not answer."""
+
+
 @dataclass(slots=True)
 class VmContext:
     """See the module."""
@@ -184,6 +207,8 @@ class VmContext:
     clock: Clock
     ids: Ids
     starts: asyncio.Semaphore
+    statistics: Statistics | None = None
+    """What guests use; ``None``: nobody counts it."""
     networks: Mapping[str, str] = field(default_factory=dict)
     """This host's own addresses by network."""
     lease: LeaseRenewer = field(init=False)
