@@ -94,7 +94,7 @@ def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def test_an_unknown_field_is_refused_everywhere_but_in_metadata(obj: Resource) -> None:
     refused = 0
     free = ("labels", "annotations", "resources", "extraSpecs", "allocations", "capacity", "effectiveCapacity",
-            "allocation", "overcommit", "alsoNeeds", "used", "floatMapValue", "metadata")  # fmt: skip
+            "allocation", "overcommit", "alsoNeeds", "used", "floatMapValue", "guests", "vm-1", "metadata")  # fmt: skip
     for place in places(to_builtins(obj)):
         document = to_builtins(obj)
         at = document
