@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -205,6 +206,7 @@ class TwoHosts:
         for one in self.hosts.values():
             one.stop()
         self.switch.stop()
+        shutil.rmtree(self.state, ignore_errors=True)
 
 
 _hosts: TwoHosts | None = None
