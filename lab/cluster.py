@@ -89,7 +89,7 @@ class Lab:
         guest.build()
         self.switch.start()
         yield "network is there: a switch, a store and three hosts"
-        self._start_server()
+        self.start_server()
         yield f"outlive up listens at {self.url}"
         self.outlive("secret", "set", SECRET, "--username", USERNAME, stdin=PASSWORD)
         for host in self.hosts:
@@ -147,7 +147,12 @@ class Lab:
 
     # --- below
 
-    def _start_server(self) -> None:
+    def kill_server(self) -> None:
+        """End the store and all controllers at once."""
+        self._server.kill()
+
+    def start_server(self) -> None:
+        """Start the store and all controllers, unless they run."""
         self.switch.plug("store", STORE)
         (self.state / "settings.yaml").write_text(json.dumps(SETTINGS))
         program = str(Path(sys.executable).with_name("outlive"))

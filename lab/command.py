@@ -12,6 +12,7 @@ from typing import Any
 
 from lab import story
 from lab.cluster import Lab
+from lab.faults import faults as random_faults
 from lab.hosts import PROJECT, Host
 from lab.processes import LabError, until
 
@@ -42,6 +43,9 @@ def main() -> int:
             verb.add_argument("host", help="such as host-2")
         if name == "partition":
             verb.add_argument("other", nargs="?", default="", help="host or store; absent: from everything")
+        if name == "faults":
+            verb.add_argument("count", type=int, help="how many")
+            verb.add_argument("--seed", type=int, default=1, help="which ones (default %(default)s)")
         if name == "outlive":
             verb.add_argument("words", nargs=argparse.REMAINDER, help="for the command line, such as: get vms")
     given = parser.parse_args()
@@ -137,6 +141,13 @@ def status(lab: Lab, _: Any) -> None:
     print(lab.outlive("status"), end="")
 
 
+def faults(lab: Lab, given: Any) -> None:
+    """Make random faults, and judge by the guests' disks."""
+    tell = Teller()
+    for text in random_faults(lab, given.count, given.seed):
+        tell(text)
+
+
 def outlive(lab: Lab, given: Any) -> None:
     """Run the command line of Outlive where the lab's store is."""
     command = lab.outlive_command(*given.words)
@@ -194,6 +205,7 @@ VERBS: dict[str, tuple[Callable[[Lab, Any], None], str]] = {
     "partition": (partition, "cut a host off from another one, from the store, or from everything"),
     "freeze": (freeze, "let a whole host stand still"),
     "bmc-down": (bmc_down, "let the power controller of a host answer nothing"),
+    "faults": (faults, "make random faults, and judge by what the guests wrote to their disks"),
     "heal": (heal, "take back what was broken"),
     "status": (status, "what runs where"),
     "outlive": (outlive, "the command line of Outlive, in the lab"),
