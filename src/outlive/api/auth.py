@@ -39,7 +39,7 @@ from outlive.base.ids import Ids
 from outlive.node.membership.states import MemberView
 from outlive.node.permissions import HostWriter, host_refusal, kind_refusal, writes_refusal
 from outlive.resources import Hypervisor, Resource
-from outlive.resources.writers import CONTROLLER, DAEMON, FENCER, HUMANS
+from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER, HUMANS
 
 TOKEN_LENGTH_LEAST: Final = 16
 TOKEN_LENGTH_MOST: Final = 1024
@@ -91,7 +91,7 @@ WRITERS: Final[Mapping[Role, tuple[str, ...]]] = {
     Role.OPERATOR: HUMANS,
     Role.CONTROLLER: CONTROLLER,
     Role.HOST: DAEMON,
-    Role.COORDINATOR: DAEMON + FENCER,
+    Role.COORDINATOR: DAEMON + FENCER + CANDIDATE,
 }
 """The names of ``KindInfo.writers`` under which each role writes; an admin writes everything."""
 HOSTS: Final = frozenset({Role.HOST, Role.COORDINATOR})

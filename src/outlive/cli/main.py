@@ -53,6 +53,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "request": Entry("operator", "Ask for a VM to be started, stopped or moved, once."),
     "rebalance": Entry("rebalance", "Which VMs to move so that hosts are evenly full; --apply has them moved."),
     "drain": Entry("operator", "Empty a host of its VMs."),
+    "host": Entry("host", "Which coordinator is the primary: host primary HOST, host secondary HOST.", "app"),
     "ready": Entry("operator", "Make a host schedulable again."),
     "arm": Entry("operator", "Let a host empty itself when it cannot prove that it lives."),
     "disarm": Entry("operator", "Disarm a host again."),

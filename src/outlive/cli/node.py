@@ -102,6 +102,7 @@ class NodeProcess:
     async def run(self) -> int:
         """Until it is asked to end, or must not run."""
         from outlive.cli.node_ports import node_ports, server_tls
+        from outlive.drivers.duties import CommandDuty
         from outlive.drivers.machine import LinuxMachine
         from outlive.drivers.service_manager import notify
         from outlive.node.guard_client import GuardClient
@@ -134,6 +135,7 @@ class NodeProcess:
                 ids=SystemIds(),
                 networks=config.host.addresses,
                 newcomer=newcomer(config),
+                duties=(CommandDuty("api", config.primary.start, config.primary.stop),),
             )
             self._listen(role)
             said = {"server": server.url, "vms": config.libvirt.uri or "none", "guard": config.guard.socket}

@@ -53,6 +53,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """Whether plain HTTP is allowed to other addresses than the loopback ones: whoever listens reads the token."""
 
 
+class PrimarySettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Section ``primary`` of a coordinator's configuration: what is to run only on the primary."""
+
+    start: tuple[str, ...] = ()
+    """Program and arguments when this host becomes the primary, such as ``[systemctl, start, outlive-up]``; it ends
+    within 8 s. ``OUTLIVE_TERM`` in its environment is the term."""
+    stop: tuple[str, ...] = ()
+    """Program and arguments when it is the primary no more; also run where the first one failed."""
+
+
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Section ``guard`` of a host's configuration: where its guard is."""
 
@@ -65,6 +75,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "host": HostSettings,
     "libvirt": LibvirtSettings,
     "guard": GuardSettings,
+    "primary": PrimarySettings,
     "storage": StorageSettings,
     "node": NodeSettings,
     "log": LogSettings,
@@ -81,6 +92,7 @@ class HostConfig:
     server: ServerSettings
     libvirt: LibvirtSettings
     guard: GuardSettings
+    primary: PrimarySettings
     storage: StorageSettings
     node: NodeSettings
     log: LogSettings

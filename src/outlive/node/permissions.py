@@ -16,11 +16,13 @@ from typing import Any, Final
 import msgspec
 
 from outlive.node.membership.states import MemberView, fenced
+from outlive.node.primary import ROLE
 from outlive.node.vm.states import reach_of
 from outlive.resources import (
     HOST_LABEL,
     Cluster,
     DecisionRecord,
+    Election,
     Fault,
     Holder,
     Hypervisor,
@@ -31,7 +33,7 @@ from outlive.resources import (
     Resource,
     VirtualMachine,
 )
-from outlive.resources.writers import DAEMON, FENCER, changed_fields, everybody, owners_of
+from outlive.resources.writers import CANDIDATE, DAEMON, FENCER, changed_fields, everybody, owners_of
 from outlive.runtime.faults import REPORTER_LABEL
 
 _replace = msgspec.structs.replace
@@ -80,6 +82,8 @@ def kind_refusal(who: HostWriter, kind: type[Resource], name: str = "", verb: st
     the object is known; empty where it may write some."""
     if kind not in _RULES or verb in ("delete", "deletecollection") or (verb == "create" and kind in _NEVER_MADE):
         return f"may not {verb} {kind.info.plural}"
+    if kind is Election and (not who.coordinator or name not in ("", ROLE)):
+        return f"may not {verb} {kind.info.plural}: coordinators stand for Election/{ROLE} alone"
     foreign = name not in ("", who.host)
     if foreign and (kind is HypervisorUsage or (kind in (Membership, Hypervisor) and not who.coordinator)):
         return f"may not write {kind.kind()}/{name}: that is another host's"
@@ -221,6 +225,16 @@ def _cluster(_who: HostWriter, what: str, before: Any, after: Cluster, _members:
     return f"may not create {what}: a controller does" if before is None else _fields(what, before, after, DAEMON)
 
 
+def _election(who: HostWriter, what: str, before: Election | None, after: Election, _members: object) -> str:
+    """A coordinator stands for the role of the primary, and writes nobody else's name into it."""
+    if not who.coordinator or after.name != ROLE:
+        return f"may not write {what}: coordinators stand for Election/{ROLE} alone"
+    kept = before is not None and before.record.holder == after.record.holder
+    if after.record.holder not in ("", who.host) and not kept:
+        return f"may not write {what} for {after.record.holder}: {who.host} stands for itself"
+    return _fields(what, before, after, CANDIDATE)
+
+
 def _record(who: HostWriter, what: str, before: Any, after: DecisionRecord, _members: object) -> str:
     if before is not None:
         return f"may not change {what}: records stay as they are"
@@ -260,6 +274,7 @@ _RULES: Final[Mapping[type[Resource], _Rule]] = {
     Membership: _membership,
     Hypervisor: _hypervisor,
     HypervisorUsage: _usage,
+    Election: _election,
     Fault: _fault,
     DecisionRecord: _record,
     VirtualMachine: _vm,

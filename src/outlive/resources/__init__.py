@@ -11,6 +11,7 @@ from outlive.resources.cluster import (
     ElectionRecord,
     Event,
     FencingPolicy,
+    PrimaryRequest,
     Timing,
 )
 from outlive.resources.hosts import (

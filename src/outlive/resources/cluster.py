@@ -99,6 +99,14 @@ class RebalancePolicy(Part, frozen=True, kw_only=True):
     """Between two cycles."""
 
 
+class PrimaryRequest(Part, frozen=True, kw_only=True):
+    """That a host become the primary coordinator, or give that up."""
+
+    id: str
+    verb: Literal["primary", "secondary"]
+    host: str
+
+
 class ClusterSpec(Part, frozen=True, kw_only=True):
     """What operators want of the whole cluster."""
 
@@ -124,6 +132,8 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     """What becomes of the VMs of hosts that go down in good order and do not say themselves; empty: ``failover``."""
     default_selector: HostSelector = ""
     """How a flush chooses hosts for VMs that do not say; empty: ``mem``."""
+    primary: PrimaryRequest | None = None
+    """The last request to hand the role of the primary coordinator over."""
     confirmed_incarnation: str = ""
     """The store's incarnation in which an operator confirms that hosts which have not registered are lost: the pause is
     over."""
@@ -224,6 +234,14 @@ class ElectionRecord(Part, frozen=True, kw_only=True):
     """Rises with every renewal, so that a watching candidate sees a change."""
     nonce: str = ""
     """Of the last write, to recognise it after a lost answer."""
+    phase: Literal["", "takeover", "relinquish"] = ""
+    """Of a role with duties: the holder is starting them, or stopping them before it hands the role over."""
+    previous: str = ""
+    """Who held it in the term before, or has just given it back."""
+    to: str = ""
+    """To whom it is handed over; empty: to whoever stands."""
+    answered: str = ""
+    """Id of the last request (``Cluster.spec.primary``) that a holder has carried out."""
 
 
 class Election(Resource, frozen=True, kw_only=True, tag="Election"):

@@ -19,6 +19,7 @@ from outlive.resources.meta import Resource
 HUMANS: Final = ("users", "import")
 DAEMON: Final = ("daemon", "events", "trail")
 FENCER: Final = ("fencer", "events", "trail")
+CANDIDATE: Final = ("candidate",)
 CONTROLLER: Final = (
     "failover",
     "recovery",

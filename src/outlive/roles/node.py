@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from outlive.base.clock import Clock
@@ -25,6 +25,7 @@ from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileE
 from outlive.node.membership.pause import PauseGate
 from outlive.node.permissions import HostWriter
 from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, StoragePort
+from outlive.node.primary import Duty, Primary, PrimaryElector
 from outlive.node.vm.context import NodeSettings, Statistics, VmContext
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import HOST_LABEL, Hypervisor, VirtualMachine
@@ -57,6 +58,7 @@ class NodeRole:
     """See the module. ``fencer_store``: the same store, in the name of the fencer.
 
     ``networks``: the host's addresses by network. ``newcomer``: as what it registers itself if it never was a member.
+    ``duties``: what it does while it is the primary coordinator; absent: it does not stand for that.
     """
 
     def __init__(
@@ -72,10 +74,12 @@ class NodeRole:
         ids: Ids,
         networks: Mapping[str, str] | None = None,
         newcomer: Hypervisor | None = None,
+        duties: Sequence[Duty] | None = None,
     ) -> None:
         self.settings = settings
         self._networks = networks or {}
         self._newcomer = newcomer
+        self._duties = duties
         self.metrics = Metrics()
         self.decisions = DecisionLog(clock)
         self.host = host
@@ -113,6 +117,8 @@ class NodeRole:
                 if entering.done():
                     tasks += self.daemon.serve(group)
                     tasks.append(group.create_task(self._fence(), name="fencer"))
+                    if self._duties is not None:
+                        tasks.append(group.create_task(self._stand(self._duties), name="primary"))
                     await self._stopping.wait()
                     await stop.stop(self.daemon, going_down=self._going_down)
                 for task in (entering, *tasks):
@@ -139,6 +145,18 @@ class NodeRole:
         if self.daemon.shared.desired.spec.mode != "coordinator":
             return
         await self.daemon.keep("fencer", lambda: self._fencer().run())
+
+    async def _stand(self, duties: Sequence[Duty]) -> None:
+        """Stand for the role of the primary, where this host is a coordinator."""
+        if self.daemon.shared.desired.spec.mode != "coordinator":
+            return
+        store, clock = self._fencer_store, self._clock
+
+        async def run() -> None:
+            elector = PrimaryElector(store, self.host, clock=clock, ids=self._ids)
+            await Primary(store, self.host, duties, elector=elector, faults=self.faults, clock=clock).run()
+
+        await self.daemon.keep("primary", run)
 
     def _fencer(self) -> Fencer:
         context = FencerContext(

@@ -77,6 +77,7 @@ class Elector:
         self._seen = ""
         self._seen_at = 0.0
         self._leads = asyncio.Event()
+        self._writing = asyncio.Lock()
         self._lost = asyncio.Event()
         self._lost.set()
 
@@ -111,6 +112,30 @@ class Elector:
             if held is not None and sure:
                 await self._give_back(held)
 
+    @property
+    def record(self) -> ElectionRecord | None:
+        """As this leader wrote it last; ``None`` for a candidate."""
+        return self._held.record if self._held is not None else None
+
+    async def mark(self, **changes: object) -> bool:
+        """Change the record as its leader; whether that was acknowledged. Errors of the store."""
+        async with self._writing:
+            if self._held is None or self._doubt or not self.is_leader:
+                return False
+            with deadline(self._renew_s):
+                await self._write(self._held, self._term, **changes)
+            return not self._doubt
+
+    async def give_back(self) -> bool:
+        """Let others have the role, while this candidate goes on standing; whether that was acknowledged."""
+        async with self._writing:
+            held, sure = self._held, self.is_leader and not self._doubt
+            self._step_down("given back")
+            if held is None or not sure:
+                return False
+            await self._give_back(held)
+            return True
+
     def _belief_left_s(self) -> float:
         return self._renewed_at + BELIEF * self._silence_s - self._clock.monotonic()
 
@@ -127,11 +152,12 @@ class Elector:
         if self._held is not None:
             patience_s = min(patience_s, self._belief_left_s())
         try:
-            with deadline(patience_s):
-                if self._held is not None and not self._doubt:
-                    await self._write(self._held, self._term)
-                else:
-                    await self._look()
+            async with self._writing:
+                with deadline(patience_s):
+                    if self._held is not None and not self._doubt:
+                        await self._write(self._held, self._term)
+                    else:
+                        await self._look()
         except TimeoutError:
             _log.warning("election.slow_store", role=self.role, identity=self.identity, patience_s=patience_s)
         except OutliveError as error:
@@ -152,8 +178,16 @@ class Elector:
             await self._write(current, record.term)
             return
         self._step_down(f"{record.holder or 'nobody'} holds it")
-        if not record.holder or self._silent(current):
-            await self._write(current, record.term + 1)
+        if self._may_take(current):
+            await self._write(current, record.term + 1, **self._taken(record))
+
+    def _may_take(self, current: Election) -> bool:
+        """Whether it is free, or silent."""
+        return not current.record.holder or self._silent(current)
+
+    def _taken(self, _record: ElectionRecord) -> dict[str, object]:
+        """What else is written when it is taken over."""
+        return {}
 
     def _silent(self, current: Election) -> bool:
         mark = f"{current.metadata.uid}/{current.metadata.resource_version}"
@@ -163,15 +197,17 @@ class Elector:
         return now - self._seen_at >= self._silence_s
 
     async def _create(self) -> None:
-        record = ElectionRecord(holder=self.identity, term=self._highest + 1, nonce=self._nonce)
+        first = ElectionRecord(holder=self.identity, term=self._highest + 1, nonce=self._nonce)
+        record = msgspec.structs.replace(first, **self._taken(ElectionRecord()))
         began_at = self._clock.monotonic()
         with contextlib.suppress(AlreadyExists):
             self._lead(await self._store.create(Election(metadata=ObjectMeta(name=self.role), record=record)), began_at)
 
-    async def _write(self, current: Election, term: int) -> None:
+    async def _write(self, current: Election, term: int, **changes: object) -> None:
         """Compare-and-swap on what was read. After a conflict or a lost answer the next round reads first."""
         renewals = current.record.renewals + 1
-        record = ElectionRecord(holder=self.identity, term=term, renewals=renewals, nonce=self._nonce)
+        own: dict[str, object] = {"holder": self.identity, "term": term, "renewals": renewals, "nonce": self._nonce}
+        record = msgspec.structs.replace(current.record, **own, **changes)
         began_at = self._clock.monotonic()
         self._doubt = True
         try:
@@ -205,7 +241,10 @@ class Elector:
         self._lost.set()
 
     async def _give_back(self, held: Election) -> None:
-        record = ElectionRecord(term=held.record.term, renewals=held.record.renewals + 1, nonce=self._ids.uuid())
+        renewals, nonce = held.record.renewals + 1, self._ids.uuid()
+        record = msgspec.structs.replace(
+            held.record, holder="", renewals=renewals, nonce=nonce, phase="", previous=self.identity
+        )
         try:
             with deadline(self._renew_s):
                 await self._store.replace(msgspec.structs.replace(held, record=record))

@@ -18,7 +18,19 @@ from outlive.base.natural import natural_key
 from outlive.base.phrases import count_of, listing
 from outlive.node.health import becomes
 from outlive.node.membership.join import is_nobodys
-from outlive.resources import Cluster, Coverage, Fault, Hypervisor, Membership, Reservation, Resource, VirtualMachine
+from outlive.node.primary import ROLE as PRIMARY
+from outlive.resources import (
+    Cluster,
+    Coverage,
+    Election,
+    ElectionRecord,
+    Fault,
+    Hypervisor,
+    Membership,
+    Reservation,
+    Resource,
+    VirtualMachine,
+)
 from outlive.resources.vms import MigrationPhase
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.stores import Author
@@ -350,6 +362,25 @@ def _cluster(before: Cluster | None, after: Cluster | None, author: Author) -> l
     return [Event(kind="store", subject="store", text=text, loud=True)]
 
 
+def _election(before: Election | None, after: Election | None, _author: Author) -> list[Event]:
+    """Of the primary coordinator; other roles are work that nobody sees."""
+    if after is None or after.name != PRIMARY:
+        return []
+    old, new = before.record if before is not None else ElectionRecord(), after.record
+    if (old.holder, old.phase, old.term) == (new.holder, new.phase, new.term):
+        return []
+    who, kind = new.holder or old.holder, "primary"
+    if not new.holder:
+        text = f"{who} has given up the role of the primary"
+    elif new.phase == "relinquish":
+        text = f"{who} gives up the role of the primary{f' to {new.to}' if new.to else ''}"
+    elif new.phase == "takeover" or new.term != old.term:
+        text = f"{who} takes the role of the primary over{f' after {new.previous}' if new.previous else ''}"
+    else:
+        text = f"{who} is the primary coordinator (term {new.term})"
+    return [Event(kind=kind, subject=who, text=text, loud=True)]
+
+
 _NARRATORS: Final[Mapping[type, Callable[[Any, Any, Author], list[Event]]]] = {
     Membership: _membership,
     VirtualMachine: _vm,
@@ -358,6 +389,7 @@ _NARRATORS: Final[Mapping[type, Callable[[Any, Any, Author], list[Event]]]] = {
     Hypervisor: _host,
     Fault: _fault,
     Cluster: _cluster,
+    Election: _election,
 }
 
 

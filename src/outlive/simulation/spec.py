@@ -216,6 +216,8 @@ class WorldSpec(FromFile, frozen=True, kw_only=True):
     """What storage and network can shut a host out of."""
     latency_s: Seconds = 0.0
     """Of every call to the store, one way."""
+    primary_role: bool = False
+    """Whether coordinators stand for the role of the primary."""
     daemons: bool = True
     """Whether hosts run our daemon; where none do, hosts and VMs are as somebody imported them."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 1

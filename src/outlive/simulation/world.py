@@ -20,7 +20,7 @@ from outlive.failover.ports import Inline
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import NodeSettings
 from outlive.resources import Amounts, Election, Hypervisor, VirtualMachine
-from outlive.resources.writers import CONTROLLER, DAEMON, FENCER
+from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER
 from outlive.roles.node import NodePorts, NodeRole
 from outlive.roles.settings import SECTIONS, role_settings
 from outlive.roles.up import ROLE as FAILOVER_ROLE
@@ -73,6 +73,8 @@ class World:
         self.disks = Disks(spec.cuts, lambda host: self.judge.reach(host), self.random.fork("disks"))
         self.networks = Networks(self._network_changed)
         self.hosts: dict[str, SimHost] = {}
+        self.hung_duties: set[str] = set()
+        """Hosts on which what the primary does does not end."""
         self.controllers: dict[str, Service] = {}
         self.rates = QUIET
         self.store_down = False
@@ -266,13 +268,14 @@ class World:
         settings = msgspec.convert(self.spec.settings.get("node", {}), NodeSettings, dec_hook=decode_unit)
         return NodeRole(
             store.named(*DAEMON),
-            store.named(*FENCER),
+            store.named(*FENCER, *(CANDIDATE if self.spec.primary_role else ())),
             settings,
             ports,
             host=name,
             clock=machine.clock,
             random=random,
             ids=SeededIds(random.fork("ids")),
+            duties=(SimDuty(self, name, process),) if self.spec.primary_role else None,
         )
 
     def _make_controller(self, name: str, host: str, clock: HostClock, process: Process) -> Role:
@@ -381,6 +384,29 @@ def _subject(arguments: Mapping[str, Any]) -> str:
         if name in arguments:
             return _said(arguments[name])
     return "cluster"
+
+
+class SimDuty:
+    """What the primary coordinator does; it ends with its process, or when it is stopped."""
+
+    name = "duty"
+
+    def __init__(self, world: World, host: str, process: Process) -> None:
+        self._world = world
+        self._host = host
+        self._process = process
+
+    async def start(self, term: int) -> None:
+        """Begin."""
+        self._process.check()
+        self._world.history.add("duty", self._host, f"{self._host} does what the primary does (term {term})", loud=True)
+
+    async def stop(self) -> None:
+        """End, unless it hangs."""
+        while self._host in self._world.hung_duties:  # noqa: ASYNC110 - until the story ends it
+            await asyncio.sleep(LOOK_S)
+        self._process.check()
+        self._world.history.add("duty", self._host, f"{self._host} does it no more", loud=True)
 
 
 class ControllerRole:

@@ -97,6 +97,7 @@ FULL: tuple[r.Resource, ...] = (
                 failures=2,
             ),
             default_selector="load",
+            primary=r.PrimaryRequest(id="i", verb="primary", host="kvm-1"),
             confirmed_incarnation="i",
         ),
         status=r.ClusterStatus(
@@ -132,7 +133,12 @@ FULL: tuple[r.Resource, ...] = (
         output="{}",
         input_digest="d",
     ),
-    r.Election(metadata=META, record=r.ElectionRecord(holder="a", term=3, renewals=9, nonce="n")),
+    r.Election(
+        metadata=META,
+        record=r.ElectionRecord(
+            holder="a", term=3, renewals=9, nonce="n", phase="relinquish", previous="b", to="c", answered="r"
+        ),
+    ),
     r.Event(
         metadata=META,
         regarding=REF,

@@ -42,6 +42,8 @@ class FaultCode(enum.StrEnum):
     HOST_DEGRADING = "host-degrading"
     DRAIN_INCOMPLETE = "drain-incomplete"
     FIGURES_STALE = "figures-stale"
+    PRIMARY_DUTY = "primary-duty"
+    PRIMARY_STALLED = "primary-stalled"
     # failover
     VM_LOCATION_UNKNOWN = "vm-location-unknown"
     # recovery
@@ -200,6 +202,16 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "the cluster is disarmed ({mode}) since {since}, {until}: no host is condemned and nothing is recovered{still}",
         "outlive arm --cluster, once the work is done",
+    ),
+    FaultCode.PRIMARY_DUTY: FaultEntry(
+        10,
+        "{subject} could not {what} as the primary coordinator: {why}",
+        "see the log of its daemon; or have another host do it: outlive host primary NAME",
+    ),
+    FaultCode.PRIMARY_STALLED: FaultEntry(
+        10,
+        "{previous} did not give up the role of the primary coordinator within {limit_s:g} s: {subject} took it over",
+        "see to the daemon of {previous}: some of its duties may still be running there",
     ),
     FaultCode.GUARD_NOT_ARMED: FaultEntry(
         10,

@@ -12,6 +12,7 @@ from outlive.base.errors import AlreadyExists, BadInput, NotFound, Refused
 from outlive.node import operator
 from outlive.node.disarm import arm_cluster, disarm_cluster
 from outlive.node.fencing.attestation import lost_memberships
+from outlive.node.primary import request_primary
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
 from outlive.resources.vms import Request
 from outlive.runtime.units import Duration
@@ -77,6 +78,21 @@ async def _drain(world: World, host: SimHost) -> None:
 async def _ready(world: World, host: SimHost) -> None:
     """Also where its daemon does not run."""
     await change_spec(world, Hypervisor, host.name, lambda spec: _replace(spec, drain=False))
+
+
+@verb("primary", "{who} is to be the primary coordinator")
+async def _primary(world: World, host: SimHost) -> None:
+    await request_primary(world.store, world.clock, f"request-{len(world.history.events)}", "primary", host.name)
+
+
+@verb("secondary", "{who} is to give up the role of the primary coordinator")
+async def _secondary(world: World, host: SimHost) -> None:
+    await request_primary(world.store, world.clock, f"request-{len(world.history.events)}", "secondary", host.name)
+
+
+@verb("hang-duty", "what {who} does as the primary coordinator does not end")
+async def _hang_duty(world: World, host: SimHost, on: bool = True) -> None:
+    (world.hung_duties.add if on else world.hung_duties.discard)(host.name)
 
 
 @verb("maintenance", "somebody announces work, or its end: {details}")
