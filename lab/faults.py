@@ -21,7 +21,7 @@ from lab.processes import LabError, until
 
 LOOK_S = 0.2
 TOGETHER = 3
-LASTS_S = (2.0, 12.0)
+LASTS_S = (1.0, 9.0)
 """How long a fault lasts before it is healed."""
 BACK_S = 150.0
 """After which every guest runs or is held."""
