@@ -179,8 +179,8 @@ async def _exchange(url: str, token: str, wish: dict[str, str], trust: ssl.SSLCo
     except msgspec.MsgspecError:
         problem = _Problem()
     message = problem.message or f"the server answered {answer.status}"
-    if answer.status == 401 and not problem.message.startswith("the join"):
-        raise Forbidden("the join token is not known to the server", remedy=f"create one: {AGAIN}")
+    if answer.status == 401:
+        raise Forbidden(message, remedy=f"create another join token: {AGAIN}")
     kind = Forbidden if answer.status in (401, 403) else Unavailable if answer.status >= 500 else Refused
     raise kind(message, remedy=problem.remedy or "see the server's log")
 

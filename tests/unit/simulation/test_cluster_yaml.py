@@ -38,6 +38,7 @@ DERIVED: Final = {
         "disarmedSince": "the verb `disarm-cluster`",
         "disarmedUntil": "the verb `disarm-cluster`",
         "confirmedIncarnation": "the verb `confirm-incarnation`",
+        "primary": "the verbs `primary` and `secondary`",
     },
 }
 """What is said in other words, or by verbs of the timeline."""

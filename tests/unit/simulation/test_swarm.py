@@ -11,8 +11,8 @@ from outlive.simulation.spec import HostSpec, VmSpec, hosts_of
 from outlive.simulation.swarm import ANSWERS_S, GROUPS, run_seed, world_of
 from outlive.simulation.verbs import VERBS
 
-ONLY_STORIES = {"hog-daemon"}
-"""A seed's faults do the same under another name."""
+ONLY_STORIES = {"hog-daemon", "primary", "secondary", "hang-duty"}
+"""A seed's faults do the same under another name; and no coordinator of a seed stands for primary."""
 HEALING = {"confirm-incarnation", "accept-machine", "forget-membership"}
 """What the operator does who puts right at the end what nobody else can."""
 
