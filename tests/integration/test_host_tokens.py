@@ -305,6 +305,13 @@ def test_a_host_joins_by_the_command_line(tmp_path: Path) -> None:
         assert outlive("token", "revoke", "kvm-1", "--state-dir", state).out == "host.kvm-1 (coordinator) is revoked\n"
 
 
+def test_an_authority_in_a_file_is_not_taken_with_a_fingerprint(tmp_path: Path) -> None:
+    """Names are not compared with a fingerprint, and an authority of an operator's signs for others as well."""
+    options = ("--token", "x" * 20, "--config", tmp_path / "node.yaml", "--ca", tmp_path / "ca.pem")
+    result = outlive("node", "join", "https://127.0.0.1:1", *options, "--fingerprint", "0" * 64)
+    assert (result.code, "--fingerprint, --ca" in result.line) == (2, True), result.line
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, Forbidden, NotFound, Refused, Unavailable, Unknown
+from outlive.base.errors import BadInput, Forbidden, NotFound, Refused, Unavailable, Unknown, Usage
 from outlive.cli.node_settings import SECTIONS, check_clock, host_name, load_node, node_file
 from outlive.cli.output import write
 from outlive.drivers.files import read_input, write_output, write_private
@@ -72,6 +72,13 @@ def join(
 
     log_little()
     check_address(url, insecure=insecure)
+    if fingerprint and authority is not None:
+        raise Usage(
+            "a fingerprint is of the server's own authority, and an authority in a file is believed with the name of "
+            "the server",
+            place="--fingerprint, --ca",
+            remedy="give the --fingerprint that outlive up prints, or the --ca of the operator's certificate",
+        )
     if fingerprint:
         parse_fingerprint(fingerprint)
     if token.startswith("@"):
@@ -144,7 +151,7 @@ def _authority(url: str, fingerprint: str, file: Path | None) -> str:
         return ""
     if file is not None:
         pem = read_input(file, limit=SECRET_BYTES).decode("ascii", "replace")
-        trusting(pem, pinned=fingerprint)
+        trusting(pem)
         return pem
     return asyncio.run(fetch_authority(url, fingerprint)) if fingerprint else ""
 

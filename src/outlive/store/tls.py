@@ -3,8 +3,9 @@ knows.
 
 The server's own authority signs for nothing but that server, so whoever has pinned it needs no name to compare. Its
 fingerprint is the SHA-256 of its certificate; the certificate itself is asked of the server once, over a connection
-that is not believed, and compared. Anything else is verified as usual, with the name. Tokens are never sent in clear
-text beyond this machine, unless ``--insecure`` says so (docs/reference/http-api.md#tls).
+that is not believed, and compared; an answer with more than that one certificate is refused. Anything else is verified
+as usual, with the name. Tokens are never sent in clear text beyond this machine, unless ``--insecure`` says so
+(docs/reference/http-api.md#tls).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ AUTHORITY_BYTES: Final = 16 * 1024
 ASKED_WITHIN_S: Final = 15.0
 HEX_DIGITS: Final = 64
 """Of a fingerprint."""
+_PEM_BEGIN: Final = "-----BEGIN "
 
 
 def check_address(url: str, *, insecure: bool = False) -> None:
@@ -67,27 +69,42 @@ def parse_fingerprint(text: str) -> str:
 
 
 def fingerprint(certificate: str) -> str:
-    """Of the first certificate of a PEM text; ``BadInput`` where there is none."""
+    """Of the one certificate of a PEM text; ``BadInput`` where there is none, or more than one."""
+    return hashlib.sha256(_certificate(certificate)).hexdigest()
+
+
+def _certificate(text: str) -> bytes:
+    """The one certificate of a PEM text (DER)."""
     try:
-        start, end = certificate.index(ssl.PEM_HEADER), certificate.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
-        der = ssl.PEM_cert_to_DER_cert(certificate[start:end])
+        start, end = text.index(ssl.PEM_HEADER), text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
+        der = ssl.PEM_cert_to_DER_cert(text[start:end])
     except ValueError:
         raise BadInput("is no certificate in PEM", remedy="give the file ca.pem of the server") from None
-    return hashlib.sha256(der).hexdigest()
+    if (count := text.count(_PEM_BEGIN)) > 1:
+        raise BadInput(
+            f"{count} certificates or keys, where one is compared with a fingerprint",
+            remedy="give the certificate of the server's own authority alone, its file ca.pem",
+        )
+    return der
 
 
 def trusting(authority: str, *, pinned: str = "") -> ssl.SSLContext:
-    """A client's context that believes this authority (PEM) alone; ``pinned``: its fingerprint, and then no name is
-    compared. ``Forbidden`` where the fingerprint is another's."""
-    if pinned and fingerprint(authority) != parse_fingerprint(pinned):
-        raise Forbidden(
-            f"the authority has the fingerprint {fingerprint(authority)}, and {parse_fingerprint(pinned)} was expected",
-            remedy="see what outlive up prints on the server; if that differs as well, somebody else answers",
-        )
+    """A client's context that believes this authority (PEM) alone; ``pinned``: the fingerprint of a server's own
+    authority, which is one certificate, and then no name is compared. ``Forbidden`` where the fingerprint is
+    another's."""
+    trusted: str | bytes = authority
+    if pinned:
+        trusted = _certificate(authority)  # the very bytes that are compared are believed, and nothing beside them
+        found, wanted = hashlib.sha256(trusted).hexdigest(), parse_fingerprint(pinned)
+        if found != wanted:
+            raise Forbidden(
+                f"the authority has the fingerprint {found}, and {wanted} was expected",
+                remedy="see what outlive up prints on the server; if that differs as well, somebody else answers",
+            )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_verify_locations(cadata=authority)
+        context.load_verify_locations(cadata=trusted)
     except ssl.SSLError as error:
         raise BadInput(f"the authority cannot be used: {error}", remedy="give the file ca.pem of the server") from None
     context.check_hostname = not pinned
@@ -119,5 +136,11 @@ async def fetch_authority(url: str, pinned: str) -> str:
             f"{url} has no authority of its own (it answered {answer.status})",
             remedy="leave --fingerprint out: its certificate is of an authority that others know; or check the address",
         )
-    trusting(text, pinned=pinned)
-    return text
+    try:
+        trusting(text, pinned=pinned)
+    except BadInput as error:
+        raise Forbidden(
+            f"what {url} calls its authority cannot be believed: {error.message}",
+            remedy="somebody else may answer there: check the address, and on the server what outlive up prints",
+        ) from None
+    return ssl.DER_cert_to_PEM_cert(_certificate(text))

@@ -127,6 +127,33 @@ def test_an_authority_of_another_server_is_not_believed(tmp_path: Path) -> None:
     run_real(story())
 
 
+def test_an_authority_that_comes_beside_the_pinned_one_is_not_believed(tmp_path: Path) -> None:
+    """Somebody in between shows the real authority and an own one, and the certificate of the own one."""
+
+    async def story() -> None:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").mkdir()
+        real, between = (ServerTls(tmp_path / name, [], SystemClock()) for name in "ab")
+        both = real.authority + between.authority
+        async with api(tls=between, authority=both) as served:
+            with pytest.raises(Forbidden, match="2 certificates"):
+                await fetch_authority(served.url, real.fingerprint)
+        with pytest.raises(BadInput, match="2 certificates"):
+            trusting(both, pinned=real.fingerprint)
+        assert len(trusting(both).get_ca_certs()) == 2  # a file of the operator's, with names compared
+
+    run_real(story())
+
+
+def test_what_was_compared_is_what_is_believed_and_kept(tmp_path: Path) -> None:
+    async def story() -> None:
+        tls = ServerTls(tmp_path, [], SystemClock())
+        async with api(tls=tls, authority="# beside it\n" + tls.authority + "\n# behind it\n") as served:
+            assert await fetch_authority(served.url, tls.fingerprint) == tls.authority
+
+    run_real(story())
+
+
 def test_a_server_without_an_authority_of_its_own_says_so() -> None:
     async def story() -> None:
         async with api() as served:
