@@ -263,6 +263,58 @@ def test_what_cannot_join_is_told_why_and_the_token_stays(
     run_real(story())
 
 
+async def ticket(served: Api, name: str, **token: Any) -> str:
+    """Another join token."""
+    secret = f"token-of-{name}-{'x' * 16}"
+    admin = served.client()
+    await admin.create(Token(metadata=ObjectMeta(name=name), role="join", digest=digest_of(secret.encode()), **token))
+    await admin.close()
+    return secret
+
+
+def test_a_host_that_has_joined_is_replaced_by_a_join_token_for_it_only() -> None:
+    """Its name and the id of its machine are no secrets: any token that reads learns them."""
+
+    async def story() -> None:
+        async with joining() as (served, ask):
+            _, first = await ask("kvm-1")
+            foreign = await ticket(served, "join-2")
+            status, body = await ask("kvm-1", secret=foreign)
+            assert (status, body["message"]) == (
+                409,
+                "kvm-1 has joined before, and the join token join-2 is not for it alone",
+            )
+            assert body["remedy"] == "create one that is: outlive token create --join --host kvm-1"
+            assert (await of(served, first["token"], Token, "join-2")).used_by == ""
+            admin = served.client()
+            written = member("kvm-1")
+            await admin.create(_replace(written, record=_replace(written.record, machine_id="a" * 32)))
+            await admin.delete((await admin.get(Token, "host.kvm-1")).ref)
+            await admin.close()
+            assert (await ask("kvm-1", secret=foreign))[0] == 409  # revoked, and still a member
+            status, again = await ask("kvm-1", secret=await ticket(served, "join-3", host="kvm-1"))
+            assert (status, again["role"]) == (200, "host")
+            status, last = await ask("kvm-1", secret=await ticket(served, "join-4", host="kvm-1"))
+            assert (status, last["token"] != again["token"]) == (200, True)
+
+    run_real(story())
+
+
+@pytest.mark.parametrize("host", ["", "kvm-1"])
+def test_two_machines_that_want_one_name_at_once(host: str) -> None:
+    async def story() -> None:
+        async with joining(host=host) as (served, ask):
+            secrets = ["one-time-token", *[await ticket(served, f"join-{n}", host=host) for n in range(2, 6)]]
+            asked = [ask("kvm-1", str(n) * 32, secret) for n, secret in enumerate(secrets)]
+            answers = await asyncio.gather(*asked)
+            good = [body["token"] for status, body in answers if status == 200]
+            assert (len(good), {status for status, _ in answers}) == (1, {200, 409})
+            kept = await of(served, good[0], Token, "host.kvm-1")
+            assert kept.digest == digest_of(good[0].encode())
+
+    run_real(story())
+
+
 def test_a_revoked_token_is_refused_at_once() -> None:
     async def story() -> None:
         async with joining() as (served, ask):

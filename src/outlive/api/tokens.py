@@ -1,8 +1,8 @@
 """Tokens of the store: known as soon as they are written, refused as soon as they are deleted; and how hosts join.
 
-A join token is used once. The server checks who comes with it, marks it as used by compare-and-swap, and only then
-writes the host's own token; whoever loses an answer in between is given another join token
-(docs/operating/install.md#join).
+A join token is used once, and joins a host anew only where it was made for that host. The server checks who comes with
+it, marks it as used by compare-and-swap, and only then writes the host's own token; whoever loses an answer in between
+is given another join token (docs/operating/install.md#join).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class HostJoin:
                 f"the join token {name} is for {ticket.host}, and {wish.host} came with it",
                 remedy=f"create one for it: outlive token create --join --host {wish.host}",
             )
-        await self._check_machine(wish)
+        await self._check_machine(wish, ticket)
         if ticket.used_by:
             raise Refused(f"the join token {name} was used by {ticket.used_by}", remedy="create another one")
         try:
@@ -160,7 +160,12 @@ class HostJoin:
         )
 
         def change(found: Token | None) -> Token:
-            return wanted if found is None else _replace(wanted, metadata=found.metadata)
+            if found is None:
+                return wanted
+            if found.digest == wanted.digest:  # written, and its answer was lost
+                return found
+            _check_name(wish, ticket, found.machine_id)
+            return _replace(wanted, metadata=found.metadata)
 
         written = await compare_and_swap(self._store, Token, wanted.name, change, clock=self._clock)
         assert written is not None
@@ -168,19 +173,13 @@ class HostJoin:
         key = self._cluster_key() if role is Role.COORDINATOR else ""
         return Joined(wish.host, role, secret, key)
 
-    async def _check_machine(self, wish: Joining) -> None:
-        """``Refused`` for a machine that has another name already, and for a name that is another machine's."""
+    async def _check_machine(self, wish: Joining, ticket: Token) -> None:
+        """``Refused`` for a machine that has another name already, and for a name that ``_check_name`` refuses."""
         token = await read(self._store, Token, HOST_TOKENS + wish.host)
-        known = token.machine_id if token is not None else ""
-        if not known:
-            member = await read(self._store, Membership, wish.host)
-            known = member.record.machine_id if member is not None else ""
-        if known not in ("", wish.machine_id):
-            raise Refused(
-                f"{wish.host} has joined as machine {known}, and machine {wish.machine_id} wants this name",
-                remedy=f"give it another name; or, if it replaces the old one: outlive token revoke {HOST_TOKENS}"
-                f"{wish.host}, and outlive delete membership {wish.host}",
-            )
+        member = await read(self._store, Membership, wish.host)
+        if token is not None or member is not None:
+            known = token.machine_id if token is not None else ""
+            _check_name(wish, ticket, known or (member.record.machine_id if member is not None else ""))
         others = [one.host async for one in list_all(self._store, Token) if one.machine_id == wish.machine_id]
         others += [
             one.name async for one in list_all(self._store, Membership) if one.record.machine_id == wish.machine_id
@@ -192,3 +191,20 @@ class HostJoin:
                 remedy="a copy: rm /etc/machine-id, run systemd-machine-id-setup, and boot it; "
                 f"renamed: outlive token revoke {HOST_TOKENS}{other}, and outlive delete membership {other}",
             )
+
+
+def _check_name(wish: Joining, ticket: Token, known: str) -> None:
+    """``Refused`` for the name of a host that has joined: to another machine (``known``: its own, if that is known),
+    and to a join token that is not for this host. Every token that reads learns names and machine ids, so they
+    prove nothing."""
+    if known not in ("", wish.machine_id):
+        raise Refused(
+            f"{wish.host} has joined as machine {known}, and machine {wish.machine_id} wants this name",
+            remedy=f"give it another name; or, if it replaces the old one: outlive token revoke {HOST_TOKENS}"
+            f"{wish.host}, and outlive delete membership {wish.host}",
+        )
+    if ticket.host != wish.host:
+        raise Refused(
+            f"{wish.host} has joined before, and the join token {ticket.name} is not for it alone",
+            remedy=f"create one that is: outlive token create --join --host {wish.host}",
+        )

@@ -173,7 +173,9 @@ async def _exchange(url: str, token: str, wish: dict[str, str], trust: ssl.SSLCo
         raise Unavailable(f"{url} cannot be reached: {error}", remedy=remedy) from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         what = f"the answer of {url} was lost: {error or type(error).__name__}"
-        raise Unknown(what, remedy=f"the join token may be used up: create another one ({AGAIN})") from None
+        raise Unknown(
+            what, remedy=f"the join token may be used up: create another one ({AGAIN} --host {wish['host']})"
+        ) from None
     if answer.status == 200:
         try:
             return msgspec.json.decode(raw, type=Joined)
