@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from outlive.base.errors import InUse, Refused
-from outlive.drivers.libvirt.processes import guests, mark, start_time
+from outlive.drivers.libvirt.processes import Processes, kill, mark, start_time
 from outlive.drivers.libvirt.runs import Run, Runs
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.libvirt.xml import METADATA, QEMU, Start, domain_xml
@@ -128,9 +131,69 @@ def test_guests_are_known_by_their_marks(tmp_path: Path) -> None:
         (tmp_path / pid / "cmdline").write_text(line)
         (tmp_path / pid / "stat").write_text(f"{pid} (qemu) S " + " ".join(str(word) for word in range(4, 30)))
         (tmp_path / pid / "cgroup").write_text("9:x:/\n0::/machine.slice/a\n")
-    (found,) = guests("/sys/fs/cgroup/machine.slice", str(tmp_path))
+    (found,) = Processes("/sys/fs/cgroup/machine.slice", str(tmp_path)).look()
     assert (found.pid, found.vm, found.run_id, found.epoch, found.guarded) == (7, "web-1", "r1", 7, True)
-    assert not guests("/sys/fs/cgroup/machine", str(tmp_path))[0].guarded
+    assert not Processes("/sys/fs/cgroup/machine", str(tmp_path)).look()[0].guarded
+
+
+FIRST_THREAD_ENDS = """import ctypes, threading
+def other():
+    while open("/proc/self/stat").read().rpartition(")")[2].split()[0] != "Z":
+        pass
+    print("ended", flush=True)
+    input()
+threading.Thread(target=other).start()
+ctypes.CDLL(None).pthread_exit(None)"""
+
+
+def test_a_guest_whose_first_thread_has_ended_is_there_while_another_one_lives() -> None:
+    words = ("-chardev", f"socket,id={mark('web-1', 'zombie', 7)},path=/q")
+    with subprocess.Popen(
+        [sys.executable, "-c", FIRST_THREAD_ENDS, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as made:
+        try:
+            assert made.stdout is not None
+            assert made.stdout.readline() == b"ended\n"
+            assert not Path(f"/proc/{made.pid}/cmdline").read_bytes()
+            (found,) = [one for one in Processes("/sys/fs/cgroup/none").look() if one.pid == made.pid]
+            assert (found.vm, found.run_id, found.epoch) == ("web-1", "zombie", 7)
+            assert asyncio.run(kill(found, 10))
+        finally:
+            made.kill()
+
+
+def process(proc: Path, line: str, *, state: str = "S", threads: int = 1, group: str = "/") -> None:
+    """The process 7 of a kernel."""
+    (proc / "7").mkdir(parents=True, exist_ok=True)
+    (proc / "7" / "cmdline").write_text(line)
+    words = [state, *(str(word) for word in range(4, 30))]
+    words[6], words[17] = "0", str(threads)
+    (proc / "7" / "stat").write_text(f"7 (qemu) {' '.join(words)}")
+    (proc / "7" / "cgroup").write_text(f"0::{group}\n")
+
+
+def test_a_guest_without_a_command_line_is_there_until_the_kernel_and_its_cgroup_have_forgotten_it(
+    tmp_path: Path,
+) -> None:
+    proc, slice_path = tmp_path / "proc", tmp_path / "slice"
+    group = slice_path / "machine-qemu\\x2d1\\x2dweb.scope"
+    group.mkdir(parents=True)
+    (group / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    line = f"qemu\0-chardev\0socket,id={mark('vm-1', 'r1', 7)},path=/q\0"
+    process(proc, line, group=f"{group}/libvirt/emulator")
+    there = Processes(str(slice_path), str(proc))
+    (found,) = there.look()
+    assert found.group == str(group)
+    runs = Runs(str(tmp_path / "runs"), "")
+    runs.claim(run())
+    runs.note(run(), found)
+    process(proc, "", state="Z", threads=2, group=f"{group}/libvirt/emulator")
+    again = Processes(str(slice_path), str(proc), known=runs.processes())
+    assert there.look() == again.look() == [found]
+    process(proc, "", state="Z", threads=1)
+    assert there.look() == again.look() == [found], "somebody is left in its cgroup"
+    (group / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    assert there.look() == again.look() == []
 
 
 def test_statistics_are_read_from_what_libvirt_counts() -> None:

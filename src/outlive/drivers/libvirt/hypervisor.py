@@ -15,7 +15,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.drivers.libvirt.migration import Moves, listen
-from outlive.drivers.libvirt.processes import GuestProcess, guests, kill, start_time
+from outlive.drivers.libvirt.processes import GuestProcess, Processes, kill, start_time
 from outlive.drivers.libvirt.runs import SOCKETS, Run, Runs
 from outlive.drivers.libvirt.service import Service, said
 from outlive.drivers.libvirt.settings import LibvirtSettings
@@ -59,6 +59,7 @@ class LibvirtHypervisor:
         self.settings = settings
         self.service = Service(settings.uri, threads=settings.threads, limit_s=float(settings.call_limit))
         self.runs = Runs(settings.folder, settings.user)
+        self._there = Processes(settings.slice, known=self.runs.processes())
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._me = (os.getpid(), start_time(os.getpid()))
         self.moves = Moves(self.runs, settings, self._me)
@@ -84,11 +85,13 @@ class LibvirtHypervisor:
 
     def _processes(self, vm: str = "", run_id: str = "") -> list[GuestProcess]:
         """Processes of guests, or of that VM, or of that run."""
-        found = guests(self.settings.slice)
+        found = self._there.look()
         return [one for one in found if vm in ("", one.vm) and run_id in ("", one.run_id)]
 
     async def _shown(self, process: GuestProcess, run: Run | None, state: tuple[int, int]) -> Domain:
         run = run if run is not None and run.run_id == process.run_id else None
+        if run is not None:
+            self.runs.note(run, process)
         beginning = run is not None and not self.runs.created(run) and (self._is_creating(run) or state == BEGINNING)
         quiet = run is not None and not self.moves.left(run) and not self._waits(run)
         if beginning:

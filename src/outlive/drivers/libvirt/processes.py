@@ -1,17 +1,28 @@
-"""The processes of guests: found by the mark on their command line, whoever else knows of them; killed by handle."""
+"""The processes of guests: found by the mark on their command line, whoever else knows of them; killed by handle.
+
+A killed process loses its command line, of its first thread or of all, while a thread of it may still wait for a disk
+and write. So one that was seen once is there until the kernel has forgotten it (number and start), and until nobody is
+left in the cgroup of its VM.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from outlive.guard import cgroups
 
 MARK: Final = "outlive_"
 """How the name of the monitor begins that every guest's QEMU has: ``outlive_VM_RUN_EPOCH``."""
 POLL_S: Final = 0.01
+KERNEL_THREAD: Final = 0x0020_0000
+"""Of the flags in ``stat``."""
 
 
 class GuestProcess(NamedTuple):
@@ -25,6 +36,8 @@ class GuestProcess(NamedTuple):
     epoch: int
     guarded: bool
     """Whether it is below the slice."""
+    group: str
+    """The cgroup of its VM, as a folder; empty where it has none of its own below the slice."""
 
 
 def mark(vm: str, run_id: str, epoch: int) -> str:
@@ -32,19 +45,48 @@ def mark(vm: str, run_id: str, epoch: int) -> str:
     return f"{MARK}{vm}_{run_id}_{epoch}"
 
 
-def guests(slice_path: str, proc: str = "/proc") -> list[GuestProcess]:
-    """All that are there at some moment after this call."""
-    found = []
-    for entry in os.scandir(proc):
-        if entry.name.isdecimal():
-            words = _marked(f"{proc}/{entry.name}/cmdline")
-            if words is not None:
-                began = start_time(int(entry.name), proc)
-                if began:
-                    vm, run_id, epoch = words
-                    inside = _inside(f"{proc}/{entry.name}/cgroup", slice_path)
-                    found.append(GuestProcess(int(entry.name), began, vm, run_id, epoch, inside))
-    return found
+class Processes:
+    """The guests of this host, and what is known of those whose command line can be read no more."""
+
+    def __init__(self, slice_path: str, proc: str = "/proc", known: Iterable[GuestProcess] = ()) -> None:
+        self._slice = slice_path
+        self._proc = proc
+        self._known = list(known)
+
+    def look(self) -> list[GuestProcess]:
+        """All that are there at some moment after this call."""
+        found = [self._now(one) for one in self._known if lives(one, self._proc)]
+        seen = {one.pid for one in found if start_time(one.pid, self._proc) == one.started}
+        for entry in os.scandir(self._proc):
+            if entry.name.isdecimal() and int(entry.name) not in seen:
+                new = self._read(int(entry.name))
+                if new is not None:
+                    found.append(new)
+        self._known = found
+        return list(found)
+
+    def _read(self, pid: int) -> GuestProcess | None:
+        words = _marked(f"{self._proc}/{pid}")
+        began = start_time(pid, self._proc) if words is not None else ""
+        if words is None or not began:
+            return None
+        vm, run_id, epoch = words
+        return self._now(GuestProcess(pid, began, vm, run_id, epoch, guarded=False, group=""))
+
+    def _now(self, process: GuestProcess) -> GuestProcess:
+        """With the cgroup that it is in now, where that can be read."""
+        group = _group(f"{self._proc}/{process.pid}/cgroup")
+        if not group or start_time(process.pid, self._proc) != process.started:
+            return process
+        wanted = self._slice.removeprefix("/sys/fs/cgroup").removeprefix("/unified").rstrip("/")
+        inside = group == wanted or group.startswith(f"{wanted}/")
+        own = _own(self._slice.rstrip("/"), group[len(wanted) :]) if inside else ""
+        return process._replace(guarded=inside, group=own or process.group)
+
+
+def lives(process: GuestProcess, proc: str = "/proc") -> bool:
+    """Whether a thread of it, or whoever else is in the cgroup of its VM, is left."""
+    return start_time(process.pid, proc) == process.started or (process.group != "" and _populated(process.group))
 
 
 def start_time(pid: int, proc: str = "/proc") -> str:
@@ -58,7 +100,7 @@ def start_time(pid: int, proc: str = "/proc") -> str:
 
 
 async def kill(process: GuestProcess, limit_s: float) -> bool:
-    """Whether it has ended within the limit."""
+    """Whether it and whoever is in the cgroup of its VM have ended within the limit."""
     with contextlib.suppress(OSError):
         handle = os.pidfd_open(process.pid)
         try:
@@ -66,20 +108,23 @@ async def kill(process: GuestProcess, limit_s: float) -> bool:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
             os.close(handle)
+    if process.group:
+        cgroups.kill(process.group)
     end = asyncio.get_running_loop().time() + limit_s
-    while start_time(process.pid) == process.started:
+    while lives(process):
         if asyncio.get_running_loop().time() >= end:
             return False
         await asyncio.sleep(POLL_S)
     return True
 
 
-def _marked(path: str) -> tuple[str, str, int] | None:
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - as above
-            line = file.read()
-    except OSError:
-        return None
+def _marked(folder: str) -> tuple[str, str, int] | None:
+    """The mark of a process; one whose first thread has ended may have it at another one."""
+    line = _line(folder)
+    if not line and _may_have_threads(folder):
+        with contextlib.suppress(OSError):
+            tasks = [entry.path for entry in os.scandir(f"{folder}/task")]
+            line = next((line for line in map(_line, tasks) if line), b"")
     at = line.find(b"id=outlive_")
     if at < 0:
         return None
@@ -90,12 +135,47 @@ def _marked(path: str) -> tuple[str, str, int] | None:
     return parts[1], parts[2], int(parts[3])
 
 
-def _inside(path: str, slice_path: str) -> bool:
-    """Whether the process is in a group below the slice, which is named as it is mounted."""
+def _line(folder: str) -> bytes:
+    try:
+        with open(f"{folder}/cmdline", "rb") as file:  # noqa: PTH123 - as above
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _may_have_threads(folder: str) -> bool:
+    """Whether it is no thread of the kernel; those have no command line either."""
+    try:
+        with open(f"{folder}/stat", "rb") as file:  # noqa: PTH123 - as above
+            words = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return not int(words[6]) & KERNEL_THREAD
+
+
+def _group(path: str) -> str:
+    """The cgroup of a process, as the kernel names it; empty where that cannot be read."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:
-        return False
-    group = next((line[3:] for line in lines if line.startswith("0::")), "")
-    wanted = slice_path.removeprefix("/sys/fs/cgroup").removeprefix("/unified").rstrip("/")
-    return group == wanted or group.startswith(f"{wanted}/")
+        return ""
+    return next((line[3:] for line in lines if line.startswith("0::")), "")
+
+
+def _own(slice_path: str, below: str) -> str:
+    """The folder of the group that libvirt (or systemd for it) made for one VM; empty where there is none."""
+    folder = slice_path
+    for name in below.split("/")[1:]:
+        folder = f"{folder}/{name}"
+        if name.startswith("machine-qemu") or name.endswith(".libvirt-qemu"):
+            return folder if Path(folder, cgroups.EVENTS).exists() else ""
+    return ""
+
+
+def _populated(group: str) -> bool:
+    """Whether somebody is in there; a group that has gone was empty, or the kernel had not let it go."""
+    try:
+        with open(f"{group}/{cgroups.EVENTS}", "rb") as file:  # noqa: PTH123 - as above
+            return b"populated 1" in file.read()
+    except OSError as error:
+        return error.errno not in (errno.ENOENT, errno.ENODEV)

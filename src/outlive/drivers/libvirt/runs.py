@@ -1,7 +1,8 @@
 """What was asked for, on disk: one folder for each VM that is being started or runs here.
 
 ``FOLDER/<digest of the VM>/`` holds ``run.json``, ``<run>/`` with the sockets of its QEMU, ``created`` once its
-creation has ended well, ``fate`` of one that waited for a guest, and ``moving`` while it is sent elsewhere. The folder
+creation has ended well, ``process`` once its QEMU was seen, ``fate`` of one that waited for a guest, and ``moving``
+while it is sent elsewhere. The folder
 ``<run>`` is the gate of a creation: QEMU cannot start without it, and it can be removed only while no QEMU of that run
 is there. So whoever has removed it knows that the creation never happens any more, however long libvirt queues it.
 """
@@ -20,9 +21,10 @@ from typing import Final
 import msgspec
 
 from outlive.base.errors import InUse, Refused
+from outlive.drivers.libvirt.processes import GuestProcess
 
 RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,47}")
-RUN, CREATED, FATE, MOVING = "run.json", "created", "fate", "moving"
+RUN, CREATED, PROCESS, FATE, MOVING = "run.json", "created", "process", "fate", "moving"
 SOCKETS: Final = ("qmp", "watch")
 """Two monitors of each QEMU: for questions, and for whoever follows what happens."""
 PATH_LIMIT: Final = 107
@@ -111,6 +113,25 @@ class Runs:
         if _read(self.home(run.vm)) is None:
             raise FileNotFoundError(run.vm)
         (self.home(run.vm) / CREATED).touch()
+
+    def note(self, run: Run, process: GuestProcess) -> None:
+        """Write down which process it has, for whoever looks when its command line can be read no more."""
+        path = self.home(run.vm) / PROCESS
+        if not path.exists():
+            with contextlib.suppress(OSError):  # it was removed meanwhile, or is noted at the next look
+                new = path.with_name(f"{PROCESS}.{process.run_id}.{os.getpid()}")
+                new.write_bytes(msgspec.json.encode(process))
+                new.rename(path)
+
+    def processes(self) -> list[GuestProcess]:
+        """Those that were written down, of every run."""
+        found = []
+        for run in self.all():
+            with contextlib.suppress(OSError, msgspec.DecodeError, msgspec.ValidationError):
+                one = msgspec.json.decode((self.home(run.vm) / PROCESS).read_bytes(), type=GuestProcess)
+                if (one.vm, one.run_id) == (run.vm, run.run_id):
+                    found.append(one)
+        return found
 
     def close_gate(self, run: Run) -> bool:
         """Whether no QEMU of that run is there, and none will ever be."""
