@@ -196,6 +196,14 @@ def test_a_guest_without_a_command_line_is_there_until_the_kernel_and_its_cgroup
     assert there.look() == again.look() == []
 
 
+def test_no_serial_number_or_path_of_a_definition_passes_as_the_mark(tmp_path: Path) -> None:
+    mine, other = f"socket,id={mark('vm-1', 'r1', 7)},path=/q", f"socket,id={mark('vm-2', 'r9', 9)},path=/q"
+    before = f"qemu\0-smbios\0type=1,serial=id=outlive_vm-2_r9_9\0-drive\0file=/{other}\0-chardev\0{other}\0"
+    process(tmp_path, f"{before}-chardev\0{mine}\0-machine\0-chardev\0-device\0{other}\0")
+    (found,) = Processes("/none", str(tmp_path)).look()
+    assert (found.vm, found.run_id, found.epoch) == ("vm-1", "r1", 7)
+
+
 def test_statistics_are_read_from_what_libvirt_counts() -> None:
     pytest.importorskip("libvirt")
     from outlive.drivers.libvirt.statistics import statistics

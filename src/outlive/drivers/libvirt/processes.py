@@ -13,6 +13,7 @@ import errno
 import os
 import signal
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -125,14 +126,19 @@ def _marked(folder: str) -> tuple[str, str, int] | None:
         with contextlib.suppress(OSError):
             tasks = [entry.path for entry in os.scandir(f"{folder}/task")]
             line = next((line for line in map(_line, tasks) if line), b"")
-    at = line.find(b"id=outlive_")
-    if at < 0:
+    return _mark_in(line.split(b"\0"))
+
+
+def _mark_in(words: list[bytes]) -> tuple[str, str, int] | None:
+    """The last monitor with a mark: what a definition has (serial numbers, paths, its own arguments) comes before."""
+    begin = b"socket,id=" + MARK.encode()
+    after = [word for option, word in pairwise(words) if option == b"-chardev" and word.startswith(begin)]
+    if not after:
         return None
-    text = line[at + 3 :].split(b",", 1)[0].split(b"\0", 1)[0].decode(errors="replace")
-    parts = text.split("_")
-    if len(parts) != 4 or not parts[3].isdecimal():
+    parts = after[-1].removeprefix(begin).split(b",", 1)[0].decode(errors="replace").split("_")
+    if len(parts) != 3 or not parts[2].isdecimal():
         return None
-    return parts[1], parts[2], int(parts[3])
+    return parts[0], parts[1], int(parts[2])
 
 
 def _line(folder: str) -> bytes:
