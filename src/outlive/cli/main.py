@@ -51,6 +51,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "protect": Entry("operator", "Take a VM back into protection."),
     "unprotect": Entry("operator", "Take a VM out of protection: nobody restarts it elsewhere."),
     "request": Entry("operator", "Ask for a VM to be started, stopped or moved, once."),
+    "vm": Entry("vm", "VMs: define, list, info, start, stop, move, migrate, rename, undefine and more.", "app"),
     "rebalance": Entry("rebalance", "Which VMs to move so that hosts are evenly full; --apply has them moved."),
     "drain": Entry("operator", "Empty a host of its VMs."),
     "host": Entry("host", "Which coordinator is the primary: host primary HOST, host secondary HOST.", "app"),

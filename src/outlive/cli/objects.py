@@ -167,7 +167,7 @@ async def apply(
         for one in wanted:
             item = one.resource
             try:
-                outcome = await _apply(store, item, status=status or one.restored)
+                outcome = await write_resource(store, item, status=status or one.restored)
             except BadInput as error:
                 raise BadInput(f"{_named(item)}: {error.message}", place=one.place, remedy=error.remedy) from error
             write(f"{_named(item)} {outcome}\n")
@@ -183,10 +183,8 @@ class Wanted(NamedTuple):
 
 def read_resources(files: Iterable[Path]) -> list[Wanted]:
     """Every resource of the files, checked as the server does; raises ``BadInputs`` with every problem."""
-    from outlive.api.admission import admitted, completed
     from outlive.resources.codec import decode_document
     from outlive.resources.documents import Problems, parse_documents
-    from outlive.resources.meta import check_object
 
     problems = Problems()
     found: list[Wanted] = []
@@ -194,10 +192,7 @@ def read_resources(files: Iterable[Path]) -> list[Wanted]:
     for path in files:
         for document in parse_documents(read_input(path), str(path)):
             try:
-                item = decode_document(document.value, KINDS)
-                check_object(item)
-                item = completed(item)
-                admitted(item)
+                item = checked(decode_document(document.value, KINDS))
             except BadInput as error:
                 problems.take(document.place, error, "see docs/reference/resources.md")
                 continue
@@ -210,6 +205,17 @@ def read_resources(files: Iterable[Path]) -> list[Wanted]:
     if not found:
         raise BadInput("no documents", place=", ".join(map(str, files)), remedy="write at least one resource")
     return found
+
+
+def checked(item: Resource) -> Resource:
+    """The resource as it is written, checked by itself as the server does; raises ``BadInput``."""
+    from outlive.api.admission import admitted, completed
+    from outlive.resources.meta import check_object
+
+    check_object(item)
+    item = completed(item)
+    admitted(item)
+    return item
 
 
 async def _check_together(wanted: Iterable[Wanted], store: Store) -> None:
@@ -231,7 +237,9 @@ def _unversioned(item: Resource) -> Resource:
     return msgspec.structs.replace(item, metadata=meta)
 
 
-async def _apply(store: Store, item: Resource, *, status: bool) -> str:
+async def write_resource(store: Store, item: Resource, *, status: bool = False) -> str:
+    """Create or change it; returns ``created``, ``configured`` or ``unchanged``. ``Conflict`` only where it carries a
+    version; errors of the store."""
     for attempt in range(ATTEMPTS):
         try:
             return await _apply_once(store, item, status=status)

@@ -99,7 +99,7 @@ async def fence(
         elif confirm_off:
             await find_host(store, host)
             what = f"what {host} ran as {membership}" if membership else host
-            _ask(f"If {what} still runs, its VMs will be corrupted. Is it off, by your own eyes?", yes)
+            ask(f"If {what} still runs, its VMs will be corrupted. Is it off, by your own eyes?", yes)
             message = await assert_off(store, access.clock, host, name=who, reason=reason, membership=membership)
         else:
             message = await request_fence(store, access.clock, host, name=who, reason=reason)
@@ -276,7 +276,7 @@ async def _set_armed(access: Access, host: str, *, armed: bool, yes: bool, singl
         if armed:
             await refuse_arming(store, host, accept_single_store=single)
             only = ONE_SERVER if store.embedded else ""
-            _ask(
+            ask(
                 f"An armed host kills its VMs when its renewals are not acknowledged, also when it is only the store "
                 f"that is away.{only} Arm {host}?",
                 yes,
@@ -286,7 +286,7 @@ async def _set_armed(access: Access, host: str, *, armed: bool, yes: bool, singl
         write(await set_armed(store, access.clock, host, armed, accept_single_store=single) + "\n")
 
 
-def _ask(question: str, yes: bool) -> None:
+def ask(question: str, yes: bool) -> None:
     """Go on only if somebody agrees; a program has to say ``--yes``."""
     if yes:
         return
@@ -333,7 +333,8 @@ async def request(
     if wanted is None:
         raise Usage(f"nobody can be asked to {verb[:40]!r}", place="VERB", remedy=f"write one of {', '.join(VERBS)}")
     async with access.open(write=True) as store:
-        write(await request_vm(store, access.clock, SystemIds(), vm, wanted, target=to, force=force) + "\n")
+        asked = await request_vm(store, access.clock, SystemIds(), vm, wanted, target=to, force=force)
+        write(f"{asked.text}\n")
 
 
 def _guard_of(context: typer.Context) -> None:

@@ -359,28 +359,56 @@ async def _is_armed(store: Store, host: str) -> bool:
 # Requests for a VM.
 
 
-async def request_vm(
-    store: Store, clock: Clock, ids: Ids, vm: str, verb: RequestVerb, *, target: str = "", force: bool = False
-) -> str:
-    """Request it, and name the id under which it is answered. ``NotFound``; ``Usage`` for a host where none belongs.
+class AskedVm(msgspec.Struct, frozen=True):
+    """A request as it was written, and the sentence that says so."""
 
-    ``Refused`` where nobody would answer: the VM has no host, or one without our daemon, or is to go to such a one.
+    request: Request
+    text: str
+
+
+async def request_vm(
+    store: Store,
+    clock: Clock,
+    ids: Ids,
+    vm: str,
+    verb: RequestVerb,
+    *,
+    target: str = "",
+    force: bool = False,
+    force_live: bool = False,
+) -> AskedVm:
+    """Request it, under a new id. ``NotFound``; ``Usage`` for a host where none belongs.
+
+    ``Refused`` where nobody would answer: the VM is another system's, or is to go to a host of such a one. A start also
+    says that it is to run from now on (``spec.powerState``).
     """
+    await check_request(store, clock, vm, verb, target)
+    found = await store.get(VirtualMachine, vm, fresh=True)
+    where = found.status.assigned
+    if where is None and found.status.source:
+        why = f"{vm} is assigned to no host, and {found.status.source} has brought it, so nobody would answer"
+        raise Refused(why, remedy=f"outlive describe vm {vm} shows its state")
+    host = await read(store, Hypervisor, where.hypervisor) if where is not None else None
+    if host is not None:  # its document may be lost; its daemon answers all the same
+        _check_ours(host, vm)
+    request = Request(id=ids.uuid(), verb=verb, target=target, force=force, force_live=force_live)
+
+    def asked(one: VirtualMachine) -> VirtualMachine:
+        power = "running" if verb == "start" else one.spec.power_state
+        return _replace(one, spec=_replace(one.spec, request=request, power_state=power))
+
+    await _change(store, clock, VirtualMachine, vm, asked)
+    who = where.hypervisor if where is not None else "recovery"
+    return AskedVm(request, f"{vm}: {verb} is requested as {request.id}; {who} answers (outlive describe vm {vm})")
+
+
+async def check_request(store: Store, clock: Clock, vm: str, verb: RequestVerb, target: str = "") -> None:
+    """Raises what ``request_vm`` does for whatever does not depend on where the VM is."""
     if target and verb not in ("migrate", "move"):
         raise Usage(f"{verb} goes to no other host", place="--to", remedy="leave it out")
     if target:
         _check_ours(await store.get(Hypervisor, target), vm)
     await _refuse_frozen(store, clock)
-    where = (await store.get(VirtualMachine, vm, fresh=True)).status.assigned
-    if where is None:
-        why = f"{vm} is assigned to no host, so nobody would answer"
-        raise Refused(why, remedy=f"outlive describe vm {vm} shows its state")
-    host = await read(store, Hypervisor, where.hypervisor)
-    if host is not None:  # its document may be lost; its daemon answers all the same
-        _check_ours(host, vm)
-    request = Request(id=ids.uuid(), verb=verb, target=target, force=force)
-    await _change(store, clock, VirtualMachine, vm, lambda one: _replace(one, spec=_replace(one.spec, request=request)))
-    return f"{vm}: {verb} is requested as {request.id}; {where.hypervisor} answers (outlive describe vm {vm})"
 
 
 async def _refuse_frozen(store: Store, clock: Clock) -> None:

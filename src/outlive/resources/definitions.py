@@ -243,10 +243,14 @@ def _uuid(domain: ET.Element) -> str:
 
 
 def _name(domain: ET.Element) -> str:
-    text = _text(domain, "name", "<name>…</name>")
-    if len(text) > NAME_LIMIT or "/" in text or not text.isprintable():
+    return check_name(_text(domain, "name", "<name>…</name>"))
+
+
+def check_name(text: str) -> str:
+    """The text; ``BadInput`` unless it may be the name of a domain."""
+    if not text or len(text) > NAME_LIMIT or "/" in text or not text.isprintable():
         remedy = f"write at most {NAME_LIMIT} printable characters without /"
-        raise _bad(f"<name>{text[:64]!r}</name> is no name of a domain", remedy)
+        raise _bad(f"{text[:64]!r} is no name of a domain", remedy)
     return text
 
 

@@ -50,16 +50,18 @@ def test_a_request_is_written_under_a_new_id_each_time() -> None:
         assert second is not None
         assert (first.verb, second.verb) == ("start", "start")
         assert first.id != second.id
-        assert first.id in answer
-        assert "h1 answers" in answer
+        assert (first, first.id in answer.text) == (answer.request, True)
+        assert "h1 answers" in answer.text
 
     run(scene())
 
 
 def test_what_nobody_would_answer_is_refused() -> None:
+    imported = VirtualMachine(metadata=ObjectMeta(name="a"), status=VirtualMachineStatus(source="nova"))
+
     async def scene() -> None:
         with pytest.raises(Refused):
-            await request_vm(store_of(VirtualMachine(metadata=ObjectMeta(name="a"))), LoopClock(), IDS, "a", "start")
+            await request_vm(store_of(imported), LoopClock(), IDS, "a", "start")
         with pytest.raises(NotFound):
             await request_vm(store_of(), LoopClock(), IDS, "a", "start")
         with pytest.raises(NotFound):
@@ -85,7 +87,7 @@ def test_a_host_that_others_manage_is_asked_for_nothing() -> None:
 
 
 def test_a_daemon_answers_also_where_the_document_of_its_host_is_lost() -> None:
-    assert "h1 answers" in run(request_vm(store_of(FAILED), LoopClock(), IDS, "a", "start"))
+    assert "h1 answers" in run(request_vm(store_of(FAILED), LoopClock(), IDS, "a", "start")).text
 
 
 def test_the_fault_of_a_failed_vm_names_the_command() -> None:

@@ -1,0 +1,333 @@
+"""``outlive vm``: VMs by the verbs of an operator. Each verb is a request as ``outlive request`` makes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
+
+import msgspec
+import typer
+
+from outlive.base.errors import BadInput, ExitCode, Usage
+from outlive.base.ids import SystemIds
+from outlive.cli.access import Access
+from outlive.cli.commands import command, group
+from outlive.cli.objects import checked, write_resource
+from outlive.cli.operator import Yes, ask
+from outlive.cli.output import Output, cell_text, table, write
+from outlive.cli.values import words
+from outlive.drivers.files import read_input
+from outlive.node.operator import AskedVm, RequestVerb, check_request, request_vm
+from outlive.node.vm.operator import called, find_vm, follow, rename_vm, shown_state, undefine_vm
+from outlive.node.vm.selection import away_from
+from outlive.resources import Hypervisor, ObjectMeta, VirtualMachine, VirtualMachineSpec
+from outlive.resources.definitions import SIZE_LIMIT, parse
+from outlive.resources.hosts import HostSelector
+from outlive.resources.vms import Request
+from outlive.store import list_all
+
+if TYPE_CHECKING:
+    from outlive.store import Store
+
+SELECTORS: Final = tuple(name for name in get_args(HostSelector) if name)
+METHODS: Final = ("live", "shutdown")
+UNSET: Final = "default"
+"""Written for a selector or method, the cluster's own is used."""
+ANY: Final = "any"
+"""Written for the limit, it may run on all hosts."""
+
+app = group("VMs: what they are, where they are, and what is asked of them. A VM has two names; both are understood.")
+
+OneVm = Annotated[str, typer.Argument(metavar="VM", help="Its display name, or the name of its object.")]
+Wait = Annotated[bool, typer.Option("--wait", "-w", help="Say what happens, and return when it is done.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Do not wait, or do not ask, as the verb takes it.")]
+ForceLive = Annotated[bool, typer.Option("--force-live", help="Only live: it is not stopped for it.")]
+To = Annotated[str, typer.Option("--to", "-t", metavar="HOST", help="Where to; otherwise the best host is chosen.")]
+Limit = Annotated[
+    list[str] | None,
+    typer.Option("--limit", "-l", metavar="HOST,…", help=f"The only hosts that it may run on; {ANY} lifts it."),
+]
+Choosing = Annotated[
+    str | None,
+    typer.Option("--selector", "-s", metavar="|".join((*SELECTORS, UNSET)), help="How a host is chosen for it."),
+]
+Autostart = Annotated[
+    bool | None, typer.Option("--autostart/--no-autostart", "-a/-A", help="Start it when its host is ready again.")
+]
+Method = Annotated[
+    str | None, typer.Option("--method", "-m", metavar="|".join((*METHODS, UNSET)), help="How it moves.")
+]
+Downtime = Annotated[
+    int | None, typer.Option("--downtime", "-d", metavar="MS", min=1, help="Longest pause of a live move.")
+]
+
+
+@command(app)
+async def define(
+    access: Access,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Domain XML of libvirt; - for standard input.")],
+    to: To = "",
+    limit: Limit = None,
+    selector: Choosing = None,
+    autostart: Autostart = None,
+    method: Method = None,
+    downtime: Downtime = None,
+    wait: Wait = False,
+) -> ExitCode | None:
+    """Define a VM, or change what it is: by the UUID in FILE. It is not started; only options that are given change."""
+    from outlive.api.admission import Neighbours
+
+    given = _given(limit, selector, autostart, method, downtime)
+    text, uuid = _read(file)
+    async with access.open(write=True) as store:
+        await _check_hosts(store, given.get("host_limit", ()))
+        old = await _defined(store, uuid)
+        if old is not None and to:
+            raise Usage(
+                f"{called(old)} is there already", place="--to", remedy=f"outlive vm move {called(old)} --to {to}"
+            )
+        if old is None:
+            await check_request(store, access.clock, uuid, "move", to)
+            request = Request(id=SystemIds().uuid(), verb="move", target=to)
+            spec = VirtualMachineSpec(power_state="stopped", request=request)
+            old = VirtualMachine(metadata=ObjectMeta(name=uuid), spec=spec)
+        vm = _checked(old, str(file), definition=text, **given)
+        await Neighbours(store).check(vm)
+        outcome = await write_resource(store, vm)
+        write(f"{called(vm)}: {'defined' if outcome == 'created' else outcome} as {vm.name}\n")
+        if not wait or outcome != "created" or vm.spec.request is None:
+            return None
+        return await _follow(access, store, vm, vm.spec.request)
+
+
+def _read(file: Path) -> tuple[str, str]:
+    """The text of a definition, and its UUID; ``BadInput`` names the file."""
+    try:
+        text = read_input(file, limit=SIZE_LIMIT).decode()
+        return text, parse(text).uuid
+    except UnicodeDecodeError:
+        raise BadInput("a definition is text in UTF-8", place=str(file), remedy="write libvirt's domain XML") from None
+    except BadInput as error:
+        raise BadInput(error.message, place=str(file), remedy=error.remedy) from None
+
+
+async def _defined(store: Store, uuid: str) -> VirtualMachine | None:
+    """The VM of that UUID: by its name, or by its definition."""
+    async for one in list_all(store, VirtualMachine):
+        text = one.spec.definition
+        if one.name == uuid or (text and uuid in text.lower() and parse(text).uuid == uuid):
+            return await store.get(VirtualMachine, one.name, fresh=True)
+    return None
+
+
+def _given(
+    limit: list[str] | None,
+    selector: str | None,
+    autostart: bool | None,
+    method: str | None,
+    downtime: int | None,
+) -> dict[str, Any]:
+    """The fields of a VM's spec that the options say."""
+    found: dict[str, Any] = {}
+    if limit is not None:
+        hosts = words(*limit)
+        if not hosts or (ANY in hosts and len(hosts) > 1):
+            raise Usage(f"{','.join(limit)[:80]!r} are no hosts", place="--limit", remedy=f"write hosts, or {ANY}")
+        found["host_limit"] = () if hosts == [ANY] else tuple(hosts)
+    if selector is not None:
+        found["selector"] = _one_of("--selector", selector, SELECTORS)
+    if autostart is not None:
+        found["autostart"] = autostart
+    if method is not None:
+        found["migration_method"] = _one_of("--method", method, METHODS)
+    if downtime is not None:
+        found["migration_downtime_ms"] = downtime
+    return found
+
+
+def _one_of(place: str, word: str, known: tuple[str, ...]) -> str:
+    if word not in (*known, UNSET):
+        raise Usage(f"{word[:40]!r} is not known", place=place, remedy=f"write one of {', '.join((*known, UNSET))}")
+    return "" if word == UNSET else word
+
+
+async def _check_hosts(store: Store, hosts: tuple[str, ...]) -> None:
+    """``NotFound`` for a host that is not there."""
+    for host in hosts:
+        await store.get(Hypervisor, host)
+
+
+def _checked(vm: VirtualMachine, place: str, **changes: Any) -> VirtualMachine:
+    """The VM with these changes of its spec, checked as the server does."""
+    try:
+        found = checked(msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, **changes)))
+    except BadInput as error:
+        raise BadInput(error.message, place=place or error.place, remedy=error.remedy) from None
+    assert isinstance(found, VirtualMachine)
+    return found
+
+
+@command(app)
+async def meta(
+    access: Access,
+    vm: OneVm,
+    limit: Limit = None,
+    selector: Choosing = None,
+    autostart: Autostart = None,
+    method: Method = None,
+    downtime: Downtime = None,
+) -> None:
+    """Change how hosts are chosen for a VM and how it moves; only what is given changes."""
+    given = _given(limit, selector, autostart, method, downtime)
+    if not given:
+        raise Usage("nothing is given to change", remedy="see outlive vm meta --help")
+    async with access.open(write=True) as store:
+        await _check_hosts(store, given.get("host_limit", ()))
+        found = await find_vm(store, vm)
+        write(f"{called(found)}: {await write_resource(store, _checked(found, '', **given))}\n")
+
+
+@command(app, "list")
+async def list_vms(access: Access, output: Output) -> None:
+    """All VMs, by display name."""
+    async with access.open() as store:
+        vms = sorted([one async for one in list_all(store, VirtualMachine)], key=lambda vm: (called(vm), vm.name))
+    documents = [_facts(vm) for vm in vms]
+    columns = ("name", "state", "host", "migrated", "limit", "selector", *(("id",) if output.wide else ()))
+    rows = [[document[column] for column in columns] for document in documents]
+    output.show(documents, lambda: [table([column.capitalize() for column in columns], rows)])
+
+
+@command(app)
+async def info(access: Access, output: Output, vm: OneVm) -> None:
+    """One VM: its state, where it is, how hosts are chosen for it, what it consists of."""
+    async with access.open() as store:
+        facts = _facts(await find_vm(store, vm))
+    rows = [
+        (_TITLES.get(key, key.capitalize()), ", ".join(one) if isinstance(one, list) else cell_text(one))
+        for key, one in facts.items()
+    ]
+    output.show(facts, lambda: [table(("", ""), rows)])
+
+
+_TITLES: Final = {"id": "ID", "vcpus": "vCPUs", "memoryMib": "Memory (MiB)", "downtimeMs": "Downtime (ms)"}
+
+
+def _facts(vm: VirtualMachine) -> dict[str, Any]:
+    """What is told of a VM; what is not set is shown as it acts."""
+    spec, status, home = vm.spec, vm.status, away_from(vm)
+    return {
+        "name": called(vm),
+        "id": vm.name,
+        "state": shown_state(vm),
+        "reason": status.message or status.reason,
+        "host": vm.host,
+        "migrated": f"from {home}" if home else "no",
+        "limit": ", ".join(spec.host_limit) or "Any",
+        "selector": spec.selector or "Default",
+        "autostart": spec.autostart,
+        "method": spec.migration_method or "Default",
+        "downtimeMs": "Default" if spec.migration_downtime_ms is None else spec.migration_downtime_ms,
+        "vcpus": spec.resources.cpu_milli / 1000,
+        "memoryMib": spec.resources.memory_bytes >> 20,
+        "disks": list(spec.disks),
+        "ports": list(spec.ports),
+    }
+
+
+# Requests
+
+
+@command(app)
+async def start(access: Access, vm: OneVm, force: Force = False, wait: Wait = False) -> ExitCode | None:
+    """Start a VM, also after it has failed."""
+    return await _ask(access, vm, "start", wait, force=force)
+
+
+@command(app)
+async def stop(access: Access, vm: OneVm, wait: Wait = False) -> ExitCode | None:
+    """Stop a VM at once, as if its power was cut."""
+    return await _ask(access, vm, "stop", wait)
+
+
+@command(app)
+async def shutdown(access: Access, vm: OneVm, wait: Wait = False) -> ExitCode | None:
+    """Have the guest of a VM shut down; it is stopped where it does not in time."""
+    return await _ask(access, vm, "shutdown", wait)
+
+
+@command(app)
+async def restart(access: Access, vm: OneVm, wait: Wait = False) -> ExitCode | None:
+    """Have the guest of a VM shut down, and start it again."""
+    return await _ask(access, vm, "restart", wait)
+
+
+@command(app)
+async def disable(access: Access, vm: OneVm, force: Force = False, wait: Wait = False) -> ExitCode | None:
+    """Shut a VM down, or with --force stop it, and keep it so until somebody starts it."""
+    return await _ask(access, vm, "disable", wait, force=force)
+
+
+@command(app)
+async def move(
+    access: Access, vm: OneVm, to: To = "", force_live: ForceLive = False, wait: Wait = False
+) -> ExitCode | None:
+    """Move a VM to another host, which is its home from then on."""
+    return await _ask(access, vm, "move", wait, target=to, force_live=force_live)
+
+
+@command(app)
+async def migrate(
+    access: Access,
+    vm: OneVm,
+    to: To = "",
+    force: Annotated[bool, typer.Option("--force", "-f", help="Also where it is away from home already.")] = False,
+    force_live: ForceLive = False,
+    wait: Wait = False,
+) -> ExitCode | None:
+    """Move a VM to another host for a while: outlive vm unmigrate brings it home."""
+    return await _ask(access, vm, "migrate", wait, target=to, force=force, force_live=force_live)
+
+
+@command(app)
+async def unmigrate(access: Access, vm: OneVm, force_live: ForceLive = False, wait: Wait = False) -> ExitCode | None:
+    """Bring a VM home that was migrated."""
+    return await _ask(access, vm, "unmigrate", wait, force_live=force_live)
+
+
+async def _ask(access: Access, name: str, verb: RequestVerb, wait: bool, **how: Any) -> ExitCode | None:
+    async with access.open(write=True) as store:
+        vm = await find_vm(store, name)
+        asked: AskedVm = await request_vm(store, access.clock, SystemIds(), vm.name, verb, **how)
+        write(f"{asked.text}\n")
+        return await _follow(access, store, vm, asked.request) if wait else None
+
+
+async def _follow(access: Access, store: Store, vm: VirtualMachine, request: Request) -> ExitCode | None:
+    done = await follow(store, access.clock, vm.name, request, _say)
+    return None if done else ExitCode.NO
+
+
+def _say(line: str) -> None:
+    write(f"{line}\n")
+
+
+# Names, and the end
+
+
+@command(app)
+async def rename(
+    access: Access, vm: OneVm, name: Annotated[str, typer.Argument(metavar="NAME", help="Its new display name.")]
+) -> None:
+    """Give a VM that is stopped or disabled another display name; its UUID stays."""
+    async with access.open(write=True) as store:
+        write(f"{await rename_vm(store, access.clock, await find_vm(store, vm), name)}\n")
+
+
+@command(app)
+async def undefine(access: Access, vm: OneVm, yes: Yes = False) -> None:
+    """Stop a VM, wait until it is, and delete it. Its disks stay."""
+    async with access.open(write=True) as store:
+        found = await find_vm(store, vm)
+        ask(f"Stop and delete {called(found)} ({found.name})? Its disks stay.", yes)
+        write(f"{await undefine_vm(store, access.clock, SystemIds(), found, _say)}\n")

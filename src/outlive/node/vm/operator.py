@@ -1,0 +1,200 @@
+"""What an operator does with one VM: find it by either name, follow a request to its end, rename it, undefine it.
+
+A VM has the name of its object, which never changes, and a display name, by which people call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import BadInput, Invalid, NotFound, Refused
+from outlive.base.ids import Ids
+from outlive.base.phrases import listing
+from outlive.node.operator import request_vm
+from outlive.node.vm.requests import RELOCATIONS, VmRequestCode
+from outlive.node.vm.states import HALTED, MIGRATING, VmState, active_move, state_of, wanted
+from outlive.resources import VirtualMachine
+from outlive.resources.definitions import check_name
+from outlive.resources.meta import check_name as check_object_name
+from outlive.resources.reasons import VmReason
+from outlive.resources.vms import MigrationPhase, Request
+from outlive.store import Store, list_all
+from outlive.store.access import compare_and_swap, read
+
+WAIT_LIMIT_S: Final = 4 * 3600.0
+"""How long a request is followed at most."""
+LOOK_S: Final = 1.0
+NAMED: Final = 5
+"""VMs that a sentence names."""
+DONE: Final = frozenset({VmRequestCode.ACCEPTED, VmRequestCode.MADE_PERMANENT})
+
+_replace = msgspec.structs.replace
+
+
+async def find_vm(store: Store, name: str) -> VirtualMachine:
+    """The VM of that object name, else the only one of that display name.
+
+    ``NotFound``; ``Refused`` where several VMs have that display name.
+    """
+    if _is_object_name(name) and (found := await read(store, VirtualMachine, name)) is not None:
+        return found
+    called = [one async for one in list_all(store, VirtualMachine) if one.spec.display_name == name]
+    if len(called) > 1:
+        names = listing(sorted(one.name for one in called), most=NAMED)
+        raise Refused(f"{len(called)} VMs are called {name[:80]!r}: {names}", remedy="name one of these")
+    if not called:
+        raise NotFound(f"there is no VM {name[:80]!r}", remedy="see outlive vm list")
+    return called[0]
+
+
+def _is_object_name(name: str) -> bool:
+    try:
+        check_object_name(name)
+    except Invalid:
+        return False
+    return True
+
+
+def called(vm: VirtualMachine) -> str:
+    """What people call it."""
+    return vm.spec.display_name or vm.name
+
+
+def at_rest(vm: VirtualMachine) -> bool:
+    """Whether it runs nowhere, moves nowhere, and is not to run."""
+    return not vm.status.holders and active_move(vm) is None and not wanted(vm)
+
+
+def shown_state(vm: VirtualMachine) -> str:
+    """Its state in one word; what rests before its first host is there is stopped."""
+    return VmState.STOP if not vm.host and at_rest(vm) else state_of(vm)
+
+
+# Following a request
+
+
+def progress_of(vm: VirtualMachine) -> str:
+    """What happens to it, in one line."""
+    status, move = vm.status, active_move(vm)
+    if move is not None:
+        return f"{called(vm)}: moves from {move.source} to {move.target}: {move.phase}"
+    where = f" on {vm.host}" if vm.host else ""
+    runs = ", runs" if _runs(vm) else ""
+    held = status.recovery.message if not vm.host and status.recovery is not None else ""
+    rejected = status.rejection.message if status.rejection is not None else ""
+    why = rejected or status.message or held
+    return f"{called(vm)}: {shown_state(vm)}{where}{runs}" + (f" ({why})" if why else "")
+
+
+def outcome_of(vm: VirtualMachine, request: Request) -> bool | None:
+    """Whether the VM came to what was requested; ``None`` while it is still on the way. Pure."""
+    answer = vm.status.answered
+    if answer is None or answer.id != request.id:
+        return None if vm.spec.request == request else False
+    if answer.code not in DONE:
+        return False
+    state = state_of(vm)
+    if request.verb == "disable":
+        return True if state == VmState.DISABLE and not vm.status.holders else None
+    if state == VmState.FAIL:
+        return request.verb in ("stop", "shutdown") and not vm.status.holders
+    if request.verb in ("stop", "shutdown"):
+        down = state in HALTED and not vm.status.holders and vm.status.reason != VmReason.TO_BE_DISABLED
+        return True if down else None
+    if active_move(vm) is not None or state in MIGRATING:
+        return None
+    if request.verb in RELOCATIONS and _aborted(vm):
+        return False
+    if request.verb in RELOCATIONS and not wanted(vm):
+        return True
+    return True if state == VmState.START and _runs(vm) else None
+
+
+def _aborted(vm: VirtualMachine) -> bool:
+    return vm.status.migration is not None and vm.status.migration.phase is MigrationPhase.ABORTED
+
+
+def _runs(vm: VirtualMachine) -> bool:
+    return any(one.hypervisor == vm.host and one.seen == "running" and not one.role for one in vm.status.holders)
+
+
+async def follow(store: Store, clock: Clock, name: str, request: Request, report: Callable[[str], None]) -> bool:
+    """Whether the VM came to what was requested within ``WAIT_LIMIT_S``; ``report`` gets a line for every change.
+
+    ``NotFound`` where it is deleted meanwhile.
+    """
+    began, said = clock.monotonic(), ""
+    while clock.monotonic() - began < WAIT_LIMIT_S:
+        vm = await store.get(VirtualMachine, name, fresh=True)
+        outcome = outcome_of(vm, request)
+        if outcome is False:
+            report(_why_not(vm, request))
+            return False
+        line = progress_of(vm)
+        answered = vm.status.answered is not None and vm.status.answered.id == request.id
+        if line != said and (outcome or answered):
+            report(line)
+            said = line
+        if outcome:
+            return True
+        await clock.sleep(LOOK_S)
+    report(f"{name}: {request.verb} is still not done, and goes on (outlive why {name})")
+    return False
+
+
+def _why_not(vm: VirtualMachine, request: Request) -> str:
+    answer, what = vm.status.answered, f"{called(vm)}: {request.verb}"
+    if answer is None or answer.id != request.id:
+        return f"{what} was not answered: something else is requested by now (outlive vm info {vm.name})"
+    if answer.code not in DONE:
+        message = f": {answer.message}" if answer.message else ""
+        return f"{what} was refused as {answer.code}{message} (docs/reference/node-decisions.md#vmrequest)"
+    if state_of(vm) != VmState.FAIL and _aborted(vm) and vm.status.migration is not None:
+        return f"{what} was called off, and it stays on {vm.host}: {vm.status.migration.message}"
+    return f"{what} failed on {vm.host}: {vm.status.message} (outlive why {vm.name})"
+
+
+# Names, and the end
+
+
+async def rename_vm(store: Store, clock: Clock, vm: VirtualMachine, name: str) -> str:
+    """Give a VM that rests another display name. ``BadInput`` for what is none; ``Refused`` where it is taken, or the
+    VM does not rest."""
+    try:
+        check_name(name)
+    except BadInput as error:
+        raise BadInput(error.message, place="NAME", remedy=error.remedy) from None
+    async for one in list_all(store, VirtualMachine):
+        if one.name != vm.name and name in (one.name, one.spec.display_name):
+            raise Refused(f"{one.name} is called {name!r} already", remedy="choose another name")
+
+    def renamed(found: VirtualMachine | None) -> VirtualMachine:
+        if found is None:
+            raise NotFound(f"there is no VM {vm.name!r}", remedy="see outlive vm list")
+        if not at_rest(found):
+            raise Refused(
+                f"{called(found)} is not stopped: {progress_of(found)}", remedy=f"outlive vm stop {vm.name} -w, first"
+            )
+        return _replace(found, spec=_replace(found.spec, display_name=name))
+
+    await compare_and_swap(store, VirtualMachine, vm.name, renamed, clock=clock, half="spec")
+    return f"{vm.name} is called {name} now; it was {called(vm)}"
+
+
+async def undefine_vm(store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, report: Callable[[str], None]) -> str:
+    """Stop the VM where it does not rest, then delete it; its disks stay. ``Refused`` where it was not stopped,
+    ``Conflict`` where it changed before it was deleted; nothing is deleted then."""
+    if not at_rest(vm):
+        asked = await request_vm(store, clock, ids, vm.name, "stop")
+        if not await follow(store, clock, vm.name, asked.request, report):
+            raise Refused(f"{called(vm)} was not stopped, and is kept", remedy=f"outlive why {vm.name} says more")
+    found = await store.get(VirtualMachine, vm.name, fresh=True)
+    if not at_rest(found):
+        raise Refused(f"{called(vm)} is to run again, and is kept", remedy="find out who asked, and repeat")
+    await store.delete(found.ref, uid=found.metadata.uid, version=found.metadata.resource_version)
+    disks = listing(found.spec.disks, most=NAMED)
+    return f"{called(vm)} is undefined" + (f"; its disks stay: {disks}" if disks else "")

@@ -1,0 +1,151 @@
+"""``outlive vm`` on a state directory: what is written, what is shown, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.command import Result, outlive
+
+UUID = "3f1c6f2e-5a0b-4c1d-9e57-0a4b6c8d2e10"
+HOSTS = "".join(
+    f"apiVersion: outlive.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: {name}}}\nspec: {{management: {by}}}\n---\n"
+    for name, by in (("kvm-1", "node"), ("kvm-2", "node"), ("nova-1", "nova"))
+)
+
+
+def xml(*, name: str = "web", uuid: str = UUID, memory: str = "2", cache: str = "none") -> str:
+    """A definition with one disk."""
+    disk = f"<disk><driver cache='{cache}'/><source file='/vms/{name}.raw'/><target dev='vda'/></disk>"
+    size = f"<memory unit='GiB'>{memory}</memory><vcpu>2</vcpu>"
+    return f"<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid>{size}<devices>{disk}</devices></domain>"
+
+
+class Cloud:
+    """A state directory with three hosts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        (folder / "hosts.yaml").write_text(HOSTS)
+        assert outlive("apply", "-f", folder / "hosts.yaml", "--state-dir", self.state).code == 0
+
+    def vm(self, *arguments: str | Path) -> Result:
+        """Run ``outlive vm``."""
+        return outlive("vm", *arguments, "--state-dir", self.state)
+
+    def define(self, text: str, *arguments: str) -> Result:
+        """Define a VM from a file with this text."""
+        file = self.folder / "vm.xml"
+        file.write_text(text)
+        return self.vm("define", file, *arguments)
+
+    def spec(self, name: str = UUID) -> dict[str, Any]:
+        """What is wanted of the VM."""
+        found = json.loads(outlive("get", "vm", name, "-o", "json", "--state-dir", self.state).out)
+        return dict(found["spec"])
+
+    def facts(self, name: str = "web") -> dict[str, Any]:
+        """What ``outlive vm info`` says."""
+        return dict(json.loads(self.vm("info", name, "-o", "json").out))
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Cloud:
+    return Cloud(tmp_path)
+
+
+def test_a_vm_is_defined_shown_changed_renamed_and_undefined(cloud: Cloud) -> None:
+    done = cloud.define(xml(), "--to", "kvm-2", "-l", "kvm-1,kvm-2", "-a", "-d", "200")
+    assert (done.code, done.out) == (0, f"web: defined as {UUID}\n")
+    spec = cloud.spec()
+    assert (spec["displayName"], spec["powerState"], spec["disks"]) == ("web", "stopped", ["file:/vms/web.raw"])
+    assert (spec["request"]["verb"], spec["request"]["target"]) == ("move", "kvm-2")
+    facts = cloud.facts()
+    assert (facts["state"], facts["limit"], facts["selector"], facts["method"]) == (
+        "stop",
+        "kvm-1, kvm-2",
+        "Default",
+        "Default",
+    )
+    assert (facts["vcpus"], facts["memoryMib"], facts["migrated"], facts["downtimeMs"]) == (2, 2048, "no", 200)
+
+    assert cloud.vm("meta", "web", "--limit", "any", "--selector", "load").out == "web: configured\n"
+    facts = cloud.facts(UUID)
+    assert (facts["limit"], facts["selector"], facts["autostart"], facts["downtimeMs"]) == ("Any", "load", True, 200)
+    listed = cloud.vm("list").out.splitlines()
+    assert listed[1].split() == ["web", "stop", "no", "Any", "load"]
+    assert "Memory (MiB)" in cloud.vm("info", "web").out
+
+    assert cloud.vm("rename", "web", "shop").out == f"{UUID} is called shop now; it was web\n"
+    assert cloud.define(xml(memory="4"), "-m", "live").out == f"shop: configured as {UUID}\n"
+    facts = cloud.facts("shop")
+    assert (facts["memoryMib"], facts["method"], facts["selector"], facts["downtimeMs"]) == (4096, "live", "load", 200)
+    assert cloud.define(xml(memory="4")).out == f"shop: unchanged as {UUID}\n"
+
+    said = cloud.vm("start", "shop")
+    assert said.code == 0
+    assert "recovery answers" in said.out
+    assert (cloud.spec()["request"]["verb"], cloud.spec().get("powerState", "running")) == ("start", "running")
+
+
+def test_what_rests_is_undefined_once_somebody_agrees(cloud: Cloud) -> None:
+    cloud.define(xml())
+    refused = cloud.vm("undefine", "web")
+    assert refused.code == 2
+    assert "--yes" in refused.line
+    done = cloud.vm("undefine", "web", "--yes")
+    assert done.out == "web is undefined; its disks stay: file:/vms/web.raw\n"
+    gone = cloud.vm("info", "web")
+    assert (gone.code, gone.line) == (4, "outlive: there is no VM 'web' (see outlive vm list)")
+
+
+def test_a_vm_of_another_name_is_known_by_the_uuid_of_its_definition(cloud: Cloud) -> None:
+    document = {
+        "apiVersion": "outlive.dev/v1alpha1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": "guest-1"},
+        "spec": {"definition": xml()},
+    }
+    (cloud.folder / "vm.json").write_text(json.dumps(document))
+    assert outlive("apply", "-f", cloud.folder / "vm.json", "--state-dir", cloud.state).code == 0
+    assert cloud.define(xml(memory="3")).out == "web: configured as guest-1\n"
+    assert cloud.facts()["memoryMib"] == 3072
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "code", "words"),
+    [
+        ("<domain", (), 3, "vm.xml: the definition is no XML"),
+        ("<domain type='xen'/>", (), 3, "is not run here"),
+        (xml(memory="many"), (), 3, "memory is 'many'"),
+        (xml(cache="writeback"), (), 3, "disk vda would not start"),
+        (xml(uuid="1"), (), 3, "is no UUID"),
+        ("<!DOCTYPE a><domain/>", (), 3, "document type"),
+        ("x" * 300_000, (), 8, "is larger than"),
+        (xml(), ("--to", "kvm-9"), 4, "kvm-9"),
+        (xml(), ("--to", "nova-1"), 1, "nova-1 is managed by nova"),
+        (xml(), ("--limit", "kvm-9"), 4, "kvm-9"),
+        (xml(), ("--limit", "any,kvm-1"), 2, "are no hosts"),
+        (xml(), ("--selector", "best"), 2, "--selector: 'best' is not known (write one of mem,"),
+        (xml(), ("--method", "warm"), 2, "'warm' is not known (write one of live, shutdown, default)"),
+        (xml(), ("--downtime", "0"), 2, "--downtime"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_nothing_is_defined(
+    cloud: Cloud, text: str, options: tuple[str, ...], code: int, words: str
+) -> None:
+    done = cloud.define(text, *options)
+    assert (done.code, words in done.line) == (code, True), done.err
+    assert cloud.vm("list", "-o", "json").out == "[]\n"
+
+
+def test_changes_that_say_nothing_or_contradict_are_refused(cloud: Cloud) -> None:
+    cloud.define(xml())
+    assert "nothing is given" in cloud.vm("meta", "web").line
+    again = cloud.define(xml(), "--to", "kvm-1")
+    assert (again.code, "outlive vm move web --to kvm-1" in again.line) == (2, True)
+    assert "no VM 'shop'" in cloud.vm("stop", "shop").line
+    assert "is no name of a domain" in cloud.vm("rename", "web", "a/b").line

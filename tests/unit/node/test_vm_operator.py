@@ -1,0 +1,153 @@
+"""What an operator does with one VM, from being defined until it is gone, on simulated hosts."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.support.loops import run
+from tests.support.node_worlds import STARTED_S, play, vm_of
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import BadInput, NotFound, Refused
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.node.operator import RequestVerb, request_vm
+from outlive.node.vm.operator import at_rest, find_vm, follow, outcome_of, rename_vm, undefine_vm
+from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
+from outlive.resources.vms import Answer, Request, VirtualMachineStatus
+from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
+from outlive.simulation.world import World
+from outlive.store.memory import MemoryStore
+
+IDS = SeededIds(Random(7))
+
+
+async def ask(world: World, verb: RequestVerb, vm: str = "vm-1", *, target: str = "") -> tuple[bool, list[str]]:
+    """Ask and follow; whether it came to that, and what was said."""
+    said: list[str] = []
+    asked = await request_vm(world.store, world.clock, IDS, vm, verb, target=target)
+    return await follow(world.store, world.clock, vm, asked.request, said.append), said
+
+
+def test_requests_are_followed_until_their_end() -> None:
+    async def story(world: World) -> None:
+        done, said = await ask(world, "migrate", target="kvm-2")
+        assert done
+        assert "vm-1: moves from kvm-1 to kvm-2: transferring" in said
+        assert said[-1] == "vm-1: start on kvm-2, runs"
+        assert (vm_of(world).host, vm_of(world).status.home) == ("kvm-2", "kvm-1")
+        done, said = await ask(world, "migrate", target="kvm-1")
+        assert not done
+        assert "refused as already_migrated" in said[-1]
+        assert (await ask(world, "unmigrate"))[0]
+        assert vm_of(world).host == "kvm-1"
+        assert (await ask(world, "restart"))[0]
+        assert world.running("vm-1") != ()
+        assert (await ask(world, "stop"))[0]
+        assert world.running("vm-1") == ()
+        assert at_rest(vm_of(world))
+        assert (await ask(world, "move", target="kvm-2"))[0]
+        assert vm_of(world).host == "kvm-2"
+        done, said = await ask(world, "start")
+        assert done
+        assert said[-1] == "vm-1: start on kvm-2, runs"
+        assert (await ask(world, "disable"))[0]
+        assert vm_of(world).status.phase == "disable"
+
+    play(story)
+
+
+def test_names_change_only_at_rest_and_what_is_undefined_is_stopped_first() -> None:
+    async def story(world: World) -> None:
+        store, clock = world.store, world.clock
+        with pytest.raises(Refused, match="not stopped"):
+            await rename_vm(store, clock, vm_of(world), "web")
+        await ask(world, "stop")
+        await rename_vm(store, clock, vm_of(world), "web")
+        assert (await find_vm(store, "web")).name == "vm-1"
+        await ask(world, "start")
+        said: list[str] = []
+        done = await undefine_vm(store, clock, IDS, await find_vm(store, "web"), said.append)
+        assert done == "web is undefined; its disks stay: vm-1-root"
+        assert said[-1] == "web: stop on kvm-1"
+        assert world.running("vm-1") == ()
+        with pytest.raises(NotFound):
+            await find_vm(store, "vm-1")
+
+    play(story)
+
+
+def test_a_vm_of_no_host_is_brought_to_one_and_starts_when_asked() -> None:
+    """As ``outlive vm define`` writes it: recovery answers for it, and it does not run before its start."""
+
+    async def played() -> None:
+        hosts = tuple(HostSpec(name=f"kvm-{n}", rack=f"r{n}") for n in (1, 2))
+        spec = WorldSpec(hosts=hosts, vms=(VmSpec(name="vm-1", host="kvm-1"),), controllers=1)
+        world = World(spec, seed=1)
+        await world.build()
+        await world.start()
+        await world.clock.sleep(STARTED_S)
+        for name, target in (("named", "kvm-2"), ("chosen", "")):
+            wanted = Request(id=f"define-{name}", verb="move", target=target)
+            size = Amounts(cpu=1000, memory=1 << 30)
+            vm = VirtualMachineSpec(resources=size, power_state="stopped", request=wanted, disks=(f"{name}-root",))
+            await world.store.create(VirtualMachine(metadata=ObjectMeta(name=name), spec=vm))
+            said: list[str] = []
+            assert await follow(world.store, world.clock, name, wanted, said.append), said
+            assert vm_of(world, name).host == (target or vm_of(world, name).host) != ""
+            await world.clock.sleep(30)
+            assert world.running(name) == ()
+            assert await ask(world, "start", name) == (True, said_of_start(world, name))
+            assert world.running(name) != ()
+        await world.stop()
+
+    def said_of_start(world: World, name: str) -> list[str]:
+        where = vm_of(world, name).host
+        return [f"{name}: start on {where}", f"{name}: start on {where}, runs"]
+
+    run(played())
+
+
+# Without hosts
+
+
+def vm(name: str, display: str = "", **status: object) -> VirtualMachine:
+    return VirtualMachine(
+        metadata=ObjectMeta(name=name),
+        spec=VirtualMachineSpec(display_name=display, power_state="stopped"),
+        status=VirtualMachineStatus(**status),  # type: ignore[arg-type]
+    )
+
+
+def store_of(*vms: VirtualMachine) -> MemoryStore:
+    store = MemoryStore(LoopClock(), IDS)
+    store.load(vms)
+    return store
+
+
+def test_display_names_are_found_where_only_one_has_them() -> None:
+    store = store_of(vm("a", "web"), vm("b", "db"), vm("c", "db"))
+    assert run(find_vm(store, "web")).name == "a"
+    with pytest.raises(Refused, match="2 VMs are called 'db': b and c"):
+        run(find_vm(store, "db"))
+    with pytest.raises(NotFound, match="no VM 'Not There'"):
+        run(find_vm(store, "Not There"))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 256, "a\nb"])
+def test_a_name_that_no_domain_could_have_is_refused(name: str) -> None:
+    with pytest.raises(BadInput):
+        run(rename_vm(store_of(vm("a")), LoopClock(), vm("a"), name))
+
+
+@pytest.mark.parametrize("name", ["b", "db"])
+def test_a_name_of_another_vm_is_refused(name: str) -> None:
+    with pytest.raises(Refused, match="called"):
+        run(rename_vm(store_of(vm("a"), vm("b", "db")), LoopClock(), vm("a"), name))
+
+
+def test_a_request_that_was_overtaken_by_another_has_failed() -> None:
+    mine = Request(id="1", verb="start")
+    one = vm("a", answered=Answer(id="2", code="accepted"))
+    later = msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, request=Request(id="2", verb="stop")))
+    assert outcome_of(later, mine) is False
