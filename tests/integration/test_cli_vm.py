@@ -142,6 +142,12 @@ def test_what_is_wrong_is_one_line_and_nothing_is_defined(
     assert cloud.vm("list", "-o", "json").out == "[]\n"
 
 
+def test_without_a_host_of_ours_nothing_is_defined_that_nobody_would_place(tmp_path: Path) -> None:
+    (tmp_path / "vm.xml").write_text(xml())
+    done = outlive("vm", "define", tmp_path / "vm.xml", "--wait", "--state-dir", tmp_path / "state")
+    assert (done.code, "no host has our daemon" in done.line) == (1, True), done.err
+
+
 def test_changes_that_say_nothing_or_contradict_are_refused(cloud: Cloud) -> None:
     cloud.define(xml())
     assert "nothing is given" in cloud.vm("meta", "web").line

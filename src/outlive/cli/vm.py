@@ -17,7 +17,7 @@ from outlive.cli.operator import Yes, ask
 from outlive.cli.output import Output, cell_text, table, write
 from outlive.cli.values import words
 from outlive.drivers.files import read_input
-from outlive.node.operator import AskedVm, RequestVerb, check_request, request_vm
+from outlive.node.operator import AskedVm, RequestVerb, check_hosts_of_ours, check_request, request_vm
 from outlive.node.vm.operator import called, find_vm, follow, rename_vm, shown_state, undefine_vm
 from outlive.node.vm.selection import away_from
 from outlive.resources import Hypervisor, ObjectMeta, VirtualMachine, VirtualMachineSpec
@@ -88,6 +88,7 @@ async def define(
             )
         if old is None:
             await check_request(store, access.clock, uuid, "move", to)
+            await check_hosts_of_ours(store, uuid)
             request = Request(id=SystemIds().uuid(), verb="move", target=to)
             spec = VirtualMachineSpec(power_state="stopped", request=request)
             old = VirtualMachine(metadata=ObjectMeta(name=uuid), spec=spec)

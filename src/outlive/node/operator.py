@@ -385,6 +385,8 @@ async def request_vm(
     await check_request(store, clock, vm, verb, target)
     found = await store.get(VirtualMachine, vm, fresh=True)
     where = found.status.assigned
+    if where is None:
+        await check_hosts_of_ours(store, vm)
     if where is None and found.status.source:
         why = f"{vm} is assigned to no host, and {found.status.source} has brought it, so nobody would answer"
         raise Refused(why, remedy=f"outlive describe vm {vm} shows its state")
@@ -400,6 +402,15 @@ async def request_vm(
     await _change(store, clock, VirtualMachine, vm, asked)
     who = where.hypervisor if where is not None else "recovery"
     return AskedVm(request, f"{vm}: {verb} is requested as {request.id}; {who} answers (outlive describe vm {vm})")
+
+
+async def check_hosts_of_ours(store: Store, vm: str) -> None:
+    """``Refused`` where no host has our daemon: recovery answers no request then for a VM of no host."""
+    async for host in list_all(store, Hypervisor):
+        if host.spec.management == "node":
+            return
+    why = f"{vm} is assigned to no host, and no host has our daemon, so nobody would answer"
+    raise Refused(why, remedy="let a host join first: outlive node join")
 
 
 async def check_request(store: Store, clock: Clock, vm: str, verb: RequestVerb, target: str = "") -> None:
