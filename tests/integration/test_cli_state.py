@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.support.command import Result, outlive, spawned, up
 
+from outlive.resources import KINDS
+
 HOSTS = "name,cpu,memory,zone\n" + "".join(f"h{n},32,128Gi,z1\n" for n in range(8))
 VMS = "id,cpu,memory,host,flavor\n" + "".join(f"v{n:02},4,8Gi,h{n % 8},m{n % 2}\n" for n in range(16))
 MANIFEST = """
@@ -321,7 +323,7 @@ def test_status_claims_no_coverage_that_nobody_has_worked_out(state: Path) -> No
 
 
 def test_crds_are_printed_for_all_kinds_or_one() -> None:
-    assert outlive("crds").out.count("kind: CustomResourceDefinition") == 14
+    assert outlive("crds").out.count("kind: CustomResourceDefinition") == len(KINDS)
     assert "plural: reservations" in outlive("crds", "slots").out
 
 
