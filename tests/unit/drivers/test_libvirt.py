@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from outlive.base.errors import InUse, Refused
-from outlive.drivers.libvirt.processes import Processes, kill, mark, start_time
+from outlive.base.errors import InUse, Refused, Unavailable
+from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, mark, start_time
 from outlive.drivers.libvirt.runs import Run, Runs
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.libvirt.xml import METADATA, QEMU, Start, domain_xml
+from outlive.node.ports import DomainState
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.definitions import completed, tree
 
@@ -202,6 +203,61 @@ def test_no_serial_number_or_path_of_a_definition_passes_as_the_mark(tmp_path: P
     process(tmp_path, f"{before}-chardev\0{mine}\0-machine\0-chardev\0-device\0{other}\0")
     (found,) = Processes("/none", str(tmp_path)).look()
     assert (found.vm, found.run_id, found.epoch) == ("vm-1", "r1", 7)
+
+
+def test_a_process_that_does_not_answer_keeps_nobody_waiting_and_each_look_begins_after_its_call(
+    tmp_path: Path,
+) -> None:
+    process(tmp_path, "")
+    (tmp_path / "7" / "cmdline").unlink()
+    os.mkfifo(tmp_path / "7" / "cmdline")
+
+    async def scenario() -> None:
+        scans = Scans(Processes("/none", str(tmp_path)), 0.5)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="could not be read"):
+                await scans.look()
+        line = f"qemu\0-chardev\0socket,id={mark('vm-1', 'r1', 7)},path=/q\0"
+        with (tmp_path / "7" / "cmdline").open("w") as fifo:
+            (tmp_path / "7" / "cmdline").unlink()
+            process(tmp_path, line)
+            fifo.write("qemu")
+        first, second = await asyncio.gather(scans.look(), scans.look())
+        assert [one.vm for one in first] == ["vm-1"]
+        assert first == second
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_appears_during_a_listing_is_listed(tmp_path: Path) -> None:
+    pytest.importorskip("libvirt")
+    from outlive.drivers.libvirt.hypervisor import LibvirtHypervisor
+
+    proc = tmp_path / "proc"
+    proc.mkdir()
+
+    class Appears(Processes):
+        """The create ends just after the first look."""
+
+        def look(self) -> list[GuestProcess]:
+            found = super().look()
+            process(proc, f"qemu\0-chardev\0socket,id={mark('vm-1', 'r1', 7)},path=/q\0")
+            runs.mark_created(run())
+            return found
+
+    async def nothing_known(question: object) -> dict[str, tuple[int, int]]:
+        return {}
+
+    async def scenario() -> None:
+        hypervisor = LibvirtHypervisor(replace(SETTINGS, folder=str(tmp_path / "runs")))
+        hypervisor._scans = Scans(Appears("/none", str(proc)), 10)
+        hypervisor.service.ask = nothing_known  # type: ignore[assignment]
+        (found,) = await hypervisor.domains()
+        assert (found.vm, found.run_id, found.state) == ("vm-1", "r1", DomainState.RUNNING)
+
+    runs = Runs(str(tmp_path / "runs"), "")
+    runs.claim(run())
+    asyncio.run(scenario())
 
 
 def test_statistics_are_read_from_what_libvirt_counts() -> None:

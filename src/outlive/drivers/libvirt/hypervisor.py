@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shlex
 from pathlib import Path
@@ -15,7 +16,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.drivers.libvirt.migration import Moves, listen
-from outlive.drivers.libvirt.processes import GuestProcess, Processes, kill, start_time
+from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, start_time
 from outlive.drivers.libvirt.runs import SOCKETS, Run, Runs
 from outlive.drivers.libvirt.service import Service, said
 from outlive.drivers.libvirt.settings import LibvirtSettings
@@ -59,7 +60,7 @@ class LibvirtHypervisor:
         self.settings = settings
         self.service = Service(settings.uri, threads=settings.threads, limit_s=float(settings.call_limit))
         self.runs = Runs(settings.folder, settings.user)
-        self._there = Processes(settings.slice, known=self.runs.processes())
+        self._scans = Scans(Processes(settings.slice, known=self.runs.processes()), float(settings.call_limit))
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._me = (os.getpid(), start_time(os.getpid()))
         self.moves = Moves(self.runs, settings, self._me)
@@ -70,7 +71,10 @@ class LibvirtHypervisor:
         """See ``HypervisorPort``."""
         states = await self.service.ask(_states)
         runs = {run.vm: run for run in self.runs.all()}
-        found = {one.vm: one for one in self._processes()}
+        found = {one.vm: one for one in await self._processes()}
+        missing = [run for run in runs.values() if run.vm not in found and await self._may_appear(run)]
+        later = {one.vm: one for one in await self._processes()} if missing else {}
+        found |= {run.vm: later[run.vm] for run in missing if run.vm in later}
         limit = asyncio.Semaphore(ASKED_AT_ONCE)
 
         async def shown(process: GuestProcess) -> Domain:
@@ -78,14 +82,12 @@ class LibvirtHypervisor:
                 return await self._shown(process, runs.get(process.vm), states.get(process.vm, (0, 0)))
 
         listed = [await one for one in [asyncio.ensure_future(shown(process)) for process in found.values()]]
-        for run in runs.values():
-            if run.vm not in found and self._may_appear(run):
-                listed.append(_domain(run, DomainState.STARTING))
+        listed += [_domain(run, DomainState.STARTING) for run in missing if run.vm not in found]
         return tuple(sorted(listed, key=lambda domain: domain.vm))
 
-    def _processes(self, vm: str = "", run_id: str = "") -> list[GuestProcess]:
-        """Processes of guests, or of that VM, or of that run."""
-        found = self._there.look()
+    async def _processes(self, vm: str = "", run_id: str = "") -> list[GuestProcess]:
+        """Processes of guests, or of that VM, or of that run. ``Unavailable`` where they cannot be read in time."""
+        found = await self._scans.look()
         return [one for one in found if vm in ("", one.vm) and run_id in ("", one.run_id)]
 
     async def _shown(self, process: GuestProcess, run: Run | None, state: tuple[int, int]) -> Domain:
@@ -127,18 +129,27 @@ class LibvirtHypervisor:
             return run.vm in self._creating
         return start_time(run.creator) == run.creator_started
 
-    def _may_appear(self, run: Run) -> bool:
-        """Whether a run without a process may yet get one; of one that is over nothing is kept."""
-        if self.runs.created(run):
-            if not self._processes(run.vm, run.run_id):
+    async def _may_appear(self, run: Run) -> bool:
+        """Whether a run has a process by now or may yet get one; of one that is over nothing is kept."""
+        if not self.runs.created(run):
+            if self._is_creating(run):
+                return True
+            if self.runs.close_gate(run):
                 self.runs.remove(run)
-            return False
-        if self._is_creating(run):
-            return True
-        if not self.runs.close_gate(run) and self._processes(run.vm, run.run_id):
+                return False
+        if await self._processes(run.vm, run.run_id):
             return True
         self.runs.remove(run)
         return False
+
+    async def _is_over(self, run: Run) -> bool:
+        """Whether it has no process and never gets one; not where that cannot be seen."""
+        if self.runs.close_gate(run):
+            return True
+        try:
+            return not await self._processes(run.vm, run.run_id)
+        except Unavailable:
+            return False
 
     # Beginning
 
@@ -150,7 +161,8 @@ class LibvirtHypervisor:
         sockets = {name: self.runs.socket(vm.name, run_id, name) for name in SOCKETS}
         xml = domain_xml(Start(vm, run_id, epoch, incoming is not None, sockets), self.settings)
         old = self.runs.of(vm.name)
-        if self._processes(vm.name) or vm.name in self._creating or (old is not None and self._may_appear(old)):
+        there = await self._processes(vm.name)
+        if there or vm.name in self._creating or (old is not None and await self._may_appear(old)):
             raise InUse(f"a domain of {vm.name} is on this host already", remedy="destroy it first")
         await self._free(vm.name)
         pid, started = self._me
@@ -194,12 +206,15 @@ class LibvirtHypervisor:
                 self.moves.receive(run)
             self.runs.mark_created(run)
         except (Unavailable, Unknown):
-            if not self.runs.close_gate(run) and self._processes(run.vm, run.run_id):
+            if not await self._is_over(run):
                 raise Unknown(f"libvirt did not say whether {run.vm} started", remedy="look what is there") from None
             self.runs.remove(run)
             raise Unavailable(f"libvirt went away before it started {run.vm}", remedy="try again") from None
         except (libvirt.libvirtError, OSError, Refused) as error:
-            await self._clear(run)
+            if not await self._clear(run):
+                raise Unknown(
+                    f"{run.vm} may have started although libvirt failed", remedy="look what is there"
+                ) from None
             why = said(error) if isinstance(error, libvirt.libvirtError) else str(error)
             raise Refused(f"{run.vm} does not start: {why}", remedy="see libvirt's log") from None
         _log.info("domain.created", vm=run.vm, run_id=run.run_id, epoch=run.epoch, incoming=run.incoming)
@@ -210,12 +225,15 @@ class LibvirtHypervisor:
         if self.settings.partition:
             Path(self.settings.slice).mkdir(exist_ok=True)
 
-    async def _clear(self, run: Run) -> None:
-        """No process of a run that did not start is left."""
-        for process in self._processes(run.vm, run.run_id):
-            await kill(process, KILL_S)
-        if self.runs.close_gate(run) or not self._processes(run.vm, run.run_id):
+    async def _clear(self, run: Run) -> bool:
+        """Whether no process of a run that did not start is left."""
+        with contextlib.suppress(Unavailable):
+            for process in await self._processes(run.vm, run.run_id):
+                await kill(process, KILL_S)
+        over = await self._is_over(run)
+        if over:
             self.runs.remove(run)
+        return over
 
     # Ending
 
@@ -229,14 +247,14 @@ class LibvirtHypervisor:
         run = run if run is not None and run_id in ("", run.run_id) else None
         if run is not None:
             self.runs.close_gate(run)
-        for process in self._processes(vm, run_id):
+        for process in await self._processes(vm, run_id):
             if not await kill(process, KILL_S):
                 raise Unavailable(f"{vm} does not end: process {process.pid} hangs", remedy="reset the host")
         creating = self._creating.get(vm)
         if creating is not None and run is not None:
             await asyncio.wait([creating])
         await self._forgotten(vm)
-        if self._processes(vm, run_id):
+        if await self._processes(vm, run_id):
             raise Unavailable(f"{vm} is still there", remedy="try again")
         if run is not None:
             self.runs.remove(run)
@@ -244,14 +262,14 @@ class LibvirtHypervisor:
     async def _forgotten(self, vm: str) -> None:
         """libvirt has seen that the process has ended, so that the next start finds the name free."""
         for _ in range(FORGET_POLLS):
-            if self._processes(vm) or not await self.service.ask(lambda connection: _end(connection, vm)):
+            if await self._processes(vm) or not await self.service.ask(lambda connection: _end(connection, vm)):
                 return
             await asyncio.sleep(FORGET_S)
 
     async def decline(self, vm: str, run_id: str) -> None:
         """See ``HypervisorPort``. Who decides first what becomes of the run has decided it: this, or its resumption."""
         run = self.runs.of(vm)
-        if run is None or run.run_id != run_id or not run.incoming or not self._processes(vm, run_id):
+        if run is None or run.run_id != run_id or not run.incoming or not await self._processes(vm, run_id):
             raise Refused(f"{vm} does not wait for a guest here", remedy="look at its state")
         if self.runs.decide(run, "declined") != "declined":
             raise Refused(f"{vm} has begun to run here", remedy="look at its state")
@@ -271,14 +289,14 @@ class LibvirtHypervisor:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise Refused(f"{vm} was not asked to shut down: {said(error)}", remedy="destroy it") from None
-            if self._processes(vm):
+            if await self._processes(vm):
                 raise Refused(f"libvirt does not know of {vm}", remedy="destroy it") from None
 
     async def resume(self, vm: str, *, run_id: str) -> None:
         """See ``HypervisorPort``."""
         await self.service.ask(_version)
         run = self.runs.of(vm)
-        there = self._processes(vm, run_id)
+        there = await self._processes(vm, run_id)
         if not there or (run is not None and self._waits(run)):
             raise Refused(f"{vm} has no run {run_id} here that could be resumed", remedy="look at its state")
         status = await self.moves.status(vm, run_id, STATUS_S)
@@ -292,7 +310,7 @@ class LibvirtHypervisor:
         """See ``HypervisorPort``."""
         await self.service.ask(_version)
         run = self.runs.of(vm)
-        if run is None or self._waits(run) or not self._processes(vm, run.run_id):
+        if run is None or self._waits(run) or not await self._processes(vm, run.run_id):
             raise Refused(f"{vm} does not run here", remedy="look at its state")
         if not listens:
             raise Refused(f"nothing listens for {vm} on {target}", remedy="see the daemon of the target")

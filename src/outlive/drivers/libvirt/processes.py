@@ -17,6 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from outlive.base.deadline import deadline
+from outlive.base.errors import Unavailable
+from outlive.drivers.libvirt.threads import Threads, seen
 from outlive.guard import cgroups
 
 MARK: Final = "outlive_"
@@ -83,6 +86,37 @@ class Processes:
         inside = group == wanted or group.startswith(f"{wanted}/")
         own = _own(self._slice.rstrip("/"), group[len(wanted) :]) if inside else ""
         return process._replace(guarded=inside, group=own or process.group)
+
+
+class Scans:
+    """Looks at them in a thread: the kernel may keep whoever reads a command line waiting for that process.
+
+    One look at a time; whoever asks during one shares the next.
+    """
+
+    def __init__(self, processes: Processes, limit_s: float) -> None:
+        self._processes = processes
+        self._limit_s = limit_s
+        self._thread = Threads(1, "the processes of this host")
+        self._busy = asyncio.Lock()
+        self._next: asyncio.Task[list[GuestProcess]] | None = None
+
+    async def look(self) -> list[GuestProcess]:
+        """All that are there at some moment after this call. ``Unavailable`` where that is not known in time."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._look(), name="look at processes")
+            self._next.add_done_callback(seen)
+        try:
+            with deadline(self._limit_s):
+                return await asyncio.shield(self._next)
+        except TimeoutError:
+            why = f"the processes of this host could not be read within {self._limit_s:g} s"
+            raise Unavailable(why, remedy="find the process whose /proc/PID/cmdline does not answer") from None
+
+    async def _look(self) -> list[GuestProcess]:
+        async with self._busy:
+            self._next = None
+            return await self._thread.submit(self._processes.look)
 
 
 def lives(process: GuestProcess, proc: str = "/proc") -> bool:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import libvirt
 
 from outlive.base.deadline import deadline
 from outlive.base.errors import Unavailable, Unknown
 from outlive.base.logging import get_logger
+from outlive.drivers.libvirt.threads import Threads
 
 T = TypeVar("T")
 KEEPALIVE: Final = (3, 3)
@@ -29,63 +29,13 @@ OLDEST: Final = (9_000_000, 7_002_000)
 _log = get_logger("drivers.libvirt")
 
 
-class Threads:
-    """At most so many threads, each started when it is needed and kept; none keeps the process from ending."""
-
-    def __init__(self, limit: int) -> None:
-        self.busy = 0
-        self._limit = limit
-        self._started = 0
-        self._work: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Callable[[], Any]]]
-        self._work = queue.SimpleQueue()
-
-    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Its answer; ``Unavailable`` where all threads wait for libvirt."""
-        if self.busy >= self._limit:
-            raise Unavailable(f"{self.busy} calls wait for libvirt", remedy="see whether libvirt hangs")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-        answer.add_done_callback(_seen)
-        self.busy += 1
-        if self.busy > self._started:
-            self._started += 1
-            threading.Thread(target=self._serve, name=f"libvirt-{self._started}", daemon=True).start()
-        self._work.put((loop, answer, work))
-        return answer
-
-    def _serve(self) -> None:
-        while True:
-            loop, answer, work = self._work.get()
-            value, error = None, None
-            try:
-                value = work()
-            except BaseException as raised:  # noqa: BLE001 - handed on to whoever waits
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits
-                loop.call_soon_threadsafe(self._answer, answer, value, error)
-
-    def _answer(self, answer: asyncio.Future[Any], value: object, error: BaseException | None) -> None:
-        self.busy -= 1
-        if answer.done():
-            return
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(value)
-
-
-def _seen(answer: asyncio.Future[Any]) -> None:
-    if not answer.cancelled():
-        answer.exception()
-
-
 class Service:
     """See the module."""
 
     def __init__(self, uri: str, *, threads: int, limit_s: float) -> None:
         self.uri = uri
         self._limit_s = limit_s
-        self._threads = Threads(threads)
+        self._threads = Threads(threads, "libvirt")
         self._connection: libvirt.virConnect | None = None
         self._opening: asyncio.Future[libvirt.virConnect] | None = None
         self.changed: Callable[[str], None] = lambda name: None

@@ -1,0 +1,66 @@
+"""Threads for calls that may never return: each keeps its thread, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from outlive.base.errors import Unavailable
+
+T = TypeVar("T")
+
+
+class Threads:
+    """At most so many threads, each started when it is needed and kept; none keeps the process from ending."""
+
+    def __init__(self, limit: int, asked: str) -> None:
+        self.busy = 0
+        self._asked = asked
+        self._limit = limit
+        self._started = 0
+        self._work: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Callable[[], Any]]]
+        self._work = queue.SimpleQueue()
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Its answer; ``Unavailable`` where all threads wait."""
+        if self.busy >= self._limit:
+            raise Unavailable(f"{self.busy} calls wait for {self._asked}", remedy=f"see whether {self._asked} hangs")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        answer.add_done_callback(seen)
+        self.busy += 1
+        if self.busy > self._started:
+            self._started += 1
+            threading.Thread(target=self._serve, name=f"libvirt-{self._started}", daemon=True).start()
+        self._work.put((loop, answer, work))
+        return answer
+
+    def _serve(self) -> None:
+        while True:
+            loop, answer, work = self._work.get()
+            value, error = None, None
+            try:
+                value = work()
+            except BaseException as raised:  # noqa: BLE001 - handed on to whoever waits
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits
+                loop.call_soon_threadsafe(self._answer, answer, value, error)
+
+    def _answer(self, answer: asyncio.Future[Any], value: object, error: BaseException | None) -> None:
+        self.busy -= 1
+        if answer.done():
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(value)
+
+
+def seen(answer: asyncio.Future[Any]) -> None:
+    """Whoever asked may have given up: nobody hears of its error then."""
+    if not answer.cancelled():
+        answer.exception()
