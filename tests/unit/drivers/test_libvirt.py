@@ -260,6 +260,20 @@ def test_a_process_that_appears_during_a_listing_is_listed(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
+def test_what_libvirt_cannot_say_is_an_error_that_callers_know() -> None:
+    libvirt = pytest.importorskip("libvirt")
+    from outlive.drivers.libvirt.service import Service
+
+    async def scenario() -> None:
+        service = Service("test:///default", threads=2, limit_s=10.0)
+        service._connection = libvirt.open(service.uri)
+        assert await service.ask(lambda connection: connection.lookupByName("test").name()) == "test"
+        with pytest.raises(Unavailable, match="libvirt at test:///default: Domain not found"):
+            await service.ask(lambda connection: connection.lookupByName("nobody"))
+
+    asyncio.run(scenario())
+
+
 def test_statistics_are_read_from_what_libvirt_counts() -> None:
     pytest.importorskip("libvirt")
     from outlive.drivers.libvirt.statistics import statistics

@@ -44,7 +44,7 @@ class Service:
     async def ask(self, question: Callable[[libvirt.virConnect], T]) -> T:
         """The answer to something that changes nothing; asked again over a new connection where that was lost.
 
-        ``Unavailable`` where libvirt does not answer.
+        ``Unavailable`` where libvirt does not answer, or answers that it cannot say.
         """
         for attempt in (1, 2):
             try:
@@ -52,6 +52,8 @@ class Service:
             except Unknown as error:
                 if attempt == 2 or self._connection is not None:
                     raise Unavailable(error.message, remedy=error.remedy) from None
+            except libvirt.libvirtError as error:
+                raise Unavailable(f"libvirt at {self.uri}: {said(error)}", remedy="see its log") from None
         raise AssertionError("the second attempt ends")
 
     async def call(self, order: Callable[[libvirt.virConnect], T], limit_s: float | None = None) -> T:
