@@ -34,6 +34,8 @@ def prepare_why(folder: Path) -> None:
 
 PREPARE: dict[str, Callable[[Path], None]] = {"openb": prepare_openb, "why": prepare_why}
 BLOCKS = {"openb": 8, "why": 5}
+ELSEWHERE = {"lab": "test_lab.py"}
+"""Pages that need more than a folder, and which module plays them."""
 
 
 def performed(block: str) -> str:
@@ -60,7 +62,9 @@ def test_every_command_of_the_walk_through_prints_what_the_page_says(
 
 
 def test_every_walk_through_is_tested() -> None:
-    assert {page.stem for page in PAGES.glob("*.md")} == PREPARE.keys()
+    assert {page.stem for page in PAGES.glob("*.md")} == PREPARE.keys() | ELSEWHERE.keys()
+    for page, module in ELSEWHERE.items():
+        assert f"docs/walkthrough/{page}.md" in Path(__file__).with_name(module).read_text(encoding="utf-8")
 
 
 def rewrite(name: str) -> None:
