@@ -16,13 +16,14 @@ from lab import guest
 from tests.conformance.ports.real_libvirt import RealHypervisors, real_hosts
 from tests.support.loops import run_real
 
-from outlive.base.errors import Refused, Unavailable
+from outlive.base.errors import Refused, Unavailable, Unknown
 from outlive.node.ports import DomainState, MigrationSettings
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.definitions import completed
 
 pytestmark = [pytest.mark.component("libvirt"), pytest.mark.slow]
-COUNT = re.compile(r"count (\d+) run=(\S+)")
+COUNT = re.compile(r"count (\d+) run=(\S+)\s")
+"""A whole line: the guest may be about to write the next one."""
 LIMIT_S = 180.0
 BEYOND_MS = 50.0
 """The gap in the guest's counting beyond QEMU's own downtime, where the machine is otherwise idle."""
@@ -31,13 +32,13 @@ BEYOND_MS = 50.0
 class Counting:
     """A guest that counts every 20 ms and writes to its disk."""
 
-    def __init__(self, hosts: RealHypervisors) -> None:
-        self.console = hosts.state / "counting.console"
+    def __init__(self, hosts: RealHypervisors, name: str = "vm-1") -> None:
+        self.console = hosts.state / f"{name}.console"
         self.console.write_text("")
-        self.disk = guest.make_disk(hosts.state / "counting.img")
+        self.disk = guest.make_disk(hosts.state / f"{name}.counting.img")
         xml = guest.definition("counting", self.disk, self.console, extra="count_ms=20 tick_ms=5 write_ms=50")
         spec = VirtualMachineSpec(definition=xml)
-        self.vm = completed(VirtualMachine(metadata=ObjectMeta(name="vm-1"), spec=spec))
+        self.vm = completed(VirtualMachine(metadata=ObjectMeta(name=name), spec=spec))
 
     def counts(self) -> list[tuple[int, str]]:
         return [(int(number), run) for number, run in COUNT.findall(self.console.read_text(errors="replace"))]
@@ -198,6 +199,53 @@ def test_a_move_is_called_off_by_hand_or_at_its_limit_and_the_guest_stays() -> N
     run_real(story(), limit_s=LIMIT_S)
 
 
+def test_a_guest_that_is_sent_where_another_vm_waits_is_not_taken_there_and_runs_on() -> None:
+    async def story() -> None:
+        async with real_hosts() as hosts:
+            one, other = Counting(hosts), Counting(hosts, "vm-2")
+            source, target = hosts.remote("a"), hosts.remote("b")
+            await source.create(one.vm, run_id="r1", epoch=7)
+            await one.has_counted(10)
+            slow = MigrationSettings(bandwidth_mib_s=1)
+            await target.create(other.vm, run_id="r2", epoch=7, incoming=slow)
+            (waiting,) = await target.domains()
+            with pytest.raises(Refused, match="was not moved"):
+                await source.migrate("vm-1", "b", listens=waiting.listens, settings=slow)
+            assert not hosts.executes("vm-2", "b")
+            (stays,) = await source.domains()
+            assert stays.state is DomainState.RUNNING
+            await one.has_counted(10)
+            one.check()
+
+    run_real(story(), limit_s=LIMIT_S)
+
+
+def test_a_source_whose_qemu_answered_too_late_goes_on_where_nobody_follows_its_move() -> None:
+    async def story() -> None:
+        async with real_hosts() as hosts:
+            one = Counting(hosts)
+            source, target = hosts.remote("a"), hosts.remote("b")
+            await source.create(one.vm, run_id="r1", epoch=7)
+            await one.has_counted(10)
+            await target.create(one.vm, run_id="r2", epoch=7, incoming=PLAIN)
+            (waiting,) = await target.domains()
+            (qemu,) = hosts.hosts["a"].guests()
+            hosts.when_reached = lambda: os.kill(qemu, signal.SIGSTOP)
+            await source.call("stop_at", {"phase": "precopy"})
+            try:
+                with pytest.raises(Unknown, match="did not answer"):
+                    await source.migrate("vm-1", "b", listens=waiting.listens, settings=PLAIN)
+            finally:
+                os.kill(qemu, signal.SIGCONT)
+            await asyncio.sleep(1.0)
+            (stays,) = await source.domains()
+            assert stays.state is DomainState.RUNNING
+            await one.has_counted(10)
+            one.check()
+
+    run_real(story(), limit_s=LIMIT_S)
+
+
 def certificates(folder: Path) -> None:
     """An authority, and one certificate that both hosts show as servers and as clients."""
     folder.mkdir()
@@ -281,7 +329,7 @@ def test_a_missing_disk_and_one_in_use_are_refused_in_one_line(tmp_path: Path) -
             assert "\n" not in str(refused.value)
             await hosts.remote("a").destroy("vm-1")
             one.disk.unlink()
-            with pytest.raises(Refused, match=r"counting\.img"):
+            with pytest.raises(Refused, match=r"vm-1\.counting\.img"):
                 await other.create(one.vm, run_id="r3", epoch=7)
             assert await other.domains() == ()
 

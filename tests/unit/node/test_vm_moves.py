@@ -53,6 +53,33 @@ def test_cold_move_shuts_the_guest_down_and_starts_it_there() -> None:
     play(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
+def test_target_of_a_live_move_says_anew_where_it_listens_before_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    phases: list[MigrationPhase] = []
+    real = HypervisorClient.migrate
+
+    async def story(world: World) -> None:
+        async def failing(
+            self: HypervisorClient, vm: str, target: str, *, listens: str, settings: MigrationSettings
+        ) -> None:
+            world.hosts["kvm-1"].hypervisor.faults.migration = "precopy"
+            await real(self, vm, target, listens=listens, settings=settings)
+
+        monkeypatch.setattr(HypervisorClient, "migrate", failing)
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        while world.clock.monotonic() < 60:
+            await world.clock.sleep(0.01)
+            move = vm_of(world).status.migration
+            if move is not None and (not phases or phases[-1] is not move.phase):
+                phases.append(move.phase)
+        _ended_well(world, "kvm-2")
+
+    play(story)
+    ready = [at for at, phase in enumerate(phases) if phase is MigrationPhase.TARGET_READY]
+    sent = [at for at, phase in enumerate(phases) if phase is MigrationPhase.TRANSFERRING]
+    assert len(sent) == len(ready) - 1 == 3, "the fourth time it is ready for the guest to start there"
+    assert sent == [at + 1 for at in ready[:-1]]
+
+
 @pytest.mark.parametrize(("asked", "given"), [(None, 300), (900, 900), (-1, 300)])
 def test_guest_stands_still_no_longer_than_its_owner_allows(
     asked: int | None, given: int, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,8 @@ writing it fails, no target has the whole state, and QEMU lets the source run on
 as it is until ``resume`` or ``destroy``. The target never runs by itself: its driver lets it go on once it has the
 whole state, unless somebody decided before that it is to be declined (``runs.Runs.decide``).
 
-A daemon that is killed leaves a source that waits before the last part: whoever comes next calls that off.
+A daemon that is killed, or whose QEMU answers too late, leaves a source that waits before the last part: whoever looks
+next calls that off.
 """
 
 from __future__ import annotations
@@ -216,20 +217,21 @@ class Moves:
     async def call_off(self, run: Run) -> None:
         """A move that nobody follows any more: stop it, unless the last part is being sent or was."""
         owner = self._runs.moving(run.vm)
-        if run.vm in self.outgoing or owner is None or start_time(owner[0]) == owner[1]:
+        if run.vm in self.outgoing or owner is None or (owner != self._me and start_time(owner[0]) == owner[1]):
             return
-        qmp = await Qmp.open(self._runs.socket(run.vm, run.run_id, "qmp"))
+        # The monitor of whoever sent it: QEMU has done, or forgotten, all that was asked there before.
+        qmp = await Qmp.open(self._runs.socket(run.vm, run.run_id, "watch"))
         try:
             for _ in range(CALL_OFF_LOOKS):
                 status = (await qmp("query-migrate")).get("status", "none")
                 if status in OVER or status == "none":
+                    if status != "completed":
+                        self._runs.unmark_moving(run.vm)
                     break
                 if status in ("setup", "active", "pre-switchover"):
                     with contextlib.suppress(Refused):
                         await qmp("migrate_cancel")
                 await asyncio.sleep(CALL_OFF_S)
-            if status != "completed":
-                self._runs.unmark_moving(run.vm)
         finally:
             qmp.close()
 
@@ -247,7 +249,8 @@ class _Move:
 async def _capabilities(qmp: Qmp, tuning: MigrationSettings, more: dict[str, bool]) -> None:
     if tuning.post_copy:
         raise Refused("post-copy is not supported: its source could not tell whether the guest has begun to run")
-    wanted = {"events": True, "multifd": tuning.multifd > 0, **more}
+    # The port of a target that has ended may be another guest's by now: QEMU takes only the guest that it waits for.
+    wanted = {"events": True, "validate-uuid": True, "multifd": tuning.multifd > 0, **more}
     states = [{"capability": name, "state": state} for name, state in wanted.items()]
     await qmp("migrate-set-capabilities", capabilities=states)
 

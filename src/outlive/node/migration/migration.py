@@ -176,20 +176,13 @@ async def _send(side: Side) -> float | None:
     node, vm, move = side.node, side.vm, side.move
     if vm.spec.migration_method == "shutdown":
         return await side.abort(MigrationReason.LIVE_FORBIDDEN)
-    if move.attempts >= LIVE_ATTEMPTS:
-        if vm.status.phase == VmState.MIGRATE_LIVE or vm.spec.migration_method == "live":
-            return await side.abort(MigrationReason.LIVE_FAILED)
-        # The guest is stopped only once the target has said again that it is there to start it.
-        return await side.to(P.REQUESTED, 0.0, mode="cold")
     if len(node.outgoing) >= node.settings.moves:
         return side.wait_in_line()
     members = await node.members(vm)
     fresh = Fresh("", members, paused=await node.pause.paused())
     outcome = node.decisions.use(_SEND, move_view(node, vm, fresh), subject=vm.name)
     if outcome.refused is not None:
-        if move.phase is P.TRANSFERRING or side.late():
-            return await side.abort(MigrationReason.TARGET_LOST)
-        return LOOK_S
+        return await side.abort(MigrationReason.TARGET_LOST) if side.late() else LOOK_S
     node.outgoing[vm.name] = None
     side.memory.sent_to = outcome.run_id
     try:
@@ -199,6 +192,19 @@ async def _send(side: Side) -> float | None:
     finally:
         node.outgoing.pop(vm.name, None)
     return 0.0
+
+
+async def _attempt_failed(side: Side) -> float | None:
+    """It runs here after an attempt: the target says anew that it is ready, and where it listens.
+
+    What listened may have ended, and another guest be waited for there.
+    """
+    vm, move = side.vm, side.move
+    if move.attempts < LIVE_ATTEMPTS:
+        return await side.to(P.REQUESTED, 0.0)
+    if vm.status.phase == VmState.MIGRATE_LIVE or vm.spec.migration_method == "live":
+        return await side.abort(MigrationReason.LIVE_FAILED)
+    return await side.to(P.REQUESTED, 0.0, mode="cold")
 
 
 def settings_of(vm: VirtualMachine, settings: NodeSettings) -> MigrationSettings:
@@ -445,7 +451,7 @@ def _row(nothing: Step, waiting: Step, running: Step) -> Mapping[Here, Step]:
 SOURCE: Final[Mapping[MigrationPhase, Mapping[Here, Step]]] = {
     P.REQUESTED: _row(_ended, _handed_over, _await_target),
     P.TARGET_READY: _row(_ended, _handed_over, _begin),
-    P.TRANSFERRING: _row(_ended, _handed_over, _send),
+    P.TRANSFERRING: _row(_ended, _handed_over, _attempt_failed),
     P.STOPPING: _row(_stopped, _handed_over, _stop),
     P.TRANSFERRED: _row(_lost, _handed_over, _came_back),
     P.STOPPED: _row(_await_start, _await_start, _await_start),
