@@ -6,15 +6,22 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from tests.support.api import GROUP, api
 from tests.support.command import Result, Server, outlive, spawned, up
+from tests.support.loops import run_real
 
+from outlive.api.auth import Role
 from outlive.base.clock import SystemClock
-from outlive.base.errors import Unavailable
+from outlive.base.errors import Forbidden, Unavailable
 from outlive.base.random import system_random
 from outlive.drivers.bmc import Credential
 from outlive.drivers.secrets import ClusterKey, Secrets
+from outlive.resources import Hypervisor, HypervisorSpec, ObjectMeta
+from outlive.resources.hosts import FencingSpec
 from outlive.store.http import HttpStore
 
 VALUE = "four-words-of-two"
@@ -119,3 +126,48 @@ def test_a_lost_key_is_told_and_never_replaced(tmp_path: Path) -> None:
         there = tmp_path / "coordinator"
         ClusterKey.parse(kept, "kept").write(there)
         assert credential(server, directory, there, "rack-3").password == VALUE
+
+
+def test_only_an_administrator_says_which_controller_gets_a_secret() -> None:
+    """Whoever could write the address would be sent the password at the next rehearsal."""
+
+    async def story() -> None:
+        async with api() as served:
+            admin, operator = served.client(), served.client(Role.OPERATOR)
+            fencing = FencingSpec(driver="redfish", address="10.0.9.7", secret="rack-3")
+            made = await admin.create(
+                Hypervisor(metadata=ObjectMeta(name="kvm-1"), spec=HypervisorSpec(fencing=fencing))
+            )
+
+            def changed(**fields: Any) -> Hypervisor:
+                return replace(made, spec=replace(made.spec, fencing=replace(fencing, **fields)))
+
+            for name, value in (
+                ("driver", "command"),
+                ("address", "http://mine"),
+                ("options", {"insecure": "true"}),
+                ("secret", "rack-4"),
+            ):
+                with pytest.raises(
+                    Forbidden, match=rf"may not write spec\.fencing\.{name}.* of Hypervisor/kvm-1"
+                ) as caught:
+                    await operator.replace(changed(**{name: value}))
+                assert caught.value.remedy == "use a token of the role admin"
+                new = HypervisorSpec(fencing=FencingSpec(**{name: value}))
+                with pytest.raises(Forbidden, match=rf"may not write spec\.fencing\.{name} of Hypervisor/kvm-2"):
+                    await operator.create(Hypervisor(metadata=ObjectMeta(name="kvm-2"), spec=new))
+            headers = {"Content-Type": "application/merge-patch+json"}
+            patch = {"spec": {"fencing": {"address": "http://mine"}}}
+            path = f"{GROUP}/hypervisors/kvm-1"
+            status, _, _ = await served.call("PATCH", path, role=Role.OPERATOR, headers=headers, json=patch)
+            assert status == 403
+            made = await operator.replace(
+                changed(maintenance=True, system_uuid="4c4c", operator_proof="1|ann|unplugged")
+            )
+            assert made.spec.fencing.maintenance
+            await operator.create(Hypervisor(metadata=ObjectMeta(name="kvm-3"), spec=HypervisorSpec(drain=True)))
+            await admin.replace(changed(address="10.0.9.8"))
+            for store in (admin, operator):
+                await store.close()
+
+    run_real(story())

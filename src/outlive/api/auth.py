@@ -4,7 +4,7 @@
 role         may
 ===========  ===========================================================================================
 admin        everything
-operator     read everything; write what users or imports write (each kind says which half that is); place
+operator     read everything; write what users or imports write (each kind says what that is); place
 viewer       read everything; ask why a host was refused
 scheduler    only ask for placements
 controller   read everything; write what controllers write
@@ -13,9 +13,9 @@ coordinator  the same, and what fencing writes of other hosts
 join         only become the token of a host, once
 ===========  ===========================================================================================
 
-What a token of a controller or host may write is decided object by object (``check_write``), from the writers that each
-kind declares. Tokens are kept as SHA-256 digests. The token of the state directory is an admin's; further ones are in a
-file and in the store (docs/reference/http-api.md#tokens).
+What a token of an operator, controller or host may write is decided object by object (``check_write``), from the
+writers that each kind declares. Tokens are kept as SHA-256 digests. The token of the state directory is an admin's;
+further ones are in a file and in the store (docs/reference/http-api.md#tokens).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from outlive.api.errors import Unauthenticated
 from outlive.base.errors import BadInput, Forbidden
 from outlive.base.ids import Ids
 from outlive.node.membership.states import MemberView
-from outlive.node.permissions import HostWriter, host_refusal, kind_refusal, writes_refusal
+from outlive.node.permissions import HostWriter, admin_refusal, host_refusal, kind_refusal, writes_refusal
 from outlive.resources import Hypervisor, Resource
 from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER, HUMANS
 
@@ -251,15 +251,24 @@ def check_write(
         why = host_refusal(identity.writer, before, after, members)
     elif identity.role is Role.CONTROLLER:
         why = writes_refusal(WRITERS[identity.role], before, after)
+    elif identity.role is Role.OPERATOR:
+        why = admin_refusal(before, after)
     else:
         return
     if why:
         raise _refused(identity, why)
 
 
+CHECKED: Final = HOSTS | {Role.CONTROLLER, Role.OPERATOR}
+"""Roles for which ``check_write`` looks at every object; an admin writes everything, the others nothing."""
+
+
 def _refused(identity: Identity, why: str) -> Forbidden:
     who = f"host {identity.host}" if identity.host else f"{identity.role} {identity.name}"
-    return Forbidden(f"the token of {who} {why}", remedy="see docs/reference/http-api.md#hosts")
+    remedy = (
+        "use a token of the role admin" if identity.role is Role.OPERATOR else "see docs/reference/http-api.md#hosts"
+    )
+    return Forbidden(f"the token of {who} {why}", remedy=remedy)
 
 
 def read_tokens(path: Path) -> list[tuple[str, Identity]]:

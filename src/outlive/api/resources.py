@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
-from outlive.api.auth import HOSTS, Access, Identity, Role, allow, check_write, may_write
+from outlive.api.auth import CHECKED, HOSTS, Access, Identity, allow, check_write, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
 from outlive.api.kubernetes import table
@@ -65,9 +65,6 @@ from outlive.resources.codec import convert, decode, encode
 from outlive.resources.documents import parse_documents
 from outlive.store import Page, Selector, Store, read
 from outlive.store.memory import MemoryStore
-
-CHECKED: Final = HOSTS | {Role.CONTROLLER}
-"""Roles whose every write is looked at."""
 
 
 class Resources:

@@ -33,7 +33,7 @@ from outlive.resources import (
     Resource,
     VirtualMachine,
 )
-from outlive.resources.writers import CANDIDATE, DAEMON, FENCER, changed_fields, everybody, owners_of
+from outlive.resources.writers import ADMIN, CANDIDATE, DAEMON, FENCER, changed_fields, everybody, owners_of
 from outlive.runtime.faults import REPORTER_LABEL
 
 _replace = msgspec.structs.replace
@@ -103,6 +103,15 @@ def writes_refusal(names: tuple[str, ...], before: Resource | None, after: Resou
     )
 
 
+def admin_refusal(before: Resource | None, after: Resource | None) -> str:
+    """Why only an administrator may write that, as the end of a sentence; empty where others may as well."""
+    if after is None:
+        return ""
+    paths = changed_fields(before, after) if before is not None else given_fields(after)
+    path = next((one for one in paths if owners_of(type(after), one) == (ADMIN,)), "")
+    return f"may not write {path} of {after.kind()}/{after.name}: that belongs to administrators" if path else ""
+
+
 def dropped(host: str, before: VirtualMachine, after: VirtualMachine) -> tuple[Holder, ...]:
     """Entries of other hosts that are there before, and not after."""
     return tuple(one for one in before.status.holders if one.hypervisor != host and one not in after.status.holders)
@@ -149,10 +158,17 @@ def given_fields(obj: Resource) -> list[str]:
     return given
 
 
-def _non_default(value: msgspec.Struct) -> Iterable[str]:
+def _non_default(value: msgspec.Struct, usual: msgspec.Struct | None = None) -> Iterable[str]:
+    """The fields that are not as in ``usual``, by default as their type has them; parts are looked into."""
     for field in msgspec.structs.fields(type(value)):
         default = field.default_factory() if callable(field.default_factory) else field.default
-        if getattr(value, field.name) != default:
+        expected = default if usual is None else getattr(usual, field.name)
+        found = getattr(value, field.name)
+        if found == expected:
+            continue
+        if isinstance(found, msgspec.Struct) and type(expected) is type(found):
+            yield from (f"{field.encode_name}.{name}" for name in _non_default(found, expected))
+        else:
             yield field.encode_name
 
 

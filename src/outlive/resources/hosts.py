@@ -224,6 +224,11 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
         writers=Writers(
             fields={
                 "spec": ("users", "import"),
+                # to whom a secret is sent, and who is believed that the host is off
+                "spec.fencing.driver": ("admin",),
+                "spec.fencing.address": ("admin",),
+                "spec.fencing.options": ("admin",),
+                "spec.fencing.secret": ("admin",),
                 "status": ("daemon", "mirror", "import"),
                 "status.lost": ("recovery",),
                 "status.rehearsed": ("fencer",),

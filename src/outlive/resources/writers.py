@@ -17,6 +17,8 @@ import msgspec
 from outlive.resources.meta import Resource
 
 HUMANS: Final = ("users", "import")
+ADMIN: Final = "admin"
+"""Under which only administrators write; they write everything else as well."""
 DAEMON: Final = ("daemon", "events", "trail")
 FENCER: Final = ("fencer", "events", "trail")
 CANDIDATE: Final = ("candidate",)
