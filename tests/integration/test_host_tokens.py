@@ -357,6 +357,31 @@ def test_a_host_joins_by_the_command_line(tmp_path: Path) -> None:
         assert outlive("token", "revoke", "kvm-1", "--state-dir", state).out == "host.kvm-1 (coordinator) is revoked\n"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{{"host": {{"stateDir": "{state}"}}}}\n',
+        "host: {{stateDir: {state}}}\n",
+        "host:\n  stateDir: {state}\nserver: {{\n  url: x\n}}\n",
+        "host:\n  stateDir: {state}\n...\n",
+    ],
+    ids=["json", "section on one line", "server over lines", "end of document"],
+)
+def test_a_configuration_that_lines_cannot_be_added_to_costs_no_join_token(tmp_path: Path, text: str) -> None:
+    state, config = tmp_path / "state", tmp_path / "node.yaml"
+    config.write_text(text := text.format(state=tmp_path / "host"))
+    with up(state) as server:
+        made = json.loads(outlive("token", "create", "--join", "--state-dir", state, "-o", "json").out)
+        options = ("--token", made["token"], "--config", config, "--name", "kvm-1")
+        refused = outlive("node", "join", server.url, *options)
+        assert (refused.code, "is not written in lines" in refused.line, str(config) in refused.line) == (3, True, True)
+        assert config.read_text() == text
+        config.write_text(f"host:\n  stateDir: {tmp_path / 'host'}\n")
+        joined = outlive("node", "join", server.url, *options)
+        assert joined.code == 0, joined.err
+        assert spawned("node", "--check", "--config", config).code == 0
+
+
 def test_an_authority_in_a_file_is_not_taken_with_a_fingerprint(tmp_path: Path) -> None:
     """Names are not compared with a fingerprint, and an authority of an operator's signs for others as well."""
     options = ("--token", "x" * 20, "--config", tmp_path / "node.yaml", "--ca", tmp_path / "ca.pem")

@@ -1,8 +1,8 @@
 """``outlive node join``: exchange a join token for this host's own, and write down where the cluster is.
 
-What can be wrong on this host is looked at before the token is used, because that is good for once. Written are the
-server's authority, the host's token and, on a coordinator, the cluster's key, the last two readable by root alone; then
-the section ``server`` of the host's configuration, whose other lines stay as they are.
+What can be wrong on this host, also with its configuration, is looked at before the token is used, because that is
+good for once. Written are the server's authority, the host's token and, on a coordinator, the cluster's key, the last
+two readable by root alone; then the section ``server`` of the host's configuration, whose other lines stay as they are.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ def join(
     file = node_file(config)
     text = _text_of(file)
     host, machine_id = _identity(file, text, name)
+    everything = {"host": {"name": host, "mode": "coordinator"}, "server": {"url": url, "keyFile": CLUSTER_KEY_FILE}}
+    configured(text, everything, file)  # whether it can be written down is known before the join token is used
     pem = _authority(url, fingerprint, authority)
     folder = file.parent
     try:
@@ -107,10 +109,9 @@ def join(
     server |= {"fingerprint": parse_fingerprint(fingerprint)} if fingerprint else {}
     server |= {"keyFile": str(folder / CLUSTER_KEY_FILE)} if joined.cluster_key else {}
     server |= {"insecure": True} if insecure and url.startswith("http://") else {}
-    text = with_section(text, "server", server)
     own: dict[str, Any] = {"name": host} if name else {}
     own |= {"mode": "coordinator"} if joined.role == "coordinator" else {}
-    text = with_keys(text, "host", own) if own else text
+    text = configured(text, {"host": own, "server": server}, file)
     write_output(file, text.encode())
     load_node(file)
     what = "coordinator" if joined.role == "coordinator" else "host"
@@ -195,6 +196,33 @@ async def _exchange(url: str, token: str, wish: dict[str, str], trust: ssl.SSLCo
 
 
 # The configuration as text: what people wrote stays
+
+
+def configured(text: str, sections: dict[str, dict[str, Any]], file: Path) -> str:
+    """The configuration of a host that has joined: these keys in section ``host``, and this section ``server``.
+
+    ``BadInput`` where lines cannot be put into the file so that it says this and what it said before.
+    """
+    from outlive.runtime.config import parse_settings
+
+    before, _ = parse_settings(text.encode(), str(file))
+    own = sections["host"]
+    wanted = {**before, "server": sections["server"]}
+    if own:
+        wanted["host"] = {**(before.get("host") or {}), **own}
+    try:
+        new = with_section(text, "server", sections["server"])
+        new = with_keys(new, "host", own) if own else new
+        after, _ = parse_settings(new.encode(), str(file))
+    except BadInput:
+        after = None
+    if after != wanted:
+        raise BadInput(
+            "it is not written in lines, so that the server cannot be added to it",
+            place=str(file),
+            remedy="write each section as its name and ':', and its keys below it, indented (no JSON)",
+        )
+    return new
 
 
 def with_section(text: str, section: str, values: dict[str, Any]) -> str:
