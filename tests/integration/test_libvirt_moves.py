@@ -246,6 +246,18 @@ def test_a_source_whose_qemu_answered_too_late_goes_on_where_nobody_follows_its_
     run_real(story(), limit_s=LIMIT_S)
 
 
+def test_a_host_without_an_address_for_moves_says_so_before_a_guest_is_sent() -> None:
+    async def story() -> None:
+        async with real_hosts() as hosts:
+            one, target = Counting(hosts), hosts.remote("b")
+            await target.call("no_address", {})
+            with pytest.raises(Refused, match=r"no address.*host\.addresses"):
+                await target.create(one.vm, run_id="r1", epoch=7, incoming=PLAIN)
+            assert await target.domains() == ()
+
+    run_real(story(), limit_s=LIMIT_S)
+
+
 def certificates(folder: Path) -> None:
     """An authority, and one certificate that both hosts show as servers and as clients."""
     folder.mkdir()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outlive.base.errors import BadInput, OutliveError
+from outlive.base.logging import get_logger
 from outlive.drivers.absent import NoHypervisor
 from outlive.drivers.bmc import PowerControllers
 from outlive.drivers.files import read_input
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
     from outlive.node.ports import CutPort, PowerPort, StoragePort
     from outlive.store import Store
 
+_log = get_logger("node")
+
 
 def hypervisor_port(config: HostConfig) -> LibvirtHypervisor | NoHypervisor:
     """The host's libvirt, or nothing."""
     if not config.libvirt.uri:
         return NoHypervisor()
     try:
-        from outlive.drivers.libvirt import hypervisor
+        from outlive.drivers.libvirt import hypervisor, migration
     except ImportError:
         why = f"{config.libvirt.uri!r} cannot be reached: Python's binding of libvirt is not installed"
         remedy = "pip install 'outlive[libvirt]', which needs the Debian packages libvirt-dev and gcc"
@@ -41,6 +44,8 @@ def hypervisor_port(config: HostConfig) -> LibvirtHypervisor | NoHypervisor:
     settings = config.libvirt
     if not settings.migration_address:
         settings = msgspec.structs.replace(settings, migration_address=config.host.addresses.get("cluster", ""))
+        if not settings.migration_address:
+            _log.warning("libvirt.no_address_for_moves", remedy=migration.NO_ADDRESS)
     return hypervisor.LibvirtHypervisor(settings)
 
 

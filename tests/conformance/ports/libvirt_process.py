@@ -49,6 +49,9 @@ class Served:
             if name == "stop_at":
                 self.stops_at = given["phase"]
                 value: Any = None
+            elif name == "no_address":
+                self.driver.settings = msgspec.structs.replace(self.driver.settings, migration_address="")
+                value = None
             elif name == "last_move":
                 value = self.driver.moves.last
             else:

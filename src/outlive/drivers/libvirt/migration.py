@@ -37,11 +37,14 @@ CALL_OFF_S: Final = 0.02
 COUNTED_LOOKS: Final = 25
 OVER: Final = frozenset({"completed", "failed", "cancelled"})
 TLS: Final = "outlive-tls"
+NO_ADDRESS: Final = "set libvirt.migrationAddress or host.addresses.cluster there"
 _log = get_logger("drivers.libvirt")
 
 
 async def listen(runs: Runs, run: Run, settings: LibvirtSettings, tuning: MigrationSettings) -> str:
-    """Let a run wait for the state of a guest; where it listens."""
+    """Let a run wait for the state of a guest; where it listens. ``Refused`` where no address is set for that."""
+    if not settings.migration_address:
+        raise Refused("its host has no address to which guests are sent", remedy=NO_ADDRESS)
     qmp = await Qmp.open(runs.socket(run.vm, run.run_id, "qmp"))
     try:
         await _capabilities(qmp, tuning, {"late-block-activate": True})
@@ -50,12 +53,12 @@ async def listen(runs: Runs, run: Run, settings: LibvirtSettings, tuning: Migrat
         if tuning.multifd:
             await qmp("migrate-set-parameters", **{"multifd-channels": tuning.multifd})
         first, last = settings.migration_ports
-        address = settings.migration_address or "0.0.0.0"  # noqa: S104 - where no address is set, it is any
-        await qmp("migrate-incoming", LISTEN_S, uri=f"tcp:{_bracketed(address)}:{first},to={last}")
+        address = _bracketed(settings.migration_address)
+        await qmp("migrate-incoming", LISTEN_S, uri=f"tcp:{address}:{first},to={last}")
         port = (await qmp("query-migrate"))["socket-address"][0]["port"]
     finally:
         qmp.close()
-    return f"{_bracketed(settings.migration_address)}:{port}"
+    return f"{address}:{port}"
 
 
 class Moves:
@@ -100,7 +103,7 @@ class Moves:
         """Call it off, unless the last part is being sent already; ``Refused`` where nothing is sent."""
         move = self.outgoing.get(vm)
         if move is None:
-            raise Refused(f"{vm} is not being moved from here")
+            raise Refused(f"{vm} is not being moved from here", remedy="look at its state")
         move.cancelled = True
 
     # Receiving
@@ -135,13 +138,13 @@ class Moves:
     async def send(self, run: Run, listens: str, tuning: MigrationSettings) -> None:
         """Send it; ``Refused``: it runs on here. ``Unknown``: look."""
         if run.vm in self.outgoing:
-            raise Refused(f"{run.vm} is being moved already")
+            raise Refused(f"{run.vm} is being moved already", remedy="wait for its end, or call it off")
         move = self.outgoing[run.vm] = _Move()
         try:
             qmp = await self._monitor(run)
             try:
                 if (status := (await qmp("query-status"))["status"]) != "running":
-                    raise Refused(f"{run.vm} is {status} and cannot be moved")
+                    raise Refused(f"{run.vm} is {status} and cannot be moved", remedy="look at its state")
                 self._runs.mark_moving(run.vm, self._me)
                 await self._prepare(qmp, tuning)
                 await qmp("migrate", uri=f"tcp:{listens}")
@@ -248,7 +251,8 @@ class _Move:
 
 async def _capabilities(qmp: Qmp, tuning: MigrationSettings, more: dict[str, bool]) -> None:
     if tuning.post_copy:
-        raise Refused("post-copy is not supported: its source could not tell whether the guest has begun to run")
+        why = "post-copy is not supported: its source could not tell whether the guest has begun to run"
+        raise Refused(why, remedy="set spec.migrationPostCopy of the VM, or node.migrationPostCopy, to false")
     # The port of a target that has ended may be another guest's by now: QEMU takes only the guest that it waits for.
     wanted = {"events": True, "validate-uuid": True, "multifd": tuning.multifd > 0, **more}
     states = [{"capability": name, "state": state} for name, state in wanted.items()]
@@ -257,7 +261,8 @@ async def _capabilities(qmp: Qmp, tuning: MigrationSettings, more: dict[str, boo
 
 async def _tls(qmp: Qmp, settings: LibvirtSettings, endpoint: str) -> None:
     if not settings.migration_tls:
-        raise Refused("moves are to use TLS, and libvirt.migrationTls names no folder of certificates")
+        why = "moves are to use TLS, and libvirt.migrationTls names no folder of certificates"
+        raise Refused(why, remedy="set it on both hosts, or set spec.migrationTls of the VM to false")
     with contextlib.suppress(Refused):
         await qmp("object-del", id=TLS)
     arguments = {"qom-type": "tls-creds-x509", "id": TLS, "dir": settings.migration_tls, "endpoint": endpoint}

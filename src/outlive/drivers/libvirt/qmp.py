@@ -57,7 +57,8 @@ class Qmp:
                     if answer.get("id") != self._calls:
                         continue
                     if "error" in answer:
-                        raise Refused(" ".join(str(answer["error"].get("desc", "")).split()))
+                        why = " ".join(str(answer["error"].get("desc", "")).split())
+                        raise Refused(why, remedy="see QEMU's log")
                     return answer.get("return")
         except (OSError, TimeoutError) as error:
             raise Unknown(f"QEMU did not answer {command}: {error or 'no answer in time'}") from None

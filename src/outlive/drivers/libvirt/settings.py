@@ -29,7 +29,7 @@ class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     vnc_listen: str = "127.0.0.1"
     """Address of the screens."""
     migration_address: str = ""
-    """Address at which this host takes guests over: its address on the cluster's network. Empty: any."""
+    """Address to which running guests are sent; empty: ``host.addresses.cluster``. Without both none is sent here."""
     migration_ports: tuple[int, int] = (49152, 49215)
     """First and last port for guests that arrive."""
     migration_tls: str = ""
