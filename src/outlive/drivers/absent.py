@@ -18,6 +18,10 @@ class NoHypervisor:
         """None."""
         return ()
 
+    async def problems(self) -> tuple[str, ...]:
+        """Nothing starts here."""
+        return ()
+
     async def statistics(self) -> tuple[GuestCounts, ...]:
         """Of nobody."""
         return ()

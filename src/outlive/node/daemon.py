@@ -25,7 +25,7 @@ from outlive.node.vm.reconciler import VmReconciler
 from outlive.node.vm.start import end_former_creates
 from outlive.resources import Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.reasons.model import names
+from outlive.resources.reasons.model import NAMED, names
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
 
@@ -194,6 +194,7 @@ class Daemon:
             except OutliveError as error:
                 _log.error("daemon.no_hypervisor", host=self.shared.host, error=str(error))
         self._report_outside()
+        await self._tried("daemon.hypervisor_not_checked", self._report_problems())
         creates = end_former_creates(self.shared.guard, self.shared.domains, self.shared.creates)
         await self._tried("daemon.former_creates_not_ended", creates)
         due_s = self._sweep_due_s
@@ -214,6 +215,14 @@ class Daemon:
             faults.activate(FaultCode.GUESTS_OUTSIDE_SLICE, self._subject, vms=names(outside))
         else:
             faults.clear(FaultCode.GUESTS_OUTSIDE_SLICE, self._subject)
+
+    async def _report_problems(self) -> None:
+        """Say whether something besides this daemon starts domains here, so that nothing is started."""
+        found, faults = await self.shared.domains.problems(), self.shared.faults
+        if found:
+            faults.activate(FaultCode.HYPERVISOR_AUTOSTART, self._subject, why="; ".join(found[:NAMED]))
+        else:
+            faults.clear(FaultCode.HYPERVISOR_AUTOSTART, self._subject)
 
     async def _tried(self, event: str, work: Awaitable[object]) -> bool:
         """Whether it was done; if not, the next look tries it again."""

@@ -113,6 +113,8 @@ class HypervisorFaults:
     """Where the next migration from here fails: ``precopy``, ``paused``, ``sent``, ``last``."""
     outside: bool = False
     """Processes of guests begin outside the slice that the guard empties."""
+    autostart: tuple[str, ...] = ()
+    """What else starts domains, as the daemon is told."""
     unkillable: dict[str, bool] = field(default_factory=dict)
     """VMs whose process hangs in the kernel, so that no signal ends it."""
     lag_s: float = 0.0
@@ -164,9 +166,7 @@ class SimHypervisor:
         while self.part.halted:
             self.part.go_on()
         self.part.cancel()
-        gone = list(self.domains)
-        self.domains.clear()
-        self._creates.clear()
+        gone, self.domains, self._creates = list(self.domains), {}, {}
         for vm in gone:
             self._changed(vm, GONE_WITH_HOST)
 
@@ -254,19 +254,18 @@ class SimHypervisor:
         """A new domain, after a while."""
         if vm.name in self.domains or vm.name in self._creates:
             raise InUse(f"a domain of {vm.name} is on {self.host} already", remedy="destroy it first")
-        if why := cache_refusal(vm.spec.disk_cache):
-            raise Refused(f"{vm.name} does not start on {self.host}: {why}", remedy="change spec.diskCache")
+        if why := "; ".join(self.faults.autostart) or cache_refusal(vm.spec.disk_cache):
+            raise Refused(f"{vm.name} does not start on {self.host}: {why}", remedy="change that")
         self._creates[vm.name] = domain_of(vm, run_id, epoch, DomainState.STARTING)
         try:
             await self._takes(self.latencies.create, self.faults.slow_starts_s + self.faults.lag_s)
             self._fail_start(vm.name)
-            state = DomainState.INCOMING if incoming else DomainState.RUNNING
-            domain = domain_of(vm, run_id, epoch, state)
+            domain = domain_of(vm, run_id, epoch, DomainState.INCOMING if incoming else DomainState.RUNNING)
             domain.guarded = not self.faults.outside
             self.domains[vm.name] = domain
         finally:
             self._creates.pop(vm.name, None)
-        self._changed(vm.name, f"{state} as run {run_id} of epoch {epoch}")
+        self._changed(vm.name, f"{domain.state} as run {run_id} of epoch {epoch}")
         self._lose_answer()
 
     async def destroy(self, vm: str, run_id: str) -> None:
@@ -436,19 +435,21 @@ class HypervisorClient:
 
     async def domains(self) -> tuple[Domain, ...]:
         """All that exist. Looking changes nothing, so it needs nobody who goes on without the caller."""
-        self._process.check()
-        self._check_service()
+        self._check()
         answer = await self._hypervisor.look()
-        self._process.check()
-        self._check_service()
+        self._check()
         return answer
+
+    async def problems(self) -> tuple[str, ...]:
+        """What else starts domains here."""
+        self._check()
+        return self._hypervisor.faults.autostart
 
     async def create(
         self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: MigrationSettings | None = None
     ) -> None:
         """Create and start; goes on whatever becomes of the caller."""
-        waits = incoming is not None
-        await self._call(lambda: self._hypervisor.create(vm, run_id, epoch, waits), f"create {vm.name}")
+        await self._call(lambda: self._hypervisor.create(vm, run_id, epoch, incoming is not None), f"create {vm.name}")
 
     async def destroy(self, vm: str, *, run_id: str = "") -> None:
         """Stop hard."""
@@ -472,8 +473,7 @@ class HypervisorClient:
 
     async def cancel(self, vm: str) -> None:
         """Call off what is being sent."""
-        self._process.check()
-        self._check_service()
+        self._check()
         if vm not in self._hypervisor.sending:
             raise Refused(f"{vm} is not being moved from {self._hypervisor.host}")
         self._hypervisor.sending[vm] = True
@@ -489,11 +489,11 @@ class HypervisorClient:
         await self._process.call(go(self._hypervisor.start_service(), name="start service", part=self._hypervisor.part))
 
     async def _call(self, work: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
-        self._process.check()
-        self._check_service()
+        self._check()
         hypervisor = self._hypervisor
         return await self._process.call(go(work(), name=f"{hypervisor.host}/{what}", part=hypervisor.part))
 
-    def _check_service(self) -> None:
+    def _check(self) -> None:
+        self._process.check()
         if not self._hypervisor.service:
             raise Unavailable(f"the hypervisor service of {self._hypervisor.host} is stopped", remedy="start it")

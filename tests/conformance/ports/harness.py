@@ -81,6 +81,10 @@ class HypervisorHarness(ProcessHarness, Protocol):
         """Processes on ``a``, those there and those to come, are outside the guests' slice."""
         ...
 
+    def autostart(self) -> None:
+        """The service of ``a`` has a domain that it starts by itself."""
+        ...
+
     def crash(self, vm: str) -> None:
         """The guest on ``a`` crashes."""
         ...

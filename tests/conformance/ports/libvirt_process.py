@@ -85,7 +85,8 @@ def arguments(given: dict[str, Any]) -> dict[str, Any]:
 
 def answered(value: Any, name: str) -> Any:
     """The value of an answer."""
-    return msgspec.convert(value, tuple[Domain, ...]) if name == "domains" else value
+    kinds: dict[str, Any] = {"domains": tuple[Domain, ...], "problems": tuple[str, ...]}
+    return msgspec.convert(value, kinds[name]) if name in kinds else value
 
 
 def main() -> None:

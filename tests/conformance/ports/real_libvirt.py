@@ -232,7 +232,7 @@ class RealHypervisors:
         self._drivers: list[tuple[str, Remote]] = []
         self._failing: tuple[str, int] | None = None
         self._phase = ""
-        self._outside = False
+        self._outside = self._autostart = False
         self._hung: Path | None = None
         self._both: set[str] = set()
         self.when_reached = self._reached
@@ -291,6 +291,16 @@ class RealHypervisors:
         self._outside = True
         self._move_outside()
 
+    def autostart(self) -> None:
+        disk, file = self.state / "other.img", self.state / "other.xml"
+        file.write_text(DEFINITION.format(name="other", uuid=uuid.uuid5(uuid.NAMESPACE_DNS, "other"), disk=disk))
+        self._virsh("define", str(file))
+        self._virsh("autostart", "other")
+        self._autostart = True
+
+    def _virsh(self, *words: str) -> None:
+        self.hosts["a"].lab.run("virsh", "--connect", "qemu:///system", *words)
+
     def crash(self, vm: str) -> None:
         for pid in self.hosts["a"].guests(vm):
             os.kill(pid, signal.SIGKILL)
@@ -344,6 +354,8 @@ class RealHypervisors:
             until(lambda host=host: not host.guests(), "guests end", 10)
             if not host.libvirtd.pid:
                 host.libvirtd.start()
+        if self._autostart:
+            self._virsh("undefine", "other")
         if self._hung is not None:
             until(lambda: not (self._hung / "cgroup.procs").read_text(), "the freezer is empty", 5)
             self._hung.rmdir()

@@ -91,6 +91,9 @@ class Hypervisors(Processes):
     def outside_slice(self) -> None:
         self._hypervisors["a"].outside()
 
+    def autostart(self) -> None:
+        self._hypervisors["a"].faults.autostart = ("the service starts domain other by itself: disable that",)
+
     def crash(self, vm: str) -> None:
         self._hypervisors["a"].crash(vm)
 

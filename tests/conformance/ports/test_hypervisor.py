@@ -94,6 +94,18 @@ async def test_a_process_outside_the_slice_is_listed_as_such_and_destroyed_as_an
 
 
 @claim
+async def test_nothing_is_created_while_the_service_starts_domains_by_itself(h: HypervisorHarness) -> None:
+    assert await h.driver().problems() == ()
+    h.autostart()
+    port = h.driver()
+    (problem,) = await port.problems()
+    assert "other" in problem
+    with pytest.raises(Refused, match="other"):
+        await port.create(h.vm(VM), run_id="r1", epoch=7)
+    assert (h.processes(VM), await _one(port)) == (0, None)
+
+
+@claim
 async def test_each_listing_is_of_a_moment_after_its_call(h: HypervisorHarness) -> None:
     await _created(h)
     port = h.driver()

@@ -284,3 +284,17 @@ def test_statistics_are_read_from_what_libvirt_counts() -> None:
     assert (found.cpu_s, found.memory_bytes, found.vcpus) == (2.5, 2**20, 1)
     assert (found.disks[0].name, found.disks[0].written_bytes, found.interfaces[0].errors) == ("vda", 512, 2)
     assert statistics("vm-2", {}).disks == ()
+
+
+def test_the_service_that_starts_guests_is_a_problem_where_systemd_starts_it_at_boots(tmp_path: Path) -> None:
+    pytest.importorskip("libvirt")
+    from outlive.drivers.libvirt.hypervisor import GUESTS_SERVICE, starts_guests
+
+    units = tmp_path / "etc/systemd/system"
+    (units / "multi-user.target.wants").mkdir(parents=True)
+    (units / "multi-user.target.wants" / GUESTS_SERVICE).symlink_to(f"/lib/systemd/system/{GUESTS_SERVICE}")
+    assert not starts_guests(str(tmp_path)), "systemd does not run here"
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    assert starts_guests(str(tmp_path))
+    (units / GUESTS_SERVICE).symlink_to("/dev/null")
+    assert not starts_guests(str(tmp_path)), "masked, its links stay"

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.support.node_worlds import at, condemn, holders, narrated, play, record, vm_of
+from tests.support.node_worlds import at, condemn, faults, holders, narrated, play, record, vm_of
 
 import outlive.node
 from outlive.guard.states import CreateBegin
 from outlive.node.ports import DomainState, GuardPort
+from outlive.resources.reasons.faults import FaultCode
 from outlive.roles.node import NodeRole
 from outlive.simulation.world import World
 
@@ -170,6 +171,24 @@ def test_guard_counts_a_create_until_its_guest_outside_the_slice_is_gone_or_nobo
         assert all(seen)
 
     play(story, armed=True)
+
+
+def test_host_whose_hypervisor_starts_domains_by_itself_starts_nothing_and_says_so() -> None:
+    async def story(world: World) -> None:
+        hypervisor = world.hosts["kvm-1"].hypervisor
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        hypervisor.faults.autostart = ("the service starts domain vm-1 by itself: disable that",)
+        await at(world, 15)
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 25)
+        assert hypervisor.domains == {}
+        assert [name for name in faults(world) if FaultCode.HYPERVISOR_AUTOSTART in name]
+        hypervisor.faults.autostart = ()
+        await at(world, 60)
+        assert not [name for name in faults(world) if FaultCode.HYPERVISOR_AUTOSTART in name]
+
+    play(story)
 
 
 class _ShutsAtTheLastMoment:

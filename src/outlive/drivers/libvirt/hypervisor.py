@@ -45,10 +45,8 @@ STATES: Final = {
     "internal-error": DomainState.OFF,
 }
 """What QEMU says, and what that is; anything else is paused."""
-GUESTS_SERVICE: Final = tuple(
-    f"/etc/systemd/system/{target}.target.wants/libvirt-guests.service" for target in ("multi-user", "default")
-)
-"""By which systemd starts it at a boot."""
+GUESTS_SERVICE: Final = "libvirt-guests.service"
+"""Saves and starts domains at boots."""
 BEGINNING: Final = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP)
 _log = get_logger("drivers.libvirt")
 
@@ -157,7 +155,8 @@ class LibvirtHypervisor:
         self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: MigrationSettings | None = None
     ) -> None:
         """See ``HypervisorPort``."""
-        await self.service.ask(_version)
+        if problems := await self.problems():
+            raise Refused(f"{vm.name} is not started: {problems[0]}", remedy="see the fault of its host")
         sockets = {name: self.runs.socket(vm.name, run_id, name) for name in SOCKETS}
         xml = domain_xml(Start(vm, run_id, epoch, incoming is not None, sockets), self.settings)
         old = self.runs.of(vm.name)
@@ -332,11 +331,11 @@ class LibvirtHypervisor:
         return await self.service.ask(read)
 
     async def problems(self) -> tuple[str, ...]:
-        """What on this host could start a domain besides the daemon; each is one line, with what to do."""
+        """See ``HypervisorPort``."""
         persistent = await self.service.ask(_autostarted)
         found = [f"libvirt starts domain {name} by itself: virsh autostart --disable {name}" for name in persistent]
-        if _guests_service():
-            found.append("libvirt-guests starts and saves domains at boots: systemctl mask --now libvirt-guests")
+        if starts_guests():
+            found.append(f"{GUESTS_SERVICE} starts domains at boots: systemctl mask {GUESTS_SERVICE}")
         return tuple(found)
 
     # The service
@@ -384,8 +383,12 @@ def _states(connection: libvirt.virConnect) -> dict[str, tuple[int, int]]:
     return {domain.name(): (stats.get("state.state", 0), stats.get("state.reason", 0)) for domain, stats in found}
 
 
-def _guests_service() -> bool:
-    return any(Path(place).exists() for place in GUESTS_SERVICE)
+def starts_guests(root: str = "/") -> bool:
+    """Whether systemd starts ``GUESTS_SERVICE`` at boots: it is enabled and not masked."""
+    units = Path(root, "etc/systemd/system")
+    masked = os.path.realpath(units / GUESTS_SERVICE) == "/dev/null"
+    enabled = any(os.path.lexists(units / f"{one}.target.wants" / GUESTS_SERVICE) for one in ("multi-user", "default"))
+    return Path(root, "run/systemd/system").is_dir() and enabled and not masked
 
 
 def _autostarted(connection: libvirt.virConnect) -> list[str]:

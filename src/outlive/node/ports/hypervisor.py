@@ -97,6 +97,13 @@ class HypervisorPort(Protocol):
         """
         ...
 
+    async def problems(self) -> tuple[str, ...]:
+        """What on this host starts domains besides its daemon, such as the service at a boot; each names its remedy.
+
+        While there is any, ``create`` is ``Refused``: what starts by itself runs without an entry in the store.
+        """
+        ...
+
     async def create(
         self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: MigrationSettings | None = None
     ) -> None:

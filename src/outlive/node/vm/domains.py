@@ -86,6 +86,14 @@ class LocalDomains:
             if before.get(vm) != self.by_vm.get(vm):
                 self.on_change(vm)
 
+    async def problems(self) -> tuple[str, ...]:
+        """What else starts domains here (``HypervisorPort``). ``Unavailable`` where nobody answers in time."""
+        try:
+            with deadline(self._limit_s):
+                return await self.hypervisor.problems()
+        except (TimeoutError, Unknown) as error:
+            raise Unavailable(f"the hypervisor did not answer: {error or 'no answer in time'}") from error
+
     async def look_once_started(self) -> None:
         """Take a new picture, and start the hypervisor service where it does not answer: the guard may have stopped it.
 

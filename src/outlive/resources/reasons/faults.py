@@ -37,6 +37,7 @@ class FaultCode(enum.StrEnum):
     HOST_ISOLATED = "host-isolated"
     GUARD_NOT_ARMED = "guard-not-armed"
     GUESTS_OUTSIDE_SLICE = "guests-outside-slice"
+    HYPERVISOR_AUTOSTART = "hypervisor-autostart"
     STORE_WENT_BACK = "store-went-back"
     UNKNOWN_VM = "unknown-vm"
     HOST_DEGRADING = "host-degrading"
@@ -162,6 +163,11 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "{vms} on {subject} have processes outside the slice of guests, which its guard would not end: {subject} does "
         "not count as armed",
         "see to it that the hypervisor service puts guests into their slice, then move them away or start them anew",
+    ),
+    FaultCode.HYPERVISOR_AUTOSTART: FaultEntry(
+        25,
+        "{subject} starts no VM, because something besides its daemon starts domains there: {why}",
+        "run on {subject} what the fault says, and destroy (virsh destroy) what has been started that way",
     ),
     FaultCode.STORE_WENT_BACK: FaultEntry(
         25,
