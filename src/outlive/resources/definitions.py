@@ -5,7 +5,8 @@ ports. The driver makes the domain from the same text (``outlive.drivers.libvirt
 looks for locks (arguments of the hypervisor's own, shared folders, disks of an unknown kind) is refused: no VM has a
 disk that is not listed.
 
-Ids of disks, as locks and cuts name them: ``rbd:POOL/IMAGE``, ``drbd:RESOURCE``, ``block:/dev/…``, ``file:/PATH``.
+Ids of disks, as locks and cuts name them: ``rbd:POOL/IMAGE``, ``drbd:RESOURCE``, ``block:/dev/…``, ``file:/PATH``,
+and what has no locks (``FIRMWARE_FILE``, ``HOST_DEVICES``).
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ PLACE: Final = "spec.definition"
 TYPES: Final = ("kvm", "qemu")
 CACHES: Final = frozenset({"", "none", "directsync"})
 """Disk caches that leave nothing to the page cache of the host: writes end with the process."""
+FIRMWARE_FILE: Final = "local:nvram"
+HOST_DEVICES: Final = "local:hostdev"
+"""Ids of what a guest may write to that has no lock and that nobody can cut a host off from, as its disks are listed:
+isolation is then no proof for such a VM."""
 
 _UNITS: Final = {
     "b": 1,
@@ -89,11 +94,14 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """Where its first serial port or console is written to, if that is a file."""
     host_devices: bool = False
     """Whether devices of the host are passed through: such a guest cannot move while it runs."""
+    firmware_file: bool = False
+    """Whether the firmware keeps its variables in a file or disk that the definition names."""
 
     @property
     def disk_ids(self) -> tuple[str, ...]:
         """Of everything that it may write to."""
-        return tuple(disk.id for disk in self.disks if disk.id)
+        unlisted = (HOST_DEVICES,) * self.host_devices + (FIRMWARE_FILE,) * self.firmware_file
+        return (*(disk.id for disk in self.disks if disk.id), *unlisted)
 
     @property
     def port_ids(self) -> tuple[str, ...]:
@@ -140,6 +148,7 @@ def parse(xml: str) -> Definition:
         console=_console(domain),
         host_devices=domain.find("devices/hostdev") is not None
         or domain.find("devices/interface[@type='hostdev']") is not None,
+        firmware_file=any((one.text or "").strip() or len(one) for one in domain.iterfind("os/nvram")),
     )
 
 
@@ -225,6 +234,15 @@ def _check_supported(domain: ET.Element) -> None:
         if one.find("readonly") is None:
             remedy = "add <readonly/>, or use a disk: a folder of the host is locked and cut off by nobody"
             raise _bad("a folder of the host that the guest may write to is not supported", remedy)
+    for one in domain.iterfind("devices/hostdev"):
+        kind = "SCSI" if one.get("type", "").startswith("scsi") else one.get("type", "")
+        if kind in ("SCSI", "storage"):
+            remedy = "use a disk of type block: what the device holds is locked and cut off by nobody"
+            raise _bad(f"a {kind} device of the host is not supported", remedy)
+    for one in domain.iterfind("devices/memory"):
+        if one.get("model") in ("nvdimm", "virtio-pmem") and one.find("target/readonly") is None:
+            remedy = "add <readonly/> to its target, or use a disk: its file is locked and cut off by nobody"
+            raise _bad(f"memory of model {one.get('model')} that the guest may write to is not supported", remedy)
 
 
 def _text(domain: ET.Element, tag: str, example: str) -> str:

@@ -6,14 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.loops import run_real
 
 from outlive.base.errors import BadInput
+from outlive.drivers.storage.disks import Disks, Unlocked
+from outlive.node.membership.states import MemberView, cut_off
+from outlive.node.vm.states import reach_of
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.definitions import Definition, completed, host_problem, made_mac, parse
+from outlive.resources.memberships import Cut, MemberRecord
+from outlive.resources.vms import Holder
 
 UUID = "7b0a2c5e-0000-4000-8000-00000000d0d0"
 DISK = "<disk type='file'><driver name='qemu'{cache}/><source file='{path}'/><target dev='{dev}'/></disk>"
 ARGUMENTS = "<q:commandline xmlns:q='http://libvirt.org/schemas/domain/qemu/1.0'><q:arg value='x'/></q:commandline>"
+
+HOST_SCSI = "<hostdev mode='subsystem' type='scsi'><source><adapter name='scsi_host0'/></source></hostdev>"
 
 
 def definition(devices: str = "", *, memory: str = "<memory unit='MiB'>96</memory>", more: str = "") -> str:
@@ -91,6 +99,11 @@ def test_units_of_memory_are_those_of_libvirt(memory: str, size: int) -> None:
         (definition("<interface type='user'><mac address='nobody'/></interface>"), "nobody"),
         (definition("<filesystem type='mount'><source dir='/'/><target dir='/'/></filesystem>"), "folder of the host"),
         (definition(more=ARGUMENTS), "qemu:commandline"),
+        (definition(HOST_SCSI), "a SCSI device of the host"),
+        (definition("<hostdev mode='subsystem' type='scsi_host'><source wwpn='n'/></hostdev>"), "a SCSI device"),
+        (definition("<hostdev mode='capabilities' type='storage'><source/></hostdev>"), "a storage device of the host"),
+        (definition("<memory model='nvdimm'><source><path>/n</path></source></memory>"), "nvdimm"),
+        (definition("<memory model='virtio-pmem'><source><path>/n</path></source></memory>"), "virtio-pmem"),
     ],
 )
 def test_what_is_malformed_or_unsafe_is_refused_in_one_line(xml: str, said: str) -> None:
@@ -131,6 +144,27 @@ def test_size_disks_and_ports_are_those_of_the_definition() -> None:
     assert spec.resources == Amounts(cpu=2000, memory=96 * 2**20, gpu=1)
     plain = replace(_vm(""), spec=replace(_vm("").spec, definition=""))
     assert completed(plain) is plain
+
+
+@pytest.mark.parametrize(
+    ("devices", "more", "more_ids"),
+    [
+        ("", "<os><nvram>/n/web.fd</nvram></os>", ("local:nvram",)),
+        ("", "<os><nvram type='file'><source file='/n/web.fd'/></nvram></os>", ("local:nvram",)),
+        ("", "<os firmware='efi'><nvram template='/t'/></os>", ()),
+        ("<hostdev mode='subsystem' type='pci'><source/></hostdev>", "", ("local:hostdev",)),
+        ("<memory model='nvdimm'><target><readonly/></target></memory>", "", ()),
+    ],
+)
+def test_a_guest_that_writes_to_what_nobody_can_cut_off_is_never_fenced_by_isolation(
+    devices: str, more: str, more_ids: tuple[str, ...]
+) -> None:
+    vm = completed(_vm(definition(disk() + devices, more=more)))
+    assert vm.spec.disks == ("file:/srv/a.raw", *more_ids)
+    record = MemberRecord(machine_id="m", boot_id="b", epoch=3, cut=Cut(through=3, scope=("disk:file:/srv/a.raw",)))
+    member = MemberView(host="kvm-1", uid="u", record=record)
+    assert cut_off(Holder(hypervisor="kvm-1", member_uid="u", epoch=3), (member,), reach_of(vm)) is (not more_ids)
+    assert run_real(Disks("10.0.0.1", {"local": Unlocked()}).locks(more_ids)) == ()
 
 
 def test_a_vm_that_is_named_by_a_uuid_has_that_uuid() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from outlive.base.clock import Clock
 from outlive.drivers.storage.ceph import CephCommands
-from outlive.drivers.storage.disks import Cuts, Disks, Locks, StorageAddresses
+from outlive.drivers.storage.disks import Cuts, Disks, Locks, StorageAddresses, Unlocked
 from outlive.drivers.storage.drbd import Drbd
 from outlive.drivers.storage.files import FileLocks
 from outlive.drivers.storage.rbd import RbdCut, RbdLocks
@@ -24,6 +24,7 @@ def disks(settings: StorageSettings, address: str, state: Path) -> Disks:
         "file": files,
         "block": files,
         "drbd": Drbd(settings, state, address),
+        "local": Unlocked(),
     }
     return Disks(address, kinds)
 

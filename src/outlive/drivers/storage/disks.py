@@ -31,6 +31,17 @@ class Locks(Protocol):
         ...
 
 
+class Unlocked:
+    """What has no locks: firmware files and devices of the host (``outlive.resources.definitions``)."""
+
+    async def locks(self, volume: str) -> tuple[DiskLock, ...]:
+        """None."""
+        return ()
+
+    async def release(self, lock: DiskLock) -> None:
+        """There is none."""
+
+
 class Disks:
     """``StoragePort`` by the kind of each disk. ``address``: this host's own on the storage network."""
 
