@@ -75,7 +75,7 @@ def replica(*peers: dict[str, Any], role: str = "Secondary", **device: Any) -> d
 
 
 class Host:
-    def __init__(self, path: Path, status: Any, quorum: str = "majority") -> None:
+    def __init__(self, path: Path, status: Any, quorum: str | int = "majority") -> None:
         self.path = path
         self.show = [{"resource": "vm-1", "options": {"quorum": quorum, "on-no-quorum": "suspend-io"}}]
         program = path / "drbdsetup"
@@ -122,6 +122,8 @@ def test_own_role_is_given_back_unless_somebody_has_the_device_open(tmp_path: Pa
     [
         ([replica(peer(2, "h", "Connecting", "Unknown"), quorum=False)], "majority", "has no quorum here"),
         ([replica(peer(2, "h", "Connecting", "Unknown"))], "off", "is used without quorum"),
+        ([replica(peer(2, "h", "Connecting", "Unknown"))], "1", "is used with quorum 1"),
+        ([replica(peer(2, "h", "Connecting", "Unknown"))], 2, "is used with quorum 2"),
         ([replica(**{"disk-state": "Outdated"})], "majority", "is not up to date here"),
         ([{**replica(), "devices": []}], "majority", "is not usable here"),
         ([{**replica(), "force-io-failures": True}], "majority", "is not usable here"),
@@ -130,7 +132,7 @@ def test_own_role_is_given_back_unless_somebody_has_the_device_open(tmp_path: Pa
         ("[1] trailing", "majority", "not understood"),
     ],
 )
-def test_replica_that_cannot_know_who_writes_says_so(tmp_path: Path, status: Any, quorum: str, why: str) -> None:
+def test_replica_that_cannot_know_who_writes_says_so(tmp_path: Path, status: Any, quorum: str | int, why: str) -> None:
     async def looked() -> None:
         drbd = Host(tmp_path, status, quorum).driver()
         with pytest.raises(Unavailable) as raised:

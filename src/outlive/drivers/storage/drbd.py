@@ -28,6 +28,8 @@ SCHEME: Final = "drbd:"
 SCOPE: Final = f"disk:{SCHEME}"
 NO_SUCH_RESOURCE: Final = 10
 """Exit code of ``drbdsetup``."""
+QUORUMS: Final = ("majority", "all")
+"""Settings by which at most one side of a divided resource has quorum; by a number two sides may have it."""
 NOTES_FILE: Final = "drbd-cuts.json"
 
 
@@ -88,7 +90,7 @@ class Replica(msgspec.Struct, frozen=True):
 class Options(msgspec.Struct, frozen=True):
     """Of a resource."""
 
-    quorum: str = "off"
+    quorum: str | int = "off"
 
 
 class Configured(msgspec.Struct, frozen=True):
@@ -105,11 +107,12 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     resources: tuple[str, ...]
 
 
-def doubt(replica: Replica, quorum: str) -> str:
+def doubt(replica: Replica, quorum: str | int) -> str:
     """Why somebody else may write it, as far as this replica knows; empty: nobody does."""
     name = replica.name
-    if quorum == "off":
-        return f"{name} is used without quorum, so that a replica that is cut off writes on"
+    if quorum not in QUORUMS:
+        kind = "without quorum" if quorum == "off" else f"with quorum {quorum}, which two sides may have at once"
+        return f"{name} is used {kind}, so that a replica that is cut off writes on: set quorum majority"
     if not replica.volumes or replica.force_io_failures:
         return f"{name} is not usable here"
     if not all(device.quorum for device in replica.volumes):
@@ -230,7 +233,7 @@ class Drbd:
         found = await self._printed("status", name, list[Replica | None] | None)
         return next((one for one in reversed(found or []) if one is not None and one.name == name), Replica(name=name))
 
-    async def _quorum(self, name: str) -> str:
+    async def _quorum(self, name: str) -> str | int:
         found = await self._printed("show", name, list[Configured | None] | None)
         return next((one.options.quorum for one in reversed(found or []) if one and one.resource == name), "off")
 
