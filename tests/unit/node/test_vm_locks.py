@@ -116,3 +116,24 @@ def test_lock_at_the_own_address_waits_for_another_host_that_reports_the_same() 
         assert "kvm-2 lives, and its figures have yet to say" in vm_of(world).status.message
 
     play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_lock_at_the_own_address_is_left_alone_by_a_stop_where_another_host_reports_the_same(
+    monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    async def story(world: World) -> None:
+        disk = vm_of(world).spec.disks[0]
+        if shared:
+            world.disks._addresses["kvm-2"] = world.disks.address("kvm-1")
+            await world.do("guest-crash", {"vms": ["vm-2"]})  # so that it reports
+        await at(world, 30)
+        await world.do("pause-daemon", {"hosts": ["kvm-2"]})
+        monkeypatch.setattr(world.disks, "closed", lambda host, disks: None)  # locks stay where guests end
+        world.disks.lock(disk, "kvm-2" if shared else "kvm-1")
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 60)
+        assert (world.running("vm-1"), holders(world)) == ((), [])
+        assert bool(world.disks.locks((disk,))) is shared
+
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))

@@ -123,7 +123,7 @@ async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
             locks = await node.storage.locks(vm.spec.disks)
         if not locks:
             return None
-        stale, silent = await _owners(node, vm, locks)
+        stale, silent = await owners(node, vm, locks)
     except (OutliveError, TimeoutError) as error:
         return reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
     given = StartLocksInput(
@@ -155,7 +155,7 @@ async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
     return reason(VmReason.LOCK_FOREIGN, lock=result.lock or "", owner=owner)
 
 
-async def _owners(
+async def owners(
     node: VmContext, vm: VirtualMachine, locks: tuple[DiskLock, ...]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Addresses whose hosts write these disks no more, or are this one, and locks of hosts that have yet to report."""

@@ -17,7 +17,7 @@ from outlive.base.logging import get_logger
 from outlive.node.membership.holders import RELEASE, ReleaseView
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import VmContext, VmMemory
-from outlive.node.vm.locks import lock_owner
+from outlive.node.vm.locks import lock_owner, owners
 from outlive.node.vm.states import VM_EVENT, Job, VmAction, VmEventInput, VmState, in_phase, of_host, state_of
 from outlive.resources import VirtualMachine
 from outlive.resources.reasons import Reason
@@ -91,15 +91,17 @@ async def release(
 async def _unlock(node: VmContext, vm: str) -> None:
     """Remove this host's own locks on its disks, which a domain that was stopped hard leaves behind.
 
-    Only as well as it goes: whoever starts it next looks at the locks again.
+    Not those that another host with the same address may have taken. Only as well as it goes: whoever starts it next
+    looks at the locks again.
     """
     known = await node.find(vm)
     if known is None or not known.spec.disks or not of_host(known, node.lease.me):
         return
     try:
         with deadline(float(node.settings.call_limit)):
+            mine = lock_owner(node.storage.address())
             for lock in await node.storage.locks(known.spec.disks):
-                if lock_owner(lock.address) == lock_owner(node.storage.address()):
+                if lock_owner(lock.address) == mine and (await owners(node, known, (lock,)))[0]:
                     await node.storage.release(lock)
     except (OutliveError, TimeoutError) as error:
         _log.warning("vm.not_unlocked", vm=vm, host=node.host, error=str(error) or "no answer in time")
