@@ -302,8 +302,11 @@ class RealHypervisors:
         self.hosts["a"].lab.run("virsh", "--connect", "qemu:///system", *words)
 
     def crash(self, vm: str) -> None:
-        for pid in self.hosts["a"].guests(vm):
+        """It is over once the kernel has let it go: until then a thread of it may still write."""
+        pids = list(self.hosts["a"].guests(vm))
+        for pid in pids:
             os.kill(pid, signal.SIGKILL)
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), f"{vm} ends", 10.0)
 
     def hang(self, vm: str) -> None:
         if not (FREEZER / "cgroup.procs").exists():
