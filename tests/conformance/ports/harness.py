@@ -48,6 +48,8 @@ class HypervisorHarness(ProcessHarness, Protocol):
     """After so long what was asked for has happened, or never will."""
     pace: float
     """How long a migration takes beside a simulated one of some seconds."""
+    buffers: bool
+    """Whether what is sent last may wait in buffers: it is sent then, though its target has failed."""
 
     def driver(self, host: str = "a") -> HypervisorPort:
         """For a new process on that host."""

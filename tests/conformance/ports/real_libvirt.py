@@ -225,6 +225,7 @@ class RealHypervisors:
 
     settle_s = 0.7
     pace = 0.15
+    buffers = True
 
     def __init__(self, hosts: TwoHosts) -> None:
         self.hosts = hosts.hosts

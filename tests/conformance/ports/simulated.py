@@ -51,6 +51,7 @@ class Hypervisors(Processes):
 
     settle_s = 300.0
     pace = 1.0
+    buffers = False
 
     def __init__(self, *, lag_s: float = 0.0, lost_answers: float = 0.0) -> None:
         super().__init__()
