@@ -100,7 +100,7 @@ class Controller(Protocol):
         ...
 
     def stop(self) -> None:
-        """Its port is closed; what it was told stays."""
+        """Its port is closed; its state stays."""
         ...
 
     def hang(self) -> None:
@@ -116,7 +116,7 @@ class Controller(Protocol):
         ...
 
     def lie(self, lies: bool = True) -> None:
-        """It says that it has done what it was told, and does nothing."""
+        """It says that it has carried out the command, and does nothing."""
         ...
 
     def rewire(self, system_uuid: str, hook: Sequence[str]) -> None:
@@ -188,7 +188,7 @@ class _Simulated:
         self._hook = tuple(hook)
 
     def stop(self) -> None:
-        """Its port is closed; what it was told stays."""
+        """Its port is closed; its state stays."""
         self._process.kill()
 
     def hang(self) -> None:
@@ -204,7 +204,7 @@ class _Simulated:
         self._set("slow", f"{seconds:g}" if seconds else None)
 
     def lie(self, lies: bool = True) -> None:
-        """It says that it has done what it was told, and does nothing."""
+        """It says that it has carried out the command, and does nothing."""
         self._set("lying", "on" if lies else None)
 
     @property

@@ -1,6 +1,6 @@
 """The laboratory as a whole: a store, three hosts with libvirt, daemon and guard, a power controller each, six guests.
 
-Everything is told by the state directory, so any process can take hold of the same lab: ``Lab(Path("lab"))``.
+Everything is recorded in the state directory, so any process can take hold of the same lab: ``Lab(Path("lab"))``.
 """
 
 from __future__ import annotations

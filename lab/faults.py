@@ -29,7 +29,7 @@ Fault = Callable[[Lab, Host, Random], str]
 
 
 class Judge:
-    """Reads the guests' disks until told to end."""
+    """Reads the guests' disks until it is asked to end."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab

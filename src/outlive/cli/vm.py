@@ -215,7 +215,7 @@ _TITLES: Final = {"id": "ID", "vcpus": "vCPUs", "memoryMib": "Memory (MiB)", "do
 
 
 def _facts(vm: VirtualMachine) -> dict[str, Any]:
-    """What is told of a VM; what is not set is shown as it acts."""
+    """What is shown of a VM; what is not set is shown as it acts."""
     spec, status, home = vm.spec, vm.status, away_from(vm)
     return {
         "name": called(vm),

@@ -1,6 +1,6 @@
 """Runs a program in a child process that ends with the call: killed with its process group when the caller gives up.
 
-What the program must not be told on its command line, where every user of the machine can read it, comes through
+What must not be on the command line of the program, where every user of the machine can read it, comes through
 pipes: each ``feeds`` key among the arguments is replaced by the path of one, ``/dev/fd/N``. What it prints is read up
 to a limit.
 """

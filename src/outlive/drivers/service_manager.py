@@ -1,5 +1,5 @@
-"""The service manager that a daemon runs under: it is told when the daemon is ready, and asked whether the machine
-goes down. Where there is no systemd, nobody is told, and the machine never goes down by its word.
+"""The service manager that a daemon runs under: it is notified when the daemon is ready, and asked whether the machine
+goes down. Where there is no systemd, nobody is notified, and the machine counts as staying up.
 """
 
 from __future__ import annotations

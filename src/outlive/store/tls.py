@@ -1,4 +1,4 @@
-"""How a client is sure of its server: by the fingerprint of the server's own authority, or by an authority that it
+"""How a client verifies its server: by the fingerprint of the server's own authority, or by an authority that it
 knows.
 
 The server's own authority signs for nothing but that server, so whoever has pinned it needs no name to compare. Its

@@ -26,7 +26,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """Who a controller is told that we are."""
+    """The name by which a controller knows its client."""
 
     username: str = ""
     password: str = field(default="", repr=False)

@@ -1,7 +1,7 @@
 """A few HTTP requests to one controller, each sent once: a program that imports nothing of ours.
 
 In the file that is named: JSON ``{"url", "username", "password", "limitS", "insecure", "fingerprint",
-"certificateAuthority", "reset"}``. ``reset`` is what the system is to be told, such as ``ForceOff``; empty: it is only
+"certificateAuthority", "reset"}``. ``reset`` is the reset type that is sent, such as ``ForceOff``; empty: it is only
 read. It prints JSON: ``{"system": {…}}`` or ``{"sent": true, "status": 204, "text": …}``, or ``{"error": WORD,
 "text": …, "sent": …}``; ``sent`` says whether the order had been sent by then.
 """

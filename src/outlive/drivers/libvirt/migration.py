@@ -90,7 +90,7 @@ class Moves:
         try:
             await qmp("cont")
             if not (await qmp("query-status"))["running"]:
-                raise Unknown(f"{vm} was told to go on and does not", remedy="look at its state")
+                raise Unknown(f"{vm} was resumed and does not run", remedy="look at its state")
         finally:
             qmp.close()
         self._runs.unmark_moving(vm)

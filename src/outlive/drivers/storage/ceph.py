@@ -55,7 +55,7 @@ class CephCommands:
         """The same, decoded."""
         return decoded(await self.ask(*words, "--format", "json"), words)
 
-    async def told(self, *words: str, limit_s: float) -> str:
+    async def output(self, *words: str, limit_s: float) -> str:
         """What was printed by the end, also where some of those that were asked did not answer."""
         ended = await self._run(*self._ceph(*words), limit_s=limit_s)
         if "EACCES" in ended.err:

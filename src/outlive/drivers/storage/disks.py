@@ -90,7 +90,7 @@ class Cuts:
         self._parts = parts
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
-        """By each of them; the first that fails is told of after all were asked."""
+        """By each of them; the first that fails is raised after all were asked."""
         await self._all(lambda part: part.cut(host, epoch, scope), self._meant(scope), host)
 
     async def read_back(self, host: str, epoch: int) -> CutReport:

@@ -244,7 +244,9 @@ class RbdCut:
     async def _heard_of(self, epoch: int) -> set[int]:
         """Storage daemons that say that they have this map."""
         heard: set[int] = set()
-        for line in (await self._ceph.told("tell", "osd.*", "status", "--format", "json", limit_s=TELL_S)).splitlines():
+        for line in (
+            await self._ceph.output("tell", "osd.*", "status", "--format", "json", limit_s=TELL_S)
+        ).splitlines():
             start = line.find("{")  # before it stands whose answer it is, where there are several
             said = decoded(line[start:], ("tell", "osd.*")) if start >= 0 else None
             if isinstance(said, dict) and isinstance(said.get("newest_map"), int) and said["newest_map"] >= epoch:
