@@ -37,6 +37,7 @@ PARTS = (
     "simulation",
     "daemon",
     "moves",
+    "lab",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 ROW_CELLS = 7

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]
 
 from lab import guest, watchdog
 from lab.bmc import PASSWORD, USERNAME, Ipmi
-from lab.hosts import NET, PROJECT, STORE, Host, Switch, hosts
+from lab.hosts import NET, PROJECT, STORE, Host, Switch, Volume, hosts
 from lab.libvirtd import GUESTS as GUEST_GROUP
 from lab.libvirtd import Libvirtd
 from lab.processes import LabError, Process, run, until
@@ -37,12 +37,16 @@ SETTINGS: dict[str, Any] = {
 class Lab:
     """See the module. ``start`` and ``stop`` are idempotent."""
 
-    def __init__(self, state: Path, *, hosts_count: int = HOSTS, guests_count: int = GUESTS) -> None:
+    def __init__(self, state: Path, *, guests_count: int = GUESTS, homes: Sequence[str] = ()) -> None:
+        """``homes``: the hosts on which guests begin, in turn; none: all."""
         self.state = state.resolve()
         self.switch = Switch(self.state)
-        self.hosts = hosts(self.switch, hosts_count)
+        self.hosts = hosts(self.switch, HOSTS)
         self.guests = [f"vm-{number}" for number in range(1, guests_count + 1)]
-        self._server = Process(self.state / "server.pid")
+        self.homes = tuple(homes) or tuple(host.name for host in self.hosts)
+        self.server = Process(self.state / "server.pid")
+        """``outlive up``: the store and all controllers."""
+        self.disk_of_store = Volume(self.state / "store")
         self._watchdogs = Process(self.state / "watchdogs.pid")
         self.url = f"https://{NET}.{STORE}:{STORE_PORT}"
 
@@ -88,6 +92,7 @@ class Lab:
         """Start whatever does not run; says each step when it is done."""
         guest.build()
         self.switch.start()
+        self.disk_of_store.mount()
         yield "network is there: a switch, a store and three hosts"
         self.start_server()
         yield f"outlive up listens at {self.url}"
@@ -118,7 +123,9 @@ class Lab:
         self._watchdogs.stop()
         for host in self.hosts:
             host.power_off()
-        self._server.stop()
+            host.disk.unmount()
+        self.server.stop()
+        self.disk_of_store.unmount()
         self.switch.stop()
 
     # --- the product, as an operator uses it
@@ -147,10 +154,6 @@ class Lab:
 
     # --- below
 
-    def kill_server(self) -> None:
-        """End the store and all controllers at once."""
-        self._server.kill()
-
     def start_server(self) -> None:
         """Start the store and all controllers, unless they run."""
         self.switch.plug("store", STORE)
@@ -158,11 +161,11 @@ class Lab:
         program = str(Path(sys.executable).with_name("outlive"))
         words = ["up", "--listen", f"{NET}.{STORE}:{STORE_PORT}", "--state-dir", str(self.state / "store")]
         command = self.switch.inside("store", program, *words, "--config", str(self.state / "settings.yaml"))
-        self._server.start(command, self.state / "server.log")
-        until(self._server_answers, f"outlive up answers; see {self.state}/server.log", 30, 0.1)
+        self.server.start(command, self.state / "server.log")
+        until(self._server_answers, f"outlive up answers; see {self.state}/server.log", 60, 0.1)
 
     def _server_answers(self) -> bool:
-        if not self._server.pid:
+        if not self.server.pid:
             raise LabError(f"outlive up ended: see {self.state}/server.log")
         try:
             self.outlive("get", "clusters", limit_s=10)
@@ -171,7 +174,10 @@ class Lab:
         return True
 
     def _prepare(self, host: Host) -> None:
-        self.libvirtd(host).make()
+        host.disk.mount()
+        host.make()
+        clock = host.own_clock()
+        self.libvirtd(host).make(clock)
         ask = f"{sys.executable} -I -S {PROJECT / 'lab/service.py'}"
         etc = host.folder / "etc/outlive"
         etc.mkdir(exist_ok=True)
@@ -198,8 +204,8 @@ class Lab:
         program = str(Path(sys.executable).with_name("outlive"))
         guard = ["--socket", GUARD_SOCKET, "--cgroup", GUEST_GROUP, "--laboratory", str(host.folder / watchdog.FILE)]
         commands = ["--stop-service", f"{ask} stop libvirtd", "--start-service", f"{ask} start libvirtd"]
-        host.add_service("30-guard", [program, "guard", *guard, *commands])
-        host.add_service("40-node", [program, "node"])
+        host.add_service("30-guard", [program, "guard", *guard, *commands])  # which reads no wall clock
+        host.add_service("40-node", [program, "node"], clock)
 
     def _join(self, host: Host) -> None:
         """Exchange a token that is good once for the host's own."""
@@ -247,7 +253,7 @@ class Lab:
             guest.make_disk(self.disk(name))
             self.console(name).parent.mkdir(exist_ok=True)
             xml = guest.definition(name, self.disk(name), self.console(name))
-            host = self.hosts[number % len(self.hosts)].name
+            host = self.homes[number % len(self.homes)]
             document = _document("VirtualMachine", name, {"definition": xml})
             document["metadata"]["labels"] = {"outlive.dev/host": host}
             made.append({**document, "status": {"assigned": {"hypervisor": host}, "home": host}})

@@ -68,17 +68,17 @@ def start(lab: Lab, _: Any) -> None:
     story.wait_counting(lab, lab.guests, {}, FIRST_START_S)
     for name, where in story.places(lab).items():
         tell(f"{name} counts on {' and '.join(where)}")
-    slots = until(lambda: _slots(lab), "every guest has a slot on another host", FIRST_START_S, 0.5)
+    slots = until(lambda: slots_of(lab), "every guest has a slot on another host", FIRST_START_S, 0.5)
     for name in lab.guests:
         tell(f"{name} has its slot on {slots[name]}")
-    until(lambda: _rehearsed(lab), "the power controller of every host was found good", FIRST_START_S, 0.5)
+    until(lambda: rehearsed(lab), "the power controller of every host was found good", FIRST_START_S, 0.5)
     tell("the power controller of every host was tried and is good")
 
 
 def kill(lab: Lab, given: Any) -> None:
     """Cut the power of a host, and wait for its guests."""
     host = lab.host(given.host)
-    slots, before = _slots(lab), story.runs(lab)
+    slots, before = slots_of(lab), story.runs(lab)
     names = [name for name, where in story.places(lab).items() if host.name in where]
     tell = Teller()
     host.power_off()
@@ -177,7 +177,7 @@ def _tell_recovery(
         tell(f"{name} counts on {' and '.join(where[name])}, {promised}; its boot took {boot:.1f} s", when[name])
 
 
-def _slots(lab: Lab) -> dict[str, str]:
+def slots_of(lab: Lab) -> dict[str, str]:
     """Of each guest the host of its slot; empty while one has none."""
     found = {}
     for one in lab.objects("reservations"):
@@ -195,7 +195,8 @@ def _proof(lab: Lab, host: str) -> str:
     return ""
 
 
-def _rehearsed(lab: Lab) -> bool:
+def rehearsed(lab: Lab) -> bool:
+    """Whether the power controller of every host was tried and is good."""
     return all(one["status"].get("rehearsed") == "ok" for one in lab.objects("hypervisors"))
 
 

@@ -1,12 +1,13 @@
 """Random faults on the hosts of a lab, and a judge that shares nothing with the product.
 
-Faults come in batches of up to three that overlap. After each batch everything is healed, and every guest must write to
-its disk again, or be held with a fault that says why. All the time the judge reads the disks: a run that writes before
-and after another one had a second writer beside it.
+Faults come in batches that overlap. After each batch everything is healed, and every guest must write to its disk
+again, or be held with a fault that says why. All the time the judge reads the disks: a run that writes before and after
+another one had a second writer beside it. What the store has acknowledged meanwhile must be there in the end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -15,17 +16,25 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from lab import story
+from lab.bmc import Ipmi
 from lab.cluster import Lab
 from lab.hosts import Host
 from lab.processes import LabError, until
 
 LOOK_S = 0.2
-TOGETHER = 3
-LASTS_S = (1.0, 9.0)
-"""How long a fault lasts before it is healed."""
-BACK_S = 150.0
-"""After which every guest runs or is held."""
+TOGETHER = 5
+LASTS_S = (1.0, 15.0)
+"""How long a batch lasts before it is healed: some are too short for a host to be proven dead, some long enough."""
+TRIES = 100
+BACK_S = 200.0
+"""After which every guest runs or is held: an armed host that nobody can switch off takes 65 s and a boot."""
+ORDER_S = 15.0
+"""How long an operator waits for the command line."""
+YEAR_S = 365 * 86_400
+STEPS_S = (-10 * YEAR_S, -86_400, -3600, -5, 5, 3600, 86_400, 2 * YEAR_S)
+"""By how much a wall clock is stepped."""
 Fault = Callable[[Lab, Host, Random], str]
+"""Breaks something and says what; ``""`` where that is not there to be broken."""
 
 
 class Judge:
@@ -68,10 +77,32 @@ class Judge:
             self.look()
 
 
+class Writes:
+    """What a user writes while faults last: what was acknowledged is there for ever."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self._lab = lab
+        self._name = f"note-{seed}-{int(time.time())}"
+        self._acknowledged: set[str] = set()
+
+    def write(self, number: int) -> None:
+        """Write one object; most of them are refused, or nobody answers."""
+        name = f"{self._name}-{number}"
+        with contextlib.suppress(LabError):
+            self._lab.outlive("secret", "set", name, "--username", "x", stdin="x", limit_s=ORDER_S)
+            self._acknowledged.add(name)
+
+    def check(self) -> None:
+        """``LabError`` where one is lost."""
+        lost = self._acknowledged - {one["metadata"]["name"] for one in self._lab.objects("secrets")}
+        if lost:
+            raise LabError(f"the store lost what it had acknowledged: {' '.join(sorted(lost))}")
+
+
 def faults(lab: Lab, count: int, seed: int) -> Iterator[str]:
     """Make so many faults; says each, and raises ``LabError`` at the first violation."""
     random = Random(seed)
-    judge = Judge(lab)
+    judge, writes = Judge(lab), Writes(lab, seed)
     judge.start()
     done = 0
     try:
@@ -79,10 +110,9 @@ def faults(lab: Lab, count: int, seed: int) -> Iterator[str]:
             batch = random.randint(1, min(TOGETHER, count - done))
             done += batch
             for _ in range(batch):
-                host = random.choice(lab.hosts)
-                name = random.choice(sorted(FAULTS))
-                yield FAULTS[name](lab, host, random)
+                yield _one(lab, random)
                 time.sleep(random.uniform(*LASTS_S) / batch)
+            writes.write(done)
             heal(lab)
             held = _wait_for_all(lab, judge)
             yield f"all guests write again after {done} faults" + (f", but for those held: {held}" if held else "")
@@ -90,16 +120,33 @@ def faults(lab: Lab, count: int, seed: int) -> Iterator[str]:
         judge.stop()
     if judge.violations:
         raise LabError(f"seed {seed}: two writers: {judge.violations}")
+    writes.check()
     yield f"{done} faults of seed {seed}: no disk had two writers in {judge.looks} looks"
 
 
+def _one(lab: Lab, random: Random) -> str:
+    """Make one fault, and say what it is; what cannot be broken now is drawn again."""
+    for _ in range(TRIES):
+        said = FAULTS[random.choice(sorted(FAULTS))](lab, random.choice(lab.hosts), random)
+        if said:
+            return said
+    raise LabError("nothing is left that could be broken")
+
+
 def heal(lab: Lab) -> None:
-    """Take everything back."""
+    """Take everything back, but that a host is armed or not."""
     lab.switch.heal()
-    lab.start_server()
+    lab.disk_of_store.free()
+    lab.server.signal(signal.SIGCONT)
+    if not lab.server.pid:
+        lab.start_server()
     for host in lab.hosts:
-        lab.controller(host).go_on()
-        lab.controller(host).slow(0)
+        controller = lab.controller(host)
+        controller.go_on()
+        controller.slow(0)
+        controller.lie(False)
+        host.disk.free()
+        host.step_clock(0)
         if not host.on:
             host.power_on()
             continue
@@ -147,8 +194,7 @@ def _signal(pid: int, number: int) -> bool:
 def _service(service: str, number: int, verb: str) -> Fault:
     def fault(lab: Lab, host: Host, random: Random) -> str:
         pid = host.services().get(service, 0) if host.on else 0
-        hit = pid and _signal(pid, number)
-        return f"{service} of {host.name} {verb}" if hit else f"{service} of {host.name} does not run"
+        return f"{service} of {host.name} {verb}" if pid and _signal(pid, number) else ""
 
     return fault
 
@@ -158,62 +204,126 @@ def _guest(number: int, verb: str) -> Fault:
         here = sorted(pid for pid, comm in host.processes() if comm.startswith("qemu-system"))
         if here and _signal(random.choice(here), number):
             return f"a guest's process on {host.name} {verb}"
-        return f"no guest runs on {host.name}"
+        return ""
 
     return fault
 
 
-def _power(lab: Lab, host: Host, random: Random) -> str:
+def _on_host(act: Callable[[Host, Random], str]) -> Fault:
+    """A fault of a host that has power."""
+
+    def fault(lab: Lab, host: Host, random: Random) -> str:
+        return act(host, random) if host.on else ""
+
+    return fault
+
+
+def _power(host: Host, random: Random) -> str:
     host.power_off()
     return f"{host.name} loses power"
 
 
-def _cut_pair(lab: Lab, host: Host, random: Random) -> str:
-    other = random.choice([one for one in lab.hosts if one is not host])
-    lab.switch.cut((host.name, other.name), (other.name, host.name))
-    return f"{host.name} and {other.name} do not hear each other"
-
-
-def _cut_store(lab: Lab, host: Host, random: Random) -> str:
-    lab.switch.cut((host.name, "store"), ("store", host.name))
-    return f"{host.name} is cut off from the store"
-
-
-def _store(lab: Lab, host: Host, random: Random) -> str:
-    lab.kill_server()
-    return "the store is killed"
-
-
-def _controller_hangs(lab: Lab, host: Host, random: Random) -> str:
-    lab.controller(host).hang()
-    return f"the power controller of {host.name} hangs"
-
-
-def _controller_slow(lab: Lab, host: Host, random: Random) -> str:
-    lab.controller(host).slow(2)
-    return f"the power controller of {host.name} is slow"
-
-
-def _freeze(lab: Lab, host: Host, random: Random) -> str:
-    if not host.on:
-        return f"{host.name} has no power"
+def _freeze(host: Host, random: Random) -> str:
     host.freeze()
     return f"{host.name} stands still"
 
 
+def _disk_full(host: Host, random: Random) -> str:
+    host.disk.fill()
+    return f"the disk of {host.name} is full"
+
+
+def _clock(host: Host, random: Random) -> str:
+    seconds = random.choice(STEPS_S)
+    host.step_clock(seconds)
+    return f"the wall clock of {host.name} is stepped by {seconds:+} s"
+
+
+def _between(other_of: Callable[[Lab, Host, Random], str]) -> Fault:
+    """A cut between a host and another end: both ways, or one of them."""
+
+    def fault(lab: Lab, host: Host, random: Random) -> str:
+        other = other_of(lab, host, random)
+        ways = random.choice([((host.name, other), (other, host.name)), ((host.name, other),), ((other, host.name),)])
+        lab.switch.cut(*ways)
+        return "nothing comes through any more from " + " and ".join(f"{one} to {two}" for one, two in ways)
+
+    return fault
+
+
+def _other_host(lab: Lab, host: Host, random: Random) -> str:
+    return random.choice([one.name for one in lab.hosts if one is not host])
+
+
+def _isolated(lab: Lab, host: Host, random: Random) -> str:
+    lab.switch.isolate(host.name)
+    return f"{host.name} is cut off from everything"
+
+
+def _controller_isolated(lab: Lab, host: Host, random: Random) -> str:
+    lab.switch.isolate(lab.controller(host).name)
+    return f"the power controller of {host.name} is cut off from everything"
+
+
+def _controller(act: Callable[[Ipmi], None], what: str) -> Fault:
+    def fault(lab: Lab, host: Host, random: Random) -> str:
+        act(lab.controller(host))
+        return f"the power controller of {host.name} {what}"
+
+    return fault
+
+
+def _store_killed(lab: Lab, host: Host, random: Random) -> str:
+    lab.server.kill()
+    return "the store is killed"
+
+
+def _store_stopped(lab: Lab, host: Host, random: Random) -> str:
+    lab.server.signal(signal.SIGSTOP)
+    return "the store stands still"
+
+
+def _store_full(lab: Lab, host: Host, random: Random) -> str:
+    lab.disk_of_store.fill()
+    return "the disk of the store is full"
+
+
+def _arming(verb: str, *options: str) -> Fault:
+    """What an operator does while hosts fail; nothing where the store does not answer."""
+
+    def fault(lab: Lab, host: Host, random: Random) -> str:
+        try:
+            lab.outlive(verb, host.name, "--yes", *options, limit_s=ORDER_S)
+        except LabError:
+            return ""
+        return f"an operator asks to {verb} {host.name}"
+
+    return fault
+
+
 FAULTS: dict[str, Fault] = {
-    "controller-hangs": _controller_hangs,
-    "controller-slow": _controller_slow,
-    "cut-pair": _cut_pair,
-    "cut-store": _cut_store,
-    "freeze": _freeze,
+    "arm": _arming("arm", "--accept-single-store"),
+    "clock": _on_host(_clock),
+    "controller-hangs": _controller(Ipmi.hang, "hangs"),
+    "controller-isolated": _controller_isolated,
+    "controller-lies": _controller(Ipmi.lie, "says that it did, and does nothing"),
+    "controller-slow": _controller(lambda one: one.slow(2), "is slow"),
+    "cut-host": _between(_other_host),
+    "cut-store": _between(lambda lab, host, random: "store"),
+    "disarm": _arming("disarm"),
+    "disk-full": _on_host(_disk_full),
+    "freeze": _on_host(_freeze),
     "guard-killed": _service("guard", signal.SIGKILL, "is killed"),
+    "guard-stopped": _service("guard", signal.SIGSTOP, "stands still"),
     "guest-killed": _guest(signal.SIGKILL, "is killed"),
     "guest-stopped": _guest(signal.SIGSTOP, "stands still"),
+    "isolated": _isolated,
     "libvirtd-killed": _service("libvirtd", signal.SIGKILL, "is killed"),
     "libvirtd-stopped": _service("libvirtd", signal.SIGSTOP, "stands still"),
     "node-killed": _service("node", signal.SIGKILL, "is killed"),
     "node-stopped": _service("node", signal.SIGSTOP, "stands still"),
-    "power": _power,
-    "store-killed": _store,
+    "power": _on_host(_power),
+    "store-full": _store_full,
+    "store-killed": _store_killed,
+    "store-stopped": _store_stopped,
 }

@@ -35,6 +35,9 @@ table bridge lab {
 }
 """
 SWITCHES = "/run/netns"
+DISK_MIB = 64
+CLOCK = "/etc/lab-clock"
+"""On each host: how many seconds its wall clock is ahead of the machine's, as eight bytes."""
 ENTER = 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"'
 """Runs a command in a cgroup."""
 
@@ -126,6 +129,45 @@ def cgroup_root() -> Path:
     return Path(target)
 
 
+class Volume:
+    """A small disk of its own for one folder, so that it can be full. It stays mounted until ``unmount``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._image = folder.with_name(f"{folder.name}.img")
+        self._rest = folder / "filled"
+
+    def mount(self) -> None:
+        """Make it, unless it is there, and mount it, unless it is."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.folder.is_mount():
+            return
+        if not self._image.exists():
+            new = self._image.with_suffix(".new")
+            with new.open("wb") as file:
+                file.truncate(DISK_MIB << 20)
+            run("mkfs.ext4", "-q", "-m", "0", str(new))
+            new.rename(self._image)
+        run("mount", "-o", "loop", str(self._image), str(self.folder))
+
+    def unmount(self) -> None:
+        """Take it away; what is on it is there again when it is mounted again."""
+        if self.folder.is_mount():
+            run("umount", "--lazy", str(self.folder))
+
+    def fill(self) -> None:
+        """Leave not a byte free."""
+        with self._rest.open("ab", buffering=0) as file:
+            for size in (1 << 20, 4096, 1):
+                with contextlib.suppress(OSError):
+                    while file.write(b"\0" * size):
+                        pass
+
+    def free(self) -> None:
+        """Take that back."""
+        self._rest.unlink(missing_ok=True)
+
+
 class Host:
     """One host, by its name and its number on the switch's network."""
 
@@ -135,8 +177,11 @@ class Host:
         self.address = f"{NET}.{number}"
         self.folder = switch.state / name
         self._number = number
+        self.disk = Volume(self.folder / "var")
+        """Of its state, where somebody has mounted it."""
         self._process = Process(self.folder / "power.pid")
         self._group = switch.group / name
+        self._clock = self.folder / CLOCK.lstrip("/")
 
     # --- what it is made of
 
@@ -229,6 +274,29 @@ class Host:
         """Let the whole host stand still, or go on."""
         (self._group / "cgroup.freeze").write_text("1" if frozen else "0")
 
+    # --- its wall clock
+
+    def own_clock(self) -> dict[str, str]:
+        """What a service needs in its environment to read a wall clock that can be stepped (``clock.c``).
+
+        All hosts share the kernel's, and no namespace has another one.
+        """
+        library = self.switch.state / "clock.so"
+        if not library.exists():
+            words = ["-O2", "-shared", "-fPIC", f'-DSTEP="{CLOCK}"']
+            new = library.with_suffix(".new")
+            run("gcc", *words, "-o", str(new), str(Path(__file__).with_name("clock.c")))
+            new.rename(library)
+        if not self._clock.exists():
+            self._clock.write_bytes(bytes(8))
+        return {"LD_PRELOAD": str(library.resolve())}
+
+    def step_clock(self, seconds: int) -> None:
+        """So many seconds ahead of the machine's, from now on."""
+        if self._clock.exists():
+            with self._clock.open("r+b") as file:  # in place: every service has it in its memory
+                file.write(seconds.to_bytes(8, "little", signed=True))
+
     # --- what runs on it
 
     def ask(self, text: str) -> str:
@@ -239,10 +307,13 @@ class Host:
             raise LabError(f"{self.name} does not answer: {error.strerror or error}") from error
 
     def services(self) -> dict[str, int]:
-        """The process number, on this machine, of each service; 0 where it does not run."""
-        pairs = (word.partition("=") for word in self.ask("list").split())
-        outer = {inner: pid for pid, inner in self._numbers()}
-        return {name.partition("-")[2]: outer.get(int(inner), 0) for name, _, inner in pairs}
+        """The process number, on this machine, of each service; 0 where it does not run. No process there is asked."""
+        first, found = self.pid, {}
+        for name in sorted(file.stem for file in (self.folder / "services").glob("*.json")):
+            procs = self._group / "system.slice" / name / "cgroup.procs"
+            words = procs.read_text().split() if procs.exists() else []
+            found[name.partition("-")[2]] = next((int(pid) for pid in words if first and _parent(pid) == first), 0)
+        return found
 
     def inside(self, *command: str) -> list[str]:
         """A command that runs on the host."""
@@ -278,14 +349,6 @@ class Host:
             return bool(service.ask("list", self._socket()) is not None)
         return False
 
-    def _numbers(self) -> Iterator[tuple[int, int]]:
-        """Of each process: its number on this machine, and on the host."""
-        for pid, _ in self.processes():
-            with contextlib.suppress(OSError):
-                text = Path(f"/proc/{pid}/status").read_text()
-                line = next(line for line in text.splitlines() if line.startswith("NSpid:"))
-                yield pid, int(line.split()[-1])
-
     def _kill_first(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, 9)
@@ -311,6 +374,14 @@ class Host:
         for folder, _, _ in os.walk(self._group, topdown=False):
             with contextlib.suppress(FileNotFoundError):
                 Path(folder).rmdir()
+
+
+def _parent(pid: str) -> int:
+    """Of a process, as the machine numbers it; 0 where that has gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def hosts(switch: Switch, count: int = 3) -> list[Host]:

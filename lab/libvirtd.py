@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from lab.hosts import Host
@@ -25,7 +26,7 @@ class Libvirtd:
     def __init__(self, host: Host) -> None:
         self.host = host
 
-    def make(self, **settings: str) -> None:
+    def make(self, env: Mapping[str, str] | None = None, **settings: str) -> None:
         """Its configuration, and its place among the host's services. ``settings`` are lines of ``qemu.conf``."""
         host = self.host
         host.make()
@@ -66,7 +67,7 @@ class Libvirtd:
                 **settings,
             },
         )
-        host.add_service(SERVICE, ["/usr/sbin/libvirtd", "--listen"])
+        host.add_service(SERVICE, ["/usr/sbin/libvirtd", "--listen"], env)
 
     def start(self, limit_s: float = 30.0) -> None:
         """Give the host power and wait until libvirtd answers."""

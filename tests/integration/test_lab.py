@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lab import story
 from lab.cluster import Lab
+from lab.processes import LabError
 
 PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "docs/walkthrough/lab.md").read_text(encoding="utf-8")
@@ -59,3 +61,28 @@ def test_no_disk_has_two_writers_through_random_faults(state: Path) -> None:
     told(state, "start")
     said = told(state, "faults", "30", "--seed", "3")
     assert re.search(r"30 faults of seed 3: no disk had two writers in [1-9]\d* looks", said), said
+
+
+def test_a_host_of_the_lab_has_a_disk_and_a_wall_clock_of_its_own(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    host, other = lab.hosts[:2]
+    try:
+        lab.switch.start()
+        for one in (host, other):
+            one.disk.mount()
+            one.make()
+        env = {one: [f"{name}={value}" for name, value in one.own_clock().items()] for one in (host, other)}
+        host.power_on()
+        other.power_on()
+        host.disk.fill()
+        host.step_clock(86_400)
+        now, there, elsewhere = time.time(), *(float(one.run("env", *env[one], "date", "+%s")) for one in (host, other))
+        assert (there - now, elsewhere - now) == (pytest.approx(86_400, abs=30), pytest.approx(0, abs=30))
+        with pytest.raises(LabError, match="No space left"):
+            host.run("cp", "/etc/hostname", "/var/something")
+        other.run("cp", "/etc/hostname", "/var/something")
+        host.disk.free()
+        host.run("cp", "/etc/hostname", "/var/something")
+    finally:
+        lab.stop()
+    assert not host.disk.folder.is_mount()
