@@ -30,6 +30,7 @@ def play(
     seed: int = 1,
     violations: bool = False,
     cuts: Literal["none", "disks", "all"] = "none",
+    primary_role: bool = False,
     **host: Any,
 ) -> None:
     """Start the cluster, let it settle, tell the story, and see that nothing went wrong on the way."""
@@ -41,6 +42,7 @@ def play(
             controllers=0,
             settings={"node": node or {}},
             cuts=cuts,
+            primary_role=primary_role,
         )
         world = World(spec, seed=seed)
         await world.build()

@@ -83,7 +83,7 @@ def kind_refusal(who: HostWriter, kind: type[Resource], name: str = "", verb: st
     if kind not in _RULES or verb in ("delete", "deletecollection") or (verb == "create" and kind in _NEVER_MADE):
         return f"may not {verb} {kind.info.plural}"
     if kind is Election and (not who.coordinator or name not in ("", ROLE)):
-        return f"may not {verb} {kind.info.plural}: coordinators stand for Election/{ROLE} alone"
+        return f"may not {verb} {kind.info.plural}: coordinators are candidates for Election/{ROLE} alone"
     foreign = name not in ("", who.host)
     if foreign and (kind is HypervisorUsage or (kind in (Membership, Hypervisor) and not who.coordinator)):
         return f"may not write {kind.kind()}/{name}: that is another host's"
@@ -242,12 +242,12 @@ def _cluster(_who: HostWriter, what: str, before: Any, after: Cluster, _members:
 
 
 def _election(who: HostWriter, what: str, before: Election | None, after: Election, _members: object) -> str:
-    """A coordinator stands for the role of the primary, and writes nobody else's name into it."""
+    """A coordinator is a candidate for the role of the primary, and writes nobody else's name into it."""
     if not who.coordinator or after.name != ROLE:
-        return f"may not write {what}: coordinators stand for Election/{ROLE} alone"
+        return f"may not write {what}: coordinators are candidates for Election/{ROLE} alone"
     kept = before is not None and before.record.holder == after.record.holder
     if after.record.holder not in ("", who.host) and not kept:
-        return f"may not write {what} for {after.record.holder}: {who.host} stands for itself"
+        return f"may not write {what} for {after.record.holder}: {who.host} is a candidate for itself"
     return _fields(what, before, after, CANDIDATE)
 
 

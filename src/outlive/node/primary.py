@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from outlive.base.clock import Clock
-from outlive.base.deadline import deadline
+from outlive.base.deadline import deadline, set_within
 from outlive.base.errors import NotFound, OutliveError, Refused
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
@@ -42,6 +42,7 @@ SETTLE_S: Final = 2.0
 """From the last step of a hand-over until it counts as done."""
 STALL_S: Final = 15.0
 """How long a leaver may stop its duties before the role is taken from it."""
+RESIGN_LOOK_S: Final = 0.1
 GUARD_S: Final = 20.0
 """How long duties may outlast the role before the guard stops them."""
 
@@ -102,13 +103,28 @@ class PrimaryElector(Elector):
         silence_s: float = SILENCE_S,
     ) -> None:
         super().__init__(store, ROLE, host, clock=clock, ids=ids, renew_s=renew_s, silence_s=silence_s)
+        self.withdrawn = False
+        """Whether it takes the role no more; one that it has is its own until it gives it back."""
+        self.holder = ""
+        """Who had the role when this candidate looked last."""
         self._leaving = (0, 0.0)
         """The term whose holder is stopping its duties, and since when this candidate has seen that."""
         self.stalled = ""
         """Who did not stop its duties in time, if the role was taken from it."""
 
+    async def run(self) -> None:
+        """Be a candidate until cancelled; the role is given back by whoever stops its duties before (``Primary``)."""
+        await self._rounds()
+
+    async def _round(self) -> None:
+        if not self.withdrawn or self._held is not None:
+            await super()._round()
+
     def _may_take(self, current: Election) -> bool:
         record, now = current.record, self._clock.monotonic()
+        self.holder = record.holder
+        if self.withdrawn:
+            return False
         if record.phase != "relinquish":
             self._leaving = (0, now)
         elif self._leaving[0] != record.term:
@@ -142,14 +158,31 @@ class Primary:
         self._clock = clock
         self._started: list[Duty] = []
         """In the order in which they were started."""
+        self._resigning = asyncio.Event()
 
     @property
     def running(self) -> tuple[str, ...]:
         """Duties that were started and not stopped."""
         return tuple(duty.name for duty in self._started)
 
+    @property
+    def holds(self) -> bool:
+        """Whether this host has the role, or still does some of its duties."""
+        return self.elector.is_leader or bool(self._started)
+
+    def withdraw(self) -> None:
+        """Take the role no more: the daemon is about to stop."""
+        self.elector.withdrawn = True
+
+    async def resign(self) -> None:
+        """Give the role up for good, if it is held, as a hand-over does; returns once no duty is done here."""
+        self.withdraw()
+        self._resigning.set()
+        while self.holds:
+            await self._clock.sleep(RESIGN_LOOK_S)
+
     async def run(self) -> None:
-        """Stand for the role, and do its duties."""
+        """Be a candidate for the role, and do its duties."""
         try:
             async with OrderedTaskGroup() as group:
                 group.create_task(self.elector.run(), name="primary election")
@@ -157,6 +190,7 @@ class Primary:
                 group.create_task(self._guard(), name="primary guard")
         finally:
             await self._stop()
+            await self.elector.give_back()
 
     async def _work(self) -> None:
         while True:
@@ -182,13 +216,17 @@ class Primary:
             self._faults.activate(FaultCode.PRIMARY_STALLED, subject, previous=previous, limit_s=STALL_S)
         _log.info("primary.takes_over", host=self._host, term=term)
         for duty in self._duties:
-            await self._start(duty, term)
-        await self._clock.sleep(SETTLE_S)
-        while not await self._marked(phase=""):
-            await self._clock.sleep(LOOK_S)
+            if not self._resigning.is_set():
+                await self._start(duty, term)
+        await set_within(self._resigning, SETTLE_S)
+        while not self._resigning.is_set() and not await self._marked(phase=""):
+            await set_within(self._resigning, LOOK_S)
         _log.info("primary.holds", host=self._host, term=term, duties=self.running)
         while True:
-            await self._clock.sleep(LOOK_S)
+            await set_within(self._resigning, LOOK_S)
+            if self._resigning.is_set():
+                await self._marked(phase="relinquish", to="")
+                break
             wanted = await self._wanted()
             if wanted is None:
                 continue

@@ -23,8 +23,9 @@ from outlive.base.logging import get_logger
 from outlive.node.daemon import Daemon
 from outlive.node.fencing.policy import Departure
 from outlive.node.membership.steps import LEAVE, LeaveView
+from outlive.node.primary import Primary
 from outlive.node.vm.states import mine, of_host
-from outlive.resources import MemberRecord, VirtualMachine
+from outlive.resources import Hypervisor, MemberRecord, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount, Count
@@ -34,7 +35,7 @@ from outlive.store.access import CALL_S
 HURRY_S: Final = 10.0
 """What a step that may last still gets, once the end is not to be waited for."""
 HANDOVER_LIMIT_S: Final = 120.0
-"""How long the daemon waits for another one to take over the role of primary."""
+"""How long the daemon waits until it has given up the role of primary."""
 
 
 class ShutdownStep(enum.StrEnum):
@@ -123,23 +124,54 @@ def refusal(daemon: Daemon, *, leave_vms: bool, going_down: bool) -> str:
     return f"{len(left)} virtual machines run on {daemon.shared.host} ({named}): drain it first, or leave them"
 
 
-async def stop(daemon: Daemon, *, going_down: bool) -> None:
-    """Everything up to the moment at which the parts are cancelled."""
+async def stop(daemon: Daemon, *, going_down: bool, primary: Primary | None = None) -> None:
+    """Everything up to the moment at which the parts are cancelled; ``primary``: its part in that role."""
     migrate = going_down and daemon.shared.desired.shutdown_policy == "migrate" and not daemon.shared.frozen
+    if primary is not None:
+        primary.withdraw()
+    holds = primary is not None and primary.holds
     given = ShutdownInput(
-        flush_active=daemon.drainer.active or migrate, primary=False, node_count=1, reason="signal", migrate=migrate
+        flush_active=daemon.drainer.active or migrate,
+        primary=holds,
+        node_count=await _coordinators(daemon) if holds else 1,
+        reason="signal",
+        migrate=migrate,
     )
     result = daemon.shared.decisions.use(LIFECYCLE_SHUTDOWN, given, subject=daemon.shared.host)
     daemon.reporter.departure = Departure.MACHINE if going_down else Departure.DAEMON
     for step in result.steps:
         _log.info("daemon.stopping", host=daemon.shared.host, step=step.value)
+        releases = step is ShutdownStep.RELEASE_PRIMARY
+        work = resign(primary, HANDOVER_LIMIT_S) if releases else _take(daemon, step, going_down)
         try:
             if step not in LASTS:
-                await _take(daemon, step, going_down)
-            elif not await _unless_hurried(daemon, _take(daemon, step, going_down)):
+                await work
+            elif not await _unless_hurried(daemon, work):
                 _log.warning("daemon.stop_step_left", host=daemon.shared.host, step=step.value)
         except (OutliveError, TimeoutError) as error:
             _log.warning("daemon.stop_step_failed", step=step.value, error=str(error))
+
+
+async def _coordinators(daemon: Daemon) -> int:
+    """How many hosts may have the role of the primary; where the store does not say, others than this one."""
+    found = 0
+    try:
+        async with asyncio.timeout(WRITE_S):
+            async for host in list_all(daemon.shared.store, Hypervisor):
+                found += host.spec.mode == "coordinator"
+    except (OutliveError, TimeoutError):
+        return 2
+    return found
+
+
+async def resign(primary: Primary | None, limit_s: float) -> None:
+    """Give the role of the primary up, if this host has it; what is not given up in time is taken from it."""
+    try:
+        async with asyncio.timeout(limit_s):
+            if primary is not None:
+                await primary.resign()
+    except TimeoutError:
+        _log.warning("daemon.still_primary", limit_s=limit_s)
 
 
 async def _unless_hurried(daemon: Daemon, work: Coroutine[None, None, None]) -> bool:

@@ -239,7 +239,7 @@ class ElectionRecord(Part, frozen=True, kw_only=True):
     previous: str = ""
     """Who held it in the term before, or has just given it back."""
     to: str = ""
-    """To whom it is handed over; empty: to whoever stands."""
+    """To whom it is handed over; empty: to any candidate."""
     answered: str = ""
     """Id of the last request (``Cluster.spec.primary``) that a holder has carried out."""
 

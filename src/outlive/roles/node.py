@@ -58,7 +58,7 @@ class NodeRole:
     """See the module. ``fencer_store``: the same store, in the name of the fencer.
 
     ``networks``: the host's addresses by network. ``newcomer``: as what it registers itself if it never was a member.
-    ``duties``: what it does while it is the primary coordinator; absent: it does not stand for that.
+    ``duties``: what it does while it is the primary coordinator; absent: it is no candidate for that.
     """
 
     def __init__(
@@ -96,6 +96,8 @@ class NodeRole:
         self.stop_refused = ""
         """Why the last ``stop`` did nothing."""
         self._going_down = False
+        self._primary: Primary | None = None
+        """This host's part in the role of the primary, where it is a candidate."""
         self.daemon = self._daemon()
         self.lease = self.daemon.shared.lease
 
@@ -118,9 +120,9 @@ class NodeRole:
                     tasks += self.daemon.serve(group)
                     tasks.append(group.create_task(self._fence(), name="fencer"))
                     if self._duties is not None:
-                        tasks.append(group.create_task(self._stand(self._duties), name="primary"))
+                        tasks.append(group.create_task(self._do_duties(self._duties), name="primary"))
                     await self._stopping.wait()
-                    await stop.stop(self.daemon, going_down=self._going_down)
+                    await stop.stop(self.daemon, going_down=self._going_down, primary=self._primary)
                 for task in (entering, *tasks):
                     task.cancel()
             await self._trail.flush()
@@ -146,15 +148,17 @@ class NodeRole:
             return
         await self.daemon.keep("fencer", lambda: self._fencer().run())
 
-    async def _stand(self, duties: Sequence[Duty]) -> None:
-        """Stand for the role of the primary, where this host is a coordinator."""
+    async def _do_duties(self, duties: Sequence[Duty]) -> None:
+        """Be a candidate for the role of the primary, where this host is a coordinator."""
         if self.daemon.shared.desired.spec.mode != "coordinator":
             return
         store, clock = self._fencer_store, self._clock
 
         async def run() -> None:
             elector = PrimaryElector(store, self.host, clock=clock, ids=self._ids)
-            await Primary(store, self.host, duties, elector=elector, faults=self.faults, clock=clock).run()
+            primary = Primary(store, self.host, duties, elector=elector, faults=self.faults, clock=clock)
+            self._primary = primary
+            await primary.run()
 
         await self.daemon.keep("primary", run)
 
@@ -168,6 +172,7 @@ class NodeRole:
             clock=self._clock,
             random=self._random,
             decisions=self.decisions,
+            primary=lambda: self._primary.elector.holder if self._primary is not None else "",
         )
         return Fencer(
             context,
@@ -196,9 +201,11 @@ class NodeRole:
     async def hand_over(self) -> None:
         """Begin nothing new and let what is being done end, before another version takes this one's place.
 
-        The membership is renewed meanwhile, and stays as it is; whoever runs this cancels it then.
+        The membership is renewed meanwhile, and stays as it is; whoever runs this cancels it then. The role of the
+        primary goes to another coordinator.
         """
         await stop.close(self.daemon)
+        await stop.resign(self._primary, stop.JOBS_S)
 
     def _daemon(self) -> Daemon:
         settings, clock, store, ports = self.settings, self._clock, self._store, self._ports

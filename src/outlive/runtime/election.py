@@ -101,16 +101,19 @@ class Elector:
         await self._lost.wait()
 
     async def run(self) -> None:
-        """Stand for the role until cancelled; a leader that is cancelled gives the role back, if it can at once."""
+        """Be a candidate until cancelled; a leader that is cancelled gives the role back, if it can at once."""
         try:
-            while True:
-                await self._round()
-                await self._clock.sleep(self._pause_s())
+            await self._rounds()
         finally:
             held, sure = self._held, self.is_leader and not self._doubt
             self._step_down("stopped")
             if held is not None and sure:
                 await self._give_back(held)
+
+    async def _rounds(self) -> None:
+        while True:
+            await self._round()
+            await self._clock.sleep(self._pause_s())
 
     @property
     def record(self) -> ElectionRecord | None:
@@ -127,7 +130,7 @@ class Elector:
             return not self._doubt
 
     async def give_back(self) -> bool:
-        """Let others have the role, while this candidate goes on standing; whether that was acknowledged."""
+        """Let others have the role; this one remains a candidate. Whether that was acknowledged."""
         async with self._writing:
             held, sure = self._held, self.is_leader and not self._doubt
             self._step_down("given back")

@@ -207,6 +207,52 @@ def test_a_daemon_that_ends_gives_the_role_back_and_stops_its_duties() -> None:
     told(story)
 
 
+def test_a_host_that_resigns_ends_its_duties_before_another_begins_them_and_is_no_candidate_any_more() -> None:
+    async def story(it: Story) -> None:
+        await it.primaries["a"].resign()
+        assert it.said[2:] == [("a", "-api", 0), ("a", "-stats", 0)]
+        assert (await it.record()).holder != "a"
+        it.primaries["c"].withdraw()
+        await it.clock.sleep(8)
+        assert it.said[4:] == [("b", "+stats", 2), ("b", "+api", 2)]
+        await it.primaries["b"].resign()
+        await it.clock.sleep(30)
+        assert (await it.record()).holder == "", "nobody who stops takes it"
+        assert it.having == []
+
+    told(story)
+
+
+def test_a_host_that_resigns_while_it_takes_over_begins_no_more_duties() -> None:
+    async def story(it: Story) -> None:
+        await it.ask("primary", "b")
+        while ("b", "+stats", 2) not in it.said:
+            await it.clock.sleep(0.05)
+        await it.primaries["b"].resign()
+        await it.clock.sleep(8)
+        assert [host for host, _ in it.having] == [(await it.record()).holder] * 2 != ["b"] * 2
+
+    told(story)
+
+
+def test_a_host_without_the_store_resigns_as_well() -> None:
+    async def story(it: Story) -> None:
+        it.primaries["a"].elector._store = Silent()  # type: ignore[assignment]
+        began = it.clock.monotonic()
+        await it.primaries["a"].resign()
+        assert it.clock.monotonic() - began < 12
+        assert not [host for host, _ in it.having if host == "a"]
+
+    told(story)
+
+
+def test_a_candidate_knows_who_has_the_role() -> None:
+    async def story(it: Story) -> None:
+        assert {it.primaries[host].elector.holder for host in ("b", "c")} == {"a"}
+
+    told(story)
+
+
 names = st.sampled_from(("a", "b", "c"))
 records = st.builds(
     ElectionRecord,

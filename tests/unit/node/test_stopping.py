@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.support.node_worlds import at, condemn, holders, host_of, narrated, play, record
 from tests.support.node_worlds import vm_of as _vm
 
+from outlive.node.primary import ROLE
 from outlive.node.stop import HURRY_S
+from outlive.resources import Election, ElectionRecord
 from outlive.resources.meta import condition
 from outlive.roles.node import NodeRole
 from outlive.simulation.spec import VmSpec
@@ -100,3 +102,24 @@ def test_a_second_request_does_not_wait_for_the_guests_of_a_machine_that_goes_do
         assert "unsupervised: vm-1" in ready.message, "the last steps are taken all the same"
 
     play(story, vms=TWO)
+
+
+def test_primary_whose_daemon_stops_hands_its_role_over_while_it_still_renews() -> None:
+    async def story(world: World) -> None:
+        first, then = ("kvm-1", "kvm-2") if election(world).holder == "kvm-1" else ("kvm-2", "kvm-1")
+        await world.do("hang-duty", {"hosts": [first]})
+        await world.do("stop-daemon", {"hosts": [first], "leaveVms": True})
+        await at(world, 8)
+        assert world.hosts[first].daemon.alive, "it waits for the end of its duty"
+        assert record(world, first).state == "Held"
+        await at(world, 60)
+        assert not world.hosts[first].daemon.alive
+        assert election(world).holder == then
+
+    play(story, primary_role=True, mode="coordinator")
+
+
+def election(world: World) -> ElectionRecord:
+    found = world.store.look(Election, ROLE)
+    assert found is not None
+    return found.record

@@ -62,6 +62,7 @@ class FencerContext:
         clock: Clock,
         random: Random,
         decisions: DecisionLog,
+        primary: Callable[[], str] = str,
     ) -> None:
         random = random.fork("fencer")
         self.me = host
@@ -75,6 +76,8 @@ class FencerContext:
         self.others: dict[str, None] = {}
         """The other coordinators."""
         self.observer = observer
+        self.primary = primary
+        """Who has the role of the primary coordinator, as far as this host knows; empty: nobody."""
         self.rules = Rules(self)
         self.systems = SystemIndex()
         self.hypervisors.subscribe(self.systems.changed)

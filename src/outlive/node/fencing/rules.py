@@ -259,6 +259,7 @@ class Rules:
             ),
             nodes=tuple(self._peers(now, resting)),
             maintenance=resting and spec.resting(self._context.clock.now()) != "",
+            primary=self._context.primary() or None,
         )
 
     def _peers(self, now: float, resting: bool) -> Iterable[Peer]:

@@ -86,8 +86,7 @@ class EvaluateInput(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[Peer, ...]
     maintenance: bool = False
     primary: str | None = None
-    """Who carries the role of primary: suspected before all others, so that a limit of fences is spent on it first.
-    Fencers leave it out as long as no host carries that role, which comes with floating addresses and gateways."""
+    """Who has the role of the primary: suspected before all others, so that a limit of fences is spent on it first."""
 
 
 class EvaluateResult(msgspec.Struct, frozen=True, kw_only=True):
