@@ -53,6 +53,7 @@ def decide(
 
 def decision_table() -> DecisionTable:
     """The decisions of every part."""
+    from outlive.drivers.commands import COMMAND_RESULT
     from outlive.failover import decisions as failover
     from outlive.node import decisions as node
     from outlive.placement import decisions as placement
@@ -60,7 +61,14 @@ def decision_table() -> DecisionTable:
     from outlive.runtime.decisions import DecisionTable
 
     return DecisionTable(
-        (*failover.DECISIONS, *node.DECISIONS, *node.SAFETY_STEPS, *placement.DECISIONS, *recovery.DECISIONS)
+        (
+            COMMAND_RESULT,
+            *failover.DECISIONS,
+            *node.DECISIONS,
+            *node.SAFETY_STEPS,
+            *placement.DECISIONS,
+            *recovery.DECISIONS,
+        )
     )
 
 

@@ -2,7 +2,8 @@
 
 What must not be on the command line of the program, where every user of the machine can read it, comes through
 pipes: each ``feeds`` key among the arguments is replaced by the path of one, ``/dev/fd/N``. What it prints is read up
-to a limit.
+to a limit. Decision ``command.result`` gives code and text of however it ended
+(docs/reference/node-decisions.md#commandresult).
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-from outlive.base.errors import LimitExceeded, Unavailable
+import msgspec
+
+from outlive.base.errors import BadInput, LimitExceeded, Unavailable
+from outlive.runtime.decisions import Decision
 
 OUTPUT_BYTES: Final = 2**18
 """Read of what a program prints, of each of its two streams, unless the caller expects more."""
@@ -25,14 +29,60 @@ REAP_S: Final = 1.0
 """A killed program is waited for so long."""
 
 
+TIMED_OUT: Final = 128
+"""Code of a program that took longer than its limit."""
+FAILED: Final = 255
+"""Code of one that could not be run."""
+
+
+class CommandInput(msgspec.Struct, frozen=True, kw_only=True):
+    """How a program ended."""
+
+    event: Literal["exit", "timeout", "exception"]
+    code: int | None = None
+    """Its exit code; after ``exit`` only."""
+    stdout: str | None = None
+    """What it printed; null where that is no text."""
+    background: bool = False
+    """Whether nobody waits for it."""
+
+
+class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What whoever ran it gets."""
+
+    code: int
+    stdout: str | None
+
+
+def command_result(given: CommandInput) -> CommandResult:
+    """Code and text. ``BadInput`` for an exit without a code."""
+    if given.background:
+        return CommandResult(code=0, stdout=None)
+    if given.event == "timeout":
+        return CommandResult(code=TIMED_OUT, stdout="")
+    if given.event == "exception":
+        return CommandResult(code=FAILED, stdout="")
+    if given.code is None:
+        raise BadInput("an exit without a code", place="code", remedy="write the exit code")
+    return CommandResult(code=given.code, stdout=given.stdout or "")
+
+
+COMMAND_RESULT: Final = Decision(
+    "command.result", command_result, CommandInput, CommandResult, "Code and text of a program that was run"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a program ended."""
 
-    code: int | None
-    """``None``: it was killed, because it took longer than its limit."""
+    code: int
     out: str
     err: str
+    killed: bool = False
+    """Whether it took longer than its limit."""
+    partial: str = ""
+    """What one that was killed had printed by then."""
 
 
 async def run(
@@ -59,7 +109,7 @@ async def run(
     finally:
         for reader in readers.values():
             os.close(reader)
-    parts = bytearray(), bytearray()
+    parts, killed = (bytearray(), bytearray()), False
     try:
         async with asyncio.timeout(limit_s):
             async with asyncio.TaskGroup() as group:
@@ -68,10 +118,13 @@ async def run(
                     group.create_task(_collect(stream, part, output_bytes))
             await process.wait()
     except TimeoutError:
-        return Ended(None, *(bytes(part).decode(errors="replace") for part in parts))
+        killed = True
     finally:
         await _killed(process)
-    return Ended(process.returncode, *(bytes(part).decode(errors="replace") for part in parts))
+    out, err = (bytes(part).decode(errors="replace") for part in parts)
+    given = CommandInput(event="timeout" if killed else "exit", code=process.returncode, stdout=out)
+    result = COMMAND_RESULT.function(given)
+    return Ended(result.code, result.stdout or "", err, killed=killed, partial=out if killed else "")
 
 
 async def _started(
@@ -90,10 +143,9 @@ async def _started(
         )
     except FileNotFoundError:
         raise Unavailable(f"{argv[0]} is not installed on this host", remedy=f"install {argv[0]}") from None
-    except OSError as error:
-        raise Unavailable(
-            f"{argv[0]} cannot be started: {error.strerror}", remedy="see what this host lacks"
-        ) from error
+    except (OSError, ValueError) as error:  # such as an argument with a zero in it
+        why = getattr(error, "strerror", None) or error
+        raise Unavailable(f"{argv[0]} cannot be started: {why}", remedy="see what this host lacks") from error
 
 
 async def _collect(stream: asyncio.StreamReader, part: bytearray, limit: int) -> None:

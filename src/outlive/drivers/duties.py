@@ -36,7 +36,7 @@ class CommandDuty:
             return
         ended = await run(argv, limit_s=LIMIT_S, env={"OUTLIVE_TERM": str(term)} if term else None)
         if ended.code != 0:
-            how = f"was killed after {LIMIT_S:g} s" if ended.code is None else f"ended with {ended.code}"
+            how = f"was killed after {LIMIT_S:g} s" if ended.killed else f"ended with {ended.code}"
             said = " ".join(ended.err.split())[:SHOWN]
             raise Unavailable(
                 f"{argv[0]} {how}{f': {said}' if said else ''}", remedy="see section primary of node.yaml"

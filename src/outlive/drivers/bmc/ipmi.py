@@ -120,29 +120,34 @@ class IpmiDriver:
 
     def _check_session(self, ended: Ended, target: Target) -> None:
         """Raise where no session came about, so that nothing was sent."""
-        if SESSION not in ended.err.casefold() or ended.out.strip():
+        if SESSION not in ended.err.casefold() or _printed(ended).strip():
             return
         given = _given(target, ended)
         why, remedy = said_of(ended.err, _NO_SESSION, **given) or ("", "")
         raise target.unavailable(why, remedy)
 
     def _check_taken(self, order: Order, ended: Ended, target: Target) -> None:
-        if _TAKEN[order] in ended.out.casefold():
+        if _TAKEN[order] in _printed(ended).casefold():
             return
         refusal = _refusal(ended)
         if "not supported in present state" in refusal.casefold():
             return  # off is off already, or on is on
         if refusal and "timeout" not in refusal.casefold():
             raise target.unavailable(*(said_of(refusal, _REFUSED, **_given(target, ended)) or ("", "")))
-        why = f"no answer in {target.limit_s:g} s" if ended.code is None else quoted(ended.err) or "no answer"
+        why = f"no answer in {target.limit_s:g} s" if ended.killed else quoted(ended.err) or "no answer"
         raise Unknown(f"it may or may not switch {order}: {why}", remedy="its state says whether it did")
 
 
+def _printed(ended: Ended) -> str:
+    """Whatever it printed: what a controller has answered counts, also where the tool did not end."""
+    return ended.out or ended.partial
+
+
 def _reading(ended: Ended, target: Target) -> PowerReading:
-    states = _STATE.findall(ended.out)
-    guid = _GUID.search(ended.out)
+    states = _STATE.findall(_printed(ended))
+    guid = _GUID.search(_printed(ended))
     if len(states) != 1 and guid is None:
-        if ended.code is None:
+        if ended.killed:
             raise target.unavailable(f"no answer in {target.limit_s:g} s", "see its load and its network")
         refusal = _refusal(ended) or quoted(ended.err) or "nothing"
         raise target.unavailable(*(said_of(refusal, _REFUSED, **_given(target, ended)) or ("", "")))

@@ -67,7 +67,7 @@ class ProgramDriver:
             feeds={"{given}": json.dumps(given).encode()},
         )
         said = quoted(ended.err) or (
-            f"no answer in {target.limit_s:g} s" if ended.code is None else f"exit code {ended.code}"
+            f"no answer in {target.limit_s:g} s" if ended.killed else f"exit code {ended.code}"
         )
         if ended.code in (126, 127):
             raise target.unavailable(f"{self._directory / name} cannot be run: {said}", "see its mode and its owner")

@@ -71,7 +71,7 @@ class RedfishDriver:
         }
         argv = [sys.executable, "-I", "-S", str(CHILD), "{given}"]
         ended = await run(argv, limit_s=target.limit_s + SPARE_S, feeds={"{given}": json.dumps(given).encode()})
-        said = _said(ended.out)
+        said = _said(ended.out or ended.partial)
         if order is Order.READ:
             if "system" in said:
                 return reading_of(said["system"])

@@ -103,7 +103,7 @@ class CephCommands:
 
     def _failure(self, ended: Ended, words: tuple[str, ...], late: type[OutliveError]) -> OutliveError:
         what = " ".join(words[:3])
-        if ended.code is None:
+        if ended.killed:
             return late(f"Ceph did not answer '{what}' within {self._limit_s:g} s", remedy="see ceph status")
         user = self._settings.ceph_user
         if last_line(ended.err) == _NO_MONITOR or any(one in ended.err for one in _UNREACHED):

@@ -156,7 +156,7 @@ class Drbd:
         if lock.address != self._own:
             raise Refused(f"{name} is in use on {lock.locker}", remedy=f"see drbdadm status {name}")
         ended = await run([self._program, "secondary", name], limit_s=self._limit_s)
-        if ended.code is None:
+        if ended.killed:
             raise Unknown(f"drbdsetup secondary {name} did not end within {self._limit_s:g} s")
         if ended.code != 0:
             raise Refused(f"{name} stays in use on this host: {last_line(ended.err)}", remedy=f"see fuser on {name}")
@@ -239,7 +239,7 @@ class Drbd:
 
     async def _printed(self, verb: str, name: str, shape: Any) -> Any:
         ended = await run([self._program, verb, name, "--json"], limit_s=self._limit_s)
-        if ended.code is None:
+        if ended.killed:
             raise Unavailable(f"drbdsetup {verb} {name} did not end within {self._limit_s:g} s", remedy="see dmesg")
         if ended.code == NO_SUCH_RESOURCE:
             raise NotFound(f"this host has no replica of {SCHEME}{name}", remedy="see drbdadm status")
@@ -253,7 +253,7 @@ class Drbd:
     async def _order(self, *words: str) -> None:
         ended = await run([self._program, *words], limit_s=self._limit_s)
         if ended.code != 0:
-            why = last_line(ended.err) if ended.code is not None else f"no end within {self._limit_s:g} s"
+            why = f"no end within {self._limit_s:g} s" if ended.killed else last_line(ended.err)
             raise Unknown(f"drbdsetup {' '.join(words)}: {why}", remedy="see drbdadm status")
 
     async def _read_notes(self) -> dict[str, Note]:

@@ -43,7 +43,7 @@ class FileLocks:
         """Of one disk. ``NotFound``: there is none."""
         kind, _, path = volume.partition(":")
         ended = await run([sys.executable, "-I", str(PROGRAM), kind, path], limit_s=self._limit_s)
-        if ended.code is None:
+        if ended.killed:
             raise Unavailable(
                 f"{path} did not answer within {self._limit_s:g} s", remedy="see the server of its file system"
             )
