@@ -155,3 +155,24 @@ def test_changes_that_say_nothing_or_contradict_are_refused(cloud: Cloud) -> Non
     assert (again.code, "outlive vm move web --to kvm-1" in again.line) == (2, True)
     assert "no VM 'shop'" in cloud.vm("stop", "shop").line
     assert "is no name of a domain" in cloud.vm("rename", "web", "a/b").line
+
+
+def test_a_definition_takes_no_other_vms_name_and_fits_some_host_that_it_may_run_on(cloud: Cloud) -> None:
+    assert cloud.define(xml()).code == 0
+    other = "00000000-5a0b-4c1d-9e57-0a4b6c8d2e10"
+    refused = cloud.define(xml(uuid=other))
+    assert (refused.code, refused.err.count("\n")) == (1, 1)
+    assert f"{UUID} is called 'web' already" in refused.err
+    sizes = "".join(
+        f"apiVersion: outlive.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: {name}}}\nspec: {{management: node}}\n"
+        f"status: {{capacity: {{cpu: '{cpu}', memory: {memory}}}}}\n---\n"
+        for name, cpu, memory in (("kvm-1", 8, "4Gi"), ("kvm-2", 3, "64Gi"))
+    )
+    (cloud.folder / "sizes.yaml").write_text(sizes)
+    assert outlive("apply", "--status", "-f", cloud.folder / "sizes.yaml", "--state-dir", cloud.state).code == 0
+    large = cloud.define(xml(name="db", uuid=other, memory="4"))
+    assert large.code == 1
+    assert "on kvm-1 it needs 4096 MiB of memory, and the host has 4096" in large.err
+    limited = cloud.define(xml(name="db", uuid=other), "--limit", "kvm-2")
+    assert "on kvm-2 it needs 2 vCPUs, and the host has 3 cores, of which two are its own" in limited.err
+    assert cloud.define(xml(name="db", uuid=other), "--to", "kvm-1").code == 0

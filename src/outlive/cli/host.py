@@ -1,26 +1,186 @@
-"""``outlive host primary|secondary``: which coordinator has the duties of the primary."""
+"""``outlive host``: hosts as they are, and which coordinator has the duties of the primary."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import os
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
-from outlive.base.errors import Unavailable
+from outlive.base.errors import ExitCode, Unavailable
 from outlive.base.ids import SystemIds
+from outlive.base.natural import natural_key
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import write
-from outlive.node.primary import primary_is_settled, request_primary
+from outlive.cli.output import Output, cell_text, table, write
+from outlive.cli.status import member_state
+from outlive.node.fencing.policy import DAEMON_CONDITION
+from outlive.node.primary import ROLE, primary_is_settled, request_primary, role_of
+from outlive.resources import (
+    Amounts,
+    Election,
+    ElectionRecord,
+    Fault,
+    Hypervisor,
+    HypervisorUsage,
+    Membership,
+    Resource,
+)
+from outlive.resources.hosts import HostUsage
+from outlive.resources.meta import ZONE_LABEL, condition
+from outlive.store import Store, list_all, read
 
 WAIT_S = 60.0
 """How long ``--wait`` waits at most."""
 LOOK_S = 0.5
+MEBIBYTE: Final = 1 << 20
+R = TypeVar("R", bound=Resource)
 
-app = group("The role of the primary coordinator.")
+app = group("Hosts, and the role of the primary coordinator.")
 
+AnyHost = Annotated[str, typer.Argument(metavar="HOST", help="Which.")]
 Host = Annotated[str, typer.Argument(metavar="HOST", help="A coordinator.")]
 Wait = Annotated[bool, typer.Option("--wait", "-w", help="Return when the role has been handed over.")]
+
+
+@command(app, "list")
+async def list_hosts(access: Access, output: Output) -> None:
+    """All hosts: whether they live, which VMs and how much memory they have."""
+    async with access.open() as store:
+        hosts = sorted([one async for one in list_all(store, Hypervisor)], key=lambda host: natural_key(host.name))
+        members = await _by_name(store, Membership)
+        usages = await _by_name(store, HypervisorUsage)
+        record = await _election(store)
+    documents = [_facts(host, members.get(host.name), usages.get(host.name), record) for host in hosts]
+    output.show(documents, lambda: [_listing(documents, wide=output.wide)])
+
+
+async def _by_name(store: Store, kind: type[R]) -> dict[str, R]:
+    return {one.name: one async for one in list_all(store, kind)}
+
+
+async def _election(store: Store) -> ElectionRecord:
+    election = await read(store, Election, ROLE)
+    return election.record if election is not None else ElectionRecord()
+
+
+def _listing(documents: list[dict[str, Any]], *, wide: bool) -> Any:
+    columns = ["Name", "State", "Role", "Takes VMs", "VMs", "vCPUs", "Memory (MiB)", "Provisioned", "Load"]
+    rows = [
+        [
+            one["name"],
+            one["state"],
+            one["role"],
+            one["takesVms"],
+            one["vms"],
+            _of(one["vcpus"]),
+            _of(one["memoryMib"]),
+            _provisioned(one["memoryMib"]),
+            one["load"],
+            *((one["version"], one["kernel"], one["os"]) if wide else ()),
+        ]
+        for one in documents
+    ]
+    more = ["Version", "Kernel", "System"] if wide else []
+    return table([*columns, *more], rows, numbers=["VMs", "vCPUs", "Memory (MiB)", "Provisioned", "Load"])
+
+
+def _of(amounts: dict[str, Any]) -> str:
+    return f"{cell_text(amounts['allocated'])} of {cell_text(amounts['total'])}"
+
+
+def _provisioned(memory: dict[str, Any]) -> str:
+    too_much = " (more than it has)" if memory["overProvisioned"] else ""
+    return f"{cell_text(memory['provisioned'])}{too_much}"
+
+
+@command(app)
+async def info(access: Access, output: Output, host: AnyHost) -> None:
+    """One host: its state and role, what it is, what its VMs take, and what is wrong with it."""
+    async with access.open() as store:
+        found = await store.get(Hypervisor, host)
+        member, usage = await read(store, Membership, host), await read(store, HypervisorUsage, host)
+        facts = _facts(found, member, usage, await _election(store))
+        faults = [one async for one in list_all(store, Fault) if one.subject.name == host and not one.ended]
+    document = {**facts, "faults": [one.message for one in faults]}
+    rows = [(_TITLES.get(key, key.capitalize()), _cell(key, value)) for key, value in document.items()]
+    output.show(document, lambda: [table(("", ""), rows)])
+
+
+_TITLES: Final = {
+    "takesVms": "Takes VMs",
+    "vms": "VMs",
+    "vcpus": "vCPUs",
+    "memoryMib": "Memory (MiB)",
+    "os": "System",
+    "cpus": "Processors",
+}
+
+
+def _cell(key: str, value: Any) -> str:
+    if key == "memoryMib":
+        used = f", {cell_text(value['used'])} in use" if value["used"] is not None else ""
+        return f"{_of(value)} allocated, {_provisioned(value)} provisioned{used}"
+    if key == "vcpus":
+        return f"{_of(value)} allocated"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {cell_text(one)}" for name, one in value.items())
+    return "; ".join(value) if isinstance(value, list) else cell_text(value)
+
+
+def _facts(
+    host: Hypervisor, member: Membership | None, published: HypervisorUsage | None, record: ElectionRecord
+) -> dict[str, Any]:
+    """What is shown of a host; memory in MiB."""
+    status, usage = host.status, published.usage if published is not None else HostUsage()
+    has, taken = host.effective_capacity() or Amounts(), status.allocation or Amounts()
+    ready = condition(status.conditions, DAEMON_CONDITION)
+    total, provisioned = _mib(has.memory_bytes), _mib(max(taken.memory_bytes, usage.provisioned.memory_bytes))
+    ours = host.spec.management == "node"
+    return {
+        "name": host.name,
+        "state": member_state(member.record) if member is not None else "not a member" if ours else "",
+        "reason": ready.message if ready is not None else "",
+        "management": host.spec.management,
+        "role": role_of(host.name, host.spec.mode, record) if ours else "",
+        "takesVms": "yes" if (why := host.closed()) == "" else f"no: it {why}",
+        "vms": status.num_instances,
+        "vcpus": {"allocated": taken.cpu_milli / 1000, "total": has.cpu_milli / 1000},
+        "memoryMib": {
+            "allocated": _mib(taken.memory_bytes),
+            "provisioned": provisioned,
+            "used": _mib(usage.used.memory_bytes) if published is not None else None,
+            "total": total,
+            "overProvisioned": provisioned > total > 0,
+        },
+        "load": round(usage.load, 2) if published is not None else None,
+        "health": dict(usage.scores),
+        "zone": host.metadata.labels.get(ZONE_LABEL, ""),
+        "addresses": dict(status.addresses),
+        "cpus": status.capabilities.cpus or None,
+        "architecture": status.capabilities.cpu_arch,
+        "kernel": status.capabilities.kernel,
+        "os": status.capabilities.os,
+        "version": status.version,
+        "stale": list(usage.stale),
+    }
+
+
+def _mib(amount: int) -> int:
+    return amount // MEBIBYTE
+
+
+@command(app, "is-primary")
+async def is_primary(
+    access: Access,
+    host: Annotated[str, typer.Argument(metavar="[HOST]", help="Which; otherwise this machine.")] = "",
+) -> ExitCode:
+    """Whether a host is the primary coordinator: exit code 0 or 1, for programs that are to run there only."""
+    name = host or os.uname().nodename.partition(".")[0].lower()
+    async with access.open() as store:
+        record = await _election(store)
+    write(f"{record.holder or 'nobody'} is the primary coordinator{f' ({record.phase})' if record.phase else ''}\n")
+    return ExitCode.YES if record.holder == name and not record.phase else ExitCode.NO
 
 
 @command(app)

@@ -54,7 +54,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "vm": Entry("vm", "VMs: define, list, info, start, stop, move, migrate, rename, undefine and more.", "app"),
     "rebalance": Entry("rebalance", "Which VMs to move so that hosts are evenly full; --apply has them moved."),
     "drain": Entry("operator", "Empty a host of its VMs."),
-    "host": Entry("host", "Which coordinator is the primary: host primary HOST, host secondary HOST.", "app"),
+    "host": Entry("host", "Hosts: list, info, log, and which coordinator is the primary.", "app"),
     "ready": Entry("operator", "Make a host schedulable again."),
     "arm": Entry("operator", "Let a host empty itself when it cannot prove that it lives."),
     "disarm": Entry("operator", "Disarm a host again."),

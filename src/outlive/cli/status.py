@@ -19,6 +19,7 @@ from outlive.resources import (
     Fault,
     Flavor,
     Hypervisor,
+    MemberRecord,
     Membership,
     Reservation,
     VirtualMachine,
@@ -125,11 +126,15 @@ def _disarmed(clusters: list[Cluster], members: list[Membership], now: float) ->
 def _memberships(members: list[Membership]) -> dict[str, int]:
     """State → how many hosts; dead ones apart from those that are only condemned."""
     states: Counter[str] = Counter()
-    for member in members:
-        record = member.record
-        dead = record.state == "Revoked" and record.dead_through >= record.fence.epoch
-        states["dead" if dead else {"Held": "alive", "Revoked": "condemned", "Released": "stopped"}[record.state]] += 1
+    states.update(member_state(member.record) for member in members)
     return dict(sorted(states.items()))
+
+
+def member_state(record: MemberRecord) -> str:
+    """What is said of a host by its membership, in one word."""
+    if record.state == "Revoked":
+        return "dead" if record.dead_through >= record.fence.epoch else "condemned"
+    return "alive" if record.state == "Held" else "stopped"
 
 
 def _held(vms: list[VirtualMachine]) -> dict[str, int]:

@@ -18,7 +18,16 @@ from outlive.cli.output import Output, cell_text, table, write
 from outlive.cli.values import words
 from outlive.drivers.files import read_input
 from outlive.node.operator import AskedVm, RequestVerb, check_hosts_of_ours, check_request, request_vm
-from outlive.node.vm.operator import called, find_vm, follow, rename_vm, shown_state, undefine_vm
+from outlive.node.vm.operator import (
+    called,
+    check_name_is_free,
+    check_size,
+    find_vm,
+    follow,
+    rename_vm,
+    shown_state,
+    undefine_vm,
+)
 from outlive.node.vm.selection import away_from
 from outlive.resources import Hypervisor, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.definitions import SIZE_LIMIT, parse
@@ -94,6 +103,8 @@ async def define(
             old = VirtualMachine(metadata=ObjectMeta(name=uuid), spec=spec)
         vm = _checked(old, str(file), definition=text, **given)
         await Neighbours(store).check(vm)
+        await check_name_is_free(store, vm.name, called(vm))
+        await check_size(store, vm, to)
         outcome = await write_resource(store, vm)
         write(f"{called(vm)}: {'defined' if outcome == 'created' else outcome} as {vm.name}\n")
         if not wait or outcome != "created" or vm.spec.request is None:

@@ -19,7 +19,7 @@ import msgspec
 
 from outlive.base.errors import BadInput, Unavailable
 from outlive.node.membership.steps import Remembered
-from outlive.resources import Amounts
+from outlive.resources import Amounts, Capabilities
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 MACHINE_ID: Final = "/etc/machine-id"
@@ -28,6 +28,7 @@ BOARD_ID: Final = "/sys/class/dmi/id/product_uuid"
 PRESSURE: Final = "/proc/pressure/io"
 MEMORY: Final = "/proc/meminfo"
 PROCESSORS: Final = "/proc/stat"
+RELEASE: Final = "/etc/os-release"
 STATE_DIR: Final = "/var/lib/outlive-node"
 MEMBERSHIP_FILE: Final = "membership.json"
 LOCK_FILE: Final = "daemon.lock"
@@ -40,6 +41,7 @@ FILE_BYTES: Final = 4096
 _FULL = re.compile(r"^full avg10=([0-9.]+)", re.MULTILINE)
 _TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
 _AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
+_PRETTY = re.compile(r'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
 _NO_BOARD = frozenset({"", "0" * 32, "f" * 32, "03000200040005000006000700080009"})
 """What boards say that were never given an identity."""
@@ -164,6 +166,16 @@ class LinuxMachine:
     def capacity(self) -> Amounts:
         """As the settings say, else as measured, less what is reserved."""
         return self._capacity
+
+    def capabilities(self) -> Capabilities:
+        """As kernel and distribution say."""
+        system = os.uname()
+        try:
+            named = _PRETTY.search(_content(RELEASE))
+        except OSError:
+            named = None
+        name = system.sysname if named is None else named.group(1).strip()
+        return Capabilities(cpu_arch=system.machine, cpus=os.cpu_count() or 0, kernel=system.release, os=name)
 
     def load(self) -> float:
         """Over the last minute."""

@@ -14,10 +14,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from outlive import __version__
 from outlive.base.clock import as_datetime
 from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
+from outlive.base.phrases import listing
 from outlive.node.fencing.policy import DAEMON_CONDITION, Departure
 from outlive.node.health_monitor import HealthMonitor
 from outlive.node.ports import Domain, DomainState
@@ -175,6 +177,8 @@ HYPERVISOR_TYPE: Final = "kvm"
 """What runs VMs on every host with this daemon, as placement knows it: where nobody says, placement offers no host."""
 STALE_CYCLES: Final = 3
 """So many intervals without fresh figures are a fault."""
+ASKED: Final = {"domains": "its hypervisor service", "guests": "its hypervisor service", "machine": "its kernel"}
+"""Who brings the figures of each collector."""
 
 _replace = msgspec.structs.replace
 _log = get_logger("node.status")
@@ -202,8 +206,8 @@ class HostReporter:
         """What stops then."""
         self._node = node
         self._health = health
-        self._stale_cycles = 0
-        """Intervals one after the other in which the domains could not be asked."""
+        self._stale_cycles: dict[str, int] = {}
+        """Who brought no figures → in how many intervals one after the other."""
         self._usage_s = float(node.settings.usage)
         self._usage_due_s = 0.0
         self._needs: dict[str, Amounts] = {}
@@ -257,7 +261,7 @@ class HostReporter:
 
     def _status(self, found: Hypervisor) -> HypervisorStatus:
         present = self._node.domains.present()
-        capacity = self._node.machine.capacity()
+        capacity, machine = self._node.machine.capacity(), self._node.machine.capabilities()
         status = _replace(
             found.status,
             capacity=capacity,
@@ -267,6 +271,8 @@ class HostReporter:
                 Instance(id=one.vm, name=self._name(one.vm), active=one.state is DomainState.RUNNING) for one in present
             ),
             num_instances=len(present),
+            capabilities=machine if machine.cpu_arch else found.status.capabilities,
+            version=__version__,
             storage_address=self._node.storage.address(),
             addresses=dict(self._node.networks),
             domain_capabilities=_replace(
@@ -333,25 +339,33 @@ class HostReporter:
         if now_s < self._usage_due_s:
             return
         self._usage_due_s = now_s + self._usage_s
-        began_s = now_s
-        self._present = None
+        statistics = self._node.statistics
+        counted = None if statistics is None else asyncio.ensure_future(self._guests(statistics))
         try:
-            await self._node.domains.look()
-            self._present = self._node.domains.names()
-            collected = Collected(
-                start="ok", duration=max(0.0, self._node.clock.monotonic() - began_s), values=self._account()
-            )
-        except OutliveError as error:
-            _log.warning("figures.not_collected", host=self._node.host, error=str(error))
-            collected = Collected(start="connect_error")
-        collectors = {"domains": collected, "machine": self._measured()}
-        if self._node.statistics is not None:
-            collectors["guests"] = await self._guests(self._node.statistics)
+            collectors = {"domains": await self._domains(), "machine": self._measured()}
+            if counted is not None:
+                collectors["guests"] = await counted
+        finally:
+            if counted is not None:
+                counted.cancel()
         cycle = KeepaliveInput(interval=max(self._usage_s, 1.0), collectors=collectors, previous=self._figures)
         result = self._node.decisions.use(KEEPALIVE_CYCLE, cycle, subject=self._node.host)
         self._figures, self._stale = result.written, result.stale
-        self._report_stale("domains" in result.stale, collected)
+        self._report_stale(collectors, result.stale)
         await self._publish()
+
+    async def _domains(self) -> Collected:
+        """What the virtual machines here are allocated."""
+        began_s = self._node.clock.monotonic()
+        self._present = None
+        try:
+            await self._node.domains.look()
+        except OutliveError as error:
+            _log.warning("figures.not_collected", host=self._node.host, error=str(error))
+            return Collected(start="connect_error")
+        self._present = self._node.domains.names()
+        took_s = max(0.0, self._node.clock.monotonic() - began_s)
+        return Collected(start="ok", duration=took_s, values=self._account())
 
     async def _guests(self, statistics: Statistics) -> Collected:
         """What each guest uses, by what it had used at the last time."""
@@ -384,13 +398,16 @@ class HostReporter:
             values |= {"usedCpu": used.cpu_milli, "usedMemory": used.memory_bytes}
         return Collected(start="ok", values=values)
 
-    def _report_stale(self, stale: bool, collected: Collected) -> None:
-        """A fault while the domains could not be listed, beginning with the third time in a row."""
+    def _report_stale(self, collectors: Mapping[str, Collected], stale: tuple[str, ...]) -> None:
+        """A fault while somebody brings no figures, beginning with the third time in a row."""
         subject = ObjectRef(kind="Hypervisor", name=self._node.host)
-        self._stale_cycles = self._stale_cycles + 1 if stale else 0
-        if self._stale_cycles >= STALE_CYCLES:
-            how = "does not answer" if collected.start == "connect_error" else "takes too long to answer"
-            self._node.faults.activate(FaultCode.FIGURES_STALE, subject, how=how)
+        self._stale_cycles = {name: self._stale_cycles.get(name, 0) + 1 for name in stale}
+        silent = [name for name in stale if self._stale_cycles[name] >= STALE_CYCLES]
+        if silent:
+            late = all(collectors[name].start == "ok" for name in silent)
+            who = listing(list(dict.fromkeys(ASKED[name] for name in silent)))
+            how = "takes too long to answer" if late else "does not answer"
+            self._node.faults.activate(FaultCode.FIGURES_STALE, subject, who=who, how=how)
         else:
             self._node.faults.clear(FaultCode.FIGURES_STALE, subject)
 

@@ -20,6 +20,7 @@ import msgspec
 
 from outlive.resources.cluster import ClusterStatus
 from outlive.resources.codec import decode_as, encode, encode_lines
+from outlive.resources.hosts import Capabilities, HypervisorStatus
 from outlive.resources.meta import ObjectMeta, ObjectRef, Resource
 
 Facts: TypeAlias = Any
@@ -30,6 +31,8 @@ _NO_FACTS: Final[dict[type, frozenset[str]]] = {
     ObjectRef: frozenset({"uid"}),
     Resource: frozenset({"api_version"}),
     ClusterStatus: frozenset({"sealing_key"}),
+    Capabilities: frozenset({"cpus", "kernel", "os"}),
+    HypervisorStatus: frozenset({"version"}),
 }
 """Fields besides times that are no facts: of these types and of what is derived from them."""
 _TIMES: Final = (datetime, datetime | None)

@@ -132,9 +132,15 @@ class Aggregate(Part, frozen=True, kw_only=True):
 
 
 class Capabilities(Part, frozen=True, kw_only=True):
-    """What the host's machine is."""
+    """What the host's machine is, and what it runs under its daemon."""
 
     cpu_arch: str = ""
+    cpus: int = 0
+    """Processors as its kernel counts them; 0: not known."""
+    kernel: str = ""
+    """Its release."""
+    os: str = ""
+    """The name that the distribution gives itself."""
 
 
 class DomainCapabilities(Part, frozen=True, kw_only=True):
@@ -212,6 +218,8 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """Absent: it does well, or nobody says."""
     source: str = ""
     """Where these facts come from: ``import``, ``nova``, ``daemon``."""
+    version: str = ""
+    """Of its daemon."""
     observed_at: datetime | None = None
 
 

@@ -17,7 +17,7 @@ from outlive.base.clock import FasterOf, Instant, SlowerOf
 from outlive.base.ids import Ids
 from outlive.guard.clocks import Instants
 from outlive.node.membership.steps import Remembered
-from outlive.resources import Amounts
+from outlive.resources import Amounts, Capabilities
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.process import Process
 
@@ -306,6 +306,10 @@ class MachineClient:
     def capacity(self) -> Amounts:
         """What it has for VMs."""
         return self._machine.capacity
+
+    def capabilities(self) -> Capabilities:
+        """Nobody says."""
+        return Capabilities()
 
     def load(self) -> float:
         """What its guests keep busy."""

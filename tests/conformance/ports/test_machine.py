@@ -106,3 +106,5 @@ async def test_figures_are_of_their_kinds(h: MachineHarness) -> None:
     assert used is None or used.memory_bytes > 0
     stall = port.disk_stall()
     assert stall is None or 0.0 <= stall <= 1.0
+    assert port.capabilities() == port.capabilities()
+    assert port.capabilities().cpus >= 0

@@ -1,10 +1,13 @@
-"""A host whose hypervisor service does not answer says so, after the third time."""
+"""What a host publishes of itself, and that it says so where nobody brings its figures, after the third time."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 
@@ -14,32 +17,49 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.ports import Domain
 from outlive.node.status import STALE_CYCLES, HostReporter
-from outlive.node.vm.context import NodeSettings
+from outlive.node.vm.context import GuestCounts, NodeSettings
 from outlive.node.vm.domains import LocalDomains
-from outlive.resources import Amounts, Hypervisor, HypervisorUsage, ObjectMeta
+from outlive.resources import Amounts, Capabilities, Hypervisor, HypervisorStatus, HypervisorUsage, ObjectMeta
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.runtime.units import Duration
 from outlive.store.memory import MemoryStore
 
 INTERVAL_S = 5.0
+LIMIT_S = 3.0
 
 
 class Service:
     """A hypervisor service, and the machine it runs on."""
 
-    answers = True
+    def __init__(self) -> None:
+        self.silent: set[str] = set()
+        """Who does not answer: ``domains``, ``guests``, ``machine``."""
+        self.hangs = False
+        """Whether those hang instead of saying so."""
+
+    async def _answer(self, who: str) -> None:
+        if who in self.silent:
+            await asyncio.sleep(1e6 if self.hangs else 0)
+            raise Unavailable("no answer")
 
     async def domains(self) -> list[Domain]:
-        if not self.answers:
-            raise Unavailable("no answer")
+        await self._answer("domains")
+        return []
+
+    async def statistics(self) -> list[GuestCounts]:
+        await self._answer("guests")
         return []
 
     def capacity(self) -> Amounts:
         return Amounts(cpu=1000, memory=1 << 30)
 
+    def capabilities(self) -> Capabilities:
+        return Capabilities(cpu_arch="x86_64", cpus=4, kernel="6.1.0", os="Debian GNU/Linux 12 (bookworm)")
+
     def used(self) -> None:
-        return None
+        if "machine" in self.silent:
+            raise OSError("/proc is not there")
 
     def load(self) -> float:
         return 0.75
@@ -47,6 +67,8 @@ class Service:
 
 class NoVms:
     """A cache without VMs, and a gauge that measured nothing."""
+
+    published = None
 
     def items(self) -> list[Any]:
         return []
@@ -58,71 +80,98 @@ class NoVms:
         return {}, {}
 
 
-def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() -> None:
-    async def story() -> list[list[str]]:
-        clock = LoopClock()
-        memory = MemoryStore(clock, SeededIds(Random(1)))
-        store = WriterStore(memory, writer="daemon")
-        service: Any = Service()
-        nobody: Any = NoVms()
-        faults = FaultSet(FaultRecorder(store, clock, "daemon", "h1"), clock)
-        shared: Any = SimpleNamespace(
-            host="h1",
-            store=store,
-            domains=LocalDomains(service, clock, limit_s=1.0),
-            lease=nobody,
-            machine=service,
-            statistics=None,
-            informer=nobody,
-            clock=clock,
-            decisions=DecisionLog(clock),
-            faults=faults,
-            settings=NodeSettings(usage=Duration(INTERVAL_S)),
-        )
-        reporter = HostReporter(shared, nobody)
-        seen: list[list[str]] = []
+class Host:
+    """A reporter, with what it needs of a daemon."""
 
-        async def intervals(count: int) -> None:
-            for _ in range(count):
-                await reporter.figures()
-                await clock.sleep(INTERVAL_S)
-            seen.append([one.name for one in faults.active])
-
-        await intervals(1)
-        assert (await memory.get(HypervisorUsage, "h1")).usage.load == 0.75
-        service.answers = False
-        await intervals(STALE_CYCLES - 1)
-        await intervals(1)
-        service.answers = True
-        await intervals(1)
-        return seen
-
-    assert run(story()) == [[], [], ["figures-stale.h1"], []]
-
-
-def test_host_says_what_runs_its_vms_so_that_placement_offers_it() -> None:
-    async def story() -> str:
-        clock = LoopClock()
-        memory = MemoryStore(clock, SeededIds(Random(1)))
-        service: Any = Service()
+    def __init__(self) -> None:
+        self.clock = LoopClock()
+        self.memory = MemoryStore(self.clock, SeededIds(Random(1)))
+        self.service = Service()
+        self.store = WriterStore(self.memory, writer="daemon")
+        self.faults = FaultSet(FaultRecorder(self.store, self.clock, "daemon", "h1"), self.clock)
+        service: Any = self.service
         nobody: Any = NoVms()
         shared: Any = SimpleNamespace(
             host="h1",
-            store=WriterStore(memory, writer="daemon"),
-            domains=LocalDomains(service, clock, limit_s=1.0),
+            store=self.store,
+            domains=LocalDomains(service, self.clock, limit_s=LIMIT_S),
             lease=SimpleNamespace(held=True),
             machine=service,
-            statistics=None,
+            statistics=self.service.statistics,
             storage=SimpleNamespace(address=lambda: ""),
             networks={},
             informer=nobody,
-            clock=clock,
-            settings=NodeSettings(),
+            clock=self.clock,
+            decisions=DecisionLog(self.clock),
+            faults=self.faults,
+            settings=NodeSettings(usage=Duration(INTERVAL_S), call_limit=Duration(LIMIT_S)),
         )
-        await shared.domains.look()
-        reporter = HostReporter(shared, SimpleNamespace(published=None))  # type: ignore[arg-type]
-        await memory.create(Hypervisor(metadata=ObjectMeta(name="h1")))
-        assert await reporter.report()
-        return (await memory.get(Hypervisor, "h1")).status.domain_capabilities.hypervisor_type
+        self.domains = shared.domains
+        self.reporter = HostReporter(shared, nobody)
 
-    assert run(story()) == "kvm"
+    async def intervals(self, count: int) -> list[str]:
+        """So many publications; the faults after them."""
+        for _ in range(count):
+            await self.reporter.figures()
+            await self.clock.sleep(INTERVAL_S)
+        return [one.message.text for one in self.faults.active]
+
+    async def usage(self) -> Any:
+        return (await self.memory.get(HypervisorUsage, "h1")).usage
+
+
+def told(story: Callable[[Host], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        await story(Host())
+
+    run(whole())
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize(
+    ("silent", "who"),
+    [
+        ({"domains"}, "its hypervisor service does"),
+        ({"guests"}, "its hypervisor service does"),
+        ({"domains", "guests"}, "its hypervisor service does"),
+        ({"machine"}, "its kernel does"),
+    ],
+)
+def test_who_brings_no_figures_three_times_is_a_fault_until_it_does(silent: set[str], who: str, hangs: bool) -> None:
+    async def story(host: Host) -> None:
+        assert await host.intervals(1) == []
+        assert (await host.usage()).stale == ()
+        host.service.silent, host.service.hangs = silent, hangs
+        assert await host.intervals(STALE_CYCLES - 1) == []
+        assert (await host.usage()).stale == tuple(sorted(silent))
+        assert (await host.usage()).load == 0.75, "what is not brought anew keeps its value"
+        assert await host.intervals(1) == [f"figures of h1 are old: {who} not answer"]
+        host.service.silent = set()
+        assert await host.intervals(1) == []
+        assert (await host.usage()).stale == ()
+
+    told(story)
+
+
+def test_all_are_asked_for_their_figures_at_once() -> None:
+    async def story(host: Host) -> None:
+        host.service.silent, host.service.hangs = {"domains", "guests"}, True
+        began = host.clock.monotonic()
+        await host.reporter.figures()
+        assert host.clock.monotonic() - began == pytest.approx(LIMIT_S)
+
+    told(story)
+
+
+def test_host_says_what_runs_its_vms_so_that_placement_offers_it() -> None:
+    async def story(host: Host) -> None:
+        await host.domains.look()
+        before = HypervisorStatus(capabilities=Capabilities(cpu_arch="imported"))
+        await host.memory.create(Hypervisor(metadata=ObjectMeta(name="h1"), status=before))
+        assert await host.reporter.report()
+        status = (await host.memory.get(Hypervisor, "h1")).status
+        assert status.domain_capabilities.hypervisor_type == "kvm"
+        assert status.capabilities == host.service.capabilities()
+        assert status.version
+
+    told(story)

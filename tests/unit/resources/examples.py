@@ -225,7 +225,8 @@ FULL: tuple[r.Resource, ...] = (
             num_instances=1,
             aggregates=(r.Aggregate(name="a", uuid="u", metadata={"k": "v"}),),
             traits=("T",),
-            capabilities=r.Capabilities(cpu_arch="x86_64"),
+            capabilities=r.Capabilities(cpu_arch="x86_64", cpus=8, kernel="6.1.0", os="Debian"),
+            version="1.0",
             domain_capabilities=r.DomainCapabilities(
                 hypervisor_type="kvm",
                 supported_cpu_modes=("host",),

@@ -87,6 +87,10 @@ def test_facts_are_everything_but_times_uids_and_versions(item: Resource) -> Non
     plain.pop("apiVersion", None)
     if item.kind() == "Cluster":
         del plain["status"]["sealingKey"]  # random, and nothing about the cluster
+    if item.kind() == "Hypervisor":  # an update of a host changes none of its facts
+        plain.get("status", {}).pop("version", None)
+        for name in ("cpus", "kernel", "os"):
+            plain.get("status", {}).get("capabilities", {}).pop(name, None)
     (raw,) = facts([item]).splitlines()
     assert without_written_defaults(msgspec.json.decode(raw)) == without_written_defaults(literal(plain))
 

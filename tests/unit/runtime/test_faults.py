@@ -69,8 +69,10 @@ def test_what_is_not_active_any_more_ends_and_a_new_one_is_not_acknowledged():
 def test_recorder_that_starts_ends_what_the_one_before_it_raised_and_nobody_elses():
     async def story():
         async with site() as s:
-            stale = ActiveFault(FaultCode.FIGURES_STALE, HOST, {"how": "does not answer"})
-            other = ActiveFault(FaultCode.FIGURES_STALE, ObjectRef(kind="Hypervisor", name="b"), {"how": "hangs"})
+            stale = ActiveFault(FaultCode.FIGURES_STALE, HOST, {"who": "its kernel", "how": "does not answer"})
+            other = ActiveFault(
+                FaultCode.FIGURES_STALE, ObjectRef(kind="Hypervisor", name="b"), {"who": "its kernel", "how": "hangs"}
+            )
             await _recorder(s).record([dead(), dead("b")])
             await _recorder(s, "daemon", "a").record([stale])
             await _recorder(s, "daemon", "b").record([other])

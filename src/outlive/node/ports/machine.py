@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from outlive.node.membership.steps import Remembered
-from outlive.resources import Amounts
+from outlive.resources import Amounts, Capabilities
 
 
 class MachinePort(Protocol):
@@ -43,6 +43,10 @@ class MachinePort(Protocol):
 
     def capacity(self) -> Amounts:
         """What the machine has for VMs."""
+        ...
+
+    def capabilities(self) -> Capabilities:
+        """What the machine and its operating system are; what is not known is empty. It does not change."""
         ...
 
     def load(self) -> float:

@@ -17,8 +17,8 @@ from outlive.base.phrases import listing
 from outlive.node.operator import request_vm
 from outlive.node.vm.requests import RELOCATIONS, VmRequestCode
 from outlive.node.vm.states import HALTED, MIGRATING, VmState, active_move, state_of, wanted
-from outlive.resources import VirtualMachine
-from outlive.resources.definitions import check_name
+from outlive.resources import Amounts, Hypervisor, VirtualMachine
+from outlive.resources.definitions import check_name, host_problem, parse
 from outlive.resources.meta import check_name as check_object_name
 from outlive.resources.reasons import VmReason
 from outlive.resources.vms import MigrationPhase, Request
@@ -161,6 +161,29 @@ def _why_not(vm: VirtualMachine, request: Request) -> str:
 # Names, and the end
 
 
+async def check_name_is_free(store: Store, vm: str, name: str) -> None:
+    """``Refused`` where another VM than ``vm`` is called so."""
+    async for one in list_all(store, VirtualMachine):
+        if one.name != vm and name in (one.name, one.spec.display_name):
+            raise Refused(f"{one.name} is called {name!r} already", remedy="choose another name")
+
+
+async def check_size(store: Store, vm: VirtualMachine, target: str = "") -> None:
+    """``Refused`` where every host that it may run on is too small for it; ``target``: the one where it begins."""
+    definition, why = parse(vm.spec.definition), ""
+    async for host in list_all(store, Hypervisor):
+        may = host.name == target if target else not vm.spec.allowed_hosts or host.name in vm.spec.allowed_hosts
+        if not may or host.spec.management != "node":
+            continue
+        has = host.status.capacity or Amounts()
+        problem = host_problem(definition, has.memory_bytes, has.cpu_milli // 1000)
+        if not problem:
+            return
+        why = why or f"on {host.name} {problem}"
+    if why:
+        raise Refused(f"{called(vm)} is too large for every host that it may run on: {why}", remedy="make it smaller")
+
+
 async def rename_vm(store: Store, clock: Clock, vm: VirtualMachine, name: str) -> str:
     """Give a VM that rests another display name. ``BadInput`` for what is none; ``Refused`` where it is taken, or the
     VM does not rest."""
@@ -168,9 +191,7 @@ async def rename_vm(store: Store, clock: Clock, vm: VirtualMachine, name: str) -
         check_name(name)
     except BadInput as error:
         raise BadInput(error.message, place="NAME", remedy=error.remedy) from None
-    async for one in list_all(store, VirtualMachine):
-        if one.name != vm.name and name in (one.name, one.spec.display_name):
-            raise Refused(f"{one.name} is called {name!r} already", remedy="choose another name")
+    await check_name_is_free(store, vm.name, name)
 
     def renamed(found: VirtualMachine | None) -> VirtualMachine:
         if found is None:

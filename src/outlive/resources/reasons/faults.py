@@ -189,8 +189,8 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     ),
     FaultCode.FIGURES_STALE: FaultEntry(
         5,
-        "the hypervisor service of {subject} {how}, so its figures are old",
-        "see to the hypervisor service of {subject}; virtual machines that run go on",
+        "figures of {subject} are old: {who} {how}",
+        "see to that on {subject}, and to the log of its daemon; VMs that run go on",
     ),
     FaultCode.VM_LOCATION_UNKNOWN: FaultEntry(10, "VM {subject} is covered by nothing: {why}", "{remedy}"),
     FaultCode.VM_HELD: FaultEntry(5, _held, "{remedy}"),

@@ -1,0 +1,90 @@
+"""``outlive host`` on a state directory: what is shown of hosts, and who is the primary coordinator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.command import Result, outlive
+
+STATE = """
+apiVersion: outlive.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: kvm-10, labels: {topology.kubernetes.io/zone: north}}
+spec: {management: node, mode: coordinator}
+status:
+  capacity: {cpu: "8", memory: 4Gi}
+  allocation: {cpu: "2", memory: 3Gi}
+  numInstances: 2
+  domainState: ready
+  capabilities: {cpuArch: x86_64, cpus: 8, kernel: 6.1.0, os: Debian GNU/Linux 12 (bookworm)}
+  version: 1.2.3
+  addresses: {cluster: 10.0.0.1}
+---
+apiVersion: outlive.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: kvm-9}
+spec: {management: node, drain: true}
+---
+apiVersion: outlive.dev/v1alpha1
+kind: HypervisorUsage
+metadata: {name: kvm-10}
+usage: {provisioned: {cpu: "2", memory: 5Gi}, used: {memory: 1Gi}, load: 0.5, scores: {store: 90}}
+---
+apiVersion: outlive.dev/v1alpha1
+kind: Fault
+metadata: {name: guard-not-armed.kvm-10}
+code: guard-not-armed
+subject: {kind: Hypervisor, name: kvm-10}
+message: kvm-10 is not armed
+delta: 10
+firstSeen: 2026-01-01T00:00:00Z
+lastSeen: 2026-01-01T00:00:00Z
+---
+apiVersion: outlive.dev/v1alpha1
+kind: Election
+metadata: {name: primary}
+record: {holder: kvm-10, term: 3}
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    (tmp_path / "state.yaml").write_text(STATE)
+    done = outlive("apply", "--status", "-f", tmp_path / "state.yaml", "--state-dir", tmp_path / "state")
+    assert done.code == 0, done.err
+    return tmp_path / "state"
+
+
+def host(state: Path, *arguments: str) -> Result:
+    return outlive("host", *arguments, "--state-dir", state)
+
+
+def test_hosts_are_listed_in_the_order_of_their_numbers(state: Path) -> None:
+    lines = host(state, "list").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["Name", "kvm-9", "kvm-10"]
+    assert "no: it is to be emptied" in lines[1]
+    for shown in ("not a member", "primary", "2 of 8", "3,072 of 4,096", "5,120 (more than it has)"):
+        assert shown.replace(",", "") in lines[2].replace(",", "")
+    assert "6.1.0" in host(state, "list", "-o", "wide").out
+
+
+def test_one_host_is_shown_with_what_it_is_and_what_is_wrong(state: Path) -> None:
+    facts = json.loads(host(state, "info", "kvm-10", "-o", "json").out)
+    assert (facts["role"], facts["zone"], facts["cpus"], facts["version"]) == ("primary", "north", 8, "1.2.3")
+    memory = {"allocated": 3072, "provisioned": 5120, "used": 1024, "total": 4096, "overProvisioned": True}
+    assert facts["memoryMib"] == memory
+    assert facts["faults"] == ["kvm-10 is not armed"]
+    text = host(state, "info", "kvm-10").out
+    assert "Debian GNU/Linux 12 (bookworm)" in text
+    assert host(state, "info", "kvm-9").code == 0, "nobody has published figures of it"
+    missing = host(state, "info", "kvm-1")
+    assert (missing.code, missing.err.count("\n")) == (4, 1)
+
+
+def test_whether_a_host_is_the_primary_is_an_exit_code(state: Path) -> None:
+    asked = host(state, "is-primary", "kvm-10")
+    assert (asked.code, asked.out) == (0, "kvm-10 is the primary coordinator\n")
+    assert host(state, "is-primary", "kvm-9").code == 1
+    assert host(state, "is-primary").code == 1, "this machine is no host of the cluster"
