@@ -208,6 +208,11 @@ class _Simulated:
         self._set("lying", "on" if lies else None)
 
     @property
+    def lies(self) -> bool:
+        """Whether it does so now."""
+        return (self.directory / "lying").exists()
+
+    @property
     def commands(self) -> int:
         """Power commands that it has received."""
         path = self.directory / "commands"

@@ -109,7 +109,7 @@ class Lab:
         for host in self.hosts:
             self.libvirtd(host).start()
         yield "libvirt answers on every host"
-        until(self._all_joined, "all hosts are members of the cluster", 60, 0.2)
+        until(self._all_joined, "all hosts are members of the cluster", 120, 0.2)
         self._apply(self._desired_hosts())
         yield "all hosts are members of the cluster"
         if not self.objects("vms"):
@@ -162,13 +162,13 @@ class Lab:
         words = ["up", "--listen", f"{NET}.{STORE}:{STORE_PORT}", "--state-dir", str(self.state / "store")]
         command = self.switch.inside("store", program, *words, "--config", str(self.state / "settings.yaml"))
         self.server.start(command, self.state / "server.log")
-        until(self._server_answers, f"outlive up answers; see {self.state}/server.log", 60, 0.1)
+        until(self._server_answers, f"outlive up answers; see {self.state}/server.log", 90, 0.1)
 
     def _server_answers(self) -> bool:
         if not self.server.pid:
             raise LabError(f"outlive up ended: see {self.state}/server.log")
         try:
-            self.outlive("get", "clusters", limit_s=10)
+            self.outlive("get", "clusters", limit_s=30)
         except (LabError, OSError, KeyError, ValueError):
             return False
         return True

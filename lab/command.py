@@ -16,7 +16,7 @@ from lab.faults import faults as random_faults
 from lab.hosts import PROJECT, Host
 from lab.processes import LabError, until
 
-FIRST_START_S = 120.0
+FIRST_START_S = 240.0
 RECOVERY_S = 150.0
 
 

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from random import Random
 
 from lab import story
@@ -38,13 +39,19 @@ Fault = Callable[[Lab, Host, Random], str]
 
 
 class Judge:
-    """Reads the guests' disks until it is asked to end."""
+    """Reads the guests' disks and the process table until it is asked to end.
+
+    QEMU's lock of an image keeps a second writer off, so a second QEMU beside one that lives elsewhere is a violation
+    as well, unless one of them takes part in a live move, or a power controller has lied about the first one.
+    """
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._runs: dict[str, list[str]] = {name: [] for name in lab.guests}
+        self._left_alive: set[int] = set()
+        """Processes of hosts whose power controllers said that they were off."""
         self.violations: dict[str, str] = {}
         self.looks = 0
 
@@ -61,6 +68,7 @@ class Judge:
     def look(self) -> None:
         """One look at every disk; the order of runs is remembered beyond what the disk still has."""
         self.looks += 1
+        self._look_at_processes()
         for name, seen in self._runs.items():
             disk = self._lab.disk(name)
             wrong = story.two_writers(disk)
@@ -71,6 +79,14 @@ class Judge:
                 seen.append(newest)
             if wrong:
                 self.violations.setdefault(name, wrong)
+
+    def _look_at_processes(self) -> None:
+        lying = {host.name for host in self._lab.hosts if self._lab.controller(host).lies}
+        found = story.running(self._lab)
+        self._left_alive.update(one.pid for one in found if one.host in lying)
+        for one, other in combinations([one for one in found if one.pid not in self._left_alive], 2):
+            if one.guest == other.guest and one.host != other.host and not (one.waited or other.waited):
+                self.violations.setdefault(one.guest, f"it has a QEMU on {one.host} and on {other.host}")
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK_S):
@@ -288,8 +304,20 @@ def _store_full(lab: Lab, host: Host, random: Random) -> str:
     return "the disk of the store is full"
 
 
-def _arming(verb: str, *options: str) -> Fault:
+def _move(lab: Lab, host: Host, random: Random) -> str:
     """What an operator does while hosts fail; nothing where the store does not answer."""
+    name = random.choice(lab.guests)
+    if host.name in story.places(lab)[name]:
+        return ""
+    try:
+        lab.outlive("vm", "move", name, "--to", host.name, limit_s=ORDER_S)
+    except LabError:
+        return ""
+    return f"an operator moves {name} to {host.name}"
+
+
+def _arming(verb: str, *options: str) -> Fault:
+    """As well."""
 
     def fault(lab: Lab, host: Host, random: Random) -> str:
         try:
@@ -320,6 +348,7 @@ FAULTS: dict[str, Fault] = {
     "isolated": _isolated,
     "libvirtd-killed": _service("libvirtd", signal.SIGKILL, "is killed"),
     "libvirtd-stopped": _service("libvirtd", signal.SIGSTOP, "stands still"),
+    "move": _move,
     "node-killed": _service("node", signal.SIGKILL, "is killed"),
     "node-stopped": _service("node", signal.SIGSTOP, "stands still"),
     "power": _on_host(_power),

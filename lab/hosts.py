@@ -239,7 +239,7 @@ class Host:
         """Of the boot that runs, or ran last."""
         return (self.folder / "boot_id").read_text().strip()
 
-    def power_on(self, limit_s: float = 15.0) -> None:
+    def power_on(self, limit_s: float = 45.0) -> None:
         """Boot it, with a new boot id and an empty ``/run``; returns when pid 1 takes requests."""
         if self.on:
             return

@@ -69,7 +69,7 @@ class Libvirtd:
         )
         host.add_service(SERVICE, ["/usr/sbin/libvirtd", "--listen"], env)
 
-    def start(self, limit_s: float = 30.0) -> None:
+    def start(self, limit_s: float = 90.0) -> None:
         """Give the host power and wait until libvirtd answers."""
         if not (self.host.folder / f"services/{SERVICE}.json").exists():
             self.make()

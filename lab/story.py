@@ -63,20 +63,37 @@ def counting(console: Path, run: str) -> bool:
     return bool(found) and found[-1][1].decode() != run
 
 
-def places(lab: Lab) -> dict[str, list[str]]:
-    """Of each guest the hosts on which a QEMU of its name runs, by the machine's own process table."""
-    found: dict[str, list[str]] = {name: [] for name in lab.guests}
+class Running(NamedTuple):
+    """A QEMU of a guest."""
+
+    guest: str
+    host: str
+    pid: int
+    waited: bool
+    """Whether it was started to take a guest over from another host."""
+
+
+def running(lab: Lab) -> list[Running]:
+    """Every QEMU of the lab's guests, by the machine's own process table."""
+    found = []
     for host in lab.hosts:
         for pid, comm in host.processes():
             if comm.startswith("qemu-system"):
                 try:
-                    words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 except OSError:
                     continue
-                for name in lab.guests:
-                    if b"guest=" + name.encode() + b"," in words:
-                        found[name].append(host.name)
+                names = [
+                    name for name in lab.guests if any(word.startswith(f"guest={name},".encode()) for word in words)
+                ]
+                found += [Running(name, host.name, pid, b"-incoming" in words) for name in names]
     return found
+
+
+def places(lab: Lab) -> dict[str, list[str]]:
+    """Of each guest the hosts on which a QEMU of its name runs."""
+    here = running(lab)
+    return {name: [one.host for one in here if one.guest == name] for name in lab.guests}
 
 
 def wait_counting(lab: Lab, names: list[str], before: dict[str, str], limit_s: float) -> dict[str, float]:
