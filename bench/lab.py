@@ -129,15 +129,17 @@ def _go_home(lab: Lab) -> None:
     """The host is back, and all guests are on it again."""
     for _ in lab.start():
         pass
-    until(lambda: all(_is_home(lab, name) for name in lab.guests), f"all guests are on {LOST}", LIMIT_S, 1.0)
+    until(lambda: _are_home(lab), f"all guests are on {LOST}", LIMIT_S, 3.0)
 
 
-def _is_home(lab: Lab, name: str) -> bool:
-    """Whether it is there; moved live where it is not, which a host that has just joined may refuse."""
-    if story.places(lab)[name] != [LOST]:
-        with contextlib.suppress(LabError):
-            lab.outlive("vm", "move", name, "--to", LOST, "--force-live", "--wait", limit_s=60)
-    return story.places(lab)[name] == [LOST]
+def _are_home(lab: Lab) -> bool:
+    """Whether all are there; those that are not are moved live, which a host that has just joined may refuse."""
+    away = [name for name, where in story.places(lab).items() if where != [LOST]]
+    for name in away:
+        if LOST not in story.places(lab)[name]:
+            with contextlib.suppress(LabError):
+                lab.outlive("vm", "move", name, "--to", LOST, "--force-live")
+    return not away
 
 
 def _phases(lab: Lab, wall: float) -> dict[str, float]:
