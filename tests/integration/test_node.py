@@ -15,6 +15,8 @@ import pytest
 from tests.support.command import Server, outlive, spawned, up
 from tests.support.hosts import LIMIT_S, Host, within
 
+from outlive import __version__
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
@@ -138,6 +140,29 @@ def test_the_log_is_opened_anew(server: tuple[Server, Path], host: Host) -> None
     assert within(LIMIT_S, host.log.exists)
     assert host.stop() == 0
     assert host.events("node.stopped") != []
+
+
+def test_its_log_is_read_from_elsewhere_where_it_keeps_one_in_the_store(
+    server: tuple[Server, Path], host: Host
+) -> None:
+    host.start().ready()
+    none = outlive("host", "log", host.name, "--state-dir", server[1])
+    assert (none.code, none.err.count("\n")) == (4, 1)
+    assert "set node.logLines in its node.yaml" in none.line
+    host.close()
+    host.sections["node"] = {"logLines": 50}
+    host.configure()
+    host.start().ready()
+
+    def shown(*options: str) -> list[str]:
+        return outlive("host", "log", host.name, *options, "--state-dir", server[1]).out.splitlines()
+
+    assert within(LIMIT_S, lambda: any('"node.ready"' in line for line in shown()))
+    started = next(json.loads(line) for line in shown() if '"node.started"' in line)
+    assert (started["version"], started["kernel"]) == (__version__, os.uname().release)
+    assert host.stop() == 0
+    assert len(shown("-l", "1")) == 1
+    assert any("drain_logs" in line for line in shown()), "the end of the log is written at the end"
 
 
 def test_a_second_daemon_is_refused_in_one_line(host: Host) -> None:

@@ -12,7 +12,7 @@ import logging
 import sys
 import traceback
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TextIO, cast
@@ -188,6 +188,8 @@ class _Output:
     on."""
 
     def __init__(self) -> None:
+        self.copy: Callable[[str], None] | None = None
+        """Gets what is written as well."""
         self._path = ""
         self._file: TextIO | None = None
 
@@ -205,6 +207,8 @@ class _Output:
             self.use(self._path)
 
     def write(self, text: str) -> None:
+        if self.copy is not None:
+            self.copy(text)
         with contextlib.suppress(OSError):
             (self._file or sys.stderr).write(text)
 
@@ -214,6 +218,11 @@ class _Output:
 
 
 _output: Final = _Output()
+
+
+def copy_log(to: Callable[[str], None] | None) -> None:
+    """Give whatever is logged to ``to`` as well, line ends apart. Any thread calls it; it must not block, nor log."""
+    _output.copy = to
 
 
 def reopen_log() -> None:

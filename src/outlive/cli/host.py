@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
-from outlive.base.errors import ExitCode, Unavailable
+from outlive.base.errors import ExitCode, NotFound, Unavailable
 from outlive.base.ids import SystemIds
 from outlive.base.natural import natural_key
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output, cell_text, table, write
+from outlive.cli.output import Output, cell_text, table, visible, write
 from outlive.cli.status import member_state
 from outlive.node.fencing.policy import DAEMON_CONDITION
+from outlive.node.host_log import lines_since
 from outlive.node.primary import ROLE, primary_is_settled, request_primary, role_of
 from outlive.resources import (
     Amounts,
     Election,
     ElectionRecord,
     Fault,
+    HostLog,
     Hypervisor,
     HypervisorUsage,
     Membership,
@@ -33,6 +36,8 @@ from outlive.store import Store, list_all, read
 WAIT_S = 60.0
 """How long ``--wait`` waits at most."""
 LOOK_S = 0.5
+FOLLOW_S = 1.0
+"""Pause between two looks at a log that is followed."""
 MEBIBYTE: Final = 1 << 20
 R = TypeVar("R", bound=Resource)
 
@@ -168,6 +173,33 @@ def _facts(
 
 def _mib(amount: int) -> int:
     return amount // MEBIBYTE
+
+
+@command(app)
+async def log(
+    access: Access,
+    host: AnyHost,
+    lines: Annotated[int, typer.Option("--lines", "-l", min=0, help="So many lines, the last ones.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is logged from now on.")] = False,
+) -> None:
+    """The last lines of a daemon's log, where it keeps them in the store (node.logLines)."""
+    async with access.open() as store:
+        await store.get(Hypervisor, host)
+        found = await read(store, HostLog, host)
+        if found is None:
+            remedy = f"set node.logLines in its node.yaml; or on {host}: journalctl -u outlive-node"
+            raise NotFound(f"the daemon of {host} keeps no log in the store", remedy=remedy)
+        _write_lines(found.lines[-lines:] if lines else ())
+        while follow:
+            await access.clock.sleep(FOLLOW_S)
+            now = await read(store, HostLog, host)
+            if now is not None:
+                _write_lines(lines_since(now, found.process, found.last))
+                found = now
+
+
+def _write_lines(lines: Iterable[str]) -> None:
+    write("".join(f"{visible(line)}\n" for line in lines))
 
 
 @command(app, "is-primary")

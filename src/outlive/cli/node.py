@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from outlive import __version__
 from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, ExitCode
 from outlive.base.ids import SystemIds
-from outlive.base.logging import configure_logging, get_logger, reopen_log
+from outlive.base.logging import configure_logging, copy_log, get_logger, reopen_log
 from outlive.base.random import system_random
 from outlive.cli.node_join import join
 from outlive.cli.node_settings import HostConfig, check_clock, load_node, node_file
@@ -28,8 +29,10 @@ from outlive.cli.output import write
 
 if TYPE_CHECKING:
     from outlive.base.clock import Clock
+    from outlive.node.host_log import HostLogWriter
     from outlive.resources import Hypervisor
     from outlive.roles.node import NodeRole
+    from outlive.store import Store
 
 LOOK_S: Final = 0.1
 """Pause between two looks at whether the host is a member."""
@@ -124,6 +127,7 @@ class NodeProcess:
         )
         guard = GuardClient(config.guard.socket)
         try:
+            log = _kept_log(store, config, self._clock)
             role = NodeRole(
                 store,
                 store,
@@ -136,9 +140,13 @@ class NodeProcess:
                 networks=config.host.addresses,
                 newcomer=newcomer(config),
                 duties=(CommandDuty("api", config.primary.start, config.primary.stop),),
+                log=log,
             )
             self._listen(role)
             said = {"server": server.url, "vms": config.libvirt.uri or "none", "guard": config.guard.socket}
+            is_a = machine.capabilities()
+            said |= {"version": __version__, "level": config.log.level, "kernel": is_a.kernel, "os": is_a.os}
+            said |= {"architecture": is_a.cpu_arch, "cpus": str(is_a.cpus)}
             _log.info("node.started", host=config.name, pid=os.getpid(), boot=machine.boot_id(), **said)
             running = asyncio.ensure_future(role.run())
             ready = asyncio.ensure_future(self._say_when_ready(role))
@@ -209,7 +217,6 @@ class NodeProcess:
 
     async def _say_when_ready(self, role: NodeRole) -> None:
         """One line, once the host holds its membership."""
-        from outlive import __version__
         from outlive.drivers.service_manager import notify
 
         while not role.lease.held:
@@ -221,6 +228,18 @@ class NodeProcess:
         notify(READY="1", STATUS=text)
         _log.info("node.ready", host=config.name, epoch=epoch, version=__version__)
         write(f"outlive: ready: {text}, with {vms} and the guard at {config.guard.socket}\n")
+
+
+def _kept_log(store: Store, config: HostConfig, clock: Clock) -> HostLogWriter | None:
+    """Who keeps the last lines of the log in the store, if somebody is to."""
+    from outlive.node.host_log import HostLogWriter
+
+    if not config.node.log_lines:
+        return None
+    process = SystemIds().uuid()
+    kept = HostLogWriter(store, config.name, clock=clock, process=process, lines=config.node.log_lines)
+    copy_log(kept.put)
+    return kept
 
 
 def newcomer(config: HostConfig) -> Hypervisor:

@@ -19,6 +19,7 @@ from outlive.base.errors import BadInput
 from outlive.node.fencing.policy import FencingConfigInput, FencingConfigResult
 from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta
 from outlive.resources.cluster import CLUSTER, Timing
+from outlive.resources.hosts import LOG_LINES
 
 HOSTS_LIMIT: Final = 5000
 DROPPED: Final[Mapping[str, str]] = {
@@ -33,14 +34,12 @@ DROPPED: Final[Mapping[str, str]] = {
     "fencing.watchdog.device": "the guard is started with it: outlive guard --watchdog",
     "fencing.watchdog.mode": "hosts are armed one by one: outlive arm HOST",
     "logging.stdout_logging": "without log.file the log goes to standard error",
-    "logging.zookeeper_logging": "logs stay on their hosts",
     "logging.log_colours": "log.form is console or json",
     "logging.log_dates": "every line has its time",
     "logging.log_keepalives": "figures are in HypervisorUsage",
     "logging.log_cluster_details": "see outlive status",
     "logging.log_monitoring_details": "see outlive describe hypervisor",
     "logging.console_log_lines": "console logs are rotated by size",
-    "logging.node_log_lines": "logs are rotated by the system",
     "guest_networking": "networks are not looked after in this version",
     "ceph": "see section storage of node.yaml",
     "api": "outlive up serves the API, with tokens of its own",
@@ -214,11 +213,15 @@ def _node(source: _Source, host: str) -> dict[str, dict[str, Any]]:
     means = source.get("migration.mem_means", "provisioned", kind=str)
     if means not in ("provisioned", "free"):
         raise source.wrong("migration.mem_means", f"is {means!r}: it is provisioned or free")
+    lines: dict[str, Any] = {}
     log: dict[str, Any] = {"level": "debug" if source.get("logging.debug_logging", False, kind=bool) else "info"}
     folder = source.get("path.system_log_directory", "", kind=str)
     if source.get("logging.file_logging", False, kind=bool) and folder:
         log["file"] = f"{folder.rstrip('/')}/outlive-node.log"
-    return {"host": section, "node": {**node, "memMeans": means}, "log": log}
+    kept = source.get("logging.node_log_lines", False, kind=(int, bool))
+    if source.get("logging.zookeeper_logging", False, kind=bool):
+        lines["logLines"] = min(LOG_LINES, kept or LOG_LINES)
+    return {"host": section, "node": {**node, "memMeans": means, **lines}, "log": log}
 
 
 def _address(source: _Source, network: str, host: str) -> str:

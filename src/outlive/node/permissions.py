@@ -25,6 +25,7 @@ from outlive.resources import (
     Election,
     Fault,
     Holder,
+    HostLog,
     Hypervisor,
     HypervisorSpec,
     HypervisorStatus,
@@ -85,7 +86,7 @@ def kind_refusal(who: HostWriter, kind: type[Resource], name: str = "", verb: st
     if kind is Election and (not who.coordinator or name not in ("", ROLE)):
         return f"may not {verb} {kind.info.plural}: coordinators are candidates for Election/{ROLE} alone"
     foreign = name not in ("", who.host)
-    if foreign and (kind is HypervisorUsage or (kind in (Membership, Hypervisor) and not who.coordinator)):
+    if foreign and (kind in (HypervisorUsage, HostLog) or (kind in (Membership, Hypervisor) and not who.coordinator)):
         return f"may not write {kind.kind()}/{name}: that is another host's"
     return ""
 
@@ -205,7 +206,7 @@ def _newcomer(who: HostWriter, what: str, after: Hypervisor) -> str:
     return ""
 
 
-def _usage(who: HostWriter, what: str, before: Any, after: HypervisorUsage, _members: object) -> str:
+def _own(who: HostWriter, what: str, before: Any, after: HypervisorUsage | HostLog, _members: object) -> str:
     if after.name != who.host:
         return f"may not write {what}: that is another host's"
     return _fields(what, before, after, DAEMON)
@@ -289,7 +290,8 @@ _RULES: Final[Mapping[type[Resource], _Rule]] = {
     Cluster: _cluster,
     Membership: _membership,
     Hypervisor: _hypervisor,
-    HypervisorUsage: _usage,
+    HypervisorUsage: _own,
+    HostLog: _own,
     Election: _election,
     Fault: _fault,
     DecisionRecord: _record,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
+
+from msgspec import Meta
 
 from outlive.resources.amounts import Amounts
 from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers, condition, lasts
@@ -285,6 +287,31 @@ class HypervisorUsage(Resource, frozen=True, kw_only=True, tag="HypervisorUsage"
     )
 
     usage: HostUsage
+
+
+LOG_LINES: Final = 1000
+"""Lines of a host's log in the store at most."""
+LOG_BYTES: Final = 65_536
+"""All lines of one together, in UTF-8."""
+
+
+class HostLog(Resource, frozen=True, kw_only=True, tag="HostLog"):
+    """The last lines that the daemon of a host has logged, where it is set to (``node.logLines``). One document."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="hostlogs",
+        halves=False,
+        writers=Writers(fields={"": ("daemon",)}, labels="refused"),
+        columns=(("Written", ".writtenAt", 0), ("Lines", ".last", 0)),
+    )
+
+    process: str
+    """The daemon's process that wrote it."""
+    last: int = 0
+    """Lines that this process has logged, those that are not kept as well."""
+    lines: Annotated[tuple[str, ...], Meta(max_length=LOG_LINES)] = ()
+    """The last ones, also of processes before this one."""
+    written_at: datetime
 
 
 class HostUsage(Part, frozen=True, kw_only=True):

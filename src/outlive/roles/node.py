@@ -22,6 +22,7 @@ from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileError, ProfileInput
+from outlive.node.host_log import HostLogWriter
 from outlive.node.membership.pause import PauseGate
 from outlive.node.permissions import HostWriter
 from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, StoragePort
@@ -59,6 +60,7 @@ class NodeRole:
 
     ``networks``: the host's addresses by network. ``newcomer``: as what it registers itself if it never was a member.
     ``duties``: what it does while it is the primary coordinator; absent: it is no candidate for that.
+    ``log``: what the process logs, to be kept in the store.
     """
 
     def __init__(
@@ -75,11 +77,13 @@ class NodeRole:
         networks: Mapping[str, str] | None = None,
         newcomer: Hypervisor | None = None,
         duties: Sequence[Duty] | None = None,
+        log: HostLogWriter | None = None,
     ) -> None:
         self.settings = settings
         self._networks = networks or {}
         self._newcomer = newcomer
         self._duties = duties
+        self._log = log
         self.metrics = Metrics()
         self.decisions = DecisionLog(clock)
         self.host = host
@@ -114,6 +118,8 @@ class NodeRole:
                     group.create_task(self.daemon.keep("trail", self._trail.run), name="trail"),
                     group.create_task(self.daemon.keep("faults", self.faults.run), name="faults"),
                 ]
+                if self._log is not None:
+                    tasks.append(group.create_task(self.daemon.keep("log", self._log.run), name="log"))
                 entering = group.create_task(self._enter(), name="entering")
                 await self._first_of(entering)
                 if entering.done():
@@ -126,6 +132,8 @@ class NodeRole:
                 for task in (entering, *tasks):
                     task.cancel()
             await self._trail.flush()
+            if self._log is not None:
+                await self._log.flush()
         except BaseExceptionGroup as errors:
             first = next((one for one in leaves(errors) if isinstance(one, Refused)), None)
             raise first or next(leaves(errors)) from errors

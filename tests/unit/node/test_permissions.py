@@ -29,6 +29,7 @@ from outlive.resources import (
     Flavor,
     FlavorSpec,
     Holder,
+    HostLog,
     Hypervisor,
     HypervisorStatus,
     HypervisorUsage,
@@ -204,6 +205,8 @@ def test_hypervisors_and_figures() -> None:
     assert "status.numInstances" in host_refusal(fencer, hypervisor(OTHER), hypervisor(OTHER, num_instances=2))
     for name, allowed in ((ME, True), (OTHER, False)):
         usage = HypervisorUsage(metadata=ObjectMeta(name=name), usage=HostUsage(running=1))
+        log = HostLog(metadata=ObjectMeta(name=name), process="p", written_at=datetime(2026, 1, 1, tzinfo=UTC))
+        assert (host_refusal(WHO, None, log) == "") == allowed
         assert (host_refusal(fencer, None, usage) == "") == allowed
 
 

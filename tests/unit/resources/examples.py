@@ -186,6 +186,7 @@ FULL: tuple[r.Resource, ...] = (
             ram_core_ratio_max=2048,
         ),
     ),
+    r.HostLog(metadata=META, process="p", last=2, lines=("one", "two"), written_at=MOMENT),
     r.Hypervisor(
         metadata=META,
         spec=r.HypervisorSpec(
@@ -464,6 +465,7 @@ SMALL: tuple[r.Resource, ...] = (
     r.Fault(code="c", subject=REF, message="m", first_seen=MOMENT, last_seen=MOMENT),
     r.Flavor(spec=r.FlavorSpec(flavor_name="f")),
     r.FlavorGroup(spec=r.FlavorGroupSpec(group_name="g", largest_flavor=_FLAVOR, smallest_flavor=_FLAVOR)),
+    r.HostLog(process="p", written_at=MOMENT),
     r.Hypervisor(),
     r.HypervisorUsage(usage=r.HostUsage()),
     r.Membership(record=r.MemberRecord(machine_id="m", boot_id="b")),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
@@ -25,6 +26,7 @@ from outlive.node.ports import DiskLock, Domain, DomainState, GuardPort, Machine
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.states import followed, mine
 from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
+from outlive.resources.hosts import LOG_LINES
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultSet
@@ -82,6 +84,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """Whether a virtual machine only moves to hosts that have the memory for it."""
     mem_means: Literal["provisioned", "free"] = "provisioned"
     """What the selector ``mem`` looks at."""
+    log_lines: Annotated[int, Meta(ge=0, le=LOG_LINES)] = 0
+    """Lines of its own log that the daemon keeps in the store, for ``outlive host log``; 0: none."""
     store_cas_per_s: float | None = None
     """Compare-and-swaps that the store was measured to do each second; absent: not measured."""
 
