@@ -88,3 +88,17 @@ def test_whether_a_host_is_the_primary_is_an_exit_code(state: Path) -> None:
     assert (asked.code, asked.out) == (0, "kvm-10 is the primary coordinator\n")
     assert host(state, "is-primary", "kvm-9").code == 1
     assert host(state, "is-primary").code == 1, "this machine is no host of the cluster"
+
+
+def test_a_fault_is_acknowledged_and_lowers_the_health_no_more(state: Path) -> None:
+    def run(*arguments: str) -> Result:
+        return outlive(*arguments, "--state-dir", state)
+
+    name = "guard-not-armed.kvm-10"
+    assert json.loads(run("status", "-o", "json").out)["health"] == 90
+    assert run("acknowledge", name).out == f"{name}: acknowledged\n"
+    assert json.loads(run("status", "-o", "json").out)["health"] == 100
+    assert run("acknowledge", name, "--undo").code == 0
+    assert json.loads(run("status", "-o", "json").out)["health"] == 90
+    missing = run("acknowledge", "host-dead.kvm-4")
+    assert (missing.code, missing.err.count("\n")) == (4, 1)

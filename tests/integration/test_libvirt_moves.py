@@ -104,7 +104,7 @@ def test_a_guest_moves_there_and_back_and_counts_on() -> None:
             one.check()
             (counted,) = await hosts.remote("b").call("statistics", {})
             assert counted["cpuS"] > 0
-            assert counted["disks"][0]["writtenBytes"] > 0
+            assert counted["writtenBytes"] > 0
             # On a machine that does other things the console is seen late; the bench measures on an idle one.
             assert min(gap - downtime for gap, downtime in figures) < 4 * BEYOND_MS
 

@@ -47,6 +47,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "guard": Entry("operator", "Empty this host when it cannot prove any more that it is alive."),
     "why": Entry("why", "How a VM came to run where it runs, or why a host is thought dead."),
     "fence": Entry("operator", "Have a host declared dead, or assert that it is off."),
+    "acknowledge": Entry("operator", "Have faults lower the cluster's health no more."),
     "maintenance": Entry("operator", "Stop condemning silent hosts, or start it again."),
     "protect": Entry("operator", "Take a VM back into protection."),
     "unprotect": Entry("operator", "Take a VM out of protection: nobody restarts it elsewhere."),

@@ -34,6 +34,7 @@ from outlive.node.operator import (
 from outlive.node.operator import confirm_off as assert_off
 from outlive.node.operator import maintenance_status as status
 from outlive.resources import Hypervisor
+from outlive.runtime.faults import acknowledge as acknowledge_fault
 
 if TYPE_CHECKING:
     from outlive.store import Store
@@ -104,6 +105,17 @@ async def fence(
         else:
             message = await request_fence(store, access.clock, host, name=who, reason=reason)
         write(message + "\n")
+
+
+async def acknowledge(
+    access: Access,
+    faults: Annotated[list[str], typer.Argument(metavar="FAULT", help="As outlive get faults names it.")],
+    undo: Annotated[bool, typer.Option("--undo", help="It lowers the health again.")] = False,
+) -> None:
+    """Have faults lower the cluster's health no more; they remain in the list until their causes are gone."""
+    async with access.open(write=True) as store:
+        for one in faults:
+            write(await acknowledge_fault(store, access.clock, one, acknowledged=not undo) + "\n")
 
 
 maintenance = group("Whether silent hosts are condemned.")

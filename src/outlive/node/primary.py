@@ -287,6 +287,7 @@ class Primary:
 
     async def _stop(self) -> None:
         """Stop the duties, the last one first."""
+        subject = ObjectRef(kind="Hypervisor", name=self._host)
         while self._started:
             duty = self._started.pop()
             try:
@@ -295,6 +296,7 @@ class Primary:
             except (OutliveError, TimeoutError) as error:
                 why = str(error) or f"no end within {DUTY_S:g} s"
                 _log.error("primary.duty_not_stopped", host=self._host, duty=duty.name, error=why)
+                self._faults.activate(FaultCode.PRIMARY_DUTY, subject, what=f"stop {duty.name}", why=why)
 
 
 # Asking for it

@@ -23,7 +23,7 @@ from outlive.base.phrases import listing
 from outlive.node.fencing.policy import DAEMON_CONDITION, Departure
 from outlive.node.health_monitor import HealthMonitor
 from outlive.node.ports import Domain, DomainState
-from outlive.node.vm.context import Statistics, VmContext
+from outlive.node.vm.context import GuestCounts, Statistics, VmContext
 from outlive.node.vm.states import state_of
 from outlive.resources import (
     Amounts,
@@ -213,8 +213,8 @@ class HostReporter:
         self._needs: dict[str, Amounts] = {}
         """What each virtual machine here takes, kept while it is on its way to another host."""
         self._figures: dict[str, Any] = {}
-        self._counts: dict[str, tuple[float, float]] = {}
-        """Virtual machine → its processor time at the last count, and when that was (monotonic)."""
+        self._counts: dict[str, tuple[GuestCounts, float]] = {}
+        """Virtual machine → what it had used at the last count, and when that was (monotonic)."""
         self._stale: tuple[str, ...] = ()
         """Who did not bring any to the latest figures."""
         self._present: tuple[str, ...] | None = None
@@ -377,13 +377,11 @@ class HostReporter:
             _log.warning("figures.not_counted", host=self._node.host, error=str(error) or "no answer in time")
             return Collected(start="connect_error")
         now_s = self._node.clock.monotonic()
-        before, self._counts = self._counts, {one.vm: (one.cpu_s, now_s) for one in found}
+        before, self._counts = self._counts, {one.vm: (one, now_s) for one in found}
         used: dict[str, dict[str, int]] = {}
         for one in found:
-            cpu_s, at_s = before.get(one.vm, (one.cpu_s, now_s))
-            passed_s = now_s - at_s
-            share = max(0.0, one.cpu_s - cpu_s) / passed_s if passed_s > 0 else 0.0
-            used[one.vm] = {"cpu": round(1000 * share), "memory": one.resident_bytes}
+            last, at_s = before.get(one.vm, (one, now_s))
+            used[one.vm] = {"memory": one.resident_bytes, **rates(last, one, now_s - at_s)}
         return Collected(start="ok", duration=max(0.0, now_s - began_s), values={"guests": used})
 
     def _measured(self) -> Collected:
@@ -475,6 +473,18 @@ class HostReporter:
             )
         except OutliveError as error:  # the next interval writes again
             _log.warning("figures.not_written", host=self._node.host, error=str(error))
+
+
+def rates(last: GuestCounts, now: GuestCounts, passed_s: float) -> dict[str, int]:
+    """What a guest used between two counts, each second: milli-cores and bytes. Nothing where it was started anew."""
+    spent = {
+        "cpu": 1000 * (now.cpu_s - last.cpu_s),
+        "diskRead": now.read_bytes - last.read_bytes,
+        "diskWritten": now.written_bytes - last.written_bytes,
+        "netReceived": now.received_bytes - last.received_bytes,
+        "netSent": now.sent_bytes - last.sent_bytes,
+    }
+    return {name: round(max(0, amount) / passed_s) if passed_s > 0 else 0 for name, amount in spent.items()}
 
 
 def effective(capacity: Amounts, overcommit: dict[str, float]) -> Amounts | None:

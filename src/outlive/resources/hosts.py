@@ -329,7 +329,8 @@ class HostUsage(Part, frozen=True, kw_only=True):
     present: tuple[str, ...] | None = None
     """VMs with a domain here in whatever state, or about to have one; absent: the hypervisor did not say."""
     guests: dict[str, Amounts] = {}
-    """What each VM that runs here uses: processors over the last interval, memory of its process now."""
+    """What each VM that runs here uses: processors over the last interval, memory of its process now, and bytes a
+    second that its disks (``diskRead``, ``diskWritten``) and interfaces (``netReceived``, ``netSent``) moved."""
     stale: tuple[str, ...] = ()
     """Who did not bring figures in time, ``domains``, ``guests`` or ``machine``: theirs are of an earlier interval."""
     scores: dict[str, int] = {}

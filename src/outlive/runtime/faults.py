@@ -20,7 +20,7 @@ import msgspec
 
 from outlive.base.clock import Clock, Instant, as_datetime
 from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import OutliveError
+from outlive.base.errors import NotFound, OutliveError, Refused
 from outlive.base.logging import get_logger
 from outlive.resources import HOST_LABEL, Cluster, Fault, Hypervisor, ObjectMeta, ObjectRef
 from outlive.resources.cluster import CLUSTER
@@ -78,6 +78,21 @@ def fault_name(code: str, subject: ObjectRef) -> str:
 def health(faults: Iterable[Fault]) -> int:
     """Of the cluster: 100 less what every fault takes that neither ended nor was acknowledged, and never below 0."""
     return max(0, FULL_HEALTH - sum(fault.delta for fault in faults if not fault.ended and not fault.acknowledged))
+
+
+async def acknowledge(store: Store, clock: Clock, name: str, *, acknowledged: bool = True) -> str:
+    """Have a fault that goes on lower the health no more, or again; what was done. ``NotFound``; ``Refused`` where it
+    has ended."""
+
+    def changed(found: Fault | None) -> Fault | None:
+        if found is None:
+            raise NotFound(f"there is no fault {name[:80]!r}", remedy="see outlive get faults")
+        if found.ended:
+            raise Refused(f"{name} is over", remedy="nothing is to be done")
+        return None if found.acknowledged is acknowledged else msgspec.structs.replace(found, acknowledged=acknowledged)
+
+    await compare_and_swap(store, Fault, name, changed, clock=clock)
+    return f"{name}: acknowledged" if acknowledged else f"{name}: not acknowledged any more"
 
 
 class FaultSet:

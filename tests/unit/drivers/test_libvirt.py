@@ -17,6 +17,7 @@ from outlive.drivers.libvirt.runs import Run, Runs
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.libvirt.xml import METADATA, QEMU, Start, domain_xml
 from outlive.node.ports import DomainState
+from outlive.node.vm.context import GuestCounts
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.definitions import completed, tree
 
@@ -276,14 +277,14 @@ def test_what_libvirt_cannot_say_is_an_error_that_callers_know() -> None:
 
 def test_statistics_are_read_from_what_libvirt_counts() -> None:
     pytest.importorskip("libvirt")
-    from outlive.drivers.libvirt.statistics import statistics
+    from outlive.drivers.libvirt.statistics import counted
 
-    counts = {"cpu.time": 2_500_000_000, "balloon.current": 1024, "block.count": 1, "vcpu.current": 1}
-    more = {"block.0.name": "vda", "block.0.wr.bytes": 512, "net.count": 1, "net.0.rx.errs": 2}
-    found = statistics("vm-1", counts | more)
-    assert (found.cpu_s, found.memory_bytes, found.vcpus) == (2.5, 2**20, 1)
-    assert (found.disks[0].name, found.disks[0].written_bytes, found.interfaces[0].errors) == ("vda", 512, 2)
-    assert statistics("vm-2", {}).disks == ()
+    counts = {"cpu.time": 2_500_000_000, "balloon.rss": 1024, "block.count": 2, "net.count": 1}
+    disks = {"block.0.wr.bytes": 512, "block.1.wr.bytes": 8, "block.0.rd.bytes": 1, "block.7.wr.bytes": 99}
+    found = counted("vm-1", counts | disks | {"net.0.rx.bytes": 5, "net.0.tx.bytes": -1})
+    assert (found.cpu_s, found.resident_bytes, found.written_bytes, found.read_bytes) == (2.5, 2**20, 520, 1)
+    assert (found.received_bytes, found.sent_bytes) == (5, 0)
+    assert counted("vm-2", {}) == GuestCounts(vm="vm-2")
 
 
 def test_the_service_that_starts_guests_is_a_problem_where_systemd_starts_it_at_boots(tmp_path: Path) -> None:

@@ -160,6 +160,8 @@ def test_a_leaver_that_stalls_keeps_nobody_waiting() -> None:
         record = await it.record()
         assert (record.holder, record.phase, record.previous) == ("b", "", "a")
         assert [one.code for one in it.faults["b"].active] == [FaultCode.PRIMARY_STALLED]
+        (left,) = it.faults["a"].active
+        assert (left.code, left.fields["what"]) == (FaultCode.PRIMARY_DUTY, "stop stats")
 
     told(story)
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.field_writers import WriterStore
 from tests.support.loops import run
@@ -27,6 +28,7 @@ from outlive.store.memory import MemoryStore
 
 INTERVAL_S = 5.0
 LIMIT_S = 3.0
+_replace = msgspec.structs.replace
 
 
 class Service:
@@ -37,6 +39,7 @@ class Service:
         """Who does not answer: ``domains``, ``guests``, ``machine``."""
         self.hangs = False
         """Whether those hang instead of saying so."""
+        self.guests: list[GuestCounts] = []
 
     async def _answer(self, who: str) -> None:
         if who in self.silent:
@@ -49,7 +52,7 @@ class Service:
 
     async def statistics(self) -> list[GuestCounts]:
         await self._answer("guests")
-        return []
+        return self.guests
 
     def capacity(self) -> Amounts:
         return Amounts(cpu=1000, memory=1 << 30)
@@ -151,6 +154,24 @@ def test_who_brings_no_figures_three_times_is_a_fault_until_it_does(silent: set[
         assert (await host.usage()).stale == ()
 
     told(story)
+
+
+def test_what_guests_use_is_by_the_second_and_nothing_where_one_was_started_anew() -> None:
+    async def story(host: Host) -> None:
+        used = GuestCounts(vm="a", cpu_s=7.0, resident_bytes=9, read_bytes=1000, sent_bytes=50)
+        for cpu_s, read_bytes in ((2.0, 100), (7.0, 1100), (1.0, 200)):
+            host.service.guests = [_replace(used, cpu_s=cpu_s, read_bytes=read_bytes)]
+            await host.intervals(1)
+            found.append((await host.usage()).guests["a"])
+
+    found: list[Amounts] = []
+    told(story)
+    assert [(one.cpu_milli, one.memory_bytes, one["diskRead"]) for one in found] == [
+        (0, 9, 0),
+        (1000, 9, 200),
+        (0, 9, 0),
+    ]
+    assert set(found[0]) == {"cpu", "memory", "diskRead", "diskWritten", "netReceived", "netSent"}
 
 
 def test_all_are_asked_for_their_figures_at_once() -> None:

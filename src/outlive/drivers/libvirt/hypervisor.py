@@ -20,10 +20,11 @@ from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, ki
 from outlive.drivers.libvirt.runs import SOCKETS, Run, Runs
 from outlive.drivers.libvirt.service import Service, said
 from outlive.drivers.libvirt.settings import LibvirtSettings
-from outlive.drivers.libvirt.statistics import DomainStatistics, read
+from outlive.drivers.libvirt.statistics import read
 from outlive.drivers.libvirt.xml import METADATA, Start, domain_xml
 from outlive.guard.options import LIBVIRT
 from outlive.node.ports import Domain, DomainState, MigrationProgress, MigrationSettings
+from outlive.node.vm.context import GuestCounts
 from outlive.resources import VirtualMachine
 
 T = TypeVar("T")
@@ -326,7 +327,7 @@ class LibvirtHypervisor:
 
     # The host
 
-    async def statistics(self) -> tuple[DomainStatistics, ...]:
+    async def statistics(self) -> tuple[GuestCounts, ...]:
         """What running guests use, by the names of their VMs. ``Unavailable`` where libvirt does not answer."""
         return await self.service.ask(read)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -165,23 +165,18 @@ class VmMemory:
     """While it may start and does not run yet, if it starts after others."""
 
 
-class GuestCounts(Protocol):
-    """What one guest that runs has used so far."""
+class GuestCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the present run of one guest has used so far, of all its disks and all its interfaces together."""
 
-    @property
-    def vm(self) -> str:
-        """Whose it is."""
-        ...
-
-    @property
-    def cpu_s(self) -> float:
-        """Processor time of its process."""
-        ...
-
-    @property
-    def resident_bytes(self) -> int:
-        """That its process has of the host's memory."""
-        ...
+    vm: str
+    cpu_s: float = 0.0
+    """Processor time of its process."""
+    resident_bytes: int = 0
+    """That its process has of the host's memory now."""
+    read_bytes: int = 0
+    written_bytes: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
 
 
 Statistics = Callable[[], Awaitable[Sequence[GuestCounts]]]

@@ -211,8 +211,9 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     ),
     FaultCode.PRIMARY_DUTY: FaultEntry(
         10,
-        "{subject} could not {what} as the primary coordinator: {why}",
-        "see the log of its daemon; or have another host do it: outlive host primary NAME",
+        "{subject} could not {what}, which only the primary coordinator does: {why}",
+        "see the log of its daemon; what did not stop may still run there beside that of the primary, and what did not "
+        "start another host can do: outlive host primary NAME",
     ),
     FaultCode.PRIMARY_STALLED: FaultEntry(
         10,
