@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import guest, story
-from lab.cluster import Lab
+from lab.cluster import GUEST, Lab
 from lab.command import rehearsed, slots_of
 from lab.processes import LabError, until
 
@@ -90,7 +90,7 @@ def boot_s(lab: Lab, count: int) -> float:
     for name in names:
         guest.make_disk(lab.disk(name))
         lab.console(name).unlink(missing_ok=True)
-        xml = guest.definition(name, lab.disk(name), lab.console(name))
+        xml = guest.definition(name, lab.disk(name), lab.console(name), extra=GUEST)
         (lab.state / f"{name}.xml").write_text(xml)
     began = time.monotonic()
     made = [

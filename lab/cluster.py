@@ -26,6 +26,8 @@ GUESTS = 6
 STORE_PORT = 8080
 BMC_NUMBER = 100
 """Power controllers have the addresses from here on."""
+GUEST = "tick_ms=100"
+"""It looks less often what is due than others do: emulated guests that rest take processor time."""
 SECRET = "bmc"
 GUARD_SOCKET = "/run/outlive-guard.sock"
 SETTINGS: dict[str, Any] = {
@@ -252,7 +254,7 @@ class Lab:
         for number, name in enumerate(self.guests):
             guest.make_disk(self.disk(name))
             self.console(name).parent.mkdir(exist_ok=True)
-            xml = guest.definition(name, self.disk(name), self.console(name))
+            xml = guest.definition(name, self.disk(name), self.console(name), extra=GUEST)
             host = self.homes[number % len(self.homes)]
             document = _document("VirtualMachine", name, {"definition": xml})
             document["metadata"]["labels"] = {"outlive.dev/host": host}
