@@ -30,6 +30,8 @@ GUEST = "tick_ms=100"
 """It looks less often what is due than others do: emulated guests that rest take processor time."""
 SECRET = "bmc"
 GUARD_SOCKET = "/run/outlive-guard.sock"
+BOARD_FILE = "/etc/outlive/board-uuid"
+"""What a host's firmware says of its board: all hosts share the one of this machine."""
 SETTINGS: dict[str, Any] = {
     "protection": {"levels": {"standard": {"slots": 1}}, "default": "standard"},
     "failover": {"trustHypervisorLocation": True},
@@ -189,6 +191,7 @@ class Lab:
                 "mode": "coordinator",
                 "addresses": {"cluster": host.address},
                 "capacity": {"cpu": "8", "memory": "2Gi"},
+                "boardIdFile": BOARD_FILE,
             },
             "log": {"form": "json"},
             "libvirt": {
@@ -201,6 +204,7 @@ class Lab:
             },
             "guard": {"socket": GUARD_SOCKET},
         }
+        (host.folder / BOARD_FILE.lstrip("/")).write_text(f"{self.controller(host).system_uuid}\n")
         if not (etc / "node.yaml").exists():
             (etc / "node.yaml").write_text(yaml.safe_dump(settings))
         program = str(Path(sys.executable).with_name("outlive"))
@@ -243,7 +247,6 @@ class Lab:
                 "address": controller.address,
                 "secret": SECRET,
                 "options": {"cipherSuite": "3"},
-                "systemUuid": controller.system_uuid,
             }
             spec = {"management": "node", "mode": "coordinator", "fencing": fencing}
             made.append(_document("Hypervisor", host.name, spec))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 from tests.support.api import GROUP, api
 from tests.support.command import Result, Server, outlive, spawned, up
+from tests.support.hosts import LIMIT_S, Host, within
 from tests.support.loops import run_real
 
 from outlive.api.auth import Role
@@ -112,6 +116,49 @@ def test_the_key_changes_in_two_steps_and_nobody_is_without_it(server: Server, t
     ClusterKey(new.keys[1:]).write(there)
     with pytest.raises(Unavailable, match="which this host does not have"):
         credential(server, directory, there, "rack-3")
+
+
+def _keys(directory: Path, kind: str, name: str) -> tuple[str, ...]:
+    return tuple(json.loads(outlive("get", kind, name, "--state-dir", directory, "-o", "json").out)["status"]["keyIds"])
+
+
+def test_coordinators_fetch_a_new_key_by_themselves_and_who_cannot_is_named(server: Server, tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    here, there = directory / "cluster-key", tmp_path / "host/cluster-key"
+    host = Host(tmp_path / "host", "kvm-1", server.url, tmp_path / "host/node.token")
+    host.sections["node"] = {"look": "1s"}
+    host.configure()
+    ticket = json.loads(
+        outlive("token", "create", "--join", "--coordinator", "--state-dir", directory, "-o", "json").out
+    )
+    joined = spawned("node", "join", server.url, "--token", ticket["token"], "--config", host.config)
+    assert joined.code == 0, joined.err
+    assert secret(directory, "set", "rack-3", stdin=VALUE).code == 0
+    try:
+        host.start().ready()
+        assert within(LIMIT_S, lambda: "keyIds" in outlive("get", "ohv", "--state-dir", directory, "-o", "json").out)
+        assert _keys(directory, "clusters", "default") == _keys(directory, "hypervisors", "kvm-1")
+        host.signal(signal.SIGSTOP)
+        assert secret(directory, "rotate-key").code == 0
+        new = ClusterKey.read(here).ids
+        refused = secret(directory, "rotate-key", "--finish")
+        assert (refused.code, f"kvm-1 has not fetched key {new[0]} yet" in refused.line) == (1, True), refused.err
+        host.signal(signal.SIGCONT)
+        assert within(LIMIT_S, lambda: _keys(directory, "hypervisors", "kvm-1") == new)
+        assert there.read_text() == here.read_text()
+        assert there.stat().st_mode & 0o077 == 0
+        done = secret(directory, "rotate-key", "--finish")
+        assert done.code == 0, done.err
+        assert within(LIMIT_S, lambda: _keys(directory, "hypervisors", "kvm-1") == new[:1])
+        assert credential(server, directory, there, "rack-3").password == VALUE
+
+        token = (directory / "token").read_text().strip()
+        request = urllib.request.Request(f"{server.url}/cluster-key", headers={"Authorization": f"Bearer {token}"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(request, timeout=LIMIT_S)
+    finally:
+        host.signal(signal.SIGCONT)
+        host.close()
 
 
 def test_a_lost_key_is_told_and_never_replaced(tmp_path: Path) -> None:

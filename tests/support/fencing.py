@@ -206,6 +206,7 @@ class Site:
         guard: GuardRecord = GuardRecord(),
         mode: str = "coordinator",
         renews: float = 1.0,
+        board: str = "",
         **fencing,
     ) -> None:
         if bmc:
@@ -216,7 +217,8 @@ class Site:
         labels = {f"outlive.dev/domain-{kind}": value for kind, value in domains.items() if value}
         spec = HypervisorSpec(mode=mode, fencing=FencingSpec(**fencing))
         await self.store.create(Hypervisor(metadata=ObjectMeta(name=name, labels=labels), spec=spec))
-        record = MemberRecord(machine_id=f"m-{name}", boot_id="b1", nonce=f"nonce-{name}", seq=1, guard=guard)
+        machine = f"m-{name}.{board}" if board else f"m-{name}"
+        record = MemberRecord(machine_id=machine, boot_id="b1", nonce=f"nonce-{name}", seq=1, guard=guard)
         await self.store.create(Membership(metadata=ObjectMeta(name=name), record=record))
         self.renew(name, renews)
 

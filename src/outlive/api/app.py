@@ -42,7 +42,7 @@ from outlive.placement.service import PlacementService
 from outlive.resources import API_VERSION, PLURALS, Resource
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store
-from outlive.store.tls import AUTHORITY_PATH, JOIN_PATH
+from outlive.store.tls import AUTHORITY_PATH, JOIN_PATH, KEY_PATH
 
 Query = Callable[[Mapping[str, str]], Awaitable[Any]]
 """Answers a question with plain values, from the parameters of the query string."""
@@ -73,6 +73,8 @@ class ApiDeps:
     """Why the process is not ready, in a few words; empty when it is."""
     join: Handler | None = None
     """Exchanges the join token of a request for a host's own."""
+    cluster_key: Callable[[], str] | None = None
+    """What opens the cluster's secrets, for coordinators."""
     authority: str = ""
     """The certificate (PEM) of the server's own authority, where it has one."""
     queries: Mapping[str, Query] = field(default_factory=dict)
@@ -222,7 +224,11 @@ def _operation(deps: ApiDeps) -> list[Endpoint]:
     async def authority(_request: Request, _identity: Identity) -> Response:
         return Response(deps.authority, media_type="application/x-pem-file")
 
+    async def cluster_key(_request: Request, _identity: Identity) -> Response:
+        return json_response({"key": deps.cluster_key()} if deps.cluster_key is not None else {})
+
     joins = "Exchange a join token for the token of a host"
+    opens = "What opens the cluster's secrets, for coordinators"
     trusts = "The server's own authority, whose fingerprint clients compare"
     is_ready = "Whether the process is ready: 200, or 503 and why not"
     metrics_access = Access.OPEN if deps.settings.metrics_auth == "none" else Access.READ
@@ -232,6 +238,7 @@ def _operation(deps: ApiDeps) -> list[Endpoint]:
         Endpoint("/readyz", ready, Access.OPEN, is_ready, "operation"),
         Endpoint("/metrics", metrics, metrics_access, "Metrics in Prometheus' text format", "operation"),
         *([Endpoint(JOIN_PATH, deps.join, Access.JOIN, joins, "operation", ("POST",))] if deps.join else []),
+        *([Endpoint(KEY_PATH, cluster_key, Access.CLUSTER_KEY, opens, "operation")] if deps.cluster_key else []),
         *([Endpoint(AUTHORITY_PATH, authority, Access.OPEN, trusts, "operation")] if deps.authority else []),
     ]
 

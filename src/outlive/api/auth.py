@@ -73,17 +73,18 @@ class Access(enum.StrEnum):
     KNOWN = "ask what it may"
     """Any token that is known."""
     JOIN = "join"
+    CLUSTER_KEY = "have the key of the cluster's secrets"
 
 
 _WRITER: Final = frozenset({Access.OPEN, Access.READ, Access.EXPLAIN, Access.KNOWN, Access.WRITE})
 GRANTS: Final[dict[Role, frozenset[Access]]] = {
-    Role.ADMIN: frozenset(Access),
-    Role.OPERATOR: frozenset(Access) - {Access.JOIN},
+    Role.ADMIN: frozenset(Access) - {Access.CLUSTER_KEY},
+    Role.OPERATOR: frozenset(Access) - {Access.CLUSTER_KEY, Access.JOIN},
     Role.VIEWER: frozenset({Access.OPEN, Access.READ, Access.EXPLAIN, Access.KNOWN}),
     Role.SCHEDULER: frozenset({Access.OPEN, Access.PLACE, Access.EXPLAIN, Access.KNOWN}),
     Role.CONTROLLER: _WRITER | {Access.PLACE},
     Role.HOST: _WRITER,
-    Role.COORDINATOR: _WRITER,
+    Role.COORDINATOR: _WRITER | {Access.CLUSTER_KEY},
     Role.JOIN: frozenset({Access.OPEN, Access.KNOWN, Access.JOIN}),
 }
 """What each role may; for writes ``may_write`` and ``check_write`` decide further."""

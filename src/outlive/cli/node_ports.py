@@ -12,10 +12,10 @@ from outlive.base.logging import get_logger
 from outlive.drivers.absent import NoHypervisor
 from outlive.drivers.bmc import PowerControllers
 from outlive.drivers.files import read_input
-from outlive.drivers.secrets import Secrets
+from outlive.drivers.secrets import KeyCopy, Secrets
 from outlive.drivers.storage import cuts, disks
 from outlive.roles.node import NodePorts
-from outlive.store.tls import AUTHORITY_BYTES, trusting
+from outlive.store.tls import AUTHORITY_BYTES, KEY_PATH, trusting
 
 if TYPE_CHECKING:
     import ssl
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from outlive.node.guard_client import GuardClient
     from outlive.node.ports import CutPort, PowerPort, StoragePort
     from outlive.store import Store
+    from outlive.store.http import HttpStore
 
 _log = get_logger("node")
 
@@ -65,7 +66,20 @@ def power_port(config: HostConfig, store: Store, clock: Clock) -> PowerPort:
     return PowerControllers(Secrets(store, Path(config.server.key_file)).credential)
 
 
-def node_ports(config: HostConfig, machine: LinuxMachine, guard: GuardClient, store: Store, clock: Clock) -> NodePorts:
+def cluster_keys(config: HostConfig, store: HttpStore) -> KeyCopy:
+    """This host's copy of the cluster's key, for coordinators."""
+
+    async def fetch() -> str:
+        answer = await store.question(KEY_PATH)
+        key = answer.get("key") if isinstance(answer, dict) else None
+        return key if isinstance(key, str) else ""
+
+    return KeyCopy(fetch, Path(config.server.key_file))
+
+
+def node_ports(
+    config: HostConfig, machine: LinuxMachine, guard: GuardClient, store: HttpStore, clock: Clock
+) -> NodePorts:
     """All of them."""
     hypervisor = hypervisor_port(config)
     return NodePorts(
@@ -76,6 +90,7 @@ def node_ports(config: HostConfig, machine: LinuxMachine, guard: GuardClient, st
         power=power_port(config, store, clock),
         cut=cut_port(config, store, clock),
         statistics=hypervisor.statistics,
+        keys=cluster_keys(config, store),
     )
 
 

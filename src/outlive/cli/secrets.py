@@ -16,13 +16,13 @@ import msgspec
 import typer
 
 from outlive.base.errors import BadInput, NotFound, Refused, Usage
-from outlive.base.phrases import count_of
+from outlive.base.phrases import count_of, listing
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, write
 from outlive.drivers.files import STDIN, read_input
 from outlive.drivers.secrets import KEY_FILE, VALUE_BYTES, ClusterKey, SealingKey
-from outlive.resources import Cluster, ObjectMeta, Secret, SecretSpec
+from outlive.resources import Cluster, Hypervisor, ObjectMeta, Secret, SecretSpec
 from outlive.resources.cluster import CLUSTER
 from outlive.store import compare_and_swap, list_all
 
@@ -99,11 +99,18 @@ async def rotate_key(
     finish: Annotated[
         bool, typer.Option("--finish", help="Every coordinator has the new key: seal all secrets for it alone.")
     ] = False,
+    leave: Annotated[
+        list[str] | None,
+        typer.Option("--leave", metavar="HOST", help="Finish without this coordinator, which may be off for long."),
+    ] = None,
     key_file: Annotated[
         Path | None, typer.Option("--key-file", metavar="FILE", help="Instead of the one in the state directory.")
     ] = None,
 ) -> None:
-    """Make a new key, in two steps: no coordinator is ever without the key of a secret. Runs beside ``outlive up``."""
+    """Make a new key, in two steps: no coordinator is ever without the key of a secret. Runs beside ``outlive up``.
+
+    Coordinators fetch it from ``outlive up`` by themselves.
+    """
     path = key_file or access.directory / KEY_FILE
     key = ClusterKey.read(path)
     async with access.open(write=True) as store:
@@ -116,16 +123,21 @@ async def rotate_key(
                 raise Refused(
                     "a new key is there already", place=str(path), remedy="outlive secret rotate-key --finish"
                 )
-            ClusterKey.made(key).write(path)
-            write(f"new key in {path}\ncopy it to every coordinator, then: outlive secret rotate-key --finish\n")
+            key = ClusterKey.made(key)
+            key.write(path)
+            await publish(store, access.clock, key, sealing=False)
+            write(f"new key in {path}\nonce every coordinator has fetched it: outlive secret rotate-key --finish\n")
             return
         if published == key.ids[0] and len(key.keys) == 1:
             raise Usage("there is no new key", place="--finish", remedy="first: outlive secret rotate-key")
-        await publish(store, access.clock, key.public)
+        await _check_coordinators(store, key, leave or [])
+        await publish(store, access.clock, key)
         count = 0
         async for one in list_all(store, Secret):
             count += await _seal_again(store, access.clock, one.name, key)
-        key.newest_alone().write(path)
+        key = key.newest_alone()
+        key.write(path)
+        await publish(store, access.clock, key)
     write(f"{count_of(count, 'secret')} sealed for key {key.ids[0]}; the old key is not in {path} any more\n")
 
 
@@ -145,13 +157,31 @@ async def _seal_again(store: Store, clock: Clock, name: str, key: ClusterKey) ->
     return done
 
 
-async def publish(store: Store, clock: Clock, key: SealingKey) -> None:
-    """Have everybody seal for this key."""
+async def _check_coordinators(store: Store, key: ClusterKey, left: list[str]) -> None:
+    """``Refused`` while a coordinator has not fetched the newest key."""
+    without = [
+        host.name
+        async for host in list_all(store, Hypervisor)
+        if host.spec.mode == "coordinator" and key.ids[0] not in host.status.key_ids and host.name not in left
+    ]
+    if without:
+        raise Refused(
+            f"{listing(sorted(without))} {'has' if len(without) == 1 else 'have'} not fetched key {key.ids[0]} yet",
+            remedy="start the daemon there, or see the fault cluster-key-old; "
+            f"or go on without (--leave {sorted(without)[0]}): then it opens no secret until it has fetched the key",
+        )
+
+
+async def publish(store: Store, clock: Clock, key: ClusterKey, *, sealing: bool = True) -> None:
+    """Say which keys there are, and have everybody seal for the newest."""
 
     def change(cluster: Cluster | None) -> Cluster | None:
-        if cluster is None or cluster.status.sealing_key == key.text:
+        if cluster is None:
             return None
-        return msgspec.structs.replace(cluster, status=msgspec.structs.replace(cluster.status, sealing_key=key.text))
+        status = msgspec.structs.replace(cluster.status, key_ids=key.ids)
+        if sealing:
+            status = msgspec.structs.replace(status, sealing_key=key.public.text)
+        return None if status == cluster.status else msgspec.structs.replace(cluster, status=status)
 
     await compare_and_swap(store, Cluster, CLUSTER, change, clock=clock)
 
@@ -166,10 +196,12 @@ async def ensure_key(store: Store, clock: Clock, path: Path) -> str:
     except NotFound:
         return ""
     if not text:
-        await publish(store, clock, ClusterKey.ensure(path).public)
+        await publish(store, clock, ClusterKey.ensure(path))
         return ""
     published = SealingKey.parse(text).id
     with contextlib.suppress(NotFound):
-        if published in ClusterKey.read(path).ids:
+        key = ClusterKey.read(path)
+        if published in key.ids:
+            await publish(store, clock, key, sealing=False)
             return ""
     return f"{path} does not hold the cluster's key {published}; copy it from a coordinator (/etc/outlive/{KEY_FILE})"

@@ -178,6 +178,7 @@ async def _serve(
         ids=ids,
         tokens=Tokens(tokens, stored.identify),
         join=HostJoin(store, stored, clock=clock, ids=ids, cluster_key=cluster_key).join,
+        cluster_key=cluster_key,
         metrics=role.metrics,
         version=__version__,
         settings=api,

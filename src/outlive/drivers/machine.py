@@ -18,13 +18,14 @@ from typing import Final
 import msgspec
 
 from outlive.base.errors import BadInput, Unavailable
+from outlive.node.fencing.identity import is_unset, system_key
 from outlive.node.membership.steps import Remembered
 from outlive.resources import Amounts, Capabilities
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 MACHINE_ID: Final = "/etc/machine-id"
 BOARD_ID: Final = "/sys/class/dmi/id/product_uuid"
-"""Of the board, readable by root; what several machines have in common is none (``_NO_BOARD``)."""
+"""Of the board, readable by root; what several machines have in common is none (``is_unset``)."""
 PRESSURE: Final = "/proc/pressure/io"
 MEMORY: Final = "/proc/meminfo"
 PROCESSORS: Final = "/proc/stat"
@@ -43,8 +44,6 @@ _TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
 _AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
 _PRETTY = re.compile(r'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
-_NO_BOARD = frozenset({"", "0" * 32, "f" * 32, "03000200040005000006000700080009"})
-"""What boards say that were never given an identity."""
 
 
 class HostSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -66,6 +65,8 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """Where the daemon remembers its membership; on a disk of this machine that keeps what was synced."""
     machine_id_file: str = MACHINE_ID
     """Identity of the installation."""
+    board_id_file: str = BOARD_ID
+    """Identity of the board, which its power controller says as well; where it is not there, the board has none."""
     boot_id_file: str = BOOT_ID
     """A file whose content is new at every boot, for a host that shares its kernel with others, as a container does."""
 
@@ -94,7 +95,7 @@ class LinuxMachine:
         self._host = host
         self._state = Path(settings.state_dir)
         self._lock_fd = -1
-        self._machine_id = _machine_id(settings.machine_id_file)
+        self._machine_id = _machine_id(settings.machine_id_file, settings.board_id_file)
         self._boot_id = _one_word(settings.boot_id_file)
         self._capacity = _capacity(settings)
         self._writing = asyncio.Lock()
@@ -280,19 +281,19 @@ def _one_word(path: str) -> str:
     return word
 
 
-def _machine_id(path: str) -> str:
+def _machine_id(path: str, board_path: str) -> str:
     identity = _one_word(path).lower()
     if not _HEX.match(identity) or identity == "0" * 32:
         raise BadInput(f"{identity[:40]!r} is no machine id", place=path, remedy="run systemd-machine-id-setup")
     try:
-        board = _content(BOARD_ID).strip().lower().replace("-", "")
+        board = system_key(_content(board_path))
     except FileNotFoundError:
         board = ""
     except OSError as error:  # with it at one time and without it at another, this would be two machines
         raise Unavailable(
-            f"cannot be read: {error.strerror}", place=BOARD_ID, remedy="run the daemon as root"
+            f"cannot be read: {error.strerror}", place=board_path, remedy="run the daemon as root"
         ) from None
-    return identity if board in _NO_BOARD else f"{identity}.{board}"
+    return f"{identity}.{board}" if _HEX.match(board) and not is_unset(board) else identity
 
 
 def _processor_times(stat: str) -> tuple[int, int]:

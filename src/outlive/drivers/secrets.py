@@ -17,11 +17,12 @@ import hashlib
 import os
 import stat
 import tempfile
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from outlive.base.errors import BadInput, Forbidden, NotFound, Unavailable
+from outlive.base.errors import BadInput, Forbidden, NotFound, OutliveError, Unavailable
 from outlive.drivers.bmc.driver import Credential
 from outlive.drivers.files import read_input
 from outlive.resources import Secret
@@ -233,6 +234,32 @@ class Secrets:
             return Credential(secret.spec.username, value.decode())
         except UnicodeDecodeError:
             raise Unavailable(f"secret {name} holds no text", remedy=f"outlive secret set {name}") from None
+
+
+class KeyCopy:
+    """A coordinator's own copy of the cluster's key, fetched anew where the server has other keys."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[str]], path: Path) -> None:
+        self._fetch = fetch
+        self._path = path
+
+    def ids(self) -> tuple[str, ...]:
+        """Of the keys in the file; none where it is not there, or cannot be read."""
+        try:
+            return ClusterKey.read(self._path).ids
+        except OutliveError:
+            return ()
+
+    async def update(self, ids: tuple[str, ...], sealing: str) -> None:
+        """Have these keys in the file, among them the one for whose public half secrets are sealed.
+
+        A file that would lack that one stays as it is: it may be the last copy. ``Unavailable`` and others say why.
+        """
+        key = ClusterKey.parse(await self._fetch(), "what the server handed over")
+        if key.ids != ids or SealingKey.parse(sealing).id not in key.ids:
+            has = " and ".join(key.ids)
+            raise Unavailable(f"the server hands over {has}", remedy=f"see {KEY_FILE} in its state directory")
+        key.write(self._path)
 
 
 def _shared(private: X25519PrivateKey, public: X25519PublicKey, ephemeral: bytes, recipient: bytes) -> bytes:

@@ -16,6 +16,7 @@ from outlive.base.errors import AlreadyExists, Forbidden, NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.node.drain import DrainController
+from outlive.node.fencing.identity import board_problem
 from outlive.node.health_monitor import HealthMonitor
 from outlive.node.membership.join import JoinResult
 from outlive.node.membership.registration import Registration
@@ -194,6 +195,7 @@ class Daemon:
             except OutliveError as error:
                 _log.error("daemon.no_hypervisor", host=self.shared.host, error=str(error))
         self._report_outside()
+        self._report_system()
         await self._tried("daemon.hypervisor_not_checked", self._report_problems())
         creates = end_former_creates(self.shared.guard, self.shared.domains, self.shared.creates)
         await self._tried("daemon.former_creates_not_ended", creates)
@@ -215,6 +217,15 @@ class Daemon:
             faults.activate(FaultCode.GUESTS_OUTSIDE_SLICE, self._subject, vms=names(outside))
         else:
             faults.clear(FaultCode.GUESTS_OUTSIDE_SLICE, self._subject)
+
+    def _report_system(self) -> None:
+        """Say whether operators recorded another system of this host than its firmware says."""
+        fencing, record, faults = self.shared.desired.spec.fencing, self.shared.lease.record, self.shared.faults
+        why = board_problem(fencing.system_uuid, record.board) if record is not None else ""
+        if why:
+            faults.activate(FaultCode.SYSTEM_DIFFERS, self._subject, why=why, address=fencing.address)
+        else:
+            faults.clear(FaultCode.SYSTEM_DIFFERS, self._subject)
 
     async def _report_problems(self) -> None:
         """Say whether something besides this daemon starts domains here, so that nothing is started."""

@@ -200,6 +200,8 @@ class HostReporter:
     def __init__(self, node: VmContext, health: HealthMonitor) -> None:
         self.domain_state: HostDomainState = ""
         """Whether the host takes virtual machines, as its draining says; empty: leave what is there."""
+        self.key_ids: tuple[str, ...] = ()
+        """Of the cluster's keys that this host has."""
         self.stopping = ""
         """Why the host is about to stop; empty while it is not."""
         self.departure = Departure.DAEMON
@@ -279,6 +281,7 @@ class HostReporter:
                 found.status.domain_capabilities,
                 hypervisor_type=found.status.domain_capabilities.hypervisor_type or HYPERVISOR_TYPE,
             ),
+            key_ids=self.key_ids,
             recovery_time_objective_s=self._objective_s(),
             degrading=self._health.published,
             source=SOURCE,

@@ -179,6 +179,8 @@ class ClusterStatus(Part, frozen=True, kw_only=True):
     pause: Pause | None = None
     sealing_key: str = ""
     """Public half of the key that secrets are sealed for (docs/operating/secrets.md)."""
+    key_ids: tuple[str, ...] = ()
+    """Ids of the keys in the server's key file, the newest first: coordinators fetch them."""
 
     def knows(self, incarnation: str) -> bool:
         """Whether the store is, or once was, the one that says this of itself; one that says nothing is known."""

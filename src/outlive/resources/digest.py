@@ -30,9 +30,9 @@ _NO_FACTS: Final[dict[type, frozenset[str]]] = {
     ObjectMeta: frozenset({"uid", "resource_version", "generation"}),
     ObjectRef: frozenset({"uid"}),
     Resource: frozenset({"api_version"}),
-    ClusterStatus: frozenset({"sealing_key"}),
+    ClusterStatus: frozenset({"sealing_key", "key_ids"}),
     Capabilities: frozenset({"cpus", "kernel", "os"}),
-    HypervisorStatus: frozenset({"version"}),
+    HypervisorStatus: frozenset({"version", "key_ids"}),
 }
 """Fields besides times that are no facts: of these types and of what is derived from them."""
 _TIMES: Final = (datetime, datetime | None)

@@ -212,6 +212,8 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     power_answer_s: float | None = None
     """The slowest of the last ten good answers of its power controller to rehearsals, in whole seconds; absent: none
     was measured."""
+    key_ids: tuple[str, ...] = ()
+    """Ids of the cluster's keys that it has, the newest first; only coordinators have any."""
     recovery_time_objective_s: float | None = None
     """The shortest of its VMs' objectives; absent: none has one, or the host does not say."""
     spared: tuple[Spared, ...] = ()

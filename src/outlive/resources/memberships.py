@@ -8,6 +8,7 @@ the nouns (docs/concepts/safety.md).
 from __future__ import annotations
 
 import enum
+import re
 from datetime import datetime
 from typing import ClassVar, Literal
 
@@ -15,6 +16,8 @@ from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers
 
 MemberState = Literal["Held", "Revoked", "Released"]
 ProofKind = Literal["reboot", "self-cleaned", "power", "watchdog", "cut", "operator"]
+
+_BOARD = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class FencePhase(enum.StrEnum):
@@ -139,6 +142,7 @@ class MemberRecord(Part, frozen=True, kw_only=True):
     """The document itself."""
 
     machine_id: str
+    """Of its installation and, where the firmware says it, of its board: ``INSTALLATION.BOARD``."""
     boot_id: str
     epoch: int = 1
     """The incarnation of the host's membership: kept over a restart of the daemon, raised by a boot or a re-join."""
@@ -165,6 +169,12 @@ class MemberRecord(Part, frozen=True, kw_only=True):
     """Memberships of this host that are lost, as far as what they ran is proven to be over; at most 16."""
     silent: tuple[SilentPeer, ...] = ()
     """Hosts that this host, a coordinator, sees silent, the 64 longest silent at most; nothing is proven by it."""
+
+    @property
+    def board(self) -> str:
+        """System uuid of the machine's board, as it said when it joined; empty where the firmware says none."""
+        board = self.machine_id.partition(".")[2]
+        return board if _BOARD.match(board) else ""
 
 
 class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):

@@ -10,9 +10,10 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from outlive.base.clock import Clock
-from outlive.base.errors import Refused, leaves
+from outlive.base.errors import OutliveError, Refused, leaves
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
@@ -29,7 +30,8 @@ from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, 
 from outlive.node.primary import Duty, Primary, PrimaryElector
 from outlive.node.vm.context import NodeSettings, Statistics, VmContext
 from outlive.node.vm.domains import LocalDomains
-from outlive.resources import HOST_LABEL, Hypervisor, VirtualMachine
+from outlive.resources import HOST_LABEL, Hypervisor, ObjectRef, VirtualMachine
+from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.runtime.informer import Informer
@@ -39,6 +41,18 @@ from outlive.runtime.trail import Trail
 from outlive.store import Selector, Store, list_all
 
 _log = get_logger("node")
+
+
+class ClusterKeys(Protocol):
+    """A coordinator's own copy of what opens the cluster's secrets."""
+
+    def ids(self) -> tuple[str, ...]:
+        """Of the keys that it has, the newest first."""
+        ...
+
+    async def update(self, ids: tuple[str, ...], sealing: str) -> None:
+        """Fetch these keys, among them the one whose public half this is, for which secrets are sealed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,8 @@ class NodePorts:
     cut: CutPort | None = None
     statistics: Statistics | None = None
     """What guests use, where somebody counts it."""
+    keys: ClusterKeys | None = None
+    """Absent: this host never opens secrets."""
 
 
 class NodeRole:
@@ -125,6 +141,7 @@ class NodeRole:
                 if entering.done():
                     tasks += self.daemon.serve(group)
                     tasks.append(group.create_task(self._fence(), name="fencer"))
+                    tasks.append(group.create_task(self._have_keys(), name="cluster key"))
                     if self._duties is not None:
                         tasks.append(group.create_task(self._do_duties(self._duties), name="primary"))
                     await self._stopping.wait()
@@ -155,6 +172,33 @@ class NodeRole:
         if self.daemon.shared.desired.spec.mode != "coordinator":
             return
         await self.daemon.keep("fencer", lambda: self._fencer().run())
+
+    async def _have_keys(self) -> None:
+        """Have the cluster's keys as the server has them, where this host is a coordinator."""
+        keys, shared = self._ports.keys, self.daemon.shared
+        if keys is None or shared.desired.spec.mode != "coordinator":
+            return
+        subject = ObjectRef(kind="Hypervisor", name=self.host)
+
+        async def run() -> None:
+            while True:
+                cluster, why = shared.desired.cluster, ""
+                wanted = cluster.status.key_ids if cluster is not None else ()
+                if cluster is not None and wanted and keys.ids() != wanted:
+                    try:
+                        await keys.update(wanted, cluster.status.sealing_key)
+                    except OutliveError as error:
+                        why = str(error)
+                if why:
+                    self.faults.activate(FaultCode.CLUSTER_KEY_OLD, subject, key=wanted[0], why=why)
+                else:
+                    self.faults.clear(FaultCode.CLUSTER_KEY_OLD, subject)
+                if self.daemon.reporter.key_ids != (ids := keys.ids()):
+                    self.daemon.reporter.key_ids = ids
+                    self.daemon.reporter.notify()
+                await self._clock.sleep(float(self.settings.look))
+
+        await self.daemon.keep("cluster key", run)
 
     async def _do_duties(self, duties: Sequence[Duty]) -> None:
         """Be a candidate for the role of the primary, where this host is a coordinator."""

@@ -16,6 +16,7 @@ from typing import Final
 from outlive.base.clock import FasterOf, Instant, SlowerOf
 from outlive.base.ids import Ids
 from outlive.guard.clocks import Instants
+from outlive.node.fencing.identity import is_unset, system_key
 from outlive.node.membership.steps import Remembered
 from outlive.resources import Amounts, Capabilities
 from outlive.runtime.virtual import outside_parts
@@ -173,9 +174,9 @@ class Machine:
         down: Callable[[str], None],
     ) -> None:
         self.name = name
-        self.machine_id = ids.uuid()
+        self._installation = ids.uuid()
         self.system_uuid = ids.uuid()
-        """What a power controller says of it."""
+        """What a power controller, and its own firmware, say of it."""
         self.boot_id = ""
         self.boots = 0
         self.boot_s = boot_s
@@ -200,6 +201,12 @@ class Machine:
         self._ids = ids
         self._up, self._down = up, down
         self._booting: asyncio.TimerHandle | None = None
+
+    @property
+    def machine_id(self) -> str:
+        """As a real one says it (``outlive.drivers.machine``)."""
+        board = "" if is_unset(self.system_uuid) else system_key(self.system_uuid)
+        return f"{self._installation}.{board}" if board else self._installation
 
     @property
     def powered(self) -> bool:
@@ -237,7 +244,7 @@ class Machine:
 
     def become_another(self) -> None:
         """Other hardware under the same name, with an empty disk."""
-        self.machine_id, self.system_uuid, self.remembered = self._ids.uuid(), self._ids.uuid(), None
+        self._installation, self.system_uuid, self.remembered = self._ids.uuid(), self._ids.uuid(), None
 
     def _end(self, how: str) -> None:
         if self._booting is not None:

@@ -23,6 +23,7 @@ from outlive.base.errors import BadInput, Forbidden, NotFound, Unavailable
 AUTHORITY_PATH: Final = "/ca"
 """Where a server gives away the certificate of its own authority."""
 JOIN_PATH: Final = "/join"
+KEY_PATH: Final = "/cluster-key"
 """Where a host exchanges its join token."""
 AUTHORITY_BYTES: Final = 16 * 1024
 ASKED_WITHIN_S: Final = 15.0

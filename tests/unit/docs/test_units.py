@@ -47,3 +47,24 @@ def test_the_programs_that_they_start_take_these_options(unit: Path) -> None:
             context = typer.Context(command)
             known = {option for parameter in command.get_params(context) for option in parameter.opts}
         assert set(given) <= known, line
+
+
+def _words(unit: Path, key: str) -> set[str]:
+    return {word for line in re.findall(rf"^{key}=(.*)$", unit.read_text(), re.M) for word in line.split()}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_who_is_to_end_before_guests_has_the_target_that_orders_them_active(unit: Path) -> None:
+    """systemd orders units by a target only while that is active, and nobody else wants this one."""
+    target = "virt-guest-shutdown.target"
+    assert (target in _words(unit, "After")) == (target in _words(unit, "Wants"))
+    assert (target in _words(unit, "After")) == (unit.name in ("outlive-node.service", "outlive-drain.service"))
+
+
+@pytest.mark.parametrize("name", ["outlive-drain.service"])
+def test_what_empties_a_host_is_enabled_by_its_operator_and_has_half_an_hour(name: str) -> None:
+    unit = FOLDER / name
+    assert _words(unit, "ConditionPathExists") == {"/etc/outlive/drain.env"}
+    assert _words(unit, "TimeoutStartSec") == _words(unit, "TimeoutStopSec") == {"30min"}
+    assert {"outlive-node.service", "libvirtd.service", "network-online.target", "ssh.service"} <= _words(unit, "After")
+    assert _words(unit, "RemainAfterExit") == {"yes"}

@@ -13,7 +13,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import BadInput, Forbidden, NotFound, OutliveError, Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.drivers.secrets import KEYS_LIMIT, ClusterKey, SealingKey, Secrets
+from outlive.drivers.secrets import KEYS_LIMIT, ClusterKey, KeyCopy, SealingKey, Secrets
 from outlive.resources import ObjectMeta, Secret, SecretSpec
 from outlive.store.memory import MemoryStore
 
@@ -159,3 +159,24 @@ async def line(source: Secrets, name: str) -> str:
         await source.credential(name)
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+def test_a_copy_is_never_given_up_for_keys_that_do_not_open_what_is_sealed(tmp_path: Path) -> None:
+    old, file = ClusterKey.made(), tmp_path / "cluster-key"
+    old.write(file)
+    new = ClusterKey.made(old)
+    handed = {"key": ClusterKey.made()}
+
+    async def fetch() -> str:
+        return handed["key"].text
+
+    copy = KeyCopy(fetch, file)
+    with pytest.raises(Unavailable, match="the server hands over"):
+        run(copy.update(handed["key"].ids, old.public.text))
+    with pytest.raises(Unavailable, match="the server hands over"):
+        run(copy.update(new.ids, old.public.text))
+    assert copy.ids() == old.ids
+    handed["key"] = new
+    run(copy.update(new.ids, old.public.text))
+    assert copy.ids() == new.ids
+    assert file.stat().st_mode & 0o077 == 0

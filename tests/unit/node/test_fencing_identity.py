@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from tests.support.fencing import site
 from tests.support.loops import run
+from tests.support.node_worlds import at, faults, play
 
-from outlive.node.fencing.identity import SystemIndex, identity_problem, is_unset
-from outlive.resources import FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta
+from outlive.node.fencing.identity import SystemIndex, board_problem, identity_problem, is_unset, system_key
+from outlive.resources import FencingSpec, Hypervisor, HypervisorSpec, MemberRecord, Membership, ObjectMeta
+from outlive.resources.reasons.faults import FaultCode
+from outlive.simulation.verbs.operations import change_spec
+from outlive.simulation.world import World
 
 OWN = "4c4c4544-0042-4a10-8051-b2c04f4e4332"
 DEFAULTS = (
@@ -59,6 +64,82 @@ def test_index_follows_documents() -> None:
     index.changed(changed, b)
     index.changed(b, None)
     assert index.shared_by(a) == ()
+
+
+def _member(name: str, machine: str) -> Membership:
+    return Membership(metadata=ObjectMeta(name=name), record=MemberRecord(machine_id=machine, boot_id="b"))
+
+
+def test_host_of_which_nothing_is_recorded_is_the_board_that_it_joined_with() -> None:
+    index, board = SystemIndex(), system_key(OWN)
+    a, b = _host("a", ""), _host("b", OWN)
+    assert index.known(a) == a
+    index.changed(None, a)
+    first = _member("a", f"i.{board}")
+    index.joined(None, first)
+    assert index.known(a).spec.fencing.system_uuid == board
+    index.changed(None, b)
+    assert (index.shared_by(a), index.shared_by(b)) == (("b",), ("a",)), "one of them is recorded as the other"
+    other = _member("a", f"i.{board[:-1]}f")
+    index.joined(first, other)
+    assert (index.shared_by(a), index.shared_by(b)) == ((), ())
+    index.joined(other, None)
+    assert index.known(a) == a
+    assert index.known(b) == b, "what operators say counts"
+
+
+def test_board_is_what_firmware_says_and_no_other_text() -> None:
+    assert _member("a", f"i.{system_key(OWN)}").record.board == system_key(OWN)
+    for machine in ("", "i", "i.", "i.rack 7", f"i.{OWN}", f"i.{system_key(OWN)}0"):
+        assert _member("a", machine).record.board == ""
+
+
+def test_record_that_is_not_the_boards_is_a_problem_in_whatever_order_of_bytes() -> None:
+    board = system_key(OWN)
+    assert board_problem("", board) == board_problem(OWN, "") == board_problem(OWN.upper(), board) == ""
+    assert board_problem("44454c4c-4200-104a-8051-b2c04f4e4332", board) == "", "as SMBIOS has it"
+    assert OWN in board_problem(OWN[:-1] + "3", board)
+
+
+def test_host_that_is_recorded_as_another_system_than_its_firmware_says_has_a_fault() -> None:
+    async def story(world: World) -> None:
+        async def record(system: str) -> None:
+            await change_spec(
+                world,
+                Hypervisor,
+                "kvm-1",
+                lambda spec: replace(spec, fencing=replace(spec.fencing, system_uuid=system)),
+            )
+
+        assert not [name for name in faults(world) if FaultCode.SYSTEM_DIFFERS in name]
+        await record(OWN)
+        await at(world, 20)
+        assert [name for name in faults(world) if FaultCode.SYSTEM_DIFFERS in name]
+        await record("")
+        await at(world, 40)
+        assert not [name for name in faults(world) if FaultCode.SYSTEM_DIFFERS in name]
+
+    play(story)
+
+
+def test_host_is_proven_dead_by_the_controller_of_the_board_that_it_joined_with() -> None:
+    async def story() -> None:
+        async with site() as s:
+            for name in ("a", "b"):
+                await s.host(name)
+            for name, said in (("c", OWN), ("d", OWN[:-1] + "3")):
+                await s.host(name, system_uuid="", board=system_key(OWN[:-1] + ("2" if name == "c" else "4")))
+                s.power.controllers[name].system = said
+            s.watch("a")
+            await asyncio.sleep(20)
+            s.silence("c")
+            await s.until("c", lambda record: record.fence.phase == "proven")
+            s.silence("d")
+            await s.until("d", lambda record: record.fence.phase == "unconfirmed")
+            assert "speaks of system" in (await s.record("d")).fence.unproven_why
+            assert s.power.controllers["d"].offs == []
+
+    run(story())
 
 
 @pytest.mark.parametrize("uuids", [(DEFAULTS[3], OWN), (OWN, OWN)])

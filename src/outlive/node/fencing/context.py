@@ -81,6 +81,7 @@ class FencerContext:
         self.rules = Rules(self)
         self.systems = SystemIndex()
         self.hypervisors.subscribe(self.systems.changed)
+        self.memberships.subscribe(self.systems.joined)
         self.power = PowerSequence(power, clock, decisions, self.systems)
         self.power_slots = asyncio.Semaphore(POWER_AT_ONCE)
         self.switching_on: dict[str, None] = {}

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from outlive.base.errors import Conflict, OutliveError, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.fencing.context import FencerContext, Written
+from outlive.node.fencing.identity import expected_system
 from outlive.node.fencing.isolation import CUT_OFF, FenceIsolation
 from outlive.node.fencing.policy import HostSettings, departure_of, operator_assertion
 from outlive.node.fencing.power import longer_s
@@ -273,7 +274,7 @@ class Fence:
             lambda common: PowerView(
                 **common,
                 system_uuid=attempt.system_uuid,
-                expected_uuid=host.spec.fencing.system_uuid,
+                expected_uuid=expected_system(host, common["record"]),
                 shared_by=context.systems.shared_by(host),
                 rehearsed=not unrehearsed,
                 off_after_command=attempt.off_after_s,

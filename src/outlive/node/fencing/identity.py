@@ -1,4 +1,8 @@
-"""Whose power controller that is: the system uuid that it says, compared with what is recorded of its host.
+"""Whose power controller that is: the system uuid that it says, compared with what is known of its host.
+
+That is what ``spec.fencing.systemUuid`` says; where it is empty, what the machine said of its board when it joined. A
+host's token is bound to that (``node.permissions``), and its Membership names the board together with the epoch that is
+to be proven dead: a host can neither change it later, nor be another machine in the same epoch.
 
 A uuid that two hosts have proves nothing of either: a controller that is wired to the wrong one of them would pass. The
 same goes for what firmware says where nobody has set one.
@@ -6,10 +10,13 @@ same goes for what firmware says where nobody has set one.
 
 from __future__ import annotations
 
+import uuid
 from typing import Final
 
+import msgspec
+
 from outlive.base.phrases import listing
-from outlive.resources import Hypervisor
+from outlive.resources import Hypervisor, MemberRecord, Membership
 
 UNSET: Final = frozenset(
     {
@@ -31,26 +38,29 @@ SHARED_NAMED: Final = 3
 """Hosts that a refusal names."""
 
 
-def system_key(uuid: str) -> str:
+def system_key(system: str) -> str:
     """The same for all spellings of one uuid; what is none stays text."""
-    text = uuid.strip().strip("{}").casefold()
+    text = system.strip().strip("{}").casefold()
     digits = text.replace("-", "")
     return digits if len(digits) == 32 and all(one in "0123456789abcdef" for one in digits) else text
 
 
-def is_unset(uuid: str) -> bool:
+def is_unset(system: str) -> bool:
     """Whether any number of machines may say the same."""
-    key = system_key(uuid)
+    key = system_key(system)
     return key in UNSET or (len(key) == 32 and len({key[at : at + 2] for at in range(0, 32, 2)}) == 1)
 
 
 def identity_problem(said: str, expected: str, shared_by: tuple[str, ...] = ()) -> str:
     """Why a controller that says ``said`` proves nothing of the host; empty: it is the host's own.
 
-    ``expected`` is what is recorded of the host, and ``shared_by`` are other hosts of which the same is recorded.
+    ``expected`` is what is known of the host, and ``shared_by`` are other hosts of which the same is known.
     """
     if not expected:
-        return f"no system uuid is recorded for it (its controller says {said or 'none'})"
+        return (
+            "no system uuid is recorded for it (spec.fencing.systemUuid), and its firmware says none (its controller "
+            f"says {said or 'none'})"
+        )
     if not said or system_key(said) != system_key(expected):
         return f"its power controller speaks of system {said or 'unknown'}, and the host is {expected}"
     if is_unset(expected):
@@ -61,26 +71,77 @@ def identity_problem(said: str, expected: str, shared_by: tuple[str, ...] = ()) 
     return ""
 
 
+def expected_system(host: Hypervisor, record: MemberRecord | None) -> str:
+    """Which system its power controller must say; empty: nobody knows."""
+    return host.spec.fencing.system_uuid or (record.board if record is not None else "")
+
+
+def board_problem(recorded: str, board: str) -> str:
+    """Why what is recorded of a host is not what its firmware says, in whatever order of bytes; empty: it is, or nobody
+    can say."""
+    if not recorded or not board or system_key(recorded) in _orders(board):
+        return ""
+    return f"spec.fencing.systemUuid is {recorded}, and the firmware of the machine says {uuid.UUID(board)}"
+
+
+def _orders(board: str) -> tuple[str, ...]:
+    """The same uuid as SMBIOS, IPMI and print have it."""
+    one = uuid.UUID(board)
+    return one.hex, one.bytes_le.hex(), one.bytes[::-1].hex()
+
+
 class SystemIndex:
-    """Which hosts are recorded with which system; ``changed`` is what an informer reports."""
+    """Which hosts are known as which system; ``changed`` and ``joined`` are what informers report."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, dict[str, None]] = {}
+        """System → hosts."""
+        self._keys: dict[str, str] = {}
+        """Host → its system."""
+        self._recorded: dict[str, str] = {}
+        self._boards: dict[str, str] = {}
 
     def changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
         """A document came, changed or went."""
-        if old is not None:
-            same = self._hosts.pop(_key(old), {})
-            same.pop(old.name, None)
-            if same:
-                self._hosts[_key(old)] = same
-        if new is not None and new.spec.fencing.system_uuid:
-            self._hosts.setdefault(_key(new), {})[new.name] = None
+        for one in (old, new):
+            if one is not None:
+                self._say(self._recorded, one.name, "" if new is None else new.spec.fencing.system_uuid)
+
+    def joined(self, old: Membership | None, new: Membership | None) -> None:
+        """A membership came, changed or went."""
+        if old is None or new is None or old.record.machine_id != new.record.machine_id:
+            for one in (old, new):
+                if one is not None:
+                    self._say(self._boards, one.name, "" if new is None else new.record.board)
+
+    def known(self, host: Hypervisor) -> Hypervisor:
+        """With the system that its power controller must say."""
+        fencing = host.spec.fencing
+        board = self._boards.get(host.name, "")
+        if fencing.system_uuid or not board:
+            return host
+        spec = msgspec.structs.replace(host.spec, fencing=msgspec.structs.replace(fencing, system_uuid=board))
+        return msgspec.structs.replace(host, spec=spec)
 
     def shared_by(self, host: Hypervisor) -> tuple[str, ...]:
-        """Other hosts that are recorded as the same system."""
-        return tuple(sorted(name for name in self._hosts.get(_key(host), ()) if name != host.name))
+        """Other hosts that are known as the same system."""
+        same = self._hosts.get(system_key(self.known(host).spec.fencing.system_uuid), ())
+        return tuple(sorted(name for name in same if name != host.name))
 
-
-def _key(host: Hypervisor) -> str:
-    return system_key(host.spec.fencing.system_uuid)
+    def _say(self, where: dict[str, str], host: str, system: str) -> None:
+        """Keep what is said of the host, and have the index follow."""
+        if where.get(host, "") == system:
+            return
+        if system:
+            where[host] = system
+        else:
+            del where[host]
+        key = system_key(self._recorded.get(host) or self._boards.get(host, ""))
+        before = self._keys.pop(host, "")
+        same = self._hosts.get(before, {})
+        same.pop(host, None)
+        if before and not same:
+            del self._hosts[before]
+        if key:
+            self._keys[host] = key
+            self._hosts.setdefault(key, {})[host] = None

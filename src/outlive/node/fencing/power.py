@@ -231,6 +231,7 @@ class PowerSequence:
 
     async def identify(self, host: Hypervisor, limit_s: float) -> Identity:
         """Ask the controller which system it controls, and what of; it may take ``limit_s``."""
+        host = self._systems.known(host)
         fencing = host.spec.fencing
         if not fencing.driver:
             return Identity("it has no power controller")
@@ -247,7 +248,7 @@ class PowerSequence:
 
         Each answer may take ``limit_s``.
         """
-        sent = self._clock.monotonic()
+        host, sent = self._systems.known(host), self._clock.monotonic()
         answer, slow = await self._off(host, max(limit_s, COMMAND_LEAST_S))
         if answer == "timeout":
             self._decisions.use(FENCE_POWER, PowerInput(off="timeout"), subject=host.name)
@@ -279,7 +280,7 @@ class PowerSequence:
         if why := (await self.identify(host, limit_s)).refusal:
             return why
         try:
-            await answer_of(self._port.on(host), max(limit_s, COMMAND_LEAST_S), host.name)
+            await answer_of(self._port.on(self._systems.known(host)), max(limit_s, COMMAND_LEAST_S), host.name)
         except OutliveError as error:
             return error.message
         return ""

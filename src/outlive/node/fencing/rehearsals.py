@@ -33,7 +33,7 @@ from outlive.base.logging import get_logger
 from outlive.node.fencing.power import ANSWER_LEAST_S, Identity, longer_s
 from outlive.node.fencing.states import is_open
 from outlive.node.ports import PowerState
-from outlive.resources import Hypervisor, MemberRecord
+from outlive.resources import Hypervisor, MemberRecord, Membership
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import compare_and_swap
 
@@ -93,6 +93,7 @@ class Rehearsals:
         """Hosts whose controllers are new, or are reached in another way, since the last look."""
         self._woken = asyncio.Event()
         context.hypervisors.subscribe(self._changed)
+        context.memberships.subscribe(self._joined)
 
     def answer_s(self, host: str) -> float | None:
         """The slowest answer of its power controller that I measured lately; ``None``: I measured none."""
@@ -150,6 +151,11 @@ class Rehearsals:
 
     def _changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
         if new is not None and (old is None or _reached(old) != _reached(new)):
+            self._new[new.name] = None
+            self._woken.set()
+
+    def _joined(self, old: Membership | None, new: Membership | None) -> None:
+        if new is not None and (old is None or old.record.machine_id != new.record.machine_id):
             self._new[new.name] = None
             self._woken.set()
 

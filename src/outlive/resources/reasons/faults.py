@@ -38,11 +38,13 @@ class FaultCode(enum.StrEnum):
     GUARD_NOT_ARMED = "guard-not-armed"
     GUESTS_OUTSIDE_SLICE = "guests-outside-slice"
     HYPERVISOR_AUTOSTART = "hypervisor-autostart"
+    SYSTEM_DIFFERS = "system-differs"
     STORE_WENT_BACK = "store-went-back"
     UNKNOWN_VM = "unknown-vm"
     HOST_DEGRADING = "host-degrading"
     DRAIN_INCOMPLETE = "drain-incomplete"
     FIGURES_STALE = "figures-stale"
+    CLUSTER_KEY_OLD = "cluster-key-old"
     PRIMARY_DUTY = "primary-duty"
     PRIMARY_STALLED = "primary-stalled"
     # failover
@@ -169,6 +171,12 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "{subject} starts no VM, because something besides its daemon starts domains there: {why}",
         "run on {subject} what the fault says, and destroy (virsh destroy) what has been started that way",
     ),
+    FaultCode.SYSTEM_DIFFERS: FaultEntry(
+        5,
+        "{subject} may have another machine's power controller: {why}",
+        "see on {subject} which machine it is (dmidecode -s system-uuid) and which one {address} controls, and mend "
+        "spec.fencing; where its controller really says another uuid than its firmware, acknowledge the fault",
+    ),
     FaultCode.STORE_WENT_BACK: FaultEntry(
         25,
         "the store went back behind what it had acknowledged to {subject}, and nobody had said so: the cluster is "
@@ -208,6 +216,11 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "the cluster is disarmed ({mode}) since {since}, {until}: no host is condemned and nothing is recovered{still}",
         "outlive arm --cluster, once the work is done",
+    ),
+    FaultCode.CLUSTER_KEY_OLD: FaultEntry(
+        10,
+        "{subject} does not have the cluster's key {key}, so it opens no secret that is sealed for it: {why}",
+        "remove the cause on {subject}; its daemon tries again by itself",
     ),
     FaultCode.PRIMARY_DUTY: FaultEntry(
         10,
