@@ -188,7 +188,7 @@ class HostJoin:
         if other:
             raise Refused(
                 f"machine {wish.machine_id} has joined as {other}: it was renamed, or its disk is a copy of that one's",
-                remedy="a copy: rm -f /etc/machine-id /var/lib/dbus/machine-id, run systemd-machine-id-setup, and boot it; "
+                remedy="a copy: rm -f /etc/machine-id /var/lib/dbus/machine-id, systemd-machine-id-setup, and boot it; "
                 f"renamed: outlive token revoke {HOST_TOKENS}{other}, and outlive delete membership {other}",
             )
 

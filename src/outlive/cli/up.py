@@ -17,7 +17,7 @@ import typer
 
 from outlive.api.config import TOKEN_FILE, parse_listen
 from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, ExitCode, Unavailable
+from outlive.base.errors import BadInput, ExitCode, OutliveError, Unavailable
 from outlive.base.ids import SystemIds
 from outlive.base.logging import reopen_log
 from outlive.base.random import system_random
@@ -143,7 +143,7 @@ async def _serve(
     from outlive.api.server import serving
     from outlive.api.tokens import HostJoin, StoredTokens
     from outlive.cli.secrets import ensure_key
-    from outlive.drivers.secrets import KEY_FILE, KEY_FILE_BYTES
+    from outlive.drivers.secrets import KEY_FILE, ClusterKey
     from outlive.roles.up import UpRole
     from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -170,7 +170,10 @@ async def _serve(
         _say(why)
 
     def cluster_key() -> str:
-        return read_input(directory / KEY_FILE, limit=KEY_FILE_BYTES).decode()
+        try:
+            return ClusterKey.read(directory / KEY_FILE).text
+        except OutliveError as error:
+            raise Unavailable(f"the server has no key: {error.place} {error.message}", remedy=error.remedy) from None
 
     deps = ApiDeps(
         store=store,

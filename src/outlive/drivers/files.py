@@ -129,12 +129,16 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, that only its owner may read."""
+    """Write a file whole or not at all, that only its owner may read: that of the file before it, else of its folder,
+    where root writes what a service reads."""
     with _writing(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as stream:
+                if os.geteuid() == 0:
+                    owner = (path if path.exists() else path.parent).stat()
+                    os.fchown(descriptor, owner.st_uid, owner.st_gid)
                 stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())

@@ -16,7 +16,6 @@ import binascii
 import hashlib
 import os
 import stat
-import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from outlive.base.errors import BadInput, Forbidden, NotFound, OutliveError, Unavailable
 from outlive.drivers.bmc.driver import Credential
-from outlive.drivers.files import read_input
+from outlive.drivers.files import read_input, write_private
 from outlive.resources import Secret
 from outlive.store import read
 
@@ -138,21 +137,7 @@ class ClusterKey:
 
     def write(self, path: Path) -> None:
         """Whole or not at all, readable by its owner only."""
-        try:
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # of mode 600
-            new = Path(name)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                    stream.write(self.text)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                new.replace(path)
-            finally:
-                new.unlink(missing_ok=True)
-        except OSError as error:
-            raise Unavailable(
-                f"cannot be written: {error.strerror}", place=str(path), remedy="see its folder and its disk"
-            ) from None
+        write_private(path, self.text.encode())
 
     @property
     def text(self) -> str:

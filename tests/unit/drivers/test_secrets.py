@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,14 @@ def test_a_copy_is_never_given_up_for_keys_that_do_not_open_what_is_sealed(tmp_p
     run(copy.update(new.ids, old.public.text))
     assert copy.ids() == new.ids
     assert file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes files of others")
+def test_a_key_that_root_changes_stays_readable_by_the_service_that_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "cluster-key"
+    os.chown(tmp_path, 4242, 4242)
+    ClusterKey.made().write(file)
+    assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (4242, 0o600), "as its folder"
+    os.chown(file, 4243, 4243)
+    ClusterKey.made().write(file)
+    assert file.stat().st_uid == 4243, "as before"
