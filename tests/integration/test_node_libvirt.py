@@ -50,7 +50,8 @@ def test_a_daemon_that_is_started_again_takes_its_guests_over(single: Single) ->
 
 def test_each_guest_is_counted(single: Single) -> None:
     until(lambda: set(usage(single).get("guests", {})) == {"vm-1", "vm-2"}, "both are counted", 30, 0.5)
-    assert all(set(used) == {"cpu", "memory"} for used in usage(single)["guests"].values())
+    kinds = {"cpu", "memory", "diskRead", "diskWritten", "netReceived", "netSent"}
+    assert all(set(used) == kinds for used in usage(single)["guests"].values())
 
 
 def test_a_libvirt_that_hangs_costs_no_renewal(single: Single) -> None:
