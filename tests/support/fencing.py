@@ -359,3 +359,17 @@ class Site:
 def site() -> Site:
     """An empty one."""
     return Site(MemoryStore(LoopClock(), SeededIds(Random(1))))
+
+
+BEFORE_S = 20.0
+"""Long enough for every fencer's grace and first rehearsals."""
+
+
+async def four_hosts(s: Site, *fencers: str, **last) -> None:
+    """Hosts ``a`` to ``d``; ``last`` is of the last one."""
+    for name in ("a", "b", "c"):
+        await s.host(name)
+    await s.host("d", **last)
+    for name in fencers or ("a",):
+        s.watch(name)
+    await asyncio.sleep(BEFORE_S)
