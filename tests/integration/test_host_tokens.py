@@ -17,9 +17,10 @@ from tests.support.command import outlive, spawned, up
 from tests.support.loops import run_real
 
 from outlive.api.auth import Role
-from outlive.api.tokens import digest_of
+from outlive.api.tokens import HostJoin, Joining, StoredTokens, digest_of
 from outlive.base.clock import SystemClock
-from outlive.base.errors import Forbidden, OutliveError
+from outlive.base.errors import Forbidden, OutliveError, Refused
+from outlive.base.ids import SystemIds
 from outlive.base.random import Random
 from outlive.node.permissions import HostWriter
 from outlive.resources import (
@@ -42,6 +43,7 @@ from outlive.resources import (
 from outlive.resources.hosts import HostUsage
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.store.http import HttpStore
+from outlive.store.memory import MemoryStore
 
 OTHER = "kvm-2"
 _replace = msgspec.structs.replace
@@ -311,6 +313,62 @@ def test_two_machines_that_want_one_name_at_once(host: str) -> None:
             assert (len(good), {status for status, _ in answers}) == (1, {200, 409})
             kept = await of(served, good[0], Token, "host.kvm-1")
             assert kept.digest == digest_of(good[0].encode())
+
+    run_real(story())
+
+
+def test_one_machine_that_wants_two_names_at_once() -> None:
+    async def story() -> None:
+        async with joining() as (served, ask):
+            secrets = ["one-time-token", *[await ticket(served, f"join-{n}") for n in range(2, 6)]]
+            asked = [ask(f"kvm-{n}", "a" * 32, secret) for n, secret in enumerate(secrets, 1)]
+            answers = await asyncio.gather(*asked)
+            good = [body for status, body in answers if status == 200]
+            assert (len(good), {status for status, _ in answers}) == (1, {200, 409}), answers
+            admin = served.client()
+            machines = [one.name for one in (await admin.list(Token)).items if one.machine_id == "a" * 32]
+            assert machines == [f"host.{good[0]['host']}"]
+            await admin.close()
+
+    run_real(story())
+
+
+def test_one_machine_that_wants_two_names_of_two_servers_at_once() -> None:
+    """They share nothing but the store, so it may be that neither of them lets it in."""
+
+    async def story() -> None:
+        store = MemoryStore(SystemClock(), SystemIds())
+        tokens = StoredTokens(store, clock=SystemClock(), random=Random(1))
+        for name in ("join-1", "join-2"):
+            await store.create(Token(metadata=ObjectMeta(name=name), role="join", digest=digest_of(name.encode())))
+        servers = [HostJoin(store, tokens, clock=SystemClock(), ids=SystemIds()) for _ in range(2)]
+        asked = [server._joined(f"join-{n}", Joining(f"kvm-{n}", "a" * 32)) for n, server in enumerate(servers, 1)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        good = [one.host for one in answers if not isinstance(one, BaseException)]
+        kept = [one.host for one in (await store.list(Token)).items if one.machine_id]
+        assert len(good) <= 1
+        assert good == kept
+        assert all(isinstance(one, Refused) for one in answers if isinstance(one, BaseException))
+
+    run_real(story())
+
+
+def test_a_watch_ends_before_it_says_anything_to_a_token_that_was_revoked() -> None:
+    async def story() -> None:
+        async with joining() as (served, ask):
+            _, body = await ask("kvm-1")
+            headers = {"Authorization": f"Bearer {body['token']}"}
+            admin = served.client()
+            async with served.session.get(f"{served.url}{GROUP}/hypervisors?watch=true", headers=headers) as answer:
+                await admin.create(hypervisor("kvm-1"))
+                first = json.loads(await answer.content.readline())
+                assert (first["type"], first["object"]["metadata"]["name"]) == ("ADDED", "kvm-1")
+                await admin.delete((await admin.get(Token, "host.kvm-1")).ref)
+                await admin.create(hypervisor("kvm-2"))
+                last = json.loads(await answer.content.readline())
+                assert (last["type"], last["object"]["code"]) == ("ERROR", 401)
+                assert await answer.content.readline() == b""
+            await admin.close()
 
     run_real(story())
 

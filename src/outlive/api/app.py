@@ -28,7 +28,16 @@ from outlive.api import kubernetes
 from outlive.api.auth import Access, Authenticator, Identity, Tokens
 from outlive.api.config import ApiSettings, SchedulerAuth, check_scheduler_auth
 from outlive.api.errors import TimedOut
-from outlive.api.middleware import ERROR, IDENTITY, PLACED, ROUTE, Recorder, RequestMiddleware, answer_error
+from outlive.api.middleware import (
+    AUTHENTICATE,
+    ERROR,
+    IDENTITY,
+    PLACED,
+    ROUTE,
+    Recorder,
+    RequestMiddleware,
+    answer_error,
+)
 from outlive.api.openapi import Documents
 from outlive.api.requests import GROUP_PATH, JSON, json_response
 from outlive.api.resources import Resources
@@ -137,7 +146,8 @@ def _route(endpoint: Endpoint, authenticator: Authenticator, limit_s: float) -> 
     async def serve(request: Request) -> Response:
         state = request.scope["state"]
         state[ROUTE] = endpoint.path
-        state[IDENTITY] = identity = authenticator.identify(request, endpoint.access)
+        state[AUTHENTICATE] = lambda: authenticator.identify(request, endpoint.access)
+        state[IDENTITY] = identity = state[AUTHENTICATE]()
         try:
             async with asyncio.timeout(limit_s):
                 response = await handler(request, identity)

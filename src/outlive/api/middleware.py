@@ -35,6 +35,8 @@ from outlive.runtime.metrics import Metrics
 ROUTE: Final = "route"
 ERROR: Final = "error"
 IDENTITY: Final = "identity"
+AUTHENTICATE: Final = "authenticate"
+"""Asks again whose the request is, as an answer without an end has to; ``Unauthenticated``, ``Forbidden``."""
 PLACED: Final = "placed"
 REQUEST_ID: Final = "request_id"
 """Keys of a request's state: the route for metrics, the error's code, who asks, whether placement measured the call

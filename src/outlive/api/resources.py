@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from outlive.api.auth import CHECKED, HOSTS, Access, Identity, allow, check_writ
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
 from outlive.api.kubernetes import table
-from outlive.api.middleware import REQUEST_ID, ROUTE
+from outlive.api.middleware import AUTHENTICATE, REQUEST_ID, ROUTE
 from outlive.api.patches import (
     APPLY_PATCH,
     PATCH_REMEDY,
@@ -217,7 +217,8 @@ class Resources:
         )
         cache = await self._caches.of(target.kind)
         request_id: str = request.scope["state"].get(REQUEST_ID, "")
-        return self._watches.response(cache, wanted, self._renderer(request, target), request_id)
+        check: Callable[[], object] = request.scope["state"][AUTHENTICATE]
+        return self._watches.response(cache, wanted, self._renderer(request, target), request_id, check)
 
     def _renderer(self, request: Request, target: Target) -> Render:
         version = wanted_table(request)

@@ -2,12 +2,14 @@
 
 A join token is used once, and joins a host anew only where it was made for that host. The server checks who comes with
 it, marks it as used by compare-and-swap, and only then writes the host's own token; whoever loses an answer in between
-is given another join token (docs/operating/install.md#join).
+is given another join token. That a machine has joined under one name only is looked at before that, and once more
+before the host is given what was written (docs/operating/install.md#join).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import re
@@ -113,6 +115,7 @@ class HostJoin:
         self._clock = clock
         self._ids = ids
         self._cluster_key = cluster_key
+        self._one_by_one = asyncio.Lock()
 
     async def join(self, request: Request, identity: Identity) -> Response:
         """Exchange a join token for that of a host."""
@@ -121,7 +124,8 @@ class HostJoin:
             wish = msgspec.convert(document_of(await request.body()), Joining)
         except msgspec.ValidationError as error:
             raise BadInput(f"not what a host says that joins: {error}", remedy="use outlive node join") from None
-        joined = await self._joined(identity.name, wish)
+        async with self._one_by_one:
+            joined = await self._joined(identity.name, wish)
         _log.info("host.joined", host=joined.host, role=joined.role, machine=wish.machine_id)
         return json_response(msgspec.to_builtins(joined))
 
@@ -169,6 +173,11 @@ class HostJoin:
 
         written = await compare_and_swap(self._store, Token, wanted.name, change, clock=self._clock)
         assert written is not None
+        try:
+            await self._check_names(wish)
+        except Refused:
+            await self._withdraw(written)
+            raise
         self._tokens.informer.note(written)
         key = self._cluster_key() if role is Role.COORDINATOR else ""
         return Joined(wish.host, role, secret, key)
@@ -180,6 +189,13 @@ class HostJoin:
         if token is not None or member is not None:
             known = token.machine_id if token is not None else ""
             _check_name(wish, ticket, known or (member.record.machine_id if member is not None else ""))
+        await self._check_names(wish)
+
+    async def _check_names(self, wish: Joining) -> None:
+        """``Refused`` for a machine that has another name already.
+
+        Asked after its token was written as well: of two servers that let it join under two names, one sees the other.
+        """
         others = [one.host async for one in list_all(self._store, Token) if one.machine_id == wish.machine_id]
         others += [
             one.name async for one in list_all(self._store, Membership) if one.record.machine_id == wish.machine_id
@@ -191,6 +207,13 @@ class HostJoin:
                 remedy="a copy: rm -f /etc/machine-id /var/lib/dbus/machine-id, systemd-machine-id-setup, and boot it; "
                 f"renamed: outlive token revoke {HOST_TOKENS}{other}, and outlive delete membership {other}",
             )
+
+    async def _withdraw(self, token: Token) -> None:
+        """Delete a host's token that nobody has been given, unless it was replaced since."""
+        with contextlib.suppress(NotFound, Conflict):
+            now = await self._store.get(Token, token.name, fresh=True)
+            if now.digest == token.digest:
+                await self._store.delete(now.ref, version=now.metadata.resource_version)
 
 
 def _check_name(wish: Joining, ticket: Token, known: str) -> None:

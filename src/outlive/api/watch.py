@@ -3,7 +3,8 @@
 A watch begins with the present states (``resourceVersion`` absent or 0, or ``sendInitialEvents=true``), or where
 an earlier list or watch left off. Bookmarks say at least every ``BOOKMARK_SECONDS`` that the stream is alive, if
 the client allows them; none is sent while the server itself is in doubt about its store. A place that is too old
-is one ERROR event with a ``Status`` of code 410. Deliveries are at least once; a state in between may be left out
+is one ERROR event with a ``Status`` of code 410; a token that was revoked meanwhile, or has ended, is one of code 401:
+whose the watch is, is asked again before each line. Deliveries are at least once; a state in between may be left out
 only where a watch resumes (docs/reference/http-api.md#watch).
 """
 
@@ -67,21 +68,25 @@ class Watches:
         """End all watches, and refuse new ones."""
         self._closing.set()
 
-    def response(self, cache: WatchCache, wanted: WatchRequest, render: Render, request_id: str) -> StreamingResponse:
-        """An answer that ends when the client leaves, its time is over, or the server stops."""
+    def response(
+        self, cache: WatchCache, wanted: WatchRequest, render: Render, request_id: str, check: Callable[[], object]
+    ) -> StreamingResponse:
+        """An answer that ends when the client leaves, its time is over, the server stops, or ``check``, which is asked
+        before anything is sent, says that it must."""
         if self._open >= self._limit:
             raise TooManyRequests(f"{self._open} watches are open", remedy="close some, or raise api.watches")
-        chunks = self._stream(cache, wanted, render, request_id)
+        chunks = self._stream(cache, wanted, render, request_id, check)
         return StreamingResponse(chunks, headers={"cache-control": "no-store"}, media_type=JSON)
 
     async def _stream(
-        self, cache: WatchCache, wanted: WatchRequest, render: Render, request_id: str
+        self, cache: WatchCache, wanted: WatchRequest, render: Render, request_id: str, check: Callable[[], object]
     ) -> AsyncIterator[bytes]:
         self._open += 1
         self._gauge(self._open)
         closing: asyncio.Future[Any] = asyncio.ensure_future(self._closing.wait())
         try:
             async for chunk in self._chunks(cache, wanted, render, closing):
+                check()
                 yield chunk
         except OutliveError as error:
             yield line("ERROR", msgspec.json.encode(status_document(error, request_id)))

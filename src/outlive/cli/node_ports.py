@@ -12,6 +12,7 @@ from outlive.base.logging import get_logger
 from outlive.drivers.absent import NoHypervisor
 from outlive.drivers.bmc import PowerControllers
 from outlive.drivers.files import read_input
+from outlive.drivers.libvirt.settings import unreachable
 from outlive.drivers.secrets import KeyCopy, Secrets
 from outlive.drivers.storage import cuts, disks
 from outlive.roles.node import NodePorts
@@ -44,7 +45,11 @@ def hypervisor_port(config: HostConfig) -> LibvirtHypervisor | NoHypervisor:
         raise BadInput(why, place=f"{config.file}: libvirt.uri", remedy=remedy) from None
     settings = config.libvirt
     if not settings.migration_address:
-        settings = msgspec.structs.replace(settings, migration_address=config.host.addresses.get("cluster", ""))
+        cluster = config.host.addresses.get("cluster", "")
+        if why := unreachable(cluster):
+            place = f"{config.file}: host.addresses.cluster"
+            raise BadInput(f"{cluster} {why}", place=place, remedy="write this host's own, as others reach it")
+        settings = msgspec.structs.replace(settings, migration_address=cluster)
         if not settings.migration_address:
             _log.warning("libvirt.no_address_for_moves", remedy=migration.NO_ADDRESS)
     return hypervisor.LibvirtHypervisor(settings)

@@ -196,6 +196,7 @@ class Daemon:
                 _log.error("daemon.no_hypervisor", host=self.shared.host, error=str(error))
         self._report_outside()
         self._report_system()
+        await self._tried("daemon.foreign_domains_not_ended", self.shared.foreign.end())
         await self._tried("daemon.hypervisor_not_checked", self._report_problems())
         creates = end_former_creates(self.shared.guard, self.shared.domains, self.shared.creates)
         await self._tried("daemon.former_creates_not_ended", creates)
@@ -230,6 +231,12 @@ class Daemon:
     async def _report_problems(self) -> None:
         """Say whether something besides this daemon starts domains here, so that nothing is started."""
         found, faults = await self.shared.domains.problems(), self.shared.faults
+        found += tuple(f"{one} is to be ended: virsh destroy {one}" for one in self.shared.foreign.others)
+        strangers = self.shared.foreign.strangers
+        if strangers:
+            faults.activate(FaultCode.FOREIGN_DOMAINS, self._subject, domains=names(strangers))
+        else:
+            faults.clear(FaultCode.FOREIGN_DOMAINS, self._subject)
         if found:
             faults.activate(FaultCode.HYPERVISOR_AUTOSTART, self._subject, why="; ".join(found[:NAMED]))
         else:

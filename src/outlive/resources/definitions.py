@@ -152,6 +152,16 @@ def parse(xml: str) -> Definition:
     )
 
 
+def has_uuid(xml: str, uuid: str) -> bool:
+    """Whether that is the UUID of the definition; of many definitions, only those that contain it are parsed."""
+    if uuid.replace("-", "") not in xml.lower().replace("-", ""):
+        return False
+    try:
+        return parse(xml).uuid == uuid
+    except BadInput:
+        return False
+
+
 def tree(xml: str) -> ET.Element:
     """The elements of the text, which is limited in size, depth and number; ``BadInput`` where it is malformed."""
     try:

@@ -1,7 +1,8 @@
 """The VMs' disks and addresses: who is shut out of them, and whose locks lie on them.
 
-Being shut out is recorded by host and epoch, so that a host that comes back in a later epoch is let in again. It is
-read back as soon as it is on record; the servers that enforce it hear of it one after the other, a moment later. A lock
+A host is shut out as Ceph does it: of all its disks, in whatever epoch, until somebody lets it in; the disks and the
+epoch that were ordered are on record beside that. Ports are shut out one by one, also until then. It can be read back
+as soon as it is on record; the servers that enforce it hear of it one after the other, a moment later. A lock
 is taken by the domain that opens the disk and given back when it ends in good order; what was killed leaves its lock.
 Locks forbid nothing here: the judges must see what the protocol alone prevents.
 """
@@ -91,19 +92,24 @@ class Disks:
 
     def scope(self, host: str, epoch: int) -> tuple[str, ...]:
         """What this epoch of the host is shut out of, as it is on record."""
-        return _of_epoch(self._cuts.get(host), epoch)
+        through, scope = self._cuts.get(host, (0, ()))
+        return scope if epoch <= through else ()
 
     def reaches_disks(self, host: str, domain: SimDomain, *, on_record: bool = False) -> bool:
         """Whether the domain can write any of its disks. A domain without disks writes none, but is taken to.
 
         ``on_record``: once all servers have heard of what is on record.
         """
-        scope = _of_epoch((self._cuts if on_record else self._enforced).get(host), domain.epoch)
-        return not domain.disks or any(f"disk:{disk}" not in scope for disk in domain.disks)
+        return not domain.disks or not self.is_shut_out(host, on_record=on_record)
+
+    def is_shut_out(self, host: str, *, on_record: bool = False) -> bool:
+        """Whether the host reaches no disk."""
+        _, scope = (self._cuts if on_record else self._enforced).get(host, (0, ()))
+        return any(one.startswith("disk:") for one in scope)
 
     def reaches_network(self, host: str, domain: SimDomain) -> bool:
         """Whether the domain answers at any of its addresses."""
-        scope = _of_epoch(self._enforced.get(host), domain.epoch)
+        _, scope = self._enforced.get(host, (0, ()))
         return any(f"port:{port}" not in scope for port in domain.ports)
 
     def opened(self, host: str, domain: SimDomain) -> None:
@@ -153,11 +159,6 @@ def _owner(lock: DiskLock) -> str:
     return lock.address.partition(":")[0]
 
 
-def _of_epoch(cut: tuple[int, tuple[str, ...]] | None, epoch: int) -> tuple[str, ...]:
-    through, scope = cut or (0, ())
-    return scope if epoch <= through else ()
-
-
 class StorageClient:
     """Storage, and who isolates hosts from it, as one process reaches them: ``StoragePort`` and ``CutPort``."""
 
@@ -195,6 +196,8 @@ class StorageClient:
     async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """Wait for the slowest server."""
         await self._sent()
+        if any(one.startswith("disk:") for one in scope) and self._disks.is_shut_out(self._host, on_record=True):
+            raise Unavailable(f"{self._host} is shut out of the storage", remedy="it is let in by the coordinators")
         await self._disks.all_heard()
         self._process.check()
         return self._disks.able(scope)

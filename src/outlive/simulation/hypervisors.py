@@ -54,6 +54,8 @@ class SimDomain:
     """Whether the service knows of it."""
     left: bool = False
     """Whether its state has run elsewhere since: what is here is of the past, and must never run again."""
+    uuid: str = ""
+    """Of one that the service, or somebody by hand, has started."""
 
     def shown(self) -> Domain:
         """As the port shows it."""
@@ -67,6 +69,7 @@ class SimDomain:
             crashed=self.crashed,
             guarded=self.guarded,
             listens=self.run_id if self.state is DomainState.INCOMING else "",
+            uuid=self.uuid,
         )
 
 

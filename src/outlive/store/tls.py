@@ -1,7 +1,8 @@
 """How a client verifies its server: by the fingerprint of the server's own authority, or by an authority that it
 knows.
 
-The server's own authority signs for nothing but that server, so whoever has pinned it needs no name to compare. Its
+The server's own authority signs for nothing but that server, so whoever has pinned it needs no name to compare; it is
+known by its name (``OWN_AUTHORITY``), and any other one is an operator's, which signs for others as well. Its
 fingerprint is the SHA-256 of its certificate; the certificate itself is asked of the server once, over a connection
 that is not believed, and compared; an answer with more than that one certificate is refused. Anything else is verified
 as usual, with the name. Tokens are never sent in clear text beyond this machine, unless ``--insecure`` says so
@@ -13,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import ssl
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -29,6 +30,8 @@ AUTHORITY_BYTES: Final = 16 * 1024
 ASKED_WITHIN_S: Final = 15.0
 HEX_DIGITS: Final = 64
 """Of a fingerprint."""
+OWN_AUTHORITY: Final = "Outlive "
+"""How the name of a server's own authority begins."""
 _PEM_BEGIN: Final = "-----BEGIN "
 
 
@@ -90,8 +93,8 @@ def _certificate(text: str) -> bytes:
 
 
 def trusting(authority: str, *, pinned: str = "") -> ssl.SSLContext:
-    """A client's context that believes this authority (PEM) alone; ``pinned``: the fingerprint of a server's own
-    authority, which is one certificate, and then no name is compared. ``Forbidden`` where the fingerprint is
+    """A client's context that believes this authority (PEM) alone; ``pinned``: its fingerprint, and then it is one
+    certificate. Where that is a server's own authority, no name is compared. ``Forbidden`` where the fingerprint is
     another's."""
     trusted: str | bytes = authority
     if pinned:
@@ -108,8 +111,17 @@ def trusting(authority: str, *, pinned: str = "") -> ssl.SSLContext:
         context.load_verify_locations(cadata=trusted)
     except ssl.SSLError as error:
         raise BadInput(f"the authority cannot be used: {error}", remedy="give the file ca.pem of the server") from None
-    context.check_hostname = not pinned
+    context.check_hostname = not (pinned and _is_own(context))
     return context
+
+
+def _is_own(context: ssl.SSLContext) -> bool:
+    """Whether the one authority that it believes is a server's own: self-signed, and called so."""
+    found: list[Any] = context.get_ca_certs()
+    if len(found) != 1 or found[0]["subject"] != found[0]["issuer"]:
+        return False
+    names = [value for part in found[0]["subject"] for key, value in part if key == "commonName"]
+    return len(names) == 1 and names[0].startswith(OWN_AUTHORITY)
 
 
 async def fetch_authority(url: str, pinned: str) -> str:

@@ -87,6 +87,10 @@ class HypervisorHarness(ProcessHarness, Protocol):
         """The service of ``a`` has a domain that it starts by itself."""
         ...
 
+    def foreign(self, name: str) -> str:
+        """Somebody starts a domain on ``a`` that Outlive did not make; its UUID."""
+        ...
+
     def crash(self, vm: str) -> None:
         """The guest on ``a`` crashes."""
         ...
@@ -155,8 +159,6 @@ class IsolationHarness(ProcessHarness, Protocol):
 
     scope: tuple[str, ...]
     """Two disks, and ports where they are in the driver's power."""
-    by_disk: bool
-    """Whether a host is shut out of single disks and epochs; else of all disks of the driver, until it is let in."""
     settle_s: float
     """After so long what a killed process had asked for has happened, or never will."""
 

@@ -152,7 +152,6 @@ class Killable:
 class RealCeph:
     """See ``harness.IsolationHarness``."""
 
-    by_disk = False
     settle_s = 3.0
 
     def __init__(self, made: Cluster) -> None:

@@ -30,7 +30,7 @@ import msgspec
 import pytest
 from lab.hosts import PROJECT, Host, Switch
 from lab.libvirtd import Libvirtd
-from lab.processes import until
+from lab.processes import LabError, until
 from tests.conformance.claims import Subject
 from tests.conformance.ports import harness
 from tests.support.loops import run_real
@@ -235,6 +235,7 @@ class RealHypervisors:
         self._phase = ""
         self._outside = self._autostart = False
         self._hung: Path | None = None
+        self._foreign: list[str] = []
         self._both: set[str] = set()
         self.when_reached = self._reached
         """What happens where a migration stands still."""
@@ -293,11 +294,21 @@ class RealHypervisors:
         self._move_outside()
 
     def autostart(self) -> None:
-        disk, file = self.state / "other.img", self.state / "other.xml"
-        file.write_text(DEFINITION.format(name="other", uuid=uuid.uuid5(uuid.NAMESPACE_DNS, "other"), disk=disk))
-        self._virsh("define", str(file))
+        self._virsh("define", self._plain("other"))
         self._virsh("autostart", "other")
         self._autostart = True
+
+    def foreign(self, name: str) -> str:
+        self._virsh("create", self._plain(name))
+        self._foreign.append(name)
+        return str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+
+    def _plain(self, name: str) -> str:
+        """A file with a definition as somebody writes it by hand."""
+        self.vm(name)
+        disk, file = self.state / f"{name}.img", self.state / f"{name}.xml"
+        file.write_text(DEFINITION.format(name=name, uuid=uuid.uuid5(uuid.NAMESPACE_DNS, name), disk=disk))
+        return str(file)
 
     def _virsh(self, *words: str) -> None:
         self.hosts["a"].lab.run("virsh", "--connect", "qemu:///system", *words)
@@ -360,6 +371,9 @@ class RealHypervisors:
                 host.libvirtd.start()
         if self._autostart:
             self._virsh("undefine", "other")
+        for name in self._foreign:
+            with contextlib.suppress(LabError):
+                self._virsh("destroy", name)
         if self._hung is not None:
             until(lambda: not (self._hung / "cgroup.procs").read_text(), "the freezer is empty", 5)
             self._hung.rmdir()

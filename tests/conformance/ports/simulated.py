@@ -21,7 +21,7 @@ from outlive.resources import Amounts, FencingSpec, Hypervisor, HypervisorSpec, 
 from outlive.simulation.controllers import Bmc, PowerClient
 from outlive.simulation.disks import Disks, StorageClient
 from outlive.simulation.guards import GuardClient
-from outlive.simulation.hypervisors import HypervisorClient, domain_of
+from outlive.simulation.hypervisors import HypervisorClient, SimDomain, domain_of
 from outlive.simulation.machines import Machine, MachineClient
 from outlive.simulation.process import Process
 
@@ -94,6 +94,11 @@ class Hypervisors(Processes):
 
     def autostart(self) -> None:
         self._hypervisors["a"].faults.autostart = ("the service starts domain other by itself: disable that",)
+
+    def foreign(self, name: str) -> str:
+        uuid = "00000000-0000-4000-8000-000000000001"
+        self._hypervisors["a"].has(SimDomain(vm=name, run_id="", epoch=0, state=DomainState.RUNNING, uuid=uuid))
+        return uuid
 
     def crash(self, vm: str) -> None:
         self._hypervisors["a"].crash(vm)
@@ -174,7 +179,6 @@ class Isolation(Processes):
     """See ``harness.IsolationHarness``."""
 
     scope = ("disk:d1", "disk:d2", "port:p1")
-    by_disk = True
     settle_s = 60.0
 
     def __init__(self, ability: str = "all") -> None:

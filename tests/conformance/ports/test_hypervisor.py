@@ -106,6 +106,21 @@ async def test_nothing_is_created_while_the_service_starts_domains_by_itself(h: 
 
 
 @claim
+async def test_a_domain_that_outlive_did_not_make_is_listed_with_its_uuid_and_destroyed_by_its_name(
+    h: HypervisorHarness,
+) -> None:
+    uuid = h.foreign("other")
+    await _created(h)
+    port = h.driver()
+    assert [(one.vm, one.uuid, one.run_id) for one in await port.domains()] == [("other", uuid, ""), (VM, "", "r1")]
+    with pytest.raises(InUse):
+        await port.create(h.vm("other"), run_id="r2", epoch=7)
+    await perhaps(port.destroy("other"))
+    assert [one.vm for one in await port.domains()] == [VM]
+    assert h.executes(VM)
+
+
+@claim
 async def test_each_listing_is_of_a_moment_after_its_call(h: HypervisorHarness) -> None:
     await _created(h)
     port = h.driver()

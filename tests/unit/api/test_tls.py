@@ -145,6 +145,24 @@ def test_an_authority_that_comes_beside_the_pinned_one_is_not_believed(tmp_path:
     run_real(story())
 
 
+def test_the_name_of_a_server_is_compared_where_the_pinned_authority_is_no_server_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A company's authority signs for all of its machines: each of them could answer in the server's place."""
+
+    async def story() -> None:
+        monkeypatch.setattr("outlive.api.tls.OWN_AUTHORITY", "Example Corporation ")
+        company = ServerTls(tmp_path, ["printer.example"], SystemClock())
+        async with api(tls=company, authority=company.authority) as served:
+            pinned = trusting(company.authority, pinned=company.fingerprint)
+            store = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1), tls=pinned)
+            with pytest.raises(Unavailable, match="is not believed"):
+                await store.list(Hypervisor)
+            await store.close()
+
+    run_real(story())
+
+
 def test_what_was_compared_is_what_is_believed_and_kept(tmp_path: Path) -> None:
     async def story() -> None:
         tls = ServerTls(tmp_path, [], SystemClock())

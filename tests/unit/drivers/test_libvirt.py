@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,16 @@ def test_the_driver_s_parts_of_a_definition() -> None:
     assert "suppress-vmdesc=on" in words
     assert "-incoming" not in words
     assert "-incoming" in [one.get("value") for one in made(vm(), incoming=True).iter(f"{{{QEMU}}}arg")]
+
+
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0", "::", "127.0.0.1", "[::1]", "::ffff:127.0.0.2", "localhost", "224.0.0.1", "ff02::1"]
+)
+def test_an_address_that_is_not_the_host_s_own_is_no_address_for_guests_that_arrive(address: str) -> None:
+    with pytest.raises(ValueError, match=f"migrationAddress {re.escape(address)} is .*; write this host's own"):
+        LibvirtSettings(migration_address=address)
+    for good in ("", "10.0.0.1", "2001:db8::1", "kvm-1.cluster"):
+        assert LibvirtSettings(migration_address=good).migration_address == good
 
 
 def test_a_cache_that_is_asked_for_is_that_of_all_disks() -> None:
@@ -146,6 +157,21 @@ def other():
     input()
 threading.Thread(target=other).start()
 ctypes.CDLL(None).pthread_exit(None)"""
+
+
+def test_guests_that_outlive_did_not_make_are_known_by_their_name_and_uuid(tmp_path: Path) -> None:
+    uuid = "7b0a2c5e-0000-4000-8000-00000000d0d0"
+    lines = {
+        "7": f"kvm\0-name\0guest=old,,web,debug-threads=on\0-S\0-uuid\0{uuid}",
+        "8": f"qemu\0-name\0guest=x\0-uuid\0{uuid}\0-chardev\0socket,id={mark('x', 'r1', 7)},path=/q",
+        "9": "qemu\0-name\0guest=y\0-uuid\0none",
+    }
+    for pid, line in lines.items():
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cmdline").write_text(line)
+        (tmp_path / pid / "stat").write_text(f"{pid} (qemu) S " + " ".join(str(word) for word in range(4, 30)))
+    found = sorted(Processes("/sys/fs/cgroup/machine.slice", str(tmp_path)).look())
+    assert [(one.pid, one.vm, one.run_id, one.uuid) for one in found] == [(7, "old,web", "", uuid), (8, "x", "r1", "")]
 
 
 def test_a_guest_whose_first_thread_has_ended_is_there_while_another_one_lives() -> None:

@@ -150,6 +150,26 @@ def test_isolation_ends_once_the_host_has_joined_in_a_new_boot():
     run(story())
 
 
+def test_order_to_isolate_that_comes_after_the_host_was_let_in_is_taken_back():
+    async def story():
+        async with site() as s:
+            cuts = Cuts(lasts_s=600.0)
+            await _site(s, cuts)
+            s.silence("d")
+            await s.until("d", lambda record: record.cut.scope != ())
+            scope = (await s.record("d")).cut.scope
+            await s.come_back("d")
+            await s.until("d", lambda record: record.cut.lifted == 1)
+            assert "d" not in cuts.out
+            await asyncio.sleep(300)
+            await cuts.cut("d", 1, scope)  # as storage carries it out late, for a fencer that stood still meanwhile
+            await asyncio.sleep(90)
+            assert "d" not in cuts.out
+            assert (await s.record("d")).cut.through == 0
+
+    run(story())
+
+
 def test_host_whose_settings_cannot_be_read_does_not_keep_the_isolation_of_the_next_one():
     async def story():
         async with site() as s:

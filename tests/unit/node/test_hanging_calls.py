@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.support.node_worlds import at, play, record
+from tests.support.node_worlds import at, holders, play, record
 
+from outlive.base.errors import Unavailable
+from outlive.node.ports import Domain
 from outlive.resources import VirtualMachine
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
@@ -61,6 +63,46 @@ def test_daemon_goes_on_looking_though_the_start_of_the_service_is_never_answere
         await at(world, 90)
         assert world.running("vm-2") == ("kvm-1",)
         assert record(world).seq > before
+
+    play(story, vms=VMS, node=LIMITS)
+
+
+class HangingProcess:
+    """The hypervisor of a host on which a process hangs in the kernel: it ends by no signal, and no list shows it."""
+
+    def __init__(self, inner: Any, vm: str) -> None:
+        self._inner = inner
+        self.vm = vm
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def domains(self) -> tuple[Domain, ...]:
+        return tuple(one for one in await self._inner.domains() if not self.asked or one.vm != self.vm)
+
+    async def destroy(self, vm: str, *, run_id: str = "") -> None:
+        if vm == self.vm:
+            self.asked += 1
+            raise Unavailable(f"{vm} does not end: its process hangs")
+        await self._inner.destroy(vm, run_id=run_id)
+
+
+def test_host_keeps_its_entry_of_a_guest_until_its_kill_is_known_to_be_done_whatever_a_look_shows() -> None:
+    async def story(world: World) -> None:
+        role: Any = world.hosts["kvm-1"].daemon.role
+        here = role.daemon.shared.domains
+        inner = here.hypervisor
+        hanging = here.hypervisor = HangingProcess(inner, "vm-1")
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 60)
+        assert hanging.asked > 3, "it is asked again and again"
+        assert world.running("vm-1") == ("kvm-1",)
+        assert [one[0] for one in holders(world)] == ["kvm-1"]
+        here.hypervisor = inner
+        await at(world, 120)
+        assert world.running("vm-1") == ()
+        assert holders(world) == []
 
     play(story, vms=VMS, node=LIMITS)
 

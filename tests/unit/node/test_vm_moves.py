@@ -6,7 +6,7 @@ from typing import cast
 
 import msgspec
 import pytest
-from tests.support.node_worlds import at, condemn, holders, host_of, narrated, play, set_status, vm_of
+from tests.support.node_worlds import assigned, at, condemn, holders, host_of, narrated, play, set_status, vm_of
 
 from outlive.node.migration.migration import SOURCE, TARGET, Here
 from outlive.node.ports import DomainState, MigrationSettings
@@ -364,4 +364,41 @@ def test_two_of_a_group_do_not_arrive_on_one_host_whichever_move_was_chosen_by_a
         story,
         hosts=3,
         vms=tuple(VmSpec(name=f"vm-{n}", host=f"kvm-{n}", affinity=APART, migration_method=method) for n in (1, 2)),
+    )
+
+
+@pytest.mark.parametrize("phase", ["requested", "target-ready", "transferring", "done"])
+def test_vm_that_was_recovered_to_the_target_of_a_move_does_not_run_beside_one_that_it_is_kept_apart_from(
+    phase: str,
+) -> None:
+    """The recovery had looked before the move was written."""
+
+    async def story(world: World) -> None:
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        await condemn(world, "kvm-1", dead="power")
+        await world.do("move", {"vm": "vm-2", "to": "kvm-3"})
+        while (move := vm_of(world, "vm-2").status.migration) is None or move.phase != phase:
+            if vm_of(world, "vm-2").host == "kvm-3" and move is None:
+                break
+            await world.clock.sleep(0.01)
+        vm = vm_of(world)
+        metadata = msgspec.structs.replace(vm.metadata, labels={**vm.metadata.labels, HOST_LABEL: "kvm-3"})
+        await world.store.replace(msgspec.structs.replace(vm, metadata=metadata))
+        await set_status(world, "vm-1", holders=(), assigned=assigned("kvm-3", "kvm-1.1.abc"))
+        for _ in range(900):
+            await world.clock.sleep(0.1)
+            assert any("kvm-3" not in world.running(name) for name in ("vm-1", "vm-2"))
+        rejection = vm_of(world).status.rejection
+        if world.running("vm-1") == ("kvm-3",):
+            assert world.running("vm-2") == ("kvm-2",)
+        else:
+            assert world.running("vm-2") == ("kvm-3",)
+            assert rejection is not None
+            assert (rejection.hypervisor, rejection.reason) == ("kvm-3", "kept-apart")
+        assert vm_of(world, "vm-2").status.phase == "start"
+
+    play(
+        story,
+        hosts=3,
+        vms=tuple(VmSpec(name=f"vm-{n}", host=f"kvm-{n}", affinity=APART, migration_method="live") for n in (1, 2)),
     )

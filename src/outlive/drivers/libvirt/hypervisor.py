@@ -70,9 +70,10 @@ class LibvirtHypervisor:
         """See ``HypervisorPort``."""
         states = await self.service.ask(_states)
         runs = {run.vm: run for run in self.runs.all()}
-        found = {one.vm: one for one in await self._processes()}
+        processes = await self._processes()
+        found = _ours(processes)
         missing = [run for run in runs.values() if run.vm not in found and await self._may_appear(run)]
-        later = {one.vm: one for one in await self._processes()} if missing else {}
+        later = _ours(await self._processes()) if missing else {}
         found |= {run.vm: later[run.vm] for run in missing if run.vm in later}
         limit = asyncio.Semaphore(ASKED_AT_ONCE)
 
@@ -82,6 +83,7 @@ class LibvirtHypervisor:
 
         listed = [await one for one in [asyncio.ensure_future(shown(process)) for process in found.values()]]
         listed += [_domain(run, DomainState.STARTING) for run in missing if run.vm not in found]
+        listed += [_foreign(process) for process in processes if process.uuid]
         return tuple(sorted(listed, key=lambda domain: domain.vm))
 
     async def _processes(self, vm: str = "", run_id: str = "") -> list[GuestProcess]:
@@ -422,6 +424,23 @@ def _end(connection: libvirt.virConnect, vm: str) -> bool:
         gone = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_NO_DOMAIN_METADATA)
         return error.get_error_code() not in gone
     return True
+
+
+def _ours(processes: list[GuestProcess]) -> dict[str, GuestProcess]:
+    """By VM, those that carry a mark."""
+    return {one.vm: one for one in processes if not one.uuid}
+
+
+def _foreign(process: GuestProcess) -> Domain:
+    """One that Outlive did not make: it runs, for all that is known of it."""
+    return Domain(
+        vm=process.vm,
+        run_id="",
+        epoch=0,
+        state=DomainState.RUNNING,
+        guarded=process.guarded,
+        uuid=process.uuid,
+    )
 
 
 def _domain(run: Run, state: DomainState, guarded: bool = True) -> Domain:

@@ -1,4 +1,7 @@
-"""The processes of guests: found by the mark on their command line, whoever else knows of them; killed by handle.
+"""The processes of guests: found by their command line, whoever else knows of them; killed by handle.
+
+Each guest of Outlive carries a mark there. One without it was made by somebody else, such as libvirt by itself at a
+boot: it is found by the name and UUID that libvirt writes.
 
 A killed process loses its command line, of its first thread or of all, while a thread of it may still wait for a disk
 and write. So one that was seen once is there until the kernel has forgotten it (number and start), and until nobody is
@@ -11,6 +14,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import signal
 from collections.abc import Iterable
 from itertools import pairwise
@@ -24,6 +28,7 @@ from outlive.guard import cgroups
 
 MARK: Final = "outlive_"
 """How the name of the monitor begins that every guest's QEMU has: ``outlive_VM_RUN_EPOCH``."""
+UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 POLL_S: Final = 0.01
 KERNEL_THREAD: Final = 0x0020_0000
 """Of the flags in ``stat``."""
@@ -42,6 +47,8 @@ class GuestProcess(NamedTuple):
     """Whether it is below the slice."""
     group: str
     """The cgroup of its VM, as a folder; empty where it has none of its own below the slice."""
+    uuid: str = ""
+    """Of a guest without a mark, whose ``vm`` is libvirt's name for it; empty: it has one."""
 
 
 def mark(vm: str, run_id: str, epoch: int) -> str:
@@ -70,12 +77,17 @@ class Processes:
         return list(found)
 
     def _read(self, pid: int) -> GuestProcess | None:
-        words = _marked(f"{self._proc}/{pid}")
-        began = start_time(pid, self._proc) if words is not None else ""
-        if words is None or not began:
+        words = _words(f"{self._proc}/{pid}")
+        marked, foreign = _mark_in(words), _foreign_in(words)
+        began = start_time(pid, self._proc) if marked or foreign else ""
+        if not began:
             return None
-        vm, run_id, epoch = words
-        return self._now(GuestProcess(pid, began, vm, run_id, epoch, guarded=False, group=""))
+        if marked is not None:
+            vm, run_id, epoch = marked
+            return self._now(GuestProcess(pid, began, vm, run_id, epoch, guarded=False, group=""))
+        assert foreign is not None
+        name, uuid = foreign
+        return self._now(GuestProcess(pid, began, name, "", 0, guarded=False, group="", uuid=uuid))
 
     def _now(self, process: GuestProcess) -> GuestProcess:
         """With the cgroup that it is in now, where that can be read."""
@@ -153,14 +165,14 @@ async def kill(process: GuestProcess, limit_s: float) -> bool:
     return True
 
 
-def _marked(folder: str) -> tuple[str, str, int] | None:
-    """The mark of a process; one whose first thread has ended may have it at another one."""
+def _words(folder: str) -> list[bytes]:
+    """The command line of a process; one whose first thread has ended may have it at another one."""
     line = _line(folder)
     if not line and _may_have_threads(folder):
         with contextlib.suppress(OSError):
             tasks = [entry.path for entry in os.scandir(f"{folder}/task")]
             line = next((line for line in map(_line, tasks) if line), b"")
-    return _mark_in(line.split(b"\0"))
+    return line.split(b"\0")
 
 
 def _mark_in(words: list[bytes]) -> tuple[str, str, int] | None:
@@ -173,6 +185,18 @@ def _mark_in(words: list[bytes]) -> tuple[str, str, int] | None:
     if len(parts) != 3 or not parts[2].isdecimal():
         return None
     return parts[0], parts[1], int(parts[2])
+
+
+def _foreign_in(words: list[bytes]) -> tuple[str, str] | None:
+    """Name and UUID of a domain, as libvirt writes them: ``-name guest=NAME,… -uuid UUID``, commas doubled."""
+    options = dict(pairwise(words)) if b"-uuid" in words else {}
+    name, uuid = (
+        options.get(b"-name", b"").decode(errors="replace"),
+        options.get(b"-uuid", b"").decode(errors="replace"),
+    )
+    if not name.startswith("guest=") or not UUID.fullmatch(uuid):
+        return None
+    return name.removeprefix("guest=").replace(",,", "\0").partition(",")[0].replace("\0", ","), uuid
 
 
 def _line(folder: str) -> bytes:

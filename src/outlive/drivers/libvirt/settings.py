@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Literal
 
 import msgspec
@@ -49,3 +50,21 @@ class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
             raise ValueError(f"migrationPorts {first} to {last} are no ports; write two from 1024 to 65535")
         if not 2 <= self.threads <= 256:
             raise ValueError(f"threads {self.threads}; write 2 to 256")
+        if why := unreachable(self.migration_address):
+            raise ValueError(
+                f"migrationAddress {self.migration_address} {why}; write this host's own, as others reach it"
+            )
+
+
+def unreachable(address: str) -> str:
+    """Why no guest can be sent to this address of a host, whatever its networks are; empty: it may be good."""
+    try:
+        found = ip_address(address.strip("[]").partition("%")[0])
+    except ValueError:
+        return "is this machine itself to every host" if address == "localhost" else ""
+    found = getattr(found, "ipv4_mapped", None) or found
+    if found.is_unspecified:
+        return "is no address of one host"
+    if found.is_loopback:
+        return "is this machine itself to every host"
+    return "is of many hosts" if found.is_multicast or found == ip_address("255.255.255.255") else ""

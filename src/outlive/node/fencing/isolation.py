@@ -5,6 +5,7 @@ Membership before the first order is sent, so that the host does not come back i
 renewed before it ends by a task that does nothing else: no write and no fault comes between two renewals. What was
 recorded as isolated stays recorded, because VMs may have been recovered on its strength; where a part of it cannot be
 renewed, a fault says so at once. It ends once the host has joined in a new boot (docs/concepts/safety.md#proofs).
+An order of before may be carried out after that, by storage that knows no epochs; nobody needs it, so it is taken back.
 """
 
 from __future__ import annotations
@@ -47,11 +48,23 @@ LEAST_S: Final = 1.0
 """Renewals lie at least so far apart."""
 SCOPE_LIMIT_S: Final = 5.0
 """How long the store may take to say what a host holds."""
+LATE_S: Final = 3600.0
+"""For so long after it was let in is looked whether a host is isolated by an order that came late."""
+LATE_LOOK_S: Final = 60.0
+"""How often."""
 LEAST_LASTS_S: Final = RENEW_S + TAKE_OVER_RESTING_S + 3 * CALL_LIMIT_S
 """A cut that ends sooner by itself proves nothing: it was renewed up to so long ago when its fencer is stuck, and
 another has to find that out and renew it in its place."""
 
 _log = get_logger("fencing.isolation")
+
+
+class LiftedCut(NamedTuple):
+    """A host that was let in again, as one fencer knows it; moments are monotonic."""
+
+    epoch: int
+    until_s: float
+    next_s: float
 
 
 class CutResult(NamedTuple):
@@ -320,14 +333,40 @@ class FenceIsolation:
 
 
 async def end_isolations(context: FencerContext) -> None:
-    """End the isolation of hosts that have joined in a new boot."""
-    for host, seen in list(context.watcher) if context.leads() else ():
-        epoch = seen.record.cut.through
-        if context.isolation is not None and seen.record.state == "Held" and 0 < epoch <= seen.record.dead_through:
-            try:
-                await _end(context, context.isolation, host, epoch)
-            except OutliveError as error:
-                _log.info("fence.isolation_put_off", host=host, error=str(error))
+    """End the isolation of hosts that have joined in a new boot, and once more where an order came after that."""
+    orders = context.isolation
+    if orders is None or not context.leads():
+        return
+    for host, seen in list(context.watcher):
+        cut = seen.record.cut
+        if seen.record.state != "Held":
+            continue
+        try:
+            if 0 < cut.through <= seen.record.dead_through:
+                await _end(context, orders, host, cut.through)
+            elif cut.lifted and not cut.through and _is_due(context, host, cut.lifted):
+                await _end_late(context, orders, host, cut.lifted)
+        except OutliveError as error:
+            _log.info("fence.isolation_put_off", host=host, error=str(error))
+
+
+def _is_due(context: FencerContext, host: str, epoch: int) -> bool:
+    """Whether it is time to look for a late order; the first look comes some time after it was let in."""
+    now_s, known = context.clock.monotonic(), context.lifted.get(host)
+    if known is None or known.epoch != epoch:
+        context.lifted[host] = LiftedCut(epoch, now_s + LATE_S, now_s + LATE_LOOK_S)
+        return False
+    if not known.next_s <= now_s < known.until_s:
+        return False
+    context.lifted[host] = known._replace(next_s=now_s + LATE_LOOK_S)
+    return True
+
+
+async def _end_late(context: FencerContext, orders: Isolation, host: str, epoch: int) -> None:
+    if not await orders.isolates(host, epoch) or (await context.settings(host)).paused:
+        return
+    why = await orders.lift(host, epoch)
+    _log.warning("fence.late_isolation_ended", host=host, epoch=epoch, why_not=why)
 
 
 async def _end(context: FencerContext, orders: Isolation, host: str, epoch: int) -> None:

@@ -97,6 +97,7 @@ class JoinProcedure:
         found = await self.read()
         remembered = await self._on_disk(self._node.machine.remembered())
         view = await self._view(found, remembered)
+        await self._end_foreign()
         forgotten = await self.forgotten(view.record, remembered)
         nobodys = takes_nobodys(view)
         self._restored = restored = not nobodys and (restored or self._restored or forgotten or _goes_back(view))
@@ -272,6 +273,21 @@ class JoinProcedure:
             if now is not None and now.record == record:
                 return now
             raise Unavailable(f"{self._host} did not get into its membership: {error or 'no answer'}") from error
+
+    async def _end_foreign(self) -> None:
+        """End every virtual machine of the store that runs here and that Outlive did not start here.
+
+        Whatever row this is: it has no entry, and may run elsewhere.
+        """
+        left = await self._node.foreign.end()
+        if left:
+            raise Blocked(
+                FaultCode.HOST_NOT_EMPTY,
+                self._host,
+                f"{self._host} does not join while {left[0]} runs there: it is a VM of this cluster, Outlive did not "
+                "start it there, and it cannot be ended",
+                f"virsh autostart --disable {left[0]}; virsh destroy {left[0]}, or reboot the host",
+            )
 
     async def _empty(self) -> None:
         """Destroy what is here; creates under way are waited for by looking again."""

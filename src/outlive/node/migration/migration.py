@@ -38,7 +38,7 @@ from outlive.node.migration.record import (
 from outlive.node.ports import Domain, DomainState, MigrationSettings
 from outlive.node.vm.context import NodeSettings, Seen, VmContext
 from outlive.node.vm.start import Fresh, add_entry, create, not_before
-from outlive.node.vm.states import HALTED, VmState, active_move, in_phase, mine
+from outlive.node.vm.states import HALTED, VmState, active_move, brought, in_phase, mine
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
 from outlive.placement.rules import ANTI_AFFINITY, Demands, Peers, judge
 from outlive.resources import HOST_LABEL, Membership, VirtualMachine
@@ -355,6 +355,29 @@ async def _other_of_its_group(side: Side) -> str:
                 continue
         return why
     return ""
+
+
+async def make_way(node: VmContext, vm: VirtualMachine) -> str:
+    """Call off moves to this host of those that a VM is to be kept apart from that is about to start here.
+
+    Answers why it must not start here, where a recovery brought it beside one that stays: one that runs here, or whose
+    move went too far. Whoever assigned it had looked before; this is a fresh look after that was written, as the one of
+    a move's target is (``_other_of_its_group``), so that of both one at least sees the other.
+    """
+    why = ""
+    if not _apart(vm):
+        return why
+    async for one in list_all(node.store, VirtualMachine, selector=Selector.labels({HOST_LABEL: node.host})):
+        if one.name == vm.name or _beside(vm, one, node.host) is None:
+            continue
+        now: VirtualMachine | None = one
+        move, back = active_move(one), _beside(one, vm, node.host)
+        if move is not None and move.target == node.host and back is not None:
+            await abort(node, one.name, move, reason(MigrationReason.AGAINST_RULE, why=back))
+            now = await node.read(one.name)
+        if now is not None and now.status.holders:
+            why = why or _beside(vm, now, node.host) or ""
+    return why if brought(vm) else ""
 
 
 def _apart(vm: VirtualMachine) -> tuple[AffinityRule, ...]:

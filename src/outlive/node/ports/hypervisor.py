@@ -42,6 +42,9 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether all its processes are in the slice that the guard empties; what is outside survives the guard."""
     listens: str = ""
     """For ``INCOMING``: where it waits for the state, as ``migrate`` is to be told."""
+    uuid: str = ""
+    """Of a domain that Outlive did not make: the service started it by itself, or somebody by hand. ``vm`` is the
+    service's name for it. Empty: Outlive made it."""
 
 
 class MigrationSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -88,7 +91,7 @@ class HypervisorPort(Protocol):
         A VM that is not listed has no process on this host: the driver looks at the processes themselves (those of
         the VM's cgroup, and any other that carries its mark), not only at the service's list. What the service has
         lost track of is listed as running, by what its process says of itself. A process outside the guests' slice is
-        listed as not ``guarded``.
+        listed as not ``guarded``. A guest that Outlive did not make is listed as well, with its ``uuid``.
 
         From the moment at which ``create`` is called until that call has ended, the domain is listed as ``starting``,
         whoever asked for it and whether they still wait: also what the driver has not handed on yet, and what the
@@ -120,8 +123,8 @@ class HypervisorPort(Protocol):
         """Stop it hard (only that run, where one is named) and return once no process of it is left; fine if none was.
 
         A creation under way is waited for or broken off: once this returned, nothing that was asked for before
-        appears any more. ``Unavailable`` also where its process does not end. What the service has lost track of, and
-        what runs outside the slice, is killed all the same.
+        appears any more. ``Unavailable`` also where its process does not end. What the service has lost track of, what
+        runs outside the slice, and what Outlive did not make and has this name, is killed all the same.
         """
         ...
 

@@ -23,7 +23,7 @@ from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import MemberView, member_view
 from outlive.node.permissions import has_to_do_with
 from outlive.node.ports import DiskLock, Domain, DomainState, GuardPort, MachinePort, StoragePort
-from outlive.node.vm.domains import LocalDomains
+from outlive.node.vm.domains import ForeignDomains, LocalDomains
 from outlive.node.vm.states import followed, mine
 from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
 from outlive.resources.hosts import LOG_LINES
@@ -211,6 +211,8 @@ class VmContext:
     networks: Mapping[str, str] = field(default_factory=dict)
     """This host's own addresses by network."""
     lease: LeaseRenewer = field(init=False)
+    foreign: ForeignDomains = field(init=False)
+    """What runs here and Outlive did not make."""
     reported: Callable[[], None] = lambda: None
     """The set of virtual machines here changed: publish it."""
     cleaned: bool = True
@@ -231,6 +233,7 @@ class VmContext:
 
     def __post_init__(self) -> None:
         self.lease = LeaseRenewer(self)
+        self.foreign = ForeignDomains(self.domains, self.store, self.clock)
 
     async def isolated(self, epoch: int) -> bool:
         """Whether storage or network isolates that epoch of this host now. ``Unavailable`` where that was not said."""

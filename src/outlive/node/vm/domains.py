@@ -1,4 +1,4 @@
-"""The domains of this host as the hypervisor listed them last, and creates that are under way.
+"""The domains of this host as the hypervisor listed them last, creates that are under way, and foreign domains.
 
 Everybody in the daemon shares one picture. A listing that was asked for earlier never replaces one that was asked for
 later, so after ``look`` returns, the picture is not older than that call. Between two looks a domain may end by itself.
@@ -14,6 +14,10 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.ports import Domain, DomainState, HypervisorPort
+from outlive.resources import VirtualMachine
+from outlive.resources.definitions import has_uuid
+from outlive.store import Store, list_all
+from outlive.store.access import LIST_S, answered
 
 PRESENT: Final = frozenset({DomainState.RUNNING, DomainState.PAUSED})
 """States in which a domain is a virtual machine of this host, and not one on its way in or out."""
@@ -27,6 +31,8 @@ class LocalDomains:
         self.hypervisor = hypervisor
         self.by_vm: dict[str, Domain] = {}
         """By virtual machine."""
+        self.foreign: dict[str, Domain] = {}
+        """By the hypervisor's name for it, what Outlive did not make (``ForeignDomains``)."""
         self.creating: dict[str, str] = {}
         """Virtual machine → run, from before a create of this daemon until a later picture shows what became of it."""
         self.looked = False
@@ -37,6 +43,8 @@ class LocalDomains:
         self._shown = 0
         self._ended: dict[str, int] = {}
         """Virtual machine → how often had been looked when the call that creates it ended."""
+        self._doubtful: dict[str, Domain] = {}
+        """By name, the domain that was to be ended, from before that was asked until it is known to be done."""
         self.on_change: Callable[[str], None] = lambda vm: None
         """Called with the virtual machine whose domain changed; it must not block."""
         self.on_look: Callable[[float], None] = lambda seconds: None
@@ -81,7 +89,9 @@ class LocalDomains:
         for vm in [vm for vm, then in self._ended.items() if asked > then]:
             del self._ended[vm]
             del self.creating[vm]
-        before, self.by_vm = self.by_vm, {one.vm: one for one in listed}
+        shown = (*self._doubtful.values(), *listed)  # of one that is listed, what is listed counts
+        before, self.by_vm = self.by_vm, {one.vm: one for one in shown if not one.uuid}
+        self.foreign = {one.vm: one for one in shown if one.uuid}
         for vm in sorted({*before, *self.by_vm}):
             if before.get(vm) != self.by_vm.get(vm):
                 self.on_change(vm)
@@ -127,22 +137,108 @@ class LocalDomains:
     async def decline(self, vm: str, run_id: str) -> bool:
         """End what waits for a guest and look; whether it is certain that it never ran."""
         try:
-            with deadline(self._limit_s):
-                await self.hypervisor.decline(vm, run_id)
-            certain = True
-        except (OutliveError, TimeoutError) as error:
-            _log.warning("domain.not_declined", vm=vm, error=str(error) or "no answer in time")
+            certain = await self._end(self.hypervisor.decline(vm, run_id), vm, run_id)
+        except OutliveError as error:
+            _log.warning("domain.not_declined", vm=vm, error=str(error))
             certain = False
         await self.look()
         return certain
 
     async def destroy(self, vm: str, *, run_id: str = "") -> bool:
-        """Stop it hard and look; whether no domain of it (or of that run) is left."""
+        """Stop it hard and look; whether no domain of it (or of that run) is left.
+
+        A kill that is not known to be done proves nothing, whatever a look shows after it: a process that hangs in the
+        kernel may be seen by nobody. Its domain stays in the picture until a later call is known to be done.
+        """
+        done = await self._end(self.hypervisor.destroy(vm, run_id=run_id), vm, run_id)
+        await self.look()
+        left = self.by_vm.get(vm) or self.foreign.get(vm)
+        return done and (left is None or (run_id != "" and left.run_id != run_id))
+
+    async def _end(self, call: Awaitable[None], vm: str, run_id: str) -> bool:
+        """Whether the domain (of that run, where one is named) is known to have ended."""
+        known = self.by_vm.get(vm) or self.foreign.get(vm)
+        if known is not None and run_id in ("", known.run_id):
+            self._doubtful[vm] = known
         try:
             with deadline(self._limit_s):
-                await self.hypervisor.destroy(vm, run_id=run_id)
+                await call
         except (TimeoutError, Unavailable, Unknown) as error:
-            _log.warning("domain.not_destroyed", vm=vm, error=str(error) or "no answer in time")
-        await self.look()
-        left = self.by_vm.get(vm)
-        return left is None or (run_id != "" and left.run_id != run_id)
+            _log.warning("domain.not_ended", vm=vm, run_id=run_id, error=str(error) or "no answer in time")
+            return False
+        except OutliveError:
+            self._doubtful.pop(vm, None)
+            raise
+        self._doubtful.pop(vm, None)
+        return True
+
+
+STRANGER_S: Final = 30.0
+"""How often is looked whether a foreign domain has become a virtual machine of the store."""
+
+
+class ForeignDomains:
+    """Domains that Outlive did not make: what is a virtual machine of the store is ended, anything else left alone.
+
+    Such a domain has no entry, so the same virtual machine may run elsewhere: it was recovered while this host was
+    away, and the hypervisor service started it here at the boot. So it has to go before this host joins, and nothing
+    starts here while one is left or nobody knows whose it is.
+    """
+
+    def __init__(self, domains: LocalDomains, store: Store, clock: Clock) -> None:
+        self._domains = domains
+        self._store = store
+        self._clock = clock
+        self._strangers: dict[str, float] = {}
+        """UUID of what was no virtual machine of the store, and until when (monotonic) that counts."""
+
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Names of those that are no virtual machines of the store."""
+        return tuple(name for name, one in sorted(self._domains.foreign.items()) if one.uuid in self._strangers)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Names of those that are, or of which nobody knows."""
+        return tuple(name for name, one in sorted(self._domains.foreign.items()) if one.uuid not in self._strangers)
+
+    def block(self, vm: VirtualMachine) -> bool:
+        """Whether this virtual machine must not start here now."""
+        for one in self._domains.foreign.values():
+            if _is(one, vm):
+                self._strangers.pop(one.uuid, None)
+        return bool(self.others)
+
+    async def end(self) -> tuple[str, ...]:
+        """End those of the store's virtual machines that the last look has shown; names of those that are left.
+
+        Errors of the store and of the hypervisor, as they come.
+        """
+        here, now_s = {one.uuid for one in self._domains.foreign.values()}, self._clock.monotonic()
+        self._strangers = {
+            uuid: until_s for uuid, until_s in self._strangers.items() if uuid in here and until_s > now_s
+        }
+        if not self.others:
+            return ()
+        found = [one for one in self._domains.foreign.values() if one.uuid not in self._strangers]
+        vms = await self._vms(found)
+        for one in found:
+            if one.vm not in vms:
+                self._strangers[one.uuid] = now_s + STRANGER_S
+                continue
+            _log.warning("domain.foreign_ended", domain=one.vm, uuid=one.uuid, vm=vms[one.vm])
+            await self._domains.destroy(one.vm)
+        return self.others
+
+    async def _vms(self, found: list[Domain]) -> dict[str, str]:
+        """Name of a domain → which virtual machine of the store it is."""
+        vms: dict[str, str] = {}
+        with answered("which virtual machines there are", LIST_S):
+            async for vm in list_all(self._store, VirtualMachine):
+                vms |= {one.vm: vm.name for one in found if _is(one, vm)}
+        return vms
+
+
+def _is(domain: Domain, vm: VirtualMachine) -> bool:
+    """Whether a domain that Outlive did not make is that virtual machine, by its name or UUID."""
+    return domain.vm == vm.name or domain.uuid == vm.name or has_uuid(vm.spec.definition, domain.uuid)

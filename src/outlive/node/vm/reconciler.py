@@ -23,7 +23,15 @@ from outlive.node.migration.record import adopt, own_after_restore, tidy
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import Seen, VmContext, VmMemory
 from outlive.node.vm.requests import answer, is_asked
-from outlive.node.vm.start import BACK_OFF_S, SOON_S, create_is_over, report_running, report_waiting, start
+from outlive.node.vm.start import (
+    BACK_OFF_S,
+    SOON_S,
+    create_is_over,
+    refuse_beside,
+    report_running,
+    report_waiting,
+    start,
+)
 from outlive.node.vm.states import (
     VM_EVENT,
     VmAction,
@@ -236,6 +244,8 @@ async def _start(seen: Seen) -> float | None:
         return await _crashed(seen)
     if vm.status.phase == VmState.STOP:
         await _to_start(seen)
+    if why := await migration.make_way(node, vm):
+        return await refuse_beside(node, vm, why)
     return await start(node, vm, seen.memory)
 
 

@@ -102,7 +102,7 @@ async def add_entry(
     """
     held_in, me = node.desired.incarnation, node.lease.me
     vm = await node.read(name)
-    if vm is None or not may(vm):
+    if vm is None or not may(vm) or node.foreign.block(vm):
         return None
     members = await node.members(vm)
     paused = await node.pause.paused()
@@ -360,6 +360,13 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     if stays:
         return not_before(node, memory)
     return None if released else SOON_S
+
+
+async def refuse_beside(node: VmContext, vm: VirtualMachine, why: str) -> float | None:
+    """What a recovery brought here goes to the next host: it is to be kept apart from one that is here."""
+    problem = reason(VmReason.KEPT_APART, why=why)
+    _log.warning("vm.kept_apart", vm=vm.name, host=node.host, why=why)
+    return None if await release(node, vm.name, rejection=_rejection(node, vm, problem)) else SOON_S
 
 
 def _rejection(node: VmContext, vm: VirtualMachine, why: Reason, *, stays: bool = False) -> Rejection:

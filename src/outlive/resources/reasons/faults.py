@@ -39,6 +39,7 @@ class FaultCode(enum.StrEnum):
     GUESTS_OUTSIDE_SLICE = "guests-outside-slice"
     HYPERVISOR_AUTOSTART = "hypervisor-autostart"
     SYSTEM_DIFFERS = "system-differs"
+    FOREIGN_DOMAINS = "foreign-domains"
     STORE_WENT_BACK = "store-went-back"
     UNKNOWN_VM = "unknown-vm"
     HOST_DEGRADING = "host-degrading"
@@ -176,6 +177,12 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "{subject} may have another machine's power controller: {why}",
         "see on {subject} which machine it is (dmidecode -s system-uuid) and which one {address} controls, and mend "
         "spec.fencing; where its controller really says another uuid than its firmware, acknowledge the fault",
+    ),
+    FaultCode.FOREIGN_DOMAINS: FaultEntry(
+        5,
+        "{domains} on {subject} are no VMs of this cluster: they run on, nobody restarts them elsewhere, and their "
+        "use is not counted",
+        "move them to another machine; or end them (virsh shutdown), and then outlive vm define their definitions",
     ),
     FaultCode.STORE_WENT_BACK: FaultEntry(
         25,

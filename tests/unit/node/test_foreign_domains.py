@@ -1,0 +1,142 @@
+"""Domains that Outlive did not make: VMs of the store are ended before anything starts, others are left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.node_worlds import at, faults, holders, play, record, set_status
+
+from outlive.node.ports import DomainState
+from outlive.resources import VirtualMachine
+from outlive.resources.reasons.faults import FaultCode
+from outlive.simulation.hypervisors import SimDomain
+from outlive.simulation.spec import VmSpec
+from outlive.simulation.world import World
+
+UUID = "5f0d6ad2-63f1-4b0e-9b0a-0f4f6a1d2c3e"
+VMS = (VmSpec(name=UUID, host="kvm-1"), VmSpec(name="vm-2", host="kvm-1"))
+
+
+def _foreign(name: str, uuid: str = "00000000-0000-4000-8000-000000000001") -> SimDomain:
+    return SimDomain(vm=name, run_id="", epoch=0, state=DomainState.RUNNING, uuid=uuid)
+
+
+def _started_at_boot(world: World, *domains: SimDomain) -> list[tuple[str, int]]:
+    """Have the service of ``kvm-1`` start these with the machine; what was ended then, and in which epoch."""
+    hypervisor = world.hosts["kvm-1"].hypervisor
+    boot, destroy = hypervisor.boot, hypervisor.destroy
+    ended: list[tuple[str, int]] = []
+
+    def with_domains() -> None:
+        boot()
+        for one in domains:
+            hypervisor.has(one)
+
+    async def watched(vm: str, run_id: str) -> None:
+        await destroy(vm, run_id)
+        ended.append((vm, record(world).epoch))
+
+    hypervisor.boot = with_domains  # type: ignore[method-assign]
+    hypervisor.destroy = watched  # type: ignore[method-assign]
+    return ended
+
+
+def _reported(world: World, code: FaultCode) -> bool:
+    return any(code in name for name in faults(world))
+
+
+@pytest.mark.parametrize(
+    "domain", [_foreign("vm-2"), _foreign("web", UUID)], ids=["by its name", "by its UUID under another name"]
+)
+def test_vm_that_the_service_starts_by_itself_at_a_boot_is_ended_before_its_host_joins(domain: SimDomain) -> None:
+    async def story(world: World) -> None:
+        ended = _started_at_boot(world, domain)
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        for vm in VMS:  # as a recovery would have it: it runs elsewhere by now
+            await set_status(world, vm.name, holders=(), assigned=None)
+        await world.do("power-on", {"hosts": ["kvm-1"]})
+        await at(world, 60)
+        assert ended[0] == (domain.vm, 1), "it goes while the host is not back yet"
+        assert record(world).epoch == 2
+        assert domain.vm not in world.hosts["kvm-1"].hypervisor.domains
+
+    play(story, vms=VMS, violations=True)
+
+
+def test_host_does_not_join_while_a_vm_that_the_service_started_cannot_be_ended() -> None:
+    async def story(world: World) -> None:
+        _started_at_boot(world, _foreign("vm-2"))
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        await world.do("unkillable", {"vms": ["vm-2"]})
+        world.hosts["kvm-1"].hypervisor.faults.unkillable["vm-2"] = True
+        await world.do("power-on", {"hosts": ["kvm-1"]})
+        await at(world, 60)
+        assert record(world).epoch == 1
+        assert _reported(world, FaultCode.HOST_NOT_EMPTY)
+        world.hosts["kvm-1"].hypervisor.faults.unkillable.clear()
+        await at(world, 90)
+        assert record(world).epoch == 2
+        assert not _reported(world, FaultCode.HOST_NOT_EMPTY)
+
+    play(story, vms=VMS, violations=True)
+
+
+def test_domain_that_is_no_vm_of_the_store_runs_on_and_is_reported_and_vms_start_beside_it() -> None:
+    async def story(world: World) -> None:
+        _started_at_boot(world, _foreign("web"))
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        await world.do("power-on", {"hosts": ["kvm-1"]})
+        await at(world, 90)
+        assert "web" in world.hosts["kvm-1"].hypervisor.domains
+        assert _reported(world, FaultCode.FOREIGN_DOMAINS)
+        assert holders(world, "vm-2") == [("kvm-1", 2, "running")]
+        world.hosts["kvm-1"].hypervisor.domains.pop("web")
+        await at(world, 105)
+        assert not _reported(world, FaultCode.FOREIGN_DOMAINS)
+
+    play(story, vms=VMS, violations=True)
+
+
+def test_nothing_starts_beside_a_vm_that_somebody_started_by_hand_until_that_has_ended() -> None:
+    async def story(world: World) -> None:
+        hypervisor = world.hosts["kvm-1"].hypervisor
+        for vm in VMS:
+            await world.do("request", {"vm": vm.name, "verb": "stop"})
+        await at(world, 10)
+        hypervisor.faults.unkillable["vm-2"] = True
+        hypervisor.has(_foreign("vm-2"))
+        await at(world, 20)
+        await world.do("request", {"vm": UUID, "verb": "start"})
+        await at(world, 40)
+        assert holders(world, UUID) == []
+        assert _reported(world, FaultCode.HYPERVISOR_AUTOSTART)
+        hypervisor.faults.unkillable.clear()
+        await at(world, 80)
+        assert "vm-2" not in hypervisor.domains
+        assert holders(world, UUID) == [("kvm-1", 1, "running")]
+        assert not _reported(world, FaultCode.HYPERVISOR_AUTOSTART)
+
+    play(story, vms=VMS, violations=True)
+
+
+def test_foreign_domain_that_becomes_a_vm_of_the_store_is_ended_before_that_starts_here() -> None:
+    async def story(world: World) -> None:
+        hypervisor = world.hosts["kvm-1"].hypervisor
+        hypervisor.has(_foreign("vm-9"))
+        await at(world, 15)
+        assert _reported(world, FaultCode.FOREIGN_DOMAINS)
+        seen: list[str] = []
+        create = hypervisor.create
+
+        async def watched(vm: VirtualMachine, *given: Any) -> None:
+            seen.extend(one.vm for one in hypervisor.domains.values() if one.uuid)
+            await create(vm, *given)
+
+        hypervisor.create = watched  # type: ignore[method-assign]
+        await world.do("create-vm", {"vm": "vm-9", "host": "kvm-1"})
+        await at(world, 90)
+        assert holders(world, "vm-9") == [("kvm-1", 1, "running")]
+        assert seen == []
+
+    play(story, vms=VMS, violations=True)
