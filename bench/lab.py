@@ -58,6 +58,7 @@ def _measured(lab: Lab) -> list[Figure]:
     alone = statistics.median(boot_s(lab, 1) for _ in range(RUNS))
     together = statistics.median(boot_s(lab, GUESTS) for _ in range(RUNS))
     fast = [_lost(lab) for _ in range(RUNS)]
+    _go_home(lab)
     lab.outlive("arm", LOST, "--yes", "--accept-single-store")
     until(lambda: _armed(lab), f"{LOST} is armed", LIMIT_S, 0.5)
     steady = _lost(lab, controller_dead=True)
@@ -108,8 +109,9 @@ def boot_s(lab: Lab, count: int) -> float:
 
 
 def _lost(lab: Lab, *, controller_dead: bool = False) -> dict[str, float]:
-    """Cut the power of the host with all guests; seconds since then to the last one of each phase. Then all go home."""
+    """Cut the power of the host with all guests; seconds since then to the last one of each phase."""
     host = lab.host(LOST)
+    _go_home(lab)
     until(lambda: set(slots_of(lab)) >= set(lab.guests), "every guest has a slot", LIMIT_S, 0.5)
     until(lambda: rehearsed(lab), "every controller was tried", LIMIT_S, 0.5)
     before = story.runs(lab)
@@ -121,7 +123,6 @@ def _lost(lab: Lab, *, controller_dead: bool = False) -> dict[str, float]:
     found = {**_phases(lab, wall), "first count": max(when.values()) - began}
     print(f"since the loss: {found}; counting: {sorted(at - began for at in when.values())}", file=sys.stderr)
     lab.controller(host).go_on()
-    _go_home(lab)
     return found
 
 

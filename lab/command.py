@@ -12,6 +12,7 @@ from typing import Any
 
 from lab import story
 from lab.cluster import Lab
+from lab.faults import TOGETHER
 from lab.faults import faults as random_faults
 from lab.hosts import PROJECT, Host
 from lab.processes import LabError, until
@@ -44,8 +45,10 @@ def main() -> int:
         if name == "partition":
             verb.add_argument("other", nargs="?", default="", help="host or store; absent: from everything")
         if name == "faults":
-            verb.add_argument("count", type=int, help="how many")
+            verb.add_argument("count", type=_number, help="how many")
             verb.add_argument("--seed", type=int, default=1, help="which ones (default %(default)s)")
+            together = "how many of them overlap, at most (default %(default)s)"
+            verb.add_argument("--together", type=_number, default=TOGETHER, help=together)
         if name == "outlive":
             verb.add_argument("words", nargs=argparse.REMAINDER, help="for the command line, such as: get vms")
     given = parser.parse_args()
@@ -58,6 +61,13 @@ def main() -> int:
         print(f"scripts/lab: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _number(text: str) -> int:
+    """1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of faults; write 1 or more")
+    return int(text)
 
 
 def start(lab: Lab, _: Any) -> None:
@@ -144,7 +154,7 @@ def status(lab: Lab, _: Any) -> None:
 def faults(lab: Lab, given: Any) -> None:
     """Make random faults, and judge by the guests' disks."""
     tell = Teller()
-    for text in random_faults(lab, given.count, given.seed):
+    for text in random_faults(lab, given.count, given.seed, given.together):
         tell(text)
 
 

@@ -24,6 +24,7 @@ from lab.processes import LabError, until
 
 LOOK_S = 0.2
 TOGETHER = 5
+"""Faults of a batch, at most."""
 LASTS_S = (1.0, 15.0)
 """How long a batch lasts before it is healed: some are too short for a host to be proven dead, some long enough."""
 TRIES = 100
@@ -115,15 +116,15 @@ class Writes:
             raise LabError(f"the store lost what it had acknowledged: {' '.join(sorted(lost))}")
 
 
-def faults(lab: Lab, count: int, seed: int) -> Iterator[str]:
-    """Make so many faults; says each, and raises ``LabError`` at the first violation."""
+def faults(lab: Lab, count: int, seed: int, together: int = TOGETHER) -> Iterator[str]:
+    """Make so many faults, at most ``together`` in a batch; says each. Raises ``LabError`` at the first violation."""
     random = Random(seed)
     judge, writes = Judge(lab), Writes(lab, seed)
     judge.start()
     done = 0
     try:
         while done < count:
-            batch = random.randint(1, min(TOGETHER, count - done))
+            batch = random.randint(1, min(together, count - done))
             done += batch
             for _ in range(batch):
                 yield _one(lab, random)
@@ -304,27 +305,25 @@ def _store_full(lab: Lab, host: Host, random: Random) -> str:
     return "the disk of the store is full"
 
 
-def _move(lab: Lab, host: Host, random: Random) -> str:
-    """What an operator does while hosts fail; nothing where the store does not answer."""
-    name = random.choice(lab.guests)
-    if host.name in story.places(lab)[name]:
-        return ""
+def _ordered(lab: Lab, *words: str) -> bool:
+    """Whether an operator's command was carried out while hosts fail."""
     try:
-        lab.outlive("vm", "move", name, "--to", host.name, limit_s=ORDER_S)
+        return bool(lab.server.pid) and lab.outlive(*words, limit_s=ORDER_S) is not None
     except LabError:
-        return ""
-    return f"an operator moves {name} to {host.name}"
+        return False
+
+
+def _move(lab: Lab, host: Host, random: Random) -> str:
+    name = random.choice(lab.guests)
+    there = host.name in story.places(lab)[name]
+    moves = not there and _ordered(lab, "vm", "move", name, "--to", host.name)
+    return f"an operator moves {name} to {host.name}" if moves else ""
 
 
 def _arming(verb: str, *options: str) -> Fault:
-    """As well."""
-
     def fault(lab: Lab, host: Host, random: Random) -> str:
-        try:
-            lab.outlive(verb, host.name, "--yes", *options, limit_s=ORDER_S)
-        except LabError:
-            return ""
-        return f"an operator asks to {verb} {host.name}"
+        done = _ordered(lab, verb, host.name, "--yes", *options)
+        return f"an operator asks to {verb} {host.name}" if done else ""
 
     return fault
 
