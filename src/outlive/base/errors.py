@@ -13,6 +13,7 @@
     │   ├── AlreadyExists     (store) the name is taken
     │   └── Conflict          (store) the object changed since it was read
     ├── Unavailable        6  (store) certainly not applied
+    │   └── NotUnderstood     (store) it answers as another version does
     ├── Unknown            6  (store) may have been applied: the answer was lost
     ├── Forbidden          7  the token does not allow it
     └── LimitExceeded      8  a named limit was reached
@@ -126,6 +127,12 @@ class Unavailable(OutliveError):
 
     exit_code = ExitCode.UNAVAILABLE
     code = "unavailable"
+
+
+class NotUnderstood(Unavailable):
+    """What was read is not what this version knows: that of another one."""
+
+    code = "not-understood"
 
 
 class Unknown(OutliveError):

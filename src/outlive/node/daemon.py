@@ -167,6 +167,7 @@ class Daemon:
 
     async def _look(self) -> None:
         await self.shared.desired.try_look()
+        self._report_version()
         if self.shared.desired.incarnation != self._looked_in:
             if self._looked_in:  # a backup may hold entries that this host has withdrawn since
                 self._sweep_due_s = self.shared.clock.monotonic()
@@ -218,6 +219,14 @@ class Daemon:
             faults.activate(FaultCode.GUESTS_OUTSIDE_SLICE, self._subject, vms=names(outside))
         else:
             faults.clear(FaultCode.GUESTS_OUTSIDE_SLICE, self._subject)
+
+    def _report_version(self) -> None:
+        """Say whether the server speaks of what this version does not know."""
+        why, faults = self.shared.desired.not_understood, self.shared.faults
+        if why:
+            faults.activate(FaultCode.VERSION_BEHIND, self._subject, why=why)
+        else:
+            faults.clear(FaultCode.VERSION_BEHIND, self._subject)
 
     def _report_system(self) -> None:
         """Say whether operators recorded another system of this host than its firmware says."""

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from outlive.base import errors, limits
-from outlive.base.errors import OutliveError, Unavailable, Unknown
+from outlive.base.errors import NotUnderstood, OutliveError, Unavailable, Unknown
 from outlive.resources import R
 from outlive.resources.codec import decode
 from outlive.store.contract import Change, Delete, Synced, Upsert
@@ -102,7 +102,7 @@ def object_of(kind: type[R], raw: bytes | msgspec.Raw, *, writing: bool) -> R:
     try:
         return decode(kind, bytes(raw))
     except errors.Invalid as error:
-        failure = Unknown if writing else Unavailable
+        failure = Unknown if writing else NotUnderstood
         raise failure(f"the server's answer is not understood: {error.message}", remedy="is it newer?") from None
 
 

@@ -61,10 +61,13 @@ def test_who_is_to_end_before_guests_has_the_target_that_orders_them_active(unit
     assert (target in _words(unit, "After")) == (unit.name in ("outlive-node.service", "outlive-drain.service"))
 
 
-@pytest.mark.parametrize("name", ["outlive-drain.service"])
-def test_what_empties_a_host_is_enabled_by_its_operator_and_has_half_an_hour(name: str) -> None:
+@pytest.mark.parametrize("name", ["outlive-drain.service", "outlive-ready.service"])
+def test_what_asks_for_a_drain_or_readiness_is_for_who_enables_it_and_has_half_an_hour(name: str) -> None:
     unit = FOLDER / name
     assert _words(unit, "ConditionPathExists") == {"/etc/outlive/drain.env"}
-    assert _words(unit, "TimeoutStartSec") == _words(unit, "TimeoutStopSec") == {"30min"}
-    assert {"outlive-node.service", "libvirtd.service", "network-online.target", "ssh.service"} <= _words(unit, "After")
+    assert _words(unit, "TimeoutStartSec") == {"30min"}
+    assert {"outlive-node.service", "network-online.target"} <= _words(unit, "After")
     assert _words(unit, "RemainAfterExit") == {"yes"}
+    if "drain" in name:
+        assert _words(unit, "TimeoutStopSec") == {"30min"}
+        assert {"libvirtd.service", "virtqemud.service", "ssh.service", "ceph.target"} <= _words(unit, "After")

@@ -11,19 +11,24 @@ import msgspec
 import pytest
 from tests.support.field_writers import WriterStore
 from tests.support.loops import run
+from tests.support.node_worlds import at, faults, play
 
 from outlive.base.clock import LoopClock
-from outlive.base.errors import Unavailable
+from outlive.base.errors import NotUnderstood, Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.node.fencing.policy import DesiredState
 from outlive.node.ports import Domain
 from outlive.node.status import STALE_CYCLES, HostReporter
 from outlive.node.vm.context import GuestCounts, NodeSettings
 from outlive.node.vm.domains import LocalDomains
-from outlive.resources import Amounts, Capabilities, Hypervisor, HypervisorStatus, HypervisorUsage, ObjectMeta
+from outlive.resources import Amounts, Capabilities, Cluster, Hypervisor, HypervisorStatus, HypervisorUsage, ObjectMeta
+from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.runtime.units import Duration
+from outlive.simulation.world import World
+from outlive.store.http_answers import object_of
 from outlive.store.memory import MemoryStore
 
 INTERVAL_S = 5.0
@@ -196,3 +201,28 @@ def test_host_says_what_runs_its_vms_so_that_placement_offers_it() -> None:
         assert status.version
 
     told(story)
+
+
+def test_daemon_that_is_older_than_the_server_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotUnderstood, match="newMember"):
+        object_of(Cluster, b'{"kind": "Cluster", "metadata": {"name": "default"}, "newMember": 1}', writing=False)
+    look = DesiredState.look
+
+    async def story(world: World) -> None:
+        async def newer(desired: DesiredState) -> None:
+            if desired.host == "kvm-1":
+                raise NotUnderstood("it has a member that this version does not know")
+            await look(desired)
+
+        def said() -> list[str]:
+            return [name for name in faults(world) if FaultCode.VERSION_BEHIND in name]
+
+        assert said() == []
+        monkeypatch.setattr(DesiredState, "look", newer)
+        await at(world, 20)
+        assert said() == ["version-behind.kvm-1"]
+        monkeypatch.undo()
+        await at(world, 40)
+        assert said() == []
+
+    play(story)

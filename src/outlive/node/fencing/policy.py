@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from outlive.base.errors import NotFound, OutliveError
+from outlive.base.errors import NotFound, NotUnderstood, OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S, emptied_after_s
 from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor
@@ -383,6 +383,8 @@ class DesiredState(HostSettings):
         self._store = store
         self._profile: tuple[FencingPolicy, FencingSpec, Profile] | None = None
         """What the last timing was made of, and the timing."""
+        self.not_understood = ""
+        """Why the last reading was not: it is that of another version."""
 
     async def look(self) -> None:
         """Read again; errors of the store are the caller's, except that there may be no ``Cluster``."""
@@ -399,7 +401,10 @@ class DesiredState(HostSettings):
         try:
             await self.look()
         except OutliveError as error:
+            self.not_understood = str(error) if isinstance(error, NotUnderstood) else ""
             _log.warning("node.desired_state_not_read", host=self.host, error=str(error))
+        else:
+            self.not_understood = ""
 
     @property
     def profile(self) -> Profile:

@@ -46,6 +46,7 @@ class FaultCode(enum.StrEnum):
     DRAIN_INCOMPLETE = "drain-incomplete"
     FIGURES_STALE = "figures-stale"
     CLUSTER_KEY_OLD = "cluster-key-old"
+    VERSION_BEHIND = "version-behind"
     PRIMARY_DUTY = "primary-duty"
     PRIMARY_STALLED = "primary-stalled"
     # failover
@@ -223,6 +224,11 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "the cluster is disarmed ({mode}) since {since}, {until}: no host is condemned and nothing is recovered{still}",
         "outlive arm --cluster, once the work is done",
+    ),
+    FaultCode.VERSION_BEHIND: FaultEntry(
+        25,
+        "the daemon of {subject} takes no new orders and fences nobody, because it is older than the server: {why}",
+        "install the server's version on {subject}, then: systemctl reload outlive-node",
     ),
     FaultCode.CLUSTER_KEY_OLD: FaultEntry(
         10,
