@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from lab.processes import until
 from lab.single import Single
+
+from outlive.base.errors import Unavailable
 
 pytestmark = [pytest.mark.component("libvirt"), pytest.mark.slow]
 
@@ -70,3 +73,14 @@ def test_a_libvirt_that_hangs_costs_no_renewal(single: Single) -> None:
     assert single.events("membership.not_renewed") == []
     until(lambda: "domains" not in usage(single).get("stale", ()), "libvirt answers again", 60, 0.5)
     assert guests(single) == before
+
+
+def test_a_hypervisor_that_is_too_old_is_named_with_what_is_needed() -> None:
+    """libvirt's own test driver says that it is version 0.0.2."""
+    from outlive.drivers.libvirt.service import Service
+
+    async def asked() -> None:
+        with pytest.raises(Unavailable, match=r"^QEMU 0\.0\.2 is too old \(install QEMU 7\.2\.0 or later\)$"):
+            await Service("test:///default", threads=2, limit_s=10).ask(lambda connection: connection.getVersion())
+
+    asyncio.run(asked())

@@ -14,6 +14,7 @@ from outlive.base.errors import Unavailable, Unknown
 from outlive.guard.states import Arm, Event, Refusal
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.steps import LEAVE, LeaveView
+from outlive.node.vm.domains import LocalDomains
 from outlive.resources import HOST_LABEL, Cut, Fault, Membership, ObjectMeta, ObjectRef, SilentPeer
 from outlive.runtime.faults import REPORTER_LABEL, FaultRecorder
 from outlive.simulation.history import HistoryEvent
@@ -490,3 +491,23 @@ def test_host_that_its_guard_emptied_does_not_distrust_the_proof_though_its_daem
         assert "proof-contradicted.kvm-1" not in faults(world)
 
     play(story, armed=True)
+
+
+def test_host_whose_hypervisor_service_cannot_be_used_says_why_until_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        async def broken(_: LocalDomains) -> None:
+            raise Unavailable("libvirt 8.0.0 is too old", remedy="install libvirt 9.0.0 or later")
+
+        monkeypatch.setattr(LocalDomains, "look_once_started", broken)
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 20)
+        found = world.store.look(Fault, "host-cannot-join.kvm-1")
+        assert found is not None
+        assert not found.ended
+        assert "cannot see what runs on it: libvirt 8.0.0 is too old" in found.message
+        assert found.remedy == "install libvirt 9.0.0 or later"
+        monkeypatch.undo()
+        await at(world, 40)
+        assert not [name for name in faults(world) if "host-cannot-join" in name]
+
+    play(story)

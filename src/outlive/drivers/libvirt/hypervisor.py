@@ -353,18 +353,20 @@ class LibvirtHypervisor:
             )
         except OSError as error:
             raise Unavailable(f"{command[0]}: {error.strerror}", remedy="set libvirt.startService") from None
+        why = Unavailable("no answer in time", remedy="see its log")
         try:
             with deadline(float(self.settings.call_limit)):
                 await made.wait()
                 while True:
                     try:
                         await self.service.ask(_version)
-                    except Unavailable:
+                    except Unavailable as error:
+                        why = error
                         await asyncio.sleep(0.1)
                     else:
                         return
         except TimeoutError:
-            raise Unknown("libvirt does not answer although it was started", remedy="see its log") from None
+            raise Unknown(f"libvirt was started and cannot be used: {why.message}", remedy=why.remedy) from None
         finally:
             if made.returncode is None:
                 made.kill()

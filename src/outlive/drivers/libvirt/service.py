@@ -100,12 +100,12 @@ class Service:
     def _open(self) -> libvirt.virConnect:
         _start_events()
         connection = libvirt.open(self.uri)
-        connection.setKeepAlive(*KEEPALIVE)
         versions = connection.getLibVersion(), connection.getVersion()
         for name, has, needs in zip(("libvirt", "QEMU"), versions, OLDEST, strict=True):
             if has < needs:
                 remedy = f"install {name} {_version(needs)} or later"
                 raise Unavailable(f"{name} {_version(has)} is too old", remedy=remedy)
+        connection.setKeepAlive(*KEEPALIVE)
         return connection
 
     async def _watch(self, connection: libvirt.virConnect) -> None:

@@ -206,7 +206,15 @@ class JoinProcedure:
             ) from error
 
     async def _view(self, found: Membership | None, remembered: Remembered | None) -> JoinView:
-        await self._node.domains.look_once_started()
+        try:
+            await self._node.domains.look_once_started()
+        except OutliveError as error:
+            raise Blocked(
+                FaultCode.HOST_CANNOT_JOIN,
+                self._host,
+                f"{self._host} cannot see what runs on it: {error.message}",
+                error.remedy or f"see to the hypervisor service of {self._host}",
+            ) from error
         report = await self._node.guard.report()
         record = found.record if found is not None else None
         if record is not None and record.epoch not in self._ran:

@@ -106,6 +106,11 @@ NO_ANSWER: Final = "no answer in time"
 _log = get_logger("node.vm")
 
 
+def _owner(lock: DiskLock) -> str:
+    """Whose lock that is, and on what, to follow its id."""
+    return f" of {lock.locker or lock.address or 'an unknown client'} on {lock.volume}"
+
+
 async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
     """What on its storage forbids its start; ``None``: nothing does any more. Stale locks are removed.
 
@@ -134,7 +139,7 @@ async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
         fenced_ips=stale,
     )
     result = node.decisions.use(START_LOCKS, given, subject=vm.name)
-    stuck = ""
+    stuck: Reason | None = None
     for lock in locks:
         if lock.id in result.removed:
             try:
@@ -142,13 +147,14 @@ async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
                     await node.storage.release(lock)
             except (OutliveError, TimeoutError) as error:
                 _log.warning("vm.lock_not_removed", vm=vm.name, lock=lock.id, error=str(error) or NO_ANSWER)
-                stuck = stuck or lock.id
-    if stuck:
-        return reason(VmReason.LOCK_NOT_REMOVED, lock=stuck)
+                why = error.message if isinstance(error, OutliveError) else NO_ANSWER
+                stuck = stuck or reason(VmReason.LOCK_NOT_REMOVED, lock=lock.id, owner=_owner(lock), error=why)
+    if stuck is not None:
+        return stuck
     if result.result == "start":
         return None
     kept = next((lock for lock in locks if lock.id == result.lock), None)
-    owner = f" of {kept.locker or kept.address} on {kept.volume}" if kept is not None else ""
+    owner = _owner(kept) if kept is not None else ""
     if kept is not None and kept.id in silent:
         host = silent[kept.id]
         return reason(VmReason.LOCK_UNCONFIRMED, lock=kept.id, owner=owner, host=host, vm=vm.name)

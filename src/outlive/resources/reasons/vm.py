@@ -93,7 +93,7 @@ TABLE: Final[Table] = {
         "see to the storage, and to who isolates hosts from it, or reboot the isolated host",
     ),
     VmReason.LOCK_NOT_REMOVED: Template(
-        "lock {lock} on one of its disks could not be removed", "remove the lock, or see to the storage"
+        "lock {lock}{owner} could not be removed: {error}", "end who has the disk open, or see to the storage"
     ),
     VmReason.LOCK_FOREIGN: Template(
         "lock {lock}{owner} says that somebody else may be writing",
