@@ -195,8 +195,9 @@ class Ceph:
         name, made = f"osd.{number}", str(uuid.uuid4())
         rights = ("mon", "allow profile osd", "mgr", "allow profile osd", "osd", "allow *")
         self._key(f"osd-{number}/keyring", name, *rights)
-        self.ceph("osd", "new", made, str(number))
-        self.ceph("auth", "add", name, "-i", str(folder / "keyring"))
+        key = run("ceph-authtool", str(folder / "keyring"), "-n", name, "--print-key").strip()
+        (folder / "secrets.json").write_text(json.dumps({"cephx_secret": key}))
+        self.ceph("osd", "new", made, str(number), "-i", str(folder / "secrets.json"))
         run("ceph-osd", "--conf", str(self.conf), "-i", str(number), "--mkfs", "--osd-uuid", made, "--no-mon-config")
 
     def _sockets(self) -> str:

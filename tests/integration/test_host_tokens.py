@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.api import GROUP, HOST, Api, api
+from tests.support.api import GROUP, HOST, Api, api, host_of
 from tests.support.command import outlive, spawned, up
 from tests.support.loops import run_real
 
@@ -23,10 +23,14 @@ from outlive.base.errors import Forbidden, OutliveError, Refused
 from outlive.base.ids import SystemIds
 from outlive.base.random import Random
 from outlive.node.permissions import HostWriter
+from outlive.node.primary import ROLE
 from outlive.resources import (
     HOST_LABEL,
     Assigned,
     DecisionRecord,
+    Election,
+    ElectionRecord,
+    Fault,
     Flavor,
     FlavorSpec,
     Holder,
@@ -36,12 +40,19 @@ from outlive.resources import (
     MemberRecord,
     Membership,
     ObjectMeta,
+    ObjectRef,
     Resource,
+    StorageDaemon,
+    StorageDaemonStatus,
+    StorageDevice,
+    StoragePool,
+    StoragePoolStatus,
     Token,
     VirtualMachine,
 )
 from outlive.resources.hosts import HostUsage
 from outlive.resources.vms import VirtualMachineStatus
+from outlive.runtime.faults import REPORTER_LABEL
 from outlive.store.http import HttpStore
 from outlive.store.memory import MemoryStore
 
@@ -149,6 +160,41 @@ def test_a_coordinator_fences_others_and_renews_for_none() -> None:
             theirs = await coordinator.replace(condemned)
             renewed = _replace(theirs, record=_replace(theirs.record, seq=9))
             assert "record.seq" in await refused(coordinator.replace(renewed))
+
+    run_real(story())
+
+
+def test_storage_is_written_by_the_primary_alone_and_under_its_term() -> None:
+    async def story() -> None:
+        async with cluster() as (served, host, coordinator):
+            pool = StoragePool(metadata=ObjectMeta(name="p"), term=3, status=StoragePoolStatus(pool="p"))
+            assert "only the primary coordinator does" in await refused(coordinator.create(pool))
+            assert "the document of storagepools: the primary coordinator does" in await refused(host.create(pool))
+            record = ElectionRecord(holder=host_of(Role.COORDINATOR), term=3)
+            election = await coordinator.create(Election(metadata=ObjectMeta(name=ROLE), record=record))
+            assert "under term 2: " in await refused(coordinator.create(_replace(pool, term=2)))
+            made = await coordinator.create(pool)
+            fault = Fault(
+                metadata=ObjectMeta(name="storage-warn.ceph", labels={REPORTER_LABEL: "primary"}),
+                code="storage-warn",
+                subject=ObjectRef(kind="StorageCluster", name="ceph"),
+                message="m",
+                first_seen=datetime(2026, 1, 1, tzinfo=UTC),
+                last_seen=datetime(2026, 1, 1, tzinfo=UTC),
+            )
+            assert "primary reports it" in await refused(host.create(fault))
+            fault = await coordinator.create(fault)
+            admin = served.client()
+            await admin.replace(_replace(election, record=_replace(record, holder=OTHER, term=4)))
+            await admin.close()
+            assert "only the primary coordinator does" in await refused(coordinator.delete(made.ref))
+            assert "primary reports it" in await refused(coordinator.replace(_replace(fault, ended=True)))
+            device = StorageDevice(host=HOST, block_device="/dev/sdb")
+            daemon = await host.create(StorageDaemon(metadata=ObjectMeta(name="0"), device=device))
+            moved = _replace(daemon, device=_replace(device, host=OTHER))
+            assert "is named there, and not" in await refused(host.replace(moved))
+            claimed = _replace(daemon, status=StorageDaemonStatus(up=True))
+            assert "only the primary coordinator does" in await refused(host.replace(claimed))
 
     run_real(story())
 

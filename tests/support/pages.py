@@ -15,7 +15,15 @@ import typer
 
 from outlive.cli.main import COMMANDS, app
 from outlive.cli.settings import all_sections, host_sections
-from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, StoragePort
+from outlive.node.ports import (
+    CutPort,
+    GuardPort,
+    HypervisorPort,
+    MachinePort,
+    PowerPort,
+    StoragePort,
+    StorageStatisticsPort,
+)
 from outlive.resources import KINDS, Resource
 from outlive.resources.schema import Schema, kind_schema
 from outlive.runtime.config import reference_page
@@ -154,6 +162,7 @@ PORTS: Final[dict[type[Any], str]] = {
     PowerPort: "test_power",
     CutPort: "test_isolation",
     StoragePort: "test_isolation",
+    StorageStatisticsPort: "test_storage_statistics",
     MachinePort: "test_machine",
     GuardPort: "test_guard",
 }

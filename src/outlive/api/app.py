@@ -46,6 +46,7 @@ from outlive.api.watch_cache import WatchCaches
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.ids import Ids
+from outlive.node.storage_statistics import StorageGauges
 from outlive.placement.external import ExternalAnswer
 from outlive.placement.service import PlacementService
 from outlive.resources import API_VERSION, PLURALS, Resource
@@ -228,7 +229,11 @@ def _operation(deps: ApiDeps) -> list[Endpoint]:
         why_not = deps.ready()
         return PlainTextResponse(f"not ready: {why_not}\n", 503) if why_not else PlainTextResponse("ok\n")
 
+    storage = StorageGauges(deps.store)
+    deps.metrics.register_collector(storage.collect)
+
     async def metrics(_request: Request, _identity: Identity) -> Response:
+        await storage.refresh()
         return Response(deps.metrics.render(), media_type=METRICS_TYPE)
 
     async def authority(_request: Request, _identity: Identity) -> Response:

@@ -37,9 +37,9 @@ from outlive.api.errors import Unauthenticated
 from outlive.base.errors import BadInput, Forbidden
 from outlive.base.ids import Ids
 from outlive.node.membership.states import MemberView
-from outlive.node.permissions import HostWriter, admin_refusal, host_refusal, kind_refusal, writes_refusal
+from outlive.node.permissions import STORAGE, HostWriter, admin_refusal, host_refusal, kind_refusal, writes_refusal
 from outlive.resources import Hypervisor, Resource
-from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER, HUMANS
+from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER, HUMANS, PRIMARY
 
 TOKEN_LENGTH_LEAST: Final = 16
 TOKEN_LENGTH_MOST: Final = 1024
@@ -92,7 +92,7 @@ WRITERS: Final[Mapping[Role, tuple[str, ...]]] = {
     Role.OPERATOR: HUMANS,
     Role.CONTROLLER: CONTROLLER,
     Role.HOST: DAEMON,
-    Role.COORDINATOR: DAEMON + FENCER + CANDIDATE,
+    Role.COORDINATOR: DAEMON + FENCER + CANDIDATE + PRIMARY,
 }
 """The names of ``KindInfo.writers`` under which each role writes; an admin writes everything."""
 HOSTS: Final = frozenset({Role.HOST, Role.COORDINATOR})
@@ -233,6 +233,7 @@ def may_write(
     if not any(writer in names for path in halves for writer in fields[path]):
         half = "status" if status else "spec" if kind.info.halves else "document"
         owner = "users do" if identity.role in HOSTS or identity.role is Role.CONTROLLER else "a controller does"
+        owner = "the primary coordinator does" if kind in STORAGE else owner
         raise Forbidden(
             f"the role {identity.role} may not write the {half} of {kind.info.plural}: {owner}",
             remedy="use a token of the role admin if you must",
@@ -242,14 +243,19 @@ def may_write(
 
 
 def check_write(
-    identity: Identity, before: Resource | None, after: Resource | None, members: Iterable[MemberView] = ()
+    identity: Identity,
+    before: Resource | None,
+    after: Resource | None,
+    members: Iterable[MemberView] = (),
+    term: int = 0,
 ) -> None:
     """``Forbidden`` unless the identity may make this change of one object; ``may_write`` comes first.
 
-    ``before`` is ``None`` for a creation, ``after`` for a deletion; ``members`` as for ``host_refusal``.
+    ``before`` is ``None`` for a creation, ``after`` for a deletion; ``members`` as for ``host_refusal``; ``term``: in
+    which the host is the primary coordinator.
     """
     if identity.role in HOSTS:
-        why = host_refusal(identity.writer, before, after, members)
+        why = host_refusal(msgspec.structs.replace(identity.writer, term=term), before, after, members)
     elif identity.role is Role.CONTROLLER:
         why = writes_refusal(WRITERS[identity.role], before, after)
     elif identity.role is Role.OPERATOR:

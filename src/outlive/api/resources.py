@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
-from outlive.api.auth import CHECKED, HOSTS, Access, Identity, allow, check_write, may_write
+from outlive.api.auth import CHECKED, HOSTS, Access, Identity, Role, allow, check_write, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
 from outlive.api.kubernetes import table
@@ -59,8 +59,9 @@ from outlive.base.clock import Clock
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound
 from outlive.base.ids import Ids
 from outlive.node.membership.states import MemberView, member_view
-from outlive.node.permissions import dropped
-from outlive.resources import Membership, Resource, VirtualMachine
+from outlive.node.permissions import dropped, writes_as_primary
+from outlive.node.primary import ROLE
+from outlive.resources import Election, Membership, Resource, VirtualMachine
 from outlive.resources.codec import convert, decode, encode
 from outlive.resources.documents import parse_documents
 from outlive.store import Page, Selector, Store, read
@@ -258,7 +259,16 @@ class Resources:
             hosts = {one.hypervisor for one in dropped(identity.host, current, wanted)}
             found = [await read(self._store, Membership, host) for host in sorted(hosts)]
             members = [member_view(one) for one in found if one is not None]
-        check_write(identity, current, wanted, members)
+        check_write(identity, current, wanted, members, await self._term(identity, current, wanted))
+
+    async def _term(self, identity: Identity, *objects: Resource | None) -> int:
+        """In which term the host is the primary coordinator, where one of the objects is written by that alone."""
+        if identity.role is not Role.COORDINATOR or not any(
+            writes_as_primary(one) for one in objects if one is not None
+        ):
+            return 0
+        election = await read(self._store, Election, ROLE)
+        return election.record.term if election is not None and election.record.holder == identity.host else 0
 
     async def _admitted(self, obj: Resource) -> tuple[str, ...]:
         """Warnings for whoever writes it; ``Invalid`` where it cannot be used."""

@@ -26,6 +26,16 @@ def listing(parts: Sequence[str], *, most: int | None = None) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
+def shown_bytes(value: int) -> str:
+    """Rounded, with the unit that leaves the fewest digits: ``0 B``, ``1.5 GiB``, ``318 TiB``."""
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(amount) < 1000 or unit == "PiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" or abs(amount) >= 100 else f"{amount:.1f} {unit}"
+
+
 def shown_time(moment: datetime | None) -> str:
     """A moment, in words."""
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC" if moment else "some time ago"

@@ -56,6 +56,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "rebalance": Entry("rebalance", "Which VMs to move so that hosts are evenly full; --apply has them moved."),
     "drain": Entry("operator", "Empty a host of its VMs."),
     "host": Entry("host", "Hosts: list, info, log, and which coordinator is the primary.", "app"),
+    "storage": Entry("storage", "Storage clusters, their daemons and pools, as the primary saw them.", "app"),
     "ready": Entry("operator", "Make a host schedulable again."),
     "arm": Entry("operator", "Let a host empty itself when it cannot prove that it lives."),
     "disarm": Entry("operator", "Disarm a host again."),

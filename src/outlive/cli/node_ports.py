@@ -14,7 +14,7 @@ from outlive.drivers.bmc import PowerControllers
 from outlive.drivers.files import read_input
 from outlive.drivers.libvirt.settings import unreachable
 from outlive.drivers.secrets import KeyCopy, Secrets
-from outlive.drivers.storage import cuts, disks
+from outlive.drivers.storage import CephStatistics, cuts, disks
 from outlive.roles.node import NodePorts
 from outlive.store.tls import AUTHORITY_BYTES, KEY_PATH, trusting
 
@@ -96,6 +96,7 @@ def node_ports(
         cut=cut_port(config, store, clock),
         statistics=hypervisor.statistics,
         keys=cluster_keys(config, store),
+        storage_statistics=CephStatistics(config.storage),
     )
 
 

@@ -22,6 +22,7 @@ from outlive.resources import (
     MemberRecord,
     Membership,
     Reservation,
+    StorageCluster,
     VirtualMachine,
 )
 from outlive.resources.cluster import CLUSTER
@@ -107,6 +108,16 @@ async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[s
                 "remedy": one.remedy,
             }
             for one in open_faults[:FAULTS_SHOWN]
+        ],
+        "storage": [
+            {
+                "name": one.name,
+                "health": one.status.health,
+                "daemons": one.status.daemons,
+                "daemonsUp": one.status.daemons_up,
+                "usedPercent": one.status.used_percent,
+            }
+            async for one in list_all(store, StorageCluster)
         ],
         "elections": [{"role": one.name, "holder": one.record.holder, "term": one.record.term} for one in elections],
         "warnings": [_warning(event) for event in warnings[-WARNINGS_SHOWN:]],
@@ -207,6 +218,13 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         (f"leader of {one['role']}", f"{one['holder'] or 'nobody'}, term {one['term']}")
         for one in document["elections"]
     ]
+    storage = [
+        (
+            f"storage {one['name']}",
+            f"{one['health']}, {one['daemonsUp']} of {one['daemons']} daemons up, {one['usedPercent']:g} % used",
+        )
+        for one in document["storage"]
+    ]
     figures = [
         ("state", document["source"]),
         ("health", f"{document['health']} of 100"),
@@ -221,6 +239,7 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         *((f"  held: {reason}", _count(count)) for reason, count in document["held"].items()),
         ("slots", f"{document['slots']}"),
         ("full protection", document["fullProtection"]),
+        *storage,
         *leaders,
     ]
     rows = [row for row in figures if row[1]]

@@ -32,12 +32,20 @@ from outlive.resources import (
     HypervisorUsage,
     Membership,
     Resource,
+    StorageCluster,
+    StorageDaemon,
+    StorageDevice,
+    StoragePool,
     VirtualMachine,
 )
-from outlive.resources.writers import ADMIN, CANDIDATE, DAEMON, FENCER, changed_fields, everybody, owners_of
+from outlive.resources.writers import ADMIN, CANDIDATE, DAEMON, FENCER, PRIMARY, changed_fields, everybody, owners_of
 from outlive.runtime.faults import REPORTER_LABEL
 
 _replace = msgspec.structs.replace
+
+
+STORAGE: Final = (StorageCluster, StorageDaemon, StoragePool)
+"""Kinds that the primary coordinator writes, and deletes."""
 
 
 class HostWriter(msgspec.Struct, frozen=True):
@@ -47,6 +55,8 @@ class HostWriter(msgspec.Struct, frozen=True):
     coordinator: bool = False
     machine_id: str = ""
     """Of the machine that may use this name; empty: any."""
+    term: int = 0
+    """In which it is the primary coordinator; 0: it is not."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,7 +80,7 @@ def host_refusal(
     obj = after if after is not None else before
     assert obj is not None
     what = f"{obj.kind()}/{obj.name}" if obj.name else obj.kind()
-    if after is None:
+    if after is None and not isinstance(obj, STORAGE):
         return f"may not delete {what}: hosts delete nothing"
     rule = _RULES.get(type(obj))
     if rule is None:
@@ -81,14 +91,24 @@ def host_refusal(
 def kind_refusal(who: HostWriter, kind: type[Resource], name: str = "", verb: str = "update") -> str:
     """Why this host may write no object of the kind (of this name, if one is given), as far as that can be said before
     the object is known; empty where it may write some."""
-    if kind not in _RULES or verb in ("delete", "deletecollection") or (verb == "create" and kind in _NEVER_MADE):
+    deletes = verb == "deletecollection" or (verb == "delete" and kind not in STORAGE)
+    if kind not in _RULES or deletes or (verb == "create" and kind in _NEVER_MADE):
         return f"may not {verb} {kind.info.plural}"
+    if kind in STORAGE and not who.coordinator and (kind is not StorageDaemon or verb == "delete"):
+        return f"may not {verb} {kind.info.plural}: {who.host} is no coordinator"
     if kind is Election and (not who.coordinator or name not in ("", ROLE)):
         return f"may not {verb} {kind.info.plural}: coordinators are candidates for Election/{ROLE} alone"
     foreign = name not in ("", who.host)
     if foreign and (kind in (HypervisorUsage, HostLog) or (kind in (Membership, Hypervisor) and not who.coordinator)):
         return f"may not write {kind.kind()}/{name}: that is another host's"
     return ""
+
+
+def writes_as_primary(obj: Resource) -> bool:
+    """Whether it is an object that only the primary coordinator writes, so that its term is to be known."""
+    return isinstance(obj, STORAGE) or (
+        isinstance(obj, Fault) and obj.metadata.labels.get(REPORTER_LABEL) == PRIMARY[0]
+    )
 
 
 def writes_refusal(names: tuple[str, ...], before: Resource | None, after: Resource | None) -> str:
@@ -222,13 +242,15 @@ def _fault(who: HostWriter, what: str, before: Fault | None, after: Fault, _memb
     # a VM that has moved takes its faults with it, whoever of its hosts raised them
     if taken and before is not None and (about_host or before.subject.kind != "VirtualMachine"):
         return f"may not write {what}: {_reporter(before)} reports it, and it has not ended"
-    return _fields(what, before, after, DAEMON + FENCER)
+    return _fields(what, before, after, DAEMON + FENCER + PRIMARY)
 
 
 def _reports(who: HostWriter, fault: Fault) -> bool:
     labels = fault.metadata.labels
     if labels.get(REPORTER_LABEL) == "fencer":
         return who.coordinator and HOST_LABEL not in labels
+    if writes_as_primary(fault):
+        return who.term > 0 and HOST_LABEL not in labels
     return labels.get(REPORTER_LABEL) == "daemon" and labels.get(HOST_LABEL) == who.host
 
 
@@ -250,6 +272,30 @@ def _election(who: HostWriter, what: str, before: Election | None, after: Electi
     if after.record.holder not in ("", who.host) and not kept:
         return f"may not write {what} for {after.record.holder}: {who.host} is a candidate for itself"
     return _fields(what, before, after, CANDIDATE)
+
+
+def _storage(who: HostWriter, what: str, before: Any, after: Any, _members: object) -> str:
+    """What the storage cluster says is the primary's, under its term; each host says where its own daemons lie."""
+    if after is None:
+        return "" if who.term else f"may not delete {what}: only the primary coordinator does"
+    if isinstance(after, StorageDaemon):
+        given = before if before is not None else StorageDaemon(metadata=after.metadata)
+        if why := _device(who, what, given.device, after.device):
+            return why
+        if (given.term, given.status) == (after.term, after.status):
+            return _fields(what, before, after, DAEMON)
+    if who.term == 0:
+        return f"may not write {what}: only the primary coordinator does, and {who.host} is not"
+    if after.term != who.term:
+        return f"may not write {what} under term {after.term}: {who.host} is the primary in term {who.term}"
+    return _fields(what, before, after, DAEMON + PRIMARY)
+
+
+def _device(who: HostWriter, what: str, before: StorageDevice | None, after: StorageDevice | None) -> str:
+    named = after if after is not None else before
+    if before == after or named is None or named.host == who.host:
+        return ""
+    return f"may not write the device of {what}: {named.host or 'nobody'} is named there, and not {who.host}"
 
 
 def _record(who: HostWriter, what: str, before: Any, after: DecisionRecord, _members: object) -> str:
@@ -295,6 +341,9 @@ _RULES: Final[Mapping[type[Resource], _Rule]] = {
     Election: _election,
     Fault: _fault,
     DecisionRecord: _record,
+    StorageCluster: _storage,
+    StorageDaemon: _storage,
+    StoragePool: _storage,
     VirtualMachine: _vm,
 }
 """Kinds of which a host writes any object."""

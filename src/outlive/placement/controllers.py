@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -13,7 +12,6 @@ import msgspec
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, NotFound
-from outlive.base.hashes import stable_hash
 from outlive.base.logging import get_logger
 from outlive.placement.pipelines import DOMAIN, PipelineTable, with_outcome
 from outlive.placement.request import HYPERVISOR_TYPE
@@ -30,13 +28,11 @@ from outlive.resources import (
     ObjectMeta,
     Pipeline,
 )
+from outlive.resources.meta import object_name
 from outlive.runtime.informer import Informer
 from outlive.store import Store
 
 _KVM: Final = frozenset({"qemu", "ch"})
-_NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9.-]+")
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
-_NAME_LENGTH: Final = 200
 
 
 def flavor_groups(
@@ -63,15 +59,6 @@ def is_valid(group: FlavorGroupSpec) -> bool:
     else:
         consistent = low is not None and high is not None and low < high
     return consistent and group.smallest_flavor.memory_mb > 0
-
-
-def object_name(group_name: str) -> str:
-    """The name of the group's object: the group's own where it is a DNS name, else a name made from it."""
-    if len(group_name) <= _NAME_LENGTH and _NAME.match(group_name):
-        return group_name
-    readable = _NOT_IN_A_NAME.sub("-", group_name.lower())[:_NAME_LENGTH].strip("-.").replace("..", "-")
-    suffix = f"{stable_hash(group_name):016x}"[:8]
-    return f"{re.sub('[-.]*[.][-.]*', '-', readable) or 'group'}-{suffix}"
 
 
 def _group(name: str, flavors: list[GroupFlavor]) -> FlavorGroupSpec:
@@ -194,7 +181,7 @@ class FlavorGroupController:
     async def reconcile(self, key: str) -> None:
         """All groups."""
         wanted = {
-            object_name(spec.group_name): spec
+            object_name(spec.group_name, "group"): spec
             for spec in flavor_groups(self._flavors.items(), keys=self._settings.flavor_group_keys)
         }
         for name, spec in wanted.items():

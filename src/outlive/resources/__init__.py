@@ -87,6 +87,19 @@ from outlive.resources.reservations import (
     SpecAllocation,
 )
 from outlive.resources.secrets import Secret, SecretSpec
+from outlive.resources.storage import (
+    StorageActivity,
+    StorageCheck,
+    StorageCluster,
+    StorageClusterStatus,
+    StorageDaemon,
+    StorageDaemonStatus,
+    StorageDevice,
+    StorageHealth,
+    StoragePool,
+    StoragePoolStatus,
+    StorageVolume,
+)
 from outlive.resources.tokens import Token
 from outlive.resources.vms import (
     Assigned,
@@ -127,6 +140,9 @@ KINDS: dict[str, type[Resource]] = {
         Pipeline,
         Reservation,
         Secret,
+        StorageCluster,
+        StorageDaemon,
+        StoragePool,
         Token,
         VirtualMachine,
     )

@@ -229,8 +229,8 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
         halves=False,
         writers=Writers(
             fields={
-                "": ("daemon", "fencer", "recovery", "controller", "failover"),
-                "acknowledged": ("users", "daemon", "fencer", "recovery", "controller", "failover"),
+                "": ("daemon", "fencer", "primary", "recovery", "controller", "failover"),
+                "acknowledged": ("users", "daemon", "fencer", "primary", "recovery", "controller", "failover"),
             },
             labels="refused",
         ),

@@ -17,6 +17,7 @@ import msgspec
 from outlive.base import limits
 from outlive.base.clock import as_instant
 from outlive.base.errors import Invalid
+from outlive.base.hashes import stable_hash
 
 GROUP = "outlive.dev"
 VERSION = "v1alpha1"
@@ -31,6 +32,9 @@ HOST_LABEL = "outlive.dev/host"
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
 NAME_LENGTH_LIMIT = 253
+_NOT_IN_A_NAME = re.compile(r"[^a-z0-9.-]+")
+_KEPT_LENGTH = 200
+"""Characters that are kept of the name of something else."""
 _KEY = re.compile(
     r"(?:(?P<prefix>[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*)/)?"
     r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?\Z"
@@ -174,6 +178,16 @@ def check_name(name: str) -> None:
             place="metadata.name",
             remedy="use lower-case letters, digits, '-' and '.', at most 253 characters",
         )
+
+
+def object_name(own_name: str, otherwise: str = "object") -> str:
+    """A name for the object of something that has a name of its own: that one where it is a DNS name, else one made
+    from it. ``otherwise``: how it begins where nothing of it can be kept."""
+    if len(own_name) <= _KEPT_LENGTH and _NAME.match(own_name):
+        return own_name
+    readable = _NOT_IN_A_NAME.sub("-", own_name.lower())[:_KEPT_LENGTH].strip("-.").replace("..", "-")
+    suffix = f"{stable_hash(own_name):016x}"[:8]
+    return f"{re.sub('[-.]*[.][-.]*', '-', readable) or otherwise}-{suffix}"
 
 
 def check_object(obj: Resource) -> None:

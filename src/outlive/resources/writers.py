@@ -22,6 +22,8 @@ ADMIN: Final = "admin"
 DAEMON: Final = ("daemon", "events", "trail")
 FENCER: Final = ("fencer", "events", "trail")
 CANDIDATE: Final = ("candidate",)
+PRIMARY: Final = ("primary",)
+"""Under which a coordinator writes while it holds ``Election/primary``."""
 CONTROLLER: Final = (
     "failover",
     "recovery",

@@ -26,8 +26,17 @@ from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileE
 from outlive.node.host_log import HostLogWriter
 from outlive.node.membership.pause import PauseGate
 from outlive.node.permissions import HostWriter
-from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, StoragePort
+from outlive.node.ports import (
+    CutPort,
+    GuardPort,
+    HypervisorPort,
+    MachinePort,
+    PowerPort,
+    StoragePort,
+    StorageStatisticsPort,
+)
 from outlive.node.primary import Duty, Primary, PrimaryElector
+from outlive.node.storage_statistics import StorageStatistics, publish_devices
 from outlive.node.vm.context import NodeSettings, Statistics, VmContext
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import HOST_LABEL, Hypervisor, ObjectRef, VirtualMachine
@@ -69,6 +78,8 @@ class NodePorts:
     """What guests use, where somebody counts it."""
     keys: ClusterKeys | None = None
     """Absent: this host never opens secrets."""
+    storage_statistics: StorageStatisticsPort | None = None
+    """What the storage cluster says of itself, where this host can ask."""
 
 
 class NodeRole:
@@ -142,6 +153,8 @@ class NodeRole:
                     tasks += self.daemon.serve(group)
                     tasks.append(group.create_task(self._fence(), name="fencer"))
                     tasks.append(group.create_task(self._have_keys(), name="cluster key"))
+                    if (port := self._ports.storage_statistics) is not None and port.cluster():
+                        tasks.append(group.create_task(self._publish_devices(port), name="storage devices"))
                     if self._duties is not None:
                         tasks.append(group.create_task(self._do_duties(self._duties), name="primary"))
                     await self._stopping.wait()
@@ -206,6 +219,14 @@ class NodeRole:
             return
         store, clock = self._fencer_store, self._clock
 
+        every_s, port = float(self.settings.storage_statistics), self._ports.storage_statistics
+        if port is not None and port.cluster() and every_s > 0:
+            recorder = FaultRecorder(store, clock, "primary")
+            statistics = StorageStatistics(
+                store, port, host=self.host, interval_s=every_s, faults=recorder, clock=clock
+            )
+            duties = (*duties, statistics)
+
         async def run() -> None:
             elector = PrimaryElector(store, self.host, clock=clock, ids=self._ids)
             primary = Primary(store, self.host, duties, elector=elector, faults=self.faults, clock=clock)
@@ -213,6 +234,10 @@ class NodeRole:
             await primary.run()
 
         await self.daemon.keep("primary", run)
+
+    async def _publish_devices(self, port: StorageStatisticsPort) -> None:
+        """Say once where this host's storage daemons keep their data."""
+        await self.daemon.keep("storage devices", lambda: publish_devices(self._store, port, self.host, self._clock))
 
     def _fencer(self) -> Fencer:
         context = FencerContext(

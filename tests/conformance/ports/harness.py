@@ -14,7 +14,16 @@ from typing import Protocol, TypeVar
 
 from outlive.base.errors import Unknown
 from outlive.guard.clocks import Instants
-from outlive.node.ports import CutPort, GuardPort, HypervisorPort, MachinePort, PowerPort, PowerState, StoragePort
+from outlive.node.ports import (
+    CutPort,
+    GuardPort,
+    HypervisorPort,
+    MachinePort,
+    PowerPort,
+    PowerState,
+    StoragePort,
+    StorageStatisticsPort,
+)
 from outlive.resources import Hypervisor, VirtualMachine
 
 T = TypeVar("T")
@@ -190,6 +199,31 @@ class IsolationHarness(ProcessHarness, Protocol):
         ...
 
 
+class StatisticsHarness(ProcessHarness, Protocol):
+    """A storage cluster with daemons that are in, and some pools."""
+
+    limit_s: float
+    """How long one round may take."""
+    pools: tuple[str, ...]
+    """Those that there are."""
+
+    def driver(self, pools: tuple[str, ...] = ()) -> StorageStatisticsPort:
+        """For a new process; ``pools``: those that it is to report, none: all."""
+        ...
+
+    def place(self, daemon: str, inside: bool) -> None:
+        """Data is placed on the daemon, or not."""
+        ...
+
+    def hang(self, servers: bool) -> None:
+        """All servers stand still, or go on."""
+        ...
+
+    def children(self) -> int:
+        """Processes that the driver has started and that are still there."""
+        ...
+
+
 class MachineHarness(ProcessHarness, Protocol):
     """A machine that runs."""
 
@@ -240,6 +274,7 @@ __all__ = [
     "MachineHarness",
     "PowerHarness",
     "PowerState",
+    "StatisticsHarness",
     "perhaps",
     "within",
 ]

@@ -20,6 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 from lab.ceph import POOL, Ceph
 from lab.hosts import NET, Switch
 from lab.processes import LabError
@@ -29,9 +30,10 @@ from tests.support.loops import run_real
 
 from outlive.base.clock import SystemClock
 from outlive.base.errors import NotFound
-from outlive.drivers.storage import CephCommands, Cuts, Disks, StorageSettings
+from outlive.drivers.storage import CephCommands, CephStatistics, Cuts, Disks, StorageSettings
 from outlive.drivers.storage.rbd import RbdCut, RbdLocks
-from outlive.node.ports import CutPort, StoragePort
+from outlive.node.ports import CutPort, StoragePort, StorageStatisticsPort
+from outlive.runtime.units import Duration
 
 NUMBERS = {"ceph": 200, "a": 21, "b": 32}
 RIGHTS = {
@@ -231,6 +233,64 @@ class RealCeph:
                 ceph.rbd("rm", "--no-progress", image)
 
 
+class RealStatistics:
+    """See ``harness.StatisticsHarness``."""
+
+    limit_s = 4.0
+    pools = (POOL, "device_health_metrics")
+
+    def __init__(self, made: Cluster) -> None:
+        self._made = made
+        self._calls: set[asyncio.Task[Any]] = set()
+
+    def driver(self, pools: tuple[str, ...] = ()) -> StorageStatisticsPort:
+        settings = msgspec.structs.replace(
+            self._made.settings("b"),
+            rados_program=self._made.program("b", "rados"),
+            volume_program=str(self._made.state / "nowhere"),
+            statistics_limit=Duration(self.limit_s),
+            pools=pools,
+        )
+        return cast("StorageStatisticsPort", Killable(CephStatistics(settings), self._calls))
+
+    def kill(self) -> None:
+        for call in list(self._calls):
+            call.cancel()
+
+    def place(self, daemon: str, inside: bool) -> None:
+        self._made.ceph.ceph("osd", "in" if inside else "out", daemon)
+
+    def hang(self, servers: bool) -> None:
+        for process in (self._made.ceph.mon, *self._made.ceph.osds):
+            process.signal(signal.SIGSTOP if servers else signal.SIGCONT)
+
+    def children(self) -> int:
+        found = [pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
+        return sum(_asks(pid) for pid in found)
+
+    def close(self) -> None:
+        self.hang(False)
+        self.place("0", True)
+
+
+def _asks(pid: str) -> bool:
+    """Whether the process is a command of Ceph."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"--format" in words
+
+
+@asynccontextmanager
+async def _statistics(_: Path) -> AsyncIterator[harness.StatisticsHarness]:
+    real = RealStatistics(cluster())
+    try:
+        yield real
+    finally:
+        real.close()
+
+
 @asynccontextmanager
 async def _ceph(_: Path) -> AsyncIterator[harness.IsolationHarness]:
     real = RealCeph(cluster())
@@ -242,4 +302,7 @@ async def _ceph(_: Path) -> AsyncIterator[harness.IsolationHarness]:
 
 CEPH: Subject[harness.IsolationHarness] = Subject(
     "Ceph", _ceph, partial(run_real, limit_s=START_S + TEST_S), component="ceph"
+)
+STATISTICS: Subject[harness.StatisticsHarness] = Subject(
+    "Ceph", _statistics, partial(run_real, limit_s=START_S + TEST_S), component="ceph"
 )

@@ -11,9 +11,10 @@ from outlive.drivers.storage.drbd import Drbd
 from outlive.drivers.storage.files import FileLocks
 from outlive.drivers.storage.rbd import RbdCut, RbdLocks
 from outlive.drivers.storage.settings import StorageSettings
+from outlive.drivers.storage.statistics import CephStatistics
 from outlive.store import Store
 
-__all__ = ["CephCommands", "Cuts", "Disks", "StorageSettings", "cuts", "disks"]
+__all__ = ["CephCommands", "CephStatistics", "Cuts", "Disks", "StorageSettings", "cuts", "disks"]
 
 
 def disks(settings: StorageSettings, address: str, state: Path) -> Disks:

@@ -6,6 +6,7 @@ never is on a command line: the programs read it from the keyring file.
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -44,12 +45,13 @@ class CephCommands:
         if not Path(self._settings.ceph_conf).exists():
             raise NotFound(f"this host has no Ceph: {self._settings.ceph_conf} does not exist")
 
-    async def ask(self, *words: str) -> str:
-        """The output of a question to the monitors. ``NotFound``: there is no such thing; else ``Unavailable``."""
-        ended = await self._run(*self._ceph(*words))
+    async def ask(self, *words: str, limit_s: float | None = None) -> str:
+        """The output of a question to the cluster. ``NotFound``: there is no such thing; else ``Unavailable``."""
+        connect = () if limit_s is None else ("--connect-timeout", str(math.ceil(limit_s)))
+        ended = await self._run(*self._ceph(*connect, *words), limit_s=limit_s)
         if ended.code == 0:
             return ended.out
-        raise self._failure(ended, words, Unavailable)
+        raise self._failure(ended, words, Unavailable, limit_s)
 
     async def asked(self, *words: str) -> Any:
         """The same, decoded."""
@@ -67,6 +69,13 @@ class CephCommands:
         ended = await self._run(*self._ceph(*words))
         if ended.code != 0:
             raise self._failure(ended, words, Unknown)
+
+    async def pools(self, *words: str, limit_s: float) -> str:
+        """The output of a question about pools."""
+        ended = await self._run(self._settings.rados_program, *self._who(), *words, limit_s=limit_s)
+        if ended.code == 0:
+            return ended.out
+        raise self._failure(ended, words, Unavailable, limit_s)
 
     async def images(self, *words: str) -> str:
         """The output of a question about images."""
@@ -101,10 +110,12 @@ class CephCommands:
                 raise Unavailable(f"{file} cannot be read: {why}", remedy=f"see storage.{setting} in node.yaml")
         return await run(argv, limit_s=limit_s or self._limit_s, output_bytes=OUTPUT_BYTES)
 
-    def _failure(self, ended: Ended, words: tuple[str, ...], late: type[OutliveError]) -> OutliveError:
-        what = " ".join(words[:3])
+    def _failure(
+        self, ended: Ended, words: tuple[str, ...], late: type[OutliveError], limit_s: float | None = None
+    ) -> OutliveError:
+        what, limit_s = " ".join(words[:3]), limit_s or self._limit_s
         if ended.killed:
-            return late(f"Ceph did not answer '{what}' within {self._limit_s:g} s", remedy="see ceph status")
+            return late(f"Ceph did not answer '{what}' within {limit_s:g} s", remedy="see ceph status")
         user = self._settings.ceph_user
         if last_line(ended.err) == _NO_MONITOR or any(one in ended.err for one in _UNREACHED):
             if _DENIED in ended.err:

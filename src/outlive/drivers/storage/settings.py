@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from outlive.base.errors import OutliveError
+from outlive.resources import check_name
 from outlive.runtime.units import Duration
 
 
@@ -20,16 +22,32 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """The program, by name or path."""
     rbd_program: str = "rbd"
     """The same."""
+    rados_program: str = "rados"
+    """The same."""
+    volume_program: str = "ceph-volume"
+    """The same; it knows on which devices the storage daemons of this host keep their data."""
     drbd_program: str = "drbdsetup"
     """The same."""
     command_limit: Duration = Duration(10.0)
     """How long one command to storage may take before it is killed."""
+    cluster: str = "ceph"
+    """Name of the cluster's ``StorageCluster``; the same on all coordinators."""
+    pools: tuple[str, ...] = ()
+    """Pools that have a ``StoragePool``; empty: all. The same on all coordinators."""
+    statistics_limit: Duration = Duration(2.0)
+    """How long Ceph may take for one round of statistics; what it has not answered by then is left out."""
     blocklist: Duration = Duration(86_400.0)
     """How long an isolation from Ceph lasts that nobody renews; at least half an hour."""
 
     def __post_init__(self) -> None:
         if self.command_limit <= 0:
             raise ValueError(f"commandLimit {self.command_limit} leaves no time for an answer")
+        if self.statistics_limit <= 0:
+            raise ValueError(f"statisticsLimit {self.statistics_limit} leaves no time for an answer")
+        try:
+            check_name(self.cluster)
+        except OutliveError as error:
+            raise ValueError(f"cluster: {error.message}; {error.remedy}") from None
         if self.blocklist < LEAST_BLOCKLIST_S:
             raise ValueError(f"blocklist {self.blocklist} ends too soon; it has to last {LEAST_BLOCKLIST_S:g} s")
 

@@ -21,7 +21,7 @@ from outlive.node.ports.hypervisor import (
 from outlive.node.ports.isolation import CutPort, CutReport
 from outlive.node.ports.machine import MachinePort
 from outlive.node.ports.power import PowerPort, PowerReading, PowerState
-from outlive.node.ports.storage import DiskLock, StoragePort
+from outlive.node.ports.storage import DiskLock, StoragePort, StorageReport, StorageStatisticsPort
 
 __all__ = [
     "CutPort",
@@ -39,4 +39,6 @@ __all__ = [
     "PowerReading",
     "PowerState",
     "StoragePort",
+    "StorageReport",
+    "StorageStatisticsPort",
 ]

@@ -1,10 +1,13 @@
-"""Locks on disks: the second line of defence against two writers."""
+"""Locks on disks, the second line of defence against two writers; and what a storage cluster says of itself."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
+
+from outlive.resources import StorageClusterStatus, StorageDaemonStatus, StorageDevice, StoragePoolStatus
 
 
 class DiskLock(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -34,4 +37,39 @@ class StoragePort(Protocol):
 
         A lock that only the end of its owner removes (QEMU's of files) is ``Refused`` as long as it is there.
         """
+        ...
+
+
+class StorageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A storage cluster, its daemons and its pools, as it answered one round of questions.
+
+    A question that was not answered in time is named in ``cluster.missing``, and its figures are left out.
+    """
+
+    cluster: StorageClusterStatus
+    daemons: Mapping[str, StorageDaemonStatus] = {}
+    """By id; without those that some question about daemons was not answered for."""
+    pools: Mapping[str, StoragePoolStatus] = {}
+    """By their own names; in the same way."""
+    all_daemons: frozenset[str] | None = None
+    """Ids of all that there are; ``None``: it did not say."""
+    all_pools: frozenset[str] | None = None
+    """Names of all that there are, and that are asked for; ``None``: it did not say."""
+    out: frozenset[str] = frozenset()
+    """Ids of daemons that no data is placed on."""
+
+
+class StorageStatisticsPort(Protocol):
+    """What a storage cluster says of itself. It is asked in child processes: an answer that hangs delays nobody."""
+
+    def cluster(self) -> str:
+        """Name of its ``StorageCluster``; empty: this host reaches none."""
+        ...
+
+    async def collect(self) -> StorageReport:
+        """One round of questions, within the driver's own limit. ``Unavailable`` where none of them was answered."""
+        ...
+
+    async def devices(self) -> Mapping[str, StorageDevice]:
+        """Id → where each storage daemon of this host keeps its data; ``host`` is empty. ``Unavailable``."""
         ...

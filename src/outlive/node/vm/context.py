@@ -44,6 +44,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """How often the daemon reads what is wanted of its host, and lists its domains in case one ended by itself."""
     usage: Duration = Duration(30.0)
     """How often the host's figures are published."""
+    storage_statistics: Duration = Duration(30.0)
+    """How often the primary coordinator asks the storage cluster how it does; 0: never."""
     write_limit: Duration = Duration(2.0)
     """How long one renewal may take before it counts as lost."""
     call_limit: Duration = Duration(30.0)

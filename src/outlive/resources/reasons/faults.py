@@ -49,6 +49,11 @@ class FaultCode(enum.StrEnum):
     VERSION_BEHIND = "version-behind"
     PRIMARY_DUTY = "primary-duty"
     PRIMARY_STALLED = "primary-stalled"
+    # the primary coordinator
+    STORAGE_DAEMON_OUT = "storage-daemon-out"
+    STORAGE_WARN = "storage-warn"
+    STORAGE_ERROR = "storage-error"
+    STORAGE_UNKNOWN = "storage-unknown"
     # failover
     VM_LOCATION_UNKNOWN = "vm-location-unknown"
     # recovery
@@ -245,6 +250,24 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "{previous} did not give up the role of the primary coordinator within {limit_s:g} s: {subject} took it over",
         "see to the daemon of {previous}: some of its duties may still be running there",
+    ),
+    FaultCode.STORAGE_DAEMON_OUT: FaultEntry(
+        50,
+        "storage daemon {subject} of {cluster} is out: its data is copied to others, and nothing new is put on it",
+        "see to its disk and its host; then let it in again: ceph osd in {subject}; or remove it for good",
+    ),
+    FaultCode.STORAGE_WARN: FaultEntry(
+        10, "storage cluster {subject} warns: {why}", "see what it says: outlive storage status {subject}"
+    ),
+    FaultCode.STORAGE_ERROR: FaultEntry(
+        50,
+        "storage cluster {subject} is in error, and may not serve every disk: {why}",
+        "see what it says: outlive storage status {subject}",
+    ),
+    FaultCode.STORAGE_UNKNOWN: FaultEntry(
+        5,
+        "nobody knows how storage cluster {subject} does, its figures are old: {why}",
+        "see to its monitors and managers: ceph status; virtual machines are renewed and recovered all the same",
     ),
     FaultCode.GUARD_NOT_ARMED: FaultEntry(
         10,

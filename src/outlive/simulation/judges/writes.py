@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from outlive.node.membership.states import member_view
-from outlive.node.permissions import HostWriter, dropped, host_refusal, owned
-from outlive.resources import Membership, Resource, VirtualMachine
+from outlive.node.permissions import HostWriter, dropped, host_refusal, owned, writes_as_primary
+from outlive.node.primary import ROLE
+from outlive.resources import Election, Membership, Resource, VirtualMachine
 from outlive.resources.vms import RECOVERY_STEPS
 from outlive.resources.writers import changed_fields, owners_of
 from outlive.simulation.judges.truth import Truth
@@ -39,7 +40,11 @@ def allowed_by_its_token(truth: Truth, write: Write, author: Author) -> str:
     members: list[Membership | None] = []
     if isinstance(before, VirtualMachine) and isinstance(after, VirtualMachine):
         members = [truth.store.look(Membership, one.hypervisor) for one in dropped(author.host, before, after)]
-    who = HostWriter(author.host, coordinator="fencer" in author.writers)
+    term = 0
+    if any(writes_as_primary(one) for one in (before, after) if one is not None):
+        election = truth.store.look(Election, ROLE)
+        term = election.record.term if election is not None and election.record.holder == author.host else 0
+    who = HostWriter(author.host, coordinator="fencer" in author.writers, term=term)
     return host_refusal(who, before, after, [member_view(one) for one in members if one is not None])
 
 

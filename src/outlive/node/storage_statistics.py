@@ -1,0 +1,355 @@
+"""Statistics of the storage cluster: a duty of the primary coordinator, and what each host says of its own devices.
+
+The primary asks the cluster every interval, also for storage daemons of hosts that are down, and writes what has
+changed under its term; the server refuses every other coordinator, and every other term. Asking never delays the
+renewal of a membership: the port asks in child processes, and this is no part of the renewing loop
+(docs/operating/storage.md#statistics).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from outlive.base.clock import Clock, as_datetime, as_instant
+from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
+from outlive.base.logging import get_logger
+from outlive.node.ports import StorageReport, StorageStatisticsPort
+from outlive.node.primary import ROLE
+from outlive.resources import (
+    Election,
+    ObjectMeta,
+    ObjectRef,
+    Resource,
+    StorageCluster,
+    StorageClusterStatus,
+    StorageDaemon,
+    StorageDevice,
+    StorageHealth,
+    StoragePool,
+)
+from outlive.resources.meta import object_name
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import ActiveFault, FaultRecorder
+from outlive.store import Store, compare_and_swap, list_all, read
+from outlive.store.access import LIST_S, answered, swap
+
+HEALTHS: Final[tuple[StorageHealth, ...]] = ("ok", "warn", "error", "unknown")
+"""As their places here, in metrics."""
+REFRESH_S: Final = 60.0
+"""A cluster in which nothing changes is written so often, to say that it was looked at."""
+STALE_ROUNDS: Final = 3
+"""Rounds in a row that may fail before there is a fault."""
+
+_log = get_logger("node.storage")
+
+
+class Known(NamedTuple):
+    """What the store has, by name."""
+
+    clusters: Mapping[str, StorageCluster]
+    daemons: Mapping[str, StorageDaemon]
+    pools: Mapping[str, StoragePool]
+
+
+def wanted_objects(name: str, report: StorageReport, term: int, known: Known, now: float) -> list[Resource]:
+    """What is to be written: objects that differ from those that are known, apart from the term.
+
+    ``now``: seconds since 1970.
+    """
+    wanted: list[Resource] = []
+    status = msgspec.structs.replace(report.cluster, sampled_at=as_datetime(now))
+    cluster = known.clusters.get(name)
+    if cluster is None or _differs(cluster.status, status, now):
+        wanted.append(StorageCluster(metadata=_meta(cluster, name), term=term, status=status))
+    for number, figures in report.daemons.items():
+        daemon = known.daemons.get(number)
+        if daemon is None or daemon.status != figures:
+            device = daemon.device if daemon is not None else None
+            wanted.append(StorageDaemon(metadata=_meta(daemon, number), term=term, status=figures, device=device))
+    for own_name, used in report.pools.items():
+        pool = known.pools.get(object_name(own_name))
+        if pool is None or pool.status != used:
+            wanted.append(StoragePool(metadata=_meta(pool, object_name(own_name)), term=term, status=used))
+    return wanted
+
+
+def gone_objects(name: str, report: StorageReport, known: Known) -> list[Resource]:
+    """Objects of daemons and pools that the cluster does not have any more."""
+    gone: list[Resource] = []
+    if report.all_daemons is not None:
+        of_it = [one for one in known.daemons.values() if one.status is None or one.status.cluster == name]
+        gone += [one for one in of_it if one.name not in report.all_daemons]
+    if report.all_pools is not None:
+        names = {object_name(one) for one in report.all_pools}
+        gone += [one for one in known.pools.values() if one.status.cluster == name and one.name not in names]
+    return gone
+
+
+def faults_of_daemons(name: str, report: StorageReport) -> list[ActiveFault]:
+    """Of those that are out."""
+    numbers = sorted(report.out, key=lambda one: (len(one), one))
+    return [
+        ActiveFault(FaultCode.STORAGE_DAEMON_OUT, ObjectRef(kind="StorageDaemon", name=number), {"cluster": name})
+        for number in numbers
+    ]
+
+
+def faults_of_cluster(name: str, report: StorageReport) -> list[ActiveFault]:
+    """Of its health."""
+    codes = {"warn": FaultCode.STORAGE_WARN, "error": FaultCode.STORAGE_ERROR}
+    code = codes.get(report.cluster.health)
+    if code is None:
+        return []
+    why = "; ".join(check.summary or check.code for check in report.cluster.checks if not check.muted)
+    return [ActiveFault(code, cluster_ref(name), {"why": why or "it does not say why"})]
+
+
+def cluster_ref(name: str) -> ObjectRef:
+    """The cluster, as a fault names it."""
+    return ObjectRef(kind="StorageCluster", name=name)
+
+
+class StorageStatistics:
+    """The duty; see ``Duty``. ``faults``: of the reporter ``primary``."""
+
+    name = "storage-statistics"
+
+    def __init__(
+        self,
+        store: Store,
+        port: StorageStatisticsPort,
+        *,
+        host: str,
+        interval_s: float,
+        faults: FaultRecorder,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._port = port
+        self._host = host
+        self._interval_s = interval_s
+        self._faults = faults
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._of_daemons: list[ActiveFault] = []
+        """By the last round that said which daemons there are."""
+        self._of_cluster: list[ActiveFault] = []
+        """By the last round that said how the cluster does."""
+        self._failed = 0
+        """Rounds in a row that brought not everything."""
+
+    async def start(self, term: int) -> None:
+        """Begin to collect; nothing is waited for."""
+        await self.stop()
+        self._of_daemons, self._of_cluster, self._failed = [], [], 0
+        self._faults.forget()
+        self._task = asyncio.create_task(self._run(term), name="storage statistics")
+
+    async def stop(self) -> None:
+        """End, together with questions that wait for an answer. Faults stay: the next primary ends them."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    async def _run(self, term: int) -> None:
+        while True:
+            try:
+                await self._round(term)
+            except (OutliveError, TimeoutError) as error:
+                _log.warning("storage.not_published", host=self._host, error=str(error) or "no answer in time")
+            except Exception:  # noqa: BLE001 - logged; the other duties go on
+                _log.exception("storage.not_published", host=self._host)
+            await self._clock.sleep(self._interval_s)
+
+    async def _round(self, term: int) -> None:
+        name, report, why = self._port.cluster(), None, ""
+        try:
+            report = await self._port.collect()
+        except OutliveError as error:
+            why = error.message
+        if report is not None and report.cluster.missing:
+            why = f"it did not answer {', '.join(report.cluster.missing)}"
+        self._failed = self._failed + 1 if why else 0
+        if why:
+            _log.warning("storage.not_collected", host=self._host, cluster=name, why=why, rounds=self._failed)
+        if not await self._is_primary(term):
+            return
+        if report is not None:
+            await self._publish(name, report, term)
+            self._of_daemons = faults_of_daemons(name, report) if report.all_daemons is not None else self._of_daemons
+            self._of_cluster = (
+                faults_of_cluster(name, report) if report.cluster.health != "unknown" else self._of_cluster
+            )
+        unknown = [ActiveFault(FaultCode.STORAGE_UNKNOWN, cluster_ref(name), {"why": why})]
+        stale = unknown if self._failed >= STALE_ROUNDS else []
+        await self._faults.record([*self._of_daemons, *self._of_cluster, *stale])
+
+    async def _is_primary(self, term: int) -> bool:
+        """Whether the store says so; it refuses what anybody else writes, this only spares the tries."""
+        election = await read(self._store, Election, ROLE)
+        return election is not None and (election.record.holder, election.record.term) == (self._host, term)
+
+    async def _publish(self, name: str, report: StorageReport, term: int) -> None:
+        """Write what has changed. An object that somebody else changes meanwhile has to wait for the next round."""
+        known = await _read_known(self._store)
+        for wanted in wanted_objects(name, report, term, known, self._clock.now()):
+            with contextlib.suppress(AlreadyExists, Conflict, NotFound, Unknown):
+                if wanted.metadata.resource_version:
+                    await swap(self._store, wanted)
+                else:
+                    with answered(f"{wanted.kind()}/{wanted.name}"):
+                        await self._store.create(wanted)
+        for gone in gone_objects(name, report, known):
+            with contextlib.suppress(Conflict, NotFound, Unknown), answered(f"{gone.kind()}/{gone.name}"):
+                await self._store.delete(gone.ref, uid=gone.metadata.uid, version=gone.metadata.resource_version)
+                _log.info("storage.gone", kind=gone.kind(), name=gone.name)
+
+
+async def publish_devices(store: Store, port: StorageStatisticsPort, host: str, clock: Clock) -> None:
+    """Write on which devices the storage daemons of this host keep their data; those that left it are forgotten."""
+    devices = await port.devices()
+    _log.info("storage.devices", host=host, count=len(devices), daemons=sorted(devices))
+    listed = [one async for one in list_all(store, StorageDaemon)]
+    former = [one.name for one in listed if one.device is not None and one.device.host == host]
+    for number in sorted({*devices, *former}):
+        found = devices.get(number)
+        device = msgspec.structs.replace(found, host=host) if found is not None else None
+        await compare_and_swap(store, StorageDaemon, number, partial(_placed, number, host, device), clock=clock)
+
+
+def _placed(name: str, host: str, device: StorageDevice | None, kept: StorageDaemon | None) -> StorageDaemon | None:
+    """The daemon on that device of the host, or not on this host any more; ``None``: there is nothing to write."""
+    if kept is None:
+        return StorageDaemon(metadata=ObjectMeta(name=name), device=device) if device is not None else None
+    if device is None and (kept.device is None or kept.device.host != host):
+        return None
+    return msgspec.structs.replace(kept, device=device)
+
+
+async def _read_known(store: Store) -> Known:
+    with answered("storage", LIST_S):
+        return Known(
+            {one.name: one async for one in list_all(store, StorageCluster)},
+            {one.name: one async for one in list_all(store, StorageDaemon)},
+            {one.name: one async for one in list_all(store, StoragePool)},
+        )
+
+
+def _meta(kept: Resource | None, name: str) -> ObjectMeta:
+    return kept.metadata if kept is not None else ObjectMeta(name=name)
+
+
+def _differs(kept: StorageClusterStatus, wanted: StorageClusterStatus, now: float) -> bool:
+    """Whether there is more to write than the time, or the time is old."""
+    sampled_s = as_instant(kept.sampled_at) if kept.sampled_at is not None else 0.0
+    return abs(now - sampled_s) >= REFRESH_S or msgspec.structs.replace(wanted, sampled_at=kept.sampled_at) != kept
+
+
+# For whoever serves metrics
+
+
+class StorageGauges:
+    """Metrics of storage, from what the store has of it; names are without the prefix."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known = Known({}, {}, {})
+
+    async def refresh(self) -> None:
+        """Read it anew; where the store does not answer, the figures stay as they were."""
+        try:
+            self._known = await _read_known(self._store)
+        except OutliveError as error:
+            _log.warning("storage.not_read", error=str(error))
+
+    def collect(self) -> Iterator[Metric]:
+        """All series; none for a cluster without storage."""
+        if any(self._known):
+            yield from _cluster_metrics(self._known.clusters)
+            yield from _daemon_metrics(self._known.daemons)
+            yield from _pool_metrics(self._known.pools)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"storage_{name}", text, labels=labels)
+
+
+def _cluster_metrics(clusters: Mapping[str, StorageCluster]) -> list[Metric]:
+    health = _gauge("cluster_health", "Health of a storage cluster: 0 ok, 1 warns, 2 in error, 3 unknown", "cluster")
+    space = _gauge("cluster_bytes", "Space of a storage cluster, with all copies", "cluster", "kind")
+    sampled = _gauge("cluster_sampled_seconds", "When a storage cluster was looked at last, seconds of 1970", "cluster")
+    for name, one in sorted(clusters.items()):
+        status = one.status
+        health.add_metric((name,), HEALTHS.index(status.health))
+        for kind, size in (("total", status.total_bytes), ("used", status.used_bytes), ("free", status.free_bytes)):
+            space.add_metric((name, kind), size)
+        if status.sampled_at is not None:
+            sampled.add_metric((name,), as_instant(status.sampled_at))
+    return [health, space, sampled]
+
+
+def _daemon_metrics(daemons: Mapping[str, StorageDaemon]) -> list[Metric]:
+    labels = ("cluster", "daemon", "host")
+    up = _gauge("daemon_up", "Whether a storage daemon runs", *labels)
+    placed = _gauge("daemon_in", "Whether data is placed on a storage daemon", *labels)
+    space = _gauge("daemon_bytes", "Space of a storage daemon", *labels, "kind")
+    groups = _gauge("daemon_placement_groups", "Placement groups of a storage daemon", *labels)
+    operations = _gauge("daemon_operations", "Operations of a storage daemon in a second", *labels, "kind")
+    throughput = _gauge("daemon_throughput_bytes", "Bytes of a storage daemon in a second", *labels, "kind")
+    for name, one in sorted(daemons.items()):
+        status = one.status
+        if status is None:
+            continue
+        active = status.activity
+        values = (status.cluster, name, active.host)
+        up.add_metric(values, status.up)
+        placed.add_metric(values, status.in_)
+        groups.add_metric(values, status.placement_groups)
+        sizes = {"size": status.size_bytes, "used": status.used_bytes, "free": status.available_bytes}
+        for kind, size in sizes.items():
+            space.add_metric((*values, kind), size)
+        for kind, number, size in (
+            ("read", active.read_ops, active.read_bytes),
+            ("write", active.write_ops, active.write_bytes),
+        ):
+            operations.add_metric((*values, kind), number)
+            throughput.add_metric((*values, kind), size)
+    return [up, placed, space, groups, operations, throughput]
+
+
+def _pool_metrics(pools: Mapping[str, StoragePool]) -> list[Metric]:
+    labels = ("cluster", "pool", "kind")
+    space = _gauge("pool_bytes", "Space of a pool: stored, used with all copies, free", *labels)
+    objects = _gauge("pool_objects", "Objects of a pool", *labels)
+    operations = CounterMetricFamily("storage_pool_operations", "Operations on a pool", labels=labels)
+    throughput = CounterMetricFamily(
+        "storage_pool_throughput_bytes", "Bytes read from and written to a pool", labels=labels
+    )
+    for status in (one.status for _, one in sorted(pools.items())):
+        values = (status.cluster, status.pool)
+        sizes = {"stored": status.stored_bytes, "used": status.used_bytes, "free": status.free_bytes}
+        numbers = {
+            "all": status.objects,
+            "clones": status.object_clones,
+            "copies": status.object_copies,
+            "degraded": status.objects_degraded,
+            "missing": status.objects_missing_on_primary,
+            "unfound": status.objects_unfound,
+        }
+        for family, figures in (
+            (space, sizes),
+            (objects, numbers),
+            (operations, {"read": status.read_ops, "write": status.write_ops}),
+            (throughput, {"read": status.read_bytes, "write": status.write_bytes}),
+        ):
+            for kind, number in figures.items():
+                family.add_metric((*values, kind), number)
+    return [space, objects, operations, throughput]

@@ -1,0 +1,237 @@
+"""Storage as its cluster reports it: ``StorageCluster``, its daemons and its pools.
+
+The primary coordinator writes what the storage cluster says, under the term in which it holds that role; each host
+writes on which devices its own daemons keep their data (docs/operating/storage.md#statistics).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Final, Literal
+
+from outlive.resources.meta import KindInfo, Part, Resource, Writers
+
+CHECKS_LIMIT: Final = 50
+"""Health checks that are kept, the worst first."""
+TEXT_CHARACTERS: Final = 16_384
+"""Of each text of the storage cluster that is kept."""
+
+StorageHealth = Literal["ok", "warn", "error", "unknown"]
+
+
+class StorageCheck(Part, frozen=True, kw_only=True):
+    """Something that the storage cluster says is wrong with it."""
+
+    code: str
+    """As the storage names it, such as ``OSD_DOWN``."""
+    severity: StorageHealth
+    summary: str = ""
+    muted: bool = False
+    """Somebody has told the storage cluster to say nothing of it."""
+
+
+class StorageClusterStatus(Part, frozen=True, kw_only=True):
+    """How a storage cluster does, in its own words and in figures."""
+
+    id: str = ""
+    """Its own id, of Ceph the ``fsid``."""
+    health: StorageHealth = "unknown"
+    checks: tuple[StorageCheck, ...] = ()
+    """What lowers its health, the worst first."""
+    text: str = ""
+    """Its status, as the storage tells people."""
+    utilization: str = ""
+    """How full it is, as the storage tells people."""
+    total_bytes: int = 0
+    used_bytes: int = 0
+    free_bytes: int = 0
+    used_percent: float = 0.0
+    daemons: int = 0
+    """Storage daemons that it knows."""
+    daemons_up: int = 0
+    daemons_in: int = 0
+    """Those that data is placed on."""
+    pools: int = 0
+    missing: tuple[str, ...] = ()
+    """Questions that were not answered in time, such as ``osd status``: what they would have changed is old."""
+    sampled_at: datetime | None = None
+    """When it was looked at, at least once a minute; what does not change is not written each time."""
+
+
+class StorageCluster(Resource, frozen=True, kw_only=True, tag="StorageCluster"):
+    """``StorageCluster/<name>``, named by the setting ``storage.cluster``. One document."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="storageclusters",
+        short_names=("osc",),
+        halves=False,
+        writers=Writers(fields={"": ("primary",)}, labels="refused"),
+        columns=(
+            ("Health", ".status.health", 0),
+            ("Daemons", ".status.daemons", 0),
+            ("Up", ".status.daemonsUp", 0),
+            ("In", ".status.daemonsIn", 0),
+            ("Pools", ".status.pools", 0),
+            ("Used %", ".status.usedPercent", 0),
+            ("Free Bytes", ".status.freeBytes", 1),
+            ("Sampled", ".status.sampledAt", 1),
+            ("Term", ".term", 1),
+        ),
+    )
+
+    term: int
+    """Of ``Election/primary``, whose holder wrote this."""
+    status: StorageClusterStatus = StorageClusterStatus()
+
+
+class StorageActivity(Part, frozen=True, kw_only=True):
+    """What a storage daemon does now, rounded by the storage cluster."""
+
+    host: str = ""
+    """The machine that it runs on, as that calls itself, without its domain."""
+    used_bytes: int = 0
+    available_bytes: int = 0
+    write_ops: int = 0
+    """Writes a second."""
+    write_bytes: int = 0
+    """Bytes written a second."""
+    read_ops: int = 0
+    read_bytes: int = 0
+    state: str = ""
+    """Such as ``exists,up``."""
+
+
+class StorageDaemonStatus(Part, frozen=True, kw_only=True):
+    """One storage daemon, as its cluster sees it."""
+
+    cluster: str = ""
+    """Name of the ``StorageCluster``."""
+    uuid: str = ""
+    up: bool = False
+    in_: bool = False
+    """Whether data is placed on it."""
+    primary_affinity: float = 1.0
+    device_class: str = ""
+    """Such as ``ssd``."""
+    weight: float = 0.0
+    """Its share by size."""
+    reweight: float = 1.0
+    """What of that share it gets; 0 while it is out."""
+    utilization: float = 0.0
+    """How full it is, in per cent."""
+    variance: float = 0.0
+    """The same, by the average of all."""
+    placement_groups: int = 0
+    size_bytes: int = 0
+    used_bytes: int = 0
+    data_bytes: int = 0
+    omap_bytes: int = 0
+    meta_bytes: int = 0
+    available_bytes: int = 0
+    activity: StorageActivity = StorageActivity()
+
+
+class StorageVolume(Part, frozen=True, kw_only=True):
+    """A logical volume that a storage daemon keeps something on."""
+
+    use: str
+    """``block``, ``db`` or ``wal``."""
+    path: str = ""
+    """Of the logical volume."""
+    group: str = ""
+    name: str = ""
+    devices: tuple[str, ...] = ()
+    """Block devices that it lies on."""
+
+
+class StorageDevice(Part, frozen=True, kw_only=True):
+    """Where a storage daemon keeps its data, as its own host says when the host's daemon starts."""
+
+    host: str = ""
+    """Name of the ``Hypervisor``."""
+    daemon_id: str = ""
+    """Of the storage daemon's own store, of Ceph its ``osd fsid``."""
+    cluster_id: str = ""
+    """Of the storage cluster that it belongs to."""
+    block_device: str = ""
+    """That its data lies on, such as ``/dev/sdb``; the first one, where it lies on several."""
+    volumes: tuple[StorageVolume, ...] = ()
+
+
+class StorageDaemon(Resource, frozen=True, kw_only=True, tag="StorageDaemon"):
+    """``StorageDaemon/<id>``, of Ceph an OSD by its number. One document."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="storagedaemons",
+        short_names=("osd",),
+        halves=False,
+        writers=Writers(fields={"": ("primary",), "device": ("daemon",)}, labels="refused"),
+        columns=(
+            ("Host", ".status.activity.host", 0),
+            ("Up", ".status.up", 0),
+            ("In", ".status.in", 0),
+            ("Class", ".status.deviceClass", 0),
+            ("Used %", ".status.utilization", 0),
+            ("PGs", ".status.placementGroups", 0),
+            ("Size Bytes", ".status.sizeBytes", 1),
+            ("Free Bytes", ".status.availableBytes", 1),
+            ("Device", ".device.blockDevice", 1),
+            ("State", ".status.activity.state", 1),
+        ),
+    )
+
+    term: int = 0
+    """Of ``Election/primary``, whose holder wrote ``status``; 0: nobody has."""
+    status: StorageDaemonStatus | None = None
+    device: StorageDevice | None = None
+
+
+class StoragePoolStatus(Part, frozen=True, kw_only=True):
+    """One pool: what lies in it, and what was done with it since it exists."""
+
+    cluster: str = ""
+    """Name of the ``StorageCluster``."""
+    pool: str
+    """Its own name, which need not be one of objects."""
+    id: int = 0
+    stored_bytes: int = 0
+    """What was written into it, before copies."""
+    used_bytes: int = 0
+    """What it takes of the storage, with all copies."""
+    free_bytes: int = 0
+    """What still fits into it, before copies."""
+    used_percent: float = 0.0
+    objects: int = 0
+    object_clones: int = 0
+    object_copies: int = 0
+    objects_missing_on_primary: int = 0
+    objects_unfound: int = 0
+    objects_degraded: int = 0
+    read_ops: int = 0
+    read_bytes: int = 0
+    write_ops: int = 0
+    write_bytes: int = 0
+
+
+class StoragePool(Resource, frozen=True, kw_only=True, tag="StoragePool"):
+    """``StoragePool/<name>``. One document."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="storagepools",
+        short_names=("osp",),
+        halves=False,
+        writers=Writers(fields={"": ("primary",)}, labels="refused"),
+        columns=(
+            ("Pool", ".status.pool", 0),
+            ("Used %", ".status.usedPercent", 0),
+            ("Objects", ".status.objects", 0),
+            ("Degraded", ".status.objectsDegraded", 0),
+            ("Stored Bytes", ".status.storedBytes", 1),
+            ("Free Bytes", ".status.freeBytes", 1),
+            ("Unfound", ".status.objectsUnfound", 1),
+        ),
+    )
+
+    term: int
+    """Of ``Election/primary``, whose holder wrote this."""
+    status: StoragePoolStatus

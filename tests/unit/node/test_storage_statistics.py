@@ -1,0 +1,337 @@
+"""The duty of the primary that publishes what storage says: only what changes, only under its term, faults that end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import Forbidden, Unavailable
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.node.permissions import HostWriter, host_refusal, kind_refusal
+from outlive.node.ports import StorageReport
+from outlive.node.primary import ROLE, Primary, PrimaryElector
+from outlive.node.storage_statistics import StorageGauges, StorageStatistics, publish_devices
+from outlive.resources import (
+    Cluster,
+    Election,
+    Fault,
+    ObjectMeta,
+    Resource,
+    StorageCheck,
+    StorageCluster,
+    StorageClusterStatus,
+    StorageDaemon,
+    StorageDaemonStatus,
+    StorageDevice,
+    StoragePool,
+    StoragePoolStatus,
+)
+from outlive.runtime.faults import FaultRecorder, FaultSet
+from outlive.runtime.metrics import Metrics
+from outlive.store import Store, list_all
+from outlive.store.memory import MemoryStore
+from outlive.store.proxy import StoreProxy
+
+EVERY_S = 30.0
+_replace = msgspec.structs.replace
+
+
+def report(*numbers: str, health: Any = "ok", out: tuple[str, ...] = (), **cluster: Any) -> StorageReport:
+    return StorageReport(
+        cluster=StorageClusterStatus(id="f", health=health, daemons=len(numbers), **cluster),
+        daemons={one: StorageDaemonStatus(cluster="ceph", up=True, in_=one not in out) for one in numbers},
+        pools={"Our VMs": StoragePoolStatus(cluster="ceph", pool="Our VMs", id=1)},
+        all_daemons=frozenset(numbers),
+        all_pools=frozenset({"Our VMs"}),
+        out=frozenset(out),
+    )
+
+
+class Storage:
+    """A storage cluster that answers as the story says."""
+
+    def __init__(self) -> None:
+        self.says: StorageReport | Unavailable = report("0", "1")
+        self.asked = 0
+        self.mine: Mapping[str, StorageDevice] = {}
+
+    def cluster(self) -> str:
+        return "ceph"
+
+    async def collect(self) -> StorageReport:
+        self.asked += 1
+        await asyncio.sleep(0.5)
+        if isinstance(self.says, Unavailable):
+            raise self.says
+        return self.says
+
+    async def devices(self) -> Mapping[str, StorageDevice]:
+        return self.mine
+
+
+class Served(StoreProxy):
+    """The store as a host's token reaches it: every write is held against the rules of the server."""
+
+    def __init__(self, store: MemoryStore, host: str) -> None:
+        self.behind = store
+        self.host = host
+        self.writes = 0
+
+    async def _read(self, call: Callable[[Store], Awaitable[Any]]) -> Any:
+        return await call(self.behind)
+
+    async def _write(self, call: Callable[[Store], Awaitable[Any]]) -> Any:
+        return await call(self.behind)
+
+    def observe(self, kind: Any, *, selector: Any = None) -> Any:
+        return self.behind.observe(kind, selector=selector)
+
+    async def _allowed(self, before: Resource | None, after: Resource | None) -> None:
+        election = await _found(self.behind, Election, ROLE)
+        term = election.record.term if election is not None and election.record.holder == self.host else 0
+        why = host_refusal(HostWriter(self.host, coordinator=True, term=term), before, after)
+        if why:
+            raise Forbidden(f"{self.host} {why}")
+        obj = after if after is not None else before
+        self.writes += isinstance(obj, StorageCluster | StorageDaemon | StoragePool)
+
+    async def create(self, obj: Any) -> Any:
+        await self._allowed(None, obj)
+        return await self.behind.create(obj)
+
+    async def replace(self, obj: Any) -> Any:
+        await self._allowed(await self.behind.get(type(obj), obj.name), obj)
+        return await self.behind.replace(obj)
+
+    async def delete(self, ref: Any, *, uid: str = "", version: str = "") -> None:
+        kinds = {one.__name__: one for one in (StorageDaemon, StoragePool)}
+        await self._allowed(await self.behind.get(kinds[ref.kind], ref.name), None)
+        await self.behind.delete(ref, uid=uid, version=version)
+
+
+async def _found(store: Store, kind: Any, name: str) -> Any:
+    return {one.name: one async for one in list_all(store, kind)}.get(name)
+
+
+class Story:
+    """Coordinators of one store, and one storage cluster that all of them can ask."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock()
+        self.store = MemoryStore(self.clock, SeededIds(Random(1)))
+        self.storage = Storage()
+        self.hosts = {name: Served(self.store, name) for name in ("a", "b")}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def start(self, host: str) -> None:
+        served = self.hosts[host]
+        faults = FaultRecorder(served, self.clock, "primary")
+        duty = StorageStatistics(served, self.storage, host=host, interval_s=EVERY_S, faults=faults, clock=self.clock)
+        elector = PrimaryElector(served, host, clock=self.clock, ids=SeededIds(Random(len(host) + ord(host))))
+        own = FaultSet(FaultRecorder(served, self.clock, "daemon", host), self.clock)
+        primary = Primary(served, host, [duty], elector=elector, faults=own, clock=self.clock)
+        self.tasks[host] = asyncio.create_task(primary.run())
+        await asyncio.sleep(5)
+
+    async def all(self, kind: Any) -> dict[str, Any]:
+        return {one.name: one async for one in list_all(self.store, kind)}
+
+    async def faults(self) -> set[str]:
+        return {one.name for one in (await self.all(Fault)).values() if not one.ended}
+
+    async def rounds(self, count: int = 1) -> None:
+        await self.clock.sleep(count * EVERY_S)
+
+
+def told(story: Callable[[Story], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        it = Story()
+        await it.store.create(Cluster(metadata=ObjectMeta(name="default")))
+        await it.start("a")
+        await story(it)
+        for task in it.tasks.values():
+            task.cancel()
+        await asyncio.gather(*it.tasks.values(), return_exceptions=True)
+
+    run(whole())
+
+
+def test_what_storage_says_is_written_under_the_term() -> None:
+    async def story(it: Story) -> None:
+        assert {
+            one.term for kind in (StorageCluster, StorageDaemon, StoragePool) for one in (await it.all(kind)).values()
+        } == {1}
+        assert set(await it.all(StorageDaemon)) == {"0", "1"}
+        ((name, pool),) = (await it.all(StoragePool)).items()
+        assert name.startswith("our-vms-")
+        assert pool.status.pool == "Our VMs"
+
+    told(story)
+
+
+def test_only_what_changes_is_written() -> None:
+    async def story(it: Story) -> None:
+        before = await it.all(StorageDaemon)
+        assert it.hosts["a"].writes == 4
+        await it.rounds()
+        assert it.hosts["a"].writes == 4, "nothing has changed"
+        it.storage.says = report("0", "1", out=("1",))
+        await it.rounds()
+        after = await it.all(StorageDaemon)
+        assert after["0"] == before["0"]
+        assert after["1"].metadata.resource_version != before["1"].metadata.resource_version
+        assert it.hosts["a"].writes == 6, "the daemon, and the cluster, which was written a minute ago"
+
+    told(story)
+
+
+def test_a_daemon_that_a_round_leaves_out_keeps_its_figures_and_one_that_is_gone_has_none() -> None:
+    async def story(it: Story) -> None:
+        it.storage.says = _replace(report("0", "1"), daemons={})
+        await it.rounds()
+        assert set(await it.all(StorageDaemon)) == {"0", "1"}
+        it.storage.says = report("0")
+        await it.rounds()
+        assert set(await it.all(StorageDaemon)) == {"0"}
+        it.storage.says = _replace(report("0"), pools={}, all_pools=frozenset(), all_daemons=None)
+        await it.rounds()
+        assert await it.all(StoragePool) == {}
+        assert set(await it.all(StorageDaemon)) == {"0"}, "nobody said which there are"
+
+    told(story)
+
+
+def test_faults_come_and_end_with_their_cause() -> None:
+    async def story(it: Story) -> None:
+        checks = (
+            StorageCheck(code="OSD_DOWN", severity="warn", summary="1 osds down"),
+            StorageCheck(code="X", severity="warn", summary="not this", muted=True),
+        )
+        it.storage.says = report("0", "1", health="warn", out=("1",), checks=checks)
+        await it.rounds()
+        assert await it.faults() == {"storage-daemon-out.1", "storage-warn.ceph"}
+        assert (await it.all(Fault))["storage-warn.ceph"].message == "storage cluster ceph warns: 1 osds down"
+        it.storage.says = report("0", "1", health="error")
+        await it.rounds()
+        assert await it.faults() == {"storage-error.ceph"}
+        it.storage.says = report("0", "1")
+        await it.rounds()
+        assert await it.faults() == set()
+
+    told(story)
+
+
+def test_storage_that_does_not_answer_is_a_fault_after_three_rounds_and_ends_no_other() -> None:
+    async def story(it: Story) -> None:
+        it.storage.says = report("0", "1", out=("1",))
+        await it.rounds()
+        it.storage.says = Unavailable("no monitor of Ceph answers", remedy="start one")
+        await it.rounds(2)
+        assert await it.faults() == {"storage-daemon-out.1"}
+        await it.rounds()
+        assert await it.faults() == {"storage-daemon-out.1", "storage-unknown.ceph"}
+        assert (await it.all(Fault))["storage-unknown.ceph"].message.endswith("no monitor of Ceph answers")
+        it.storage.says = report("0", "1")
+        await it.rounds()
+        assert await it.faults() == set()
+
+    told(story)
+
+
+def test_the_duty_moves_with_the_role_and_takes_the_faults_along() -> None:
+    async def story(it: Story) -> None:
+        it.storage.says = report("0", "1", out=("1",))
+        await it.rounds()
+        await it.start("b")
+        it.tasks.pop("a").cancel()
+        await it.clock.sleep(20)
+        it.storage.says = report("0", "1", health="warn")
+        await it.rounds(2)
+        assert {one.term for one in (await it.all(StorageCluster)).values()} == {2}
+        assert await it.faults() == {"storage-warn.ceph"}
+        assert it.hosts["b"].writes > 0
+        asked = it.storage.asked
+        await it.rounds(2)
+        assert it.storage.asked == asked + 2, "one of them asks"
+
+    told(story)
+
+
+def test_a_former_primary_that_goes_on_writes_nothing() -> None:
+    async def story(it: Story) -> None:
+        election = await it.store.get(Election, ROLE, fresh=True)
+        it.tasks.pop("a").cancel()
+        await it.clock.sleep(1)
+        record = _replace(election.record, holder="b", term=2)
+        await it.store.replace(_replace(await it.store.get(Election, ROLE, fresh=True), record=record))
+        faults = FaultRecorder(it.hosts["a"], it.clock, "primary")
+        late = StorageStatistics(it.hosts["a"], it.storage, host="a", interval_s=EVERY_S, faults=faults, clock=it.clock)
+        writes = it.hosts["a"].writes
+        it.storage.says = report("0", "1", "2", health="error")
+        await late.start(1)
+        await it.rounds(2)
+        assert it.hosts["a"].writes == writes
+        assert await it.faults() == set()
+        with pytest.raises(Forbidden, match="only the primary coordinator does, and a is not"):
+            await it.hosts["a"].create(
+                StorageDaemon(metadata=ObjectMeta(name="2"), term=1, status=StorageDaemonStatus())
+            )
+        with pytest.raises(Forbidden, match="under term 1: b is the primary in term 2"):
+            await it.hosts["b"].create(
+                StorageDaemon(metadata=ObjectMeta(name="2"), term=1, status=StorageDaemonStatus())
+            )
+        with pytest.raises(Forbidden, match="only the primary"):
+            await it.hosts["a"].delete((await it.store.get(StorageDaemon, "1")).ref)
+        await late.stop()
+
+    told(story)
+
+
+def test_each_host_says_where_its_own_daemons_lie_and_forgets_those_that_left() -> None:
+    async def story(it: Story) -> None:
+        it.storage.mine = {"1": StorageDevice(block_device="/dev/sdb"), "7": StorageDevice(block_device="/dev/sdc")}
+        await publish_devices(it.hosts["b"], it.storage, "b", it.clock)
+        found = await it.all(StorageDaemon)
+        assert found["1"].device == StorageDevice(host="b", block_device="/dev/sdb")
+        assert found["1"].status is not None, "the figures stay"
+        assert (found["7"].status, found["7"].term) == (None, 0), "nobody has figures of it yet"
+        it.storage.says = report("0", "1", "7")
+        await it.rounds()
+        assert (await it.all(StorageDaemon))["7"].device is not None, "the device stays"
+        it.storage.mine = {"7": it.storage.mine["7"]}
+        await publish_devices(it.hosts["b"], it.storage, "b", it.clock)
+        found = await it.all(StorageDaemon)
+        assert (found["1"].device, found["7"].device) == (None, StorageDevice(host="b", block_device="/dev/sdc"))
+        with pytest.raises(Forbidden, match="may not write the device of StorageDaemon/0: c is named there, and not b"):
+            await it.hosts["b"].replace(_replace(found["0"], device=StorageDevice(host="c")))
+
+    told(story)
+
+
+@pytest.mark.parametrize("kind", [StorageCluster, StorageDaemon, StoragePool])
+def test_a_host_that_is_no_coordinator_writes_devices_alone(kind: type[Resource]) -> None:
+    assert (kind_refusal(HostWriter("a"), kind) == "") == (kind is StorageDaemon)
+    assert "no coordinator" in kind_refusal(HostWriter("a"), kind, verb="delete")
+    assert kind_refusal(HostWriter("a", coordinator=True), kind, verb="delete") == ""
+    assert kind_refusal(HostWriter("a", coordinator=True), kind, verb="deletecollection") != ""
+
+
+def test_metrics_say_what_the_store_has() -> None:
+    async def story(it: Story) -> None:
+        metrics, gauges = Metrics("ours_"), StorageGauges(it.store)
+        metrics.register_collector(gauges.collect)
+        assert b"storage" not in metrics.render()
+        await gauges.refresh()
+        text = metrics.render().decode()
+        assert 'ours_storage_cluster_health{cluster="ceph"} 0.0' in text
+        assert 'ours_storage_daemon_up{cluster="ceph",daemon="0",host=""} 1.0' in text
+        assert 'ours_storage_pool_operations_total{cluster="ceph",kind="read",pool="Our VMs"} 0.0' in text
+
+    told(story)
