@@ -126,6 +126,13 @@ class SleepyClock(LoopClock):
         return super().latest() + self.slept_s
 
 
+class SlowClock(LoopClock):
+    """It tells moments apart that are one to the event loop."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() / 4
+
+
 class Interposed:
     """A store that does something first where a document is read, and afterwards where a kind was listed."""
 

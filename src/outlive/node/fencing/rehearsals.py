@@ -143,11 +143,10 @@ class Rehearsals:
 
     async def _wait(self, until: float, group: OrderedTaskGroup) -> None:
         """Whoever sets up a controller sees at once whether it works."""
-        while (left_s := until - self._context.clock.monotonic()) > 0:
-            if await set_within(self._woken, left_s):
-                self._woken.clear()
-                self._begin([one for one in self._controlled() if one.name in self._new], group)
-                self._new.clear()
+        while await set_within(self._woken, until - self._context.clock.monotonic()):
+            self._woken.clear()
+            self._begin([one for one in self._controlled() if one.name in self._new], group)
+            self._new.clear()
 
     def _changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
         if new is not None and (old is None or _reached(old) != _reached(new)):
