@@ -18,7 +18,7 @@ from outlive.base.logging import get_logger
 from outlive.drivers.libvirt.migration import Moves, listen
 from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, start_time
 from outlive.drivers.libvirt.runs import SOCKETS, Run, Runs
-from outlive.drivers.libvirt.service import Service, said
+from outlive.drivers.libvirt.service import Service, text_of
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.libvirt.statistics import read
 from outlive.drivers.libvirt.xml import METADATA, Start, domain_xml
@@ -217,7 +217,7 @@ class LibvirtHypervisor:
                 raise Unknown(
                     f"{run.vm} may have started although libvirt failed", remedy="look what is there"
                 ) from None
-            why = said(error) if isinstance(error, libvirt.libvirtError) else str(error)
+            why = text_of(error) if isinstance(error, libvirt.libvirtError) else str(error)
             raise Refused(f"{run.vm} does not start: {why}", remedy="see libvirt's log") from None
         _log.info("domain.created", vm=run.vm, run_id=run.run_id, epoch=run.epoch, incoming=run.incoming)
 
@@ -290,7 +290,7 @@ class LibvirtHypervisor:
             await self.service.call(ask)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
-                raise Refused(f"{vm} was not asked to shut down: {said(error)}", remedy="destroy it") from None
+                raise Refused(f"{vm} was not asked to shut down: {text_of(error)}", remedy="destroy it") from None
             if await self._processes(vm):
                 raise Refused(f"libvirt does not know of {vm}", remedy="destroy it") from None
 

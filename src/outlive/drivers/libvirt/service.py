@@ -53,7 +53,7 @@ class Service:
                 if attempt == 2 or self._connection is not None:
                     raise Unavailable(error.message, remedy=error.remedy) from None
             except libvirt.libvirtError as error:
-                raise Unavailable(f"libvirt at {self.uri}: {said(error)}", remedy="see its log") from None
+                raise Unavailable(f"libvirt at {self.uri}: {text_of(error)}", remedy="see its log") from None
         raise AssertionError("the second attempt ends")
 
     async def call(self, order: Callable[[libvirt.virConnect], T], limit_s: float | None = None) -> T:
@@ -69,7 +69,7 @@ class Service:
         except libvirt.libvirtError as error:
             if not _alive(connection):
                 self._drop(connection)
-                raise Unknown(f"libvirt went away: {said(error)}", remedy="look what is there") from None
+                raise Unknown(f"libvirt went away: {text_of(error)}", remedy="look what is there") from None
             raise
 
     async def _connected(self) -> libvirt.virConnect:
@@ -87,7 +87,7 @@ class Service:
             why = f"no answer within {self._limit_s:g} s"
             raise Unavailable(f"libvirt at {self.uri} does not answer: {why}", remedy="see its log") from None
         except libvirt.libvirtError as error:
-            raise Unavailable(f"libvirt at {self.uri}: {said(error)}", remedy="start it") from None
+            raise Unavailable(f"libvirt at {self.uri}: {text_of(error)}", remedy="start it") from None
         await self._watch(connection)
         return connection
 
@@ -132,7 +132,7 @@ class Service:
             _log.warning("libvirt.lost", uri=self.uri)
 
 
-def said(error: libvirt.libvirtError) -> str:
+def text_of(error: libvirt.libvirtError) -> str:
     """libvirt's words, on one line."""
     return " ".join(str(error).split())[:500]
 

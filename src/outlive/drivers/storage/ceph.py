@@ -53,7 +53,7 @@ class CephCommands:
             return ended.out
         raise self._failure(ended, words, Unavailable, limit_s)
 
-    async def asked(self, *words: str) -> Any:
+    async def ask_json(self, *words: str) -> Any:
         """The same, decoded."""
         return decoded(await self.ask(*words, "--format", "json"), words)
 
@@ -91,21 +91,21 @@ class CephCommands:
             raise self._failure(ended, words, Unknown)
 
     def _ceph(self, *words: str) -> list[str]:
-        said = self._settings
-        return [said.ceph_program, *self._who(), "--connect-timeout", str(CONNECT_S), *words]
+        settings = self._settings
+        return [settings.ceph_program, *self._who(), "--connect-timeout", str(CONNECT_S), *words]
 
     def _rbd(self, *words: str) -> list[str]:
         limits = ("--client-mount-timeout", str(CONNECT_S), "--rados-mon-op-timeout", f"{self._limit_s:g}")
         return [self._settings.rbd_program, *self._who(), *limits, *words]
 
     def _who(self) -> list[str]:
-        said = self._settings
-        keyring = ["--keyring", said.ceph_keyring] if said.ceph_keyring else []
-        return ["--conf", said.ceph_conf, "--id", said.ceph_user, *keyring]
+        settings = self._settings
+        keyring = ["--keyring", settings.ceph_keyring] if settings.ceph_keyring else []
+        return ["--conf", settings.ceph_conf, "--id", settings.ceph_user, *keyring]
 
     async def _run(self, *argv: str, limit_s: float | None = None) -> Ended:
-        said = self._settings
-        for file, setting in ((said.ceph_conf, "cephConf"), (said.ceph_keyring, "cephKeyring")):
+        settings = self._settings
+        for file, setting in ((settings.ceph_conf, "cephConf"), (settings.ceph_keyring, "cephKeyring")):
             if file and (why := unreadable(file)):
                 raise Unavailable(f"{file} cannot be read: {why}", remedy=f"see storage.{setting} in node.yaml")
         return await run(argv, limit_s=limit_s or self._limit_s, output_bytes=OUTPUT_BYTES)

@@ -146,8 +146,8 @@ class StorageAddresses:
         """``NotFound`` where it says none, or one that another host says as well: that one would be shut out too."""
         of: dict[str, set[str]] = {}
         async for one in list_all(self._store, Hypervisor):
-            said = [one.status.storage_address, *one.status.addresses.values()]
-            of[one.name] = {_plain(address) for address in said if address}
+            published = [one.status.storage_address, *one.status.addresses.values()]
+            of[one.name] = {_plain(address) for address in published if address}
         mine = of.get(host, set())
         if not mine:
             raise NotFound(

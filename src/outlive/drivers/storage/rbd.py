@@ -203,7 +203,7 @@ class RbdCut:
 
     async def _lifts(self, host: str) -> list[str]:
         prefix = _lift_key(host, "")
-        found = await self._ceph.asked("config-key", "dump", prefix)
+        found = await self._ceph.ask_json("config-key", "dump", prefix)
         return sorted(key.removeprefix(prefix) for key in found or {})
 
     async def _note(self, host: str) -> Note:
@@ -225,7 +225,7 @@ class RbdCut:
         return any(there) if any_of_them else all(there)
 
     async def _map(self) -> ClusterMap:
-        return read_map(await self._ceph.asked("osd", "dump"))
+        return read_map(await self._ceph.ask_json("osd", "dump"))
 
     async def _all_heard(self, seen: ClusterMap) -> None:
         """Each storage daemon that is up has that map; one that hangs is waited for until it counts as down."""
@@ -248,9 +248,9 @@ class RbdCut:
             await self._ceph.output("tell", "osd.*", "status", "--format", "json", limit_s=TELL_S)
         ).splitlines():
             start = line.find("{")  # before it stands whose answer it is, where there are several
-            said = decoded(line[start:], ("tell", "osd.*")) if start >= 0 else None
-            if isinstance(said, dict) and isinstance(said.get("newest_map"), int) and said["newest_map"] >= epoch:
-                heard.add(int(said["whoami"]))
+            status = decoded(line[start:], ("tell", "osd.*")) if start >= 0 else None
+            if isinstance(status, dict) and isinstance(status.get("newest_map"), int) and status["newest_map"] >= epoch:
+                heard.add(int(status["whoami"]))
         return heard
 
 

@@ -171,7 +171,8 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         25,
         "{vms} on {subject} have processes outside the slice of guests, which its guard would not end: {subject} does "
         "not count as armed",
-        "see to it that the hypervisor service puts guests into their slice, then move them away or start them anew",
+        "find with systemd-cgls the group that all guests are below (machine.slice; machine without systemd-machined), "
+        "set it as libvirt.slice in node.yaml and as --cgroup of the guard, then move them away or start them anew",
     ),
     FaultCode.HYPERVISOR_AUTOSTART: FaultEntry(
         25,
