@@ -91,7 +91,11 @@ class Judge:
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK_S):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:
+                self.violations["the judge"] = f"it failed: {error!r}"
+                raise
 
 
 class Writes:

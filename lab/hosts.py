@@ -310,8 +310,7 @@ class Host:
         """The process number, on this machine, of each service; 0 where it does not run. No process there is asked."""
         first, found = self.pid, {}
         for name in sorted(file.stem for file in (self.folder / "services").glob("*.json")):
-            procs = self._group / "system.slice" / name / "cgroup.procs"
-            words = procs.read_text().split() if procs.exists() else []
+            words = _words(self._group / "system.slice" / name / "cgroup.procs")
             found[name.partition("-")[2]] = next((int(pid) for pid in words if first and _parent(pid) == first), 0)
         return found
 
@@ -330,11 +329,10 @@ class Host:
 
     def processes(self) -> Iterator[tuple[int, str]]:
         """Every process of the host: its number on this machine, and its name."""
-        for folder in self._group.glob("**/cgroup.procs"):
-            with contextlib.suppress(OSError):
-                for word in folder.read_text().split():
-                    with contextlib.suppress(OSError):
-                        yield int(word), Path(f"/proc/{word}/comm").read_text().strip()
+        for group, _, _ in os.walk(self._group):  # which goes on where one is removed meanwhile
+            for word in _words(Path(group, "cgroup.procs")):
+                with contextlib.suppress(OSError):
+                    yield int(word), Path(f"/proc/{word}/comm").read_text().strip()
 
     # --- below
 
@@ -374,6 +372,14 @@ class Host:
         for folder, _, _ in os.walk(self._group, topdown=False):
             with contextlib.suppress(FileNotFoundError):
                 Path(folder).rmdir()
+
+
+def _words(path: Path) -> list[str]:
+    """Of a file of the kernel's; none where it has gone."""
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
 
 
 def _parent(pid: str) -> int:
