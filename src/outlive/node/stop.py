@@ -243,7 +243,7 @@ async def _shut_guests(daemon: Daemon) -> None:
         except (OutliveError, TimeoutError) as error:
             _log.warning("vm.shutdown_not_asked", vm=domain.vm, error=str(error) or "no answer in time")
     deadline_s = daemon.shared.clock.monotonic() + limit_s
-    while domains.present() and daemon.shared.clock.monotonic() < deadline_s:
+    while (domains.present() or domains.split()) and daemon.shared.clock.monotonic() < deadline_s:
         await daemon.shared.clock.sleep(GUESTS_S)
         await domains.look()
         running = await _still_said_to_run(daemon, running)

@@ -25,6 +25,8 @@ T = TypeVar("T")
 MIGRATION_LOOK_S: Final = 0.2
 """How often a migration looks whether both sides are still there."""
 SETTLE_LOOKS: Final = 10_000
+LAGS: Final = 5
+"""So many times as slow as an answer is the sending of memory on a host that is slow."""
 LIVE: Final = (DomainState.RUNNING, DomainState.PAUSED)
 GONE_WITH_HOST: Final = "gone with the host"
 CRASHED: Final = "crashed"
@@ -52,6 +54,8 @@ class SimDomain:
     """Whether its process is in the slice that the guard empties."""
     listed: bool = True
     """Whether the service knows of it."""
+    split: bool = False
+    """Whether parts of its memory are on either host of a move by post-copy."""
     left: bool = False
     """Whether its state has run elsewhere since: what is here is of the past, and must never run again."""
     uuid: str = ""
@@ -70,6 +74,7 @@ class SimDomain:
             guarded=self.guarded,
             listens=self.run_id if self.state is DomainState.INCOMING else "",
             uuid=self.uuid,
+            split=self.split,
         )
 
 
@@ -151,6 +156,8 @@ class SimHypervisor:
         self._changed = changed
         self._boots = 0
         self._creates: dict[str, SimDomain] = {}
+        self._never_ran: dict[str, str] = {}
+        """VM → its run that ended here while it waited for a guest."""
         self.sending: dict[str, bool] = {}
         """VMs that are being sent elsewhere, and whether that was called off."""
         self.part = Part(f"{host}/hypervisor")
@@ -169,7 +176,7 @@ class SimHypervisor:
         while self.part.halted:
             self.part.go_on()
         self.part.cancel()
-        gone, self.domains, self._creates = list(self.domains), {}, {}
+        gone, self.domains, self._creates, self._never_ran = list(self.domains), {}, {}, {}
         for vm in gone:
             self._changed(vm, GONE_WITH_HOST)
 
@@ -244,6 +251,8 @@ class SimHypervisor:
         if domain is not None and domain.state in LIVE:
             domain.crashed = True
             self._to(domain, DomainState.OFF, CRASHED)
+        elif domain is not None and domain.state in (DomainState.INCOMING, DomainState.HANDED_OVER):
+            self._remove(vm, CRASHED)
 
     # Calls
 
@@ -259,6 +268,7 @@ class SimHypervisor:
             raise InUse(f"a domain of {vm.name} is on {self.host} already", remedy="destroy it first")
         if why := "; ".join(self.faults.autostart) or cache_refusal(vm.spec.disk_cache):
             raise Refused(f"{vm.name} does not start on {self.host}: {why}", remedy="change that")
+        self._never_ran.pop(vm.name, None)
         self._creates[vm.name] = domain_of(vm, run_id, epoch, DomainState.STARTING)
         try:
             await self._takes(self.latencies.create, self.faults.slow_starts_s + self.faults.lag_s)
@@ -288,6 +298,9 @@ class SimHypervisor:
         """The incoming domain of that run goes, if it did not begin to run meanwhile."""
         await self._takes(self.latencies.destroy)
         domain = self.domains.get(vm)
+        if domain is None and self._never_ran.get(vm) == run_id:
+            del self._never_ran[vm]
+            return
         if domain is None or domain.run_id != run_id or domain.state is not DomainState.INCOMING:
             raise Refused(f"{vm} on {self.host} does not wait for a guest any more", remedy="look at its state")
         if self.faults.unkillable.get(vm):
@@ -323,7 +336,7 @@ class SimHypervisor:
         await self._takes(self.latencies.look, self.faults.lag_s)
         domain = self.domains.get(vm)
         paused = domain is not None and domain.state in (DomainState.PAUSED, DomainState.HANDED_OVER)
-        if domain is None or not paused or domain.run_id != run_id:
+        if domain is None or not paused or domain.split or domain.run_id != run_id:
             raise Refused(f"{vm} on {self.host} cannot be resumed", remedy="look at its state")
         self._to(domain, DomainState.RUNNING, "resumed")
         self._lose_answer()
@@ -333,17 +346,17 @@ class SimHypervisor:
         await self._takes(self.latencies.service)
         self.service = True
 
-    async def migrate(self, vm: str, target: str, limit_s: float = 0.0) -> None:
+    async def migrate(self, vm: str, target: str, limit_s: float = 0.0, post_copy: bool = False) -> None:
         """Hand over as QEMU does; see the module."""
         if vm in self.sending:
             raise Refused(f"{vm} is being moved already")
         self.sending[vm] = False
         try:
-            await self._migrate(vm, target, limit_s)
+            await self._migrate(vm, target, limit_s, post_copy)
         finally:
             self.sending.pop(vm, None)
 
-    async def _migrate(self, vm: str, target: str, limit_s: float) -> None:
+    async def _migrate(self, vm: str, target: str, limit_s: float, post_copy: bool) -> None:
         domain = self.domains.get(vm)
         if domain is None or domain.state is not DomainState.RUNNING or not domain.listed:
             raise Refused(f"{vm} does not run on {self.host}")
@@ -380,9 +393,32 @@ class SimHypervisor:
         if broken != "sent":
             self._arrived(vm, target, incoming)
             domain.left = True
+            if post_copy:
+                await self._send_memory(domain, target, incoming)
         await self._takes(self.latencies.downtime)
         if broken in ("sent", "last"):
             raise Unknown(f"{target} did not say whether {vm} runs", remedy="look at both sides")
+
+    async def _send_memory(self, domain: SimDomain, target: str, received: SimDomain) -> None:
+        """The rest of its memory, while it runs there. A side that is lost is seen by the other if its host lives."""
+        left_s = self._random.uniform(*self.latencies.migrate) + LAGS * self.faults.lag_s
+        domain.split = received.split = True
+        for side in (domain, received):
+            self._changed(side.vm, "its memory is on two hosts")
+        while left_s > 0:
+            await asyncio.sleep(MIGRATION_LOOK_S)
+            if self.domains.get(domain.vm) is not domain:
+                raise Unknown(f"{domain.vm} was lost while its memory was sent", remedy="look at both sides")
+            other = self.peer(target)
+            if other is None or not other.powered or other.paused:
+                continue
+            if other.domains.get(domain.vm) is not received or received.state is not DomainState.RUNNING:
+                domain.split = False
+                self._to(domain, DomainState.OFF, f"of no use: {target} has ended it")
+                raise Unknown(f"{target} has ended {domain.vm}", remedy="look at both sides")
+            left_s -= MIGRATION_LOOK_S
+        domain.split = received.split = False
+        self._changed(domain.vm, f"all of its memory is on {target}")
 
     def _is(self, domain: SimDomain, state: DomainState) -> bool:
         """Whether it is still there, and in that state; others act on it meanwhile."""
@@ -421,7 +457,9 @@ class SimHypervisor:
             raise Unknown(f"the hypervisor of {self.host} did not answer", remedy="look what is there")
 
     def _remove(self, vm: str, how: str) -> None:
-        del self.domains[vm]
+        domain = self.domains.pop(vm)
+        if domain.state is DomainState.INCOMING and how != "declined":
+            self._never_ran[vm] = domain.run_id
         self._changed(vm, how)
 
     def _to(self, domain: SimDomain, state: DomainState, how: str) -> None:
@@ -472,7 +510,8 @@ class HypervisorClient:
 
     async def migrate(self, vm: str, target: str, *, listens: str, settings: MigrationSettings) -> None:
         """Send; the downtime is the network's, not the caller's."""
-        await self._call(lambda: self._hypervisor.migrate(vm, target, settings.time_limit_s), f"migrate {vm}")
+        limit_s, post_copy = settings.time_limit_s, settings.post_copy
+        await self._call(lambda: self._hypervisor.migrate(vm, target, limit_s, post_copy), f"migrate {vm}")
 
     async def cancel(self, vm: str) -> None:
         """Call off what is being sent."""

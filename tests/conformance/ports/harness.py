@@ -57,8 +57,6 @@ class HypervisorHarness(ProcessHarness, Protocol):
     """After so long what was asked for has happened, or never will."""
     pace: float
     """How long a migration takes beside a simulated one of some seconds."""
-    buffers: bool
-    """Whether what is sent last may wait in buffers: it is sent then, though its target has failed."""
 
     def driver(self, host: str = "a") -> HypervisorPort:
         """For a new process on that host."""
@@ -66,6 +64,10 @@ class HypervisorHarness(ProcessHarness, Protocol):
 
     def vm(self, name: str) -> VirtualMachine:
         """A VM that both hosts can run."""
+        ...
+
+    def busy_vm(self, name: str) -> VirtualMachine:
+        """One that changes its memory all the time."""
         ...
 
     def processes(self, vm: str, host: str = "a") -> int:
@@ -101,7 +103,7 @@ class HypervisorHarness(ProcessHarness, Protocol):
         ...
 
     def crash(self, vm: str) -> None:
-        """The guest on ``a`` crashes."""
+        """The guest on ``a`` crashes, or what waits for one there, or is left of one."""
         ...
 
     def hang(self, vm: str) -> None:

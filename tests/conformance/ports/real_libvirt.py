@@ -44,8 +44,12 @@ from outlive.resources.definitions import completed
 
 CODE: Final = bytes.fromhex("FB BA0206 B80001 EF F4 BA0006 ED F6C401 74F6 BA0406 B80020 EF EBED")
 """sti; PM1a_EN = power button; again: hlt; if PM1a_STS has not its bit: again; PM1a_CNT = off; again."""
+BUSY: Final = bytes.fromhex("FA B80010 8ED8 31DB FF07 83C302 75F9 8CD8 050010 3D0090 75EF B80010 EBEA")
+"""cli; ds = 0x1000; next: bx = 0; again: ++[bx]; bx += 2; until it is 0: again; ds += 0x1000; until 0x9000: next."""
 SEEN_S: Final = 0.25
-"""A guest that runs uses its processor within this time."""
+"""A guest that runs uses its processor within this time, where the machine has time for it, …"""
+LOOKS_RUNNING: Final = 4
+"""… and within so many of them where others use the machine as well."""
 LOOKS: Final = 4
 FREEZER: Final = Path("/sys/fs/cgroup/freezer")
 DEFINITION: Final = """<domain type='qemu'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>16</memory>
@@ -109,7 +113,7 @@ class Remote:
         while line := await self._stream[0].readline():
             number, kind, value = msgspec.json.decode(line)
             if kind == "reached":
-                until(lambda: start_state(self.pid) == "T", "the driver stands still", 5)
+                until(lambda: start_state(self.pid) == "T", "the driver stands still", 30)
                 self._when_reached()
                 self.signal(signal.SIGCONT)
                 continue
@@ -225,7 +229,6 @@ class RealHypervisors:
 
     settle_s = 0.7
     pace = 0.15
-    buffers = True
 
     def __init__(self, hosts: TwoHosts) -> None:
         self.hosts = hosts.hosts
@@ -243,12 +246,17 @@ class RealHypervisors:
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
 
-    def vm(self, name: str) -> VirtualMachine:
+    def vm(self, name: str, code: bytes = CODE) -> VirtualMachine:
         disk = self.state / f"{name}.img"
-        if not disk.exists() and not disk.with_suffix(".away").exists():
-            disk.write_bytes((CODE.ljust(510, b"\0") + b"\x55\xaa").ljust(1 << 20, b"\0"))
+        if not disk.with_suffix(".away").exists():
+            sector = code.ljust(510, b"\0") + b"\x55\xaa"
+            if not disk.exists() or disk.read_bytes()[: len(sector)] != sector:
+                disk.write_bytes(sector.ljust(1 << 20, b"\0"))
         xml = DEFINITION.format(name=name, uuid=uuid.uuid5(uuid.NAMESPACE_DNS, name), disk=disk)
         return completed(VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(definition=xml)))
+
+    def busy_vm(self, name: str) -> VirtualMachine:
+        return self.vm(name, BUSY)
 
     def driver(self, host: str = "a") -> HypervisorPort:
         self._mend()
@@ -273,8 +281,11 @@ class RealHypervisors:
     def executes(self, vm: str, host: str = "a") -> bool:
         pids = self.hosts[host].guests(vm)
         before = [used(pid) for pid in pids]
-        time.sleep(SEEN_S)
-        return any(used(pid) > was for pid, was in zip(pids, before, strict=True))
+        for _ in range(LOOKS_RUNNING if pids else 0):
+            time.sleep(SEEN_S)
+            if any(used(pid) > was for pid, was in zip(pids, before, strict=True)):
+                return True
+        return False
 
     def both_ran(self, vm: str) -> bool:
         return vm in self._both
@@ -390,7 +401,7 @@ class RealHypervisors:
         """The target of a migration dies in this moment."""
         for pid in self.hosts["b"].guests():
             os.kill(pid, signal.SIGKILL)
-        until(lambda: not self.hosts["b"].guests(), "the target dies", 5)
+        until(lambda: not self.hosts["b"].guests(), "the target dies", 30)
 
     def _move_outside(self) -> None:
         group = self.hosts["a"].group / "outside"

@@ -51,7 +51,6 @@ class Hypervisors(Processes):
 
     settle_s = 300.0
     pace = 1.0
-    buffers = False
 
     def __init__(self, *, lag_s: float = 0.0, lost_answers: float = 0.0) -> None:
         super().__init__()
@@ -72,6 +71,8 @@ class Hypervisors(Processes):
 
     def vm(self, name: str) -> VirtualMachine:
         return small_vm(name)
+
+    busy_vm = vm
 
     def processes(self, vm: str, host: str = "a") -> int:
         domain = self._hypervisors[host].domains.get(vm)

@@ -276,6 +276,24 @@ async def test_what_waits_for_a_guest_is_declined_and_never_ran(h: HypervisorHar
     assert h.executes(VM)
 
 
+@claim
+async def test_what_ended_while_it_waited_for_a_guest_never_ran_and_is_declined_once(h: HypervisorHarness) -> None:
+    await _created(h, incoming=True)
+    h.crash(VM)
+    port = h.driver()
+    assert (h.processes(VM), await _one(port)) == (0, None)
+    with pytest.raises(Refused):
+        await port.decline(VM, "another")
+    await perhaps(port.decline(VM, "r1"))
+    with pytest.raises(Refused):
+        await port.decline(VM, "r1")
+    await _created(h, "r2")
+    h.crash(VM)
+    await perhaps(h.driver().destroy(VM))
+    with pytest.raises(Refused):
+        await h.driver().decline(VM, "r2")
+
+
 # The service
 
 
@@ -351,13 +369,8 @@ async def _fails_to_move(h: HypervisorHarness, phase: str) -> bool:
 def test_a_migration_that_fails_before_all_was_sent_leaves_the_guest_here(subject, phase: str, tmp_path) -> None:
     async def failed() -> None:
         async with subject.open(tmp_path) as h:
-            if await _fails_to_move(h, phase):
-                assert h.executes(VM)
-            else:
-                assert h.buffers
-                assert phase == "paused"
-                assert not h.executes(VM)
-                assert await _state(h.driver()) is DomainState.HANDED_OVER
+            assert await _fails_to_move(h, phase)
+            assert h.executes(VM)
             assert not h.executes(VM, "b")
 
     subject.run(failed())
@@ -398,6 +411,76 @@ async def test_resume_lets_the_named_run_go_on_and_no_other(h: HypervisorHarness
     with pytest.raises(Refused):
         await port.resume(VM, run_id="r1")
     assert not h.both_ran(VM)
+
+
+POST_COPY = MigrationSettings(post_copy=True, bandwidth_mib_s=1, downtime_ms=1)
+
+
+async def _in_post_copy(h: HypervisorHarness) -> asyncio.Task[None]:
+    """A guest runs on b and takes the rest of its memory from here."""
+    await perhaps(h.driver().create(h.busy_vm(VM), run_id="r1", epoch=7))
+    await perhaps(h.driver("b").create(h.busy_vm(VM), run_id="r2", epoch=7, incoming=POST_COPY))
+    listens, port, target = await _listens(h), h.driver(), h.driver("b")
+    task = asyncio.create_task(perhaps(port.migrate(VM, "b", listens=listens, settings=POST_COPY)))
+    for _ in range(2000):
+        here, there = await _one(port), await _one(target)
+        if there is not None and there.state is DomainState.RUNNING and here is not None and here.split:
+            assert here.state is DomainState.HANDED_OVER
+            assert there.split
+            break
+        assert not task.done(), "all was sent before it was switched to post-copy"
+        await asyncio.sleep(0.02 * h.pace)
+    else:
+        pytest.fail("no post-copy")
+    with pytest.raises(Refused):
+        await port.resume(VM, run_id="r1")
+    return task
+
+
+@claim
+async def test_by_post_copy_it_runs_there_before_all_is_sent_and_never_again_here(h: HypervisorHarness) -> None:
+    task = await _in_post_copy(h)
+    await task
+    assert h.executes(VM, "b")
+    await asyncio.sleep(h.settle_s)
+    here, there = await _one(h.driver()), await _one(h.driver("b"))
+    assert here is not None
+    assert (here.state, here.split) == (DomainState.HANDED_OVER, False)
+    assert there is not None
+    assert (there.state, there.split) == (DomainState.RUNNING, False)
+    assert not h.both_ran(VM)
+
+
+@claim
+async def test_a_target_that_is_lost_in_post_copy_leaves_nothing_that_runs_here(h: HypervisorHarness) -> None:
+    task = await _in_post_copy(h)
+    h.kill()
+    h.reboot("b")
+    await asyncio.sleep(h.settle_s)
+    port = h.driver()
+    found = await _one(port)
+    assert found is not None
+    assert found.state is DomainState.OFF or (found.state is DomainState.HANDED_OVER and found.split)
+    with pytest.raises(Refused):
+        await port.resume(VM, run_id="r1")
+    assert not h.executes(VM)
+    await perhaps(port.destroy(VM))
+    assert h.processes(VM) == 0
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@claim
+async def test_a_source_that_is_lost_in_post_copy_leaves_a_target_that_says_what_it_lacks(h: HypervisorHarness) -> None:
+    task = await _in_post_copy(h)
+    h.crash(VM)
+    await asyncio.sleep(h.settle_s)
+    target = h.driver("b")
+    found = await _one(target)
+    assert found is not None
+    assert (found.state, found.split) == (DomainState.RUNNING, True)
+    await perhaps(target.destroy(VM))
+    assert h.processes(VM, "b") == 0
+    await asyncio.gather(task, return_exceptions=True)
 
 
 @claim

@@ -46,6 +46,10 @@ STATES: Final = {
     "internal-error": DomainState.OFF,
 }
 """What QEMU says, and what that is; anything else is paused."""
+HANDING_OVER: Final = ("finish-migrate", "postmigrate")
+"""What it says of one that is being sent, or was."""
+BROKEN: Final = "postcopy-paused"
+"""Post-copy whose connection has ended: nothing is left here that could run."""
 GUESTS_SERVICE: Final = "libvirt-guests.service"
 """Saves and starts domains at boots."""
 BEGINNING: Final = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP)
@@ -97,17 +101,21 @@ class LibvirtHypervisor:
             self.runs.note(run, process)
         beginning = run is not None and not self.runs.created(run) and (self._is_creating(run) or state == BEGINNING)
         quiet = run is not None and not self.moves.left(run) and not self._waits(run)
+        split = False
         if beginning:
             now = DomainState.STARTING
-        elif state[0] == libvirt.VIR_DOMAIN_RUNNING and quiet:
+        elif state[0] == libvirt.VIR_DOMAIN_RUNNING and quiet and not (run is not None and run.post_copy):
             now = DomainState.RUNNING
         else:
-            now = await self._asked(process, run)
+            now, split = await self._asked(process, run)
         run = run or Run(vm=process.vm, run_id=process.run_id, epoch=process.epoch, creator=0, creator_started="")
-        return _domain(run, now, process.guarded)
+        return _domain(run, now, process.guarded, split)
 
-    async def _asked(self, process: GuestProcess, run: Run | None) -> DomainState:
-        """What its QEMU says; one that says nothing counts as running, or as waiting where it was last seen to wait."""
+    async def _asked(self, process: GuestProcess, run: Run | None) -> tuple[DomainState, bool]:
+        """What its QEMU says, and whether its memory is split between two hosts.
+
+        One that says nothing counts as running, or as waiting where it was last seen to wait.
+        """
         waits = run is not None and self._waits(run)
         if run is not None and waits:
             self.moves.receive(run)
@@ -115,10 +123,24 @@ class LibvirtHypervisor:
             if run is not None and self.moves.left(run):
                 await self.moves.call_off(run)
             status = await self.moves.status(process.vm, process.run_id, STATUS_S)
+            phase = await self._phase(run, status)
         except (OutliveError, OSError):
-            return DomainState.INCOMING if waits else DomainState.RUNNING
+            return (DomainState.INCOMING, False) if waits else (DomainState.RUNNING, run is not None and run.post_copy)
         state = STATES.get(status, DomainState.PAUSED)
-        return DomainState.INCOMING if state is DomainState.PAUSED and waits else state
+        if run is not None and self.moves.left(run) and phase.startswith("postcopy"):
+            return (DomainState.OFF, False) if phase == BROKEN else (DomainState.HANDED_OVER, True)
+        if state is DomainState.PAUSED and waits:
+            return DomainState.INCOMING, False
+        return state, phase.startswith("postcopy")
+
+    async def _phase(self, run: Run | None, status: str) -> str:
+        """How far a post-copy is of which it is one side; empty: it is none."""
+        if run is None or not (run.post_copy or (self.moves.left(run) and status in HANDING_OVER)):
+            return ""
+        phase = await self.moves.phase(run.vm, run.run_id, STATUS_S)
+        if run.post_copy and phase == "completed" and not self._waits(run):
+            self.runs.change(msgspec.structs.replace(run, post_copy=False))
+        return phase
 
     def _waits(self, run: Run) -> bool:
         """Whether it waits for a guest, and was not let go on."""
@@ -140,7 +162,8 @@ class LibvirtHypervisor:
                 return False
         if await self._processes(run.vm, run.run_id):
             return True
-        self.runs.remove(run)
+        if not run.incoming or self.runs.fate(run):
+            self.runs.remove(run)  # else it ended while it waited, and it can be declined
         return False
 
     async def _is_over(self, run: Run) -> bool:
@@ -166,6 +189,8 @@ class LibvirtHypervisor:
         there = await self._processes(vm.name)
         if there or vm.name in self._creating or (old is not None and await self._may_appear(old)):
             raise InUse(f"a domain of {vm.name} is on this host already", remedy="destroy it first")
+        if old is not None:
+            self.runs.remove(old)
         await self._free(vm.name)
         pid, started = self._me
         amounts = vm.spec.resources
@@ -203,7 +228,7 @@ class LibvirtHypervisor:
             )
             if incoming is not None:
                 listens = await listen(self.runs, run, self.settings, incoming)
-                run = msgspec.structs.replace(run, listens=listens)
+                run = msgspec.structs.replace(run, listens=listens, post_copy=incoming.post_copy)
                 self.runs.change(run)
                 self.moves.receive(run)
             self.runs.mark_created(run)
@@ -271,7 +296,7 @@ class LibvirtHypervisor:
     async def decline(self, vm: str, run_id: str) -> None:
         """See ``HypervisorPort``. Who decides first what becomes of the run has decided it: this, or its resumption."""
         run = self.runs.of(vm)
-        if run is None or run.run_id != run_id or not run.incoming or not await self._processes(vm, run_id):
+        if run is None or run.run_id != run_id or not run.incoming or not self.runs.created(run):
             raise Refused(f"{vm} does not wait for a guest here", remedy="look at its state")
         if self.runs.decide(run, "declined") != "declined":
             raise Refused(f"{vm} has begun to run here", remedy="look at its state")
@@ -302,6 +327,8 @@ class LibvirtHypervisor:
         if not there or (run is not None and self._waits(run)):
             raise Refused(f"{vm} has no run {run_id} here that could be resumed", remedy="look at its state")
         status = await self.moves.status(vm, run_id, STATUS_S)
+        if (await self._phase(run, status)).startswith("postcopy"):
+            raise Refused(f"{vm} cannot be resumed: its memory is on two hosts", remedy="destroy it")
         if STATES.get(status, DomainState.PAUSED) not in (DomainState.PAUSED, DomainState.HANDED_OVER):
             raise Refused(f"{vm} cannot be resumed: it is {status}", remedy="look at its state")
         await self.moves.go_on(vm, run_id)
@@ -445,7 +472,7 @@ def _foreign(process: GuestProcess) -> Domain:
     )
 
 
-def _domain(run: Run, state: DomainState, guarded: bool = True) -> Domain:
+def _domain(run: Run, state: DomainState, guarded: bool = True, split: bool = False) -> Domain:
     return Domain(
         vm=run.vm,
         run_id=run.run_id,
@@ -456,4 +483,5 @@ def _domain(run: Run, state: DomainState, guarded: bool = True) -> Domain:
         crashed=state is DomainState.OFF,
         guarded=guarded,
         listens=run.listens if state is DomainState.INCOMING else "",
+        split=split,
     )

@@ -6,6 +6,10 @@ writing it fails, no target has the whole state, and QEMU lets the source run on
 as it is until ``resume`` or ``destroy``. The target never runs by itself: its driver lets it go on once it has the
 whole state, unless somebody decided before that it is to be declined (``runs.Runs.decide``).
 
+Post-copy needs a way back, and QEMU would let a source run again whose way back ends, whatever the target has. So the
+guest is stopped first (``_switch``): QEMU never starts what did not run when it began to hand over. One that is nearly
+sent without that is called off, because the driver did not stop it. What was let go in post-copy never runs on here.
+
 A daemon that is killed, or whose QEMU answers too late, leaves a source that waits before the last part: whoever looks
 next calls that off.
 """
@@ -14,6 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
+import sys
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -32,12 +39,28 @@ MIB: Final = 1 << 20
 UNLIMITED: Final = 1 << 50
 """Bytes a second."""
 LISTEN_S: Final = 10.0
+SWITCH_LOOK_S: Final = 0.05
+"""… and while it is to be switched to post-copy."""
+ARRIVED_LOOKS: Final = 400
+ARRIVED_S: Final = 0.005
 CALL_OFF_LOOKS: Final = 250
 CALL_OFF_S: Final = 0.02
 COUNTED_LOOKS: Final = 25
 OVER: Final = frozenset({"completed", "failed", "cancelled"})
 TLS: Final = "outlive-tls"
 NO_ADDRESS: Final = "set libvirt.migrationAddress or host.addresses.cluster there"
+NO_POST_COPY: Final = (
+    "run sysctl vm.unprivileged_userfaultfd=1 there, "
+    "or set spec.migrationPostCopy of the VM, or node.migrationPostCopy, to false"
+)
+FIRST_PASS: Final = 2
+"""As QEMU counts them: all of the memory was sent once, and a second round has begun."""
+STOPPED: Final = frozenset({"paused", "postmigrate"})
+"""How a guest stands still that was stopped to be sent, and was not."""
+SPLIT: Final = frozenset({"postcopy-active", "postcopy-recover"})
+"""Post-copy is under way: parts of the memory are on either side."""
+ESTABLISHED: Final = "01"
+"""A state of connections, as Linux writes it."""
 _log = get_logger("drivers.libvirt")
 
 
@@ -47,7 +70,12 @@ async def listen(runs: Runs, run: Run, settings: LibvirtSettings, tuning: Migrat
         raise Refused("its host has no address to which guests are sent", remedy=NO_ADDRESS)
     qmp = await Qmp.open(runs.socket(run.vm, run.run_id, "qmp"))
     try:
-        await _capabilities(qmp, tuning, {"late-block-activate": True})
+        try:
+            await _capabilities(qmp, tuning, {"late-block-activate": True, "postcopy-ram": tuning.post_copy})
+        except Refused as error:
+            if not tuning.post_copy:
+                raise
+            raise Refused(f"its host cannot receive by post-copy: {error.message}", remedy=NO_POST_COPY) from None
         if tuning.tls:
             await _tls(qmp, settings, "server")
         if tuning.multifd:
@@ -81,6 +109,14 @@ class Moves:
         qmp = await Qmp.open(self._runs.socket(vm, run_id, "qmp"), limit_s)
         try:
             return str((await qmp("query-status", limit_s))["status"])
+        finally:
+            qmp.close()
+
+    async def phase(self, vm: str, run_id: str, limit_s: float) -> str:
+        """How far its QEMU is with what it sends or receives, in QEMU's words; empty: nothing is under way."""
+        qmp = await Qmp.open(self._runs.socket(vm, run_id, "qmp"), limit_s)
+        try:
+            return str((await qmp("query-migrate", limit_s)).get("status", ""))
         finally:
             qmp.close()
 
@@ -122,12 +158,18 @@ class Moves:
         except (OutliveError, OSError):
             return
         try:
-            while _heard(qmp) != "completed" and (await qmp("query-migrate")).get("status") != "completed":
+            while not await _has_arrived(qmp):
                 await qmp.event(LOOK_S)
             if self._runs.decide(run, "resumed") != "resumed":
                 return
             await qmp("cont")
             _log.info("domain.arrived", vm=run.vm, run_id=run.run_id)
+            while run.post_copy and (await qmp("query-migrate")).get("status") in SPLIT:
+                await qmp.event(LOOK_S)
+                _heard(qmp)
+            if run.post_copy and (await qmp("query-migrate")).get("status") == "completed":
+                with contextlib.suppress(OSError):  # it was destroyed meanwhile
+                    self._runs.change(msgspec.structs.replace(run, post_copy=False))
         except OutliveError as error:
             _log.warning("domain.not_arrived", vm=run.vm, run_id=run.run_id, why=str(error))
         finally:
@@ -149,7 +191,12 @@ class Moves:
                 await self._prepare(qmp, tuning)
                 await qmp("migrate", uri=f"tcp:{listens}")
                 await self.reached("precopy", run)
-                await self._follow(run, qmp, move, tuning, listens)
+                try:
+                    await self._follow(run, qmp, move, tuning, listens)
+                except Refused:
+                    if not move.sent:
+                        await _run_on(qmp)
+                    raise
             finally:
                 qmp.close()
         except Refused:
@@ -167,10 +214,11 @@ class Moves:
     async def _prepare(self, qmp: Qmp, tuning: MigrationSettings) -> None:
         # Without a way back the end of the state has no answer that could be lost (see the module).
         own = {"pause-before-switchover": True, "return-path": False, "auto-converge": tuning.auto_converge}
-        await _capabilities(qmp, tuning, own)
+        await _capabilities(qmp, tuning, {**own, "postcopy-ram": tuning.post_copy})
         parameters: dict[str, Any] = {
             "downtime-limit": tuning.downtime_ms,
             "max-bandwidth": tuning.bandwidth_mib_s * MIB or UNLIMITED,
+            "max-postcopy-bandwidth": tuning.bandwidth_mib_s * MIB,
             "tls-creds": "",
         }
         if tuning.multifd:
@@ -192,27 +240,52 @@ class Moves:
                 self.last = move.progress = await _counted(qmp)
                 _log.info("domain.sent", vm=run.vm, to=listens, **msgspec.structs.asdict(move.progress))
                 return
-            if status in OVER:
+            if status in OVER or status == "postcopy-paused":
                 why = called_off or found.get("error-desc") or "the connection ended"
+                if move.sent and tuning.post_copy:
+                    raise Unknown(f"{run.vm} was being handed over: {why}", remedy="look at both sides")
                 raise Refused(f"{run.vm} was not moved: {why}", remedy="it runs on; see QEMU's log")
             late = loop.time() > end
             if not move.sent and not called_off and (move.cancelled or late):
                 called_off = f"not done within {tuning.time_limit_s:g} s" if late else "it was called off"
                 await qmp("migrate_cancel")
             elif status == "pre-switchover" and not called_off and not move.sent:
-                await self._let_go(qmp, move, run)
-            await qmp.event(LOOK_S)
+                called_off = await self._let_go(qmp, move, run, tuning, listens)
+            elif tuning.post_copy and status == "active" and not called_off and not move.stopped:
+                await self._switch(qmp, move, found)
+            await qmp.event(LOOK_S if move.stopped or not tuning.post_copy else SWITCH_LOOK_S)
             if _heard(qmp) == "pre-switchover" and not called_off and not move.cancelled and not move.sent:
-                await self._let_go(qmp, move, run)  # the guest stands still: without another question
+                # the guest stands still: without another question
+                called_off = await self._let_go(qmp, move, run, tuning, listens)
 
-    async def _let_go(self, qmp: Qmp, move: _Move, run: Run) -> None:
-        """Send the last part: from here on nothing is called off."""
+    async def _switch(self, qmp: Qmp, move: _Move, found: dict[str, Any]) -> None:
+        """Stop the guest and let the target run it on what is there, once all of its memory was sent a first time."""
+        if found.get("ram", {}).get("dirty-sync-count", 0) < FIRST_PASS:
+            return
+        await qmp("stop")
+        # One that QEMU had stopped before, to send what is left, has begun to be handed over while it ran.
+        move.stopped = (await qmp("query-status"))["status"] == "paused"
+        if move.stopped:
+            with contextlib.suppress(Refused):  # it has failed meanwhile
+                await qmp("migrate-start-postcopy")
+
+    async def _let_go(self, qmp: Qmp, move: _Move, run: Run, tuning: MigrationSettings, listens: str) -> str:
+        """Send the last part: from here on nothing is called off. Why it was called off instead; empty: it was not."""
         await self.reached("paused", run)
+        why = ""
+        if tuning.post_copy and not move.stopped:
+            why = "it is nearly sent, and needs no post-copy"
+        elif not connected(listens):
+            why = "its target has ended the connection"  # what is sent last would be lost in buffers
+        if why:
+            await qmp("migrate_cancel")
+            return why
         move.sent = True
         try:
             await qmp("migrate-continue", state="pre-switchover")
         except Refused:
             move.sent = False  # it has failed meanwhile
+        return ""
 
     async def reached(self, phase: str, run: Run) -> None:
         """Called once sending has begun, and before the last part is sent."""
@@ -228,8 +301,12 @@ class Moves:
             for _ in range(CALL_OFF_LOOKS):
                 status = (await qmp("query-migrate")).get("status", "none")
                 if status in OVER or status == "none":
+                    if status == "cancelled":
+                        await _run_on(qmp)
                     if status != "completed":
                         self._runs.unmark_moving(run.vm)
+                    break
+                if status.startswith("postcopy"):
                     break
                 if status in ("setup", "active", "pre-switchover"):
                     with contextlib.suppress(Refused):
@@ -244,15 +321,14 @@ class _Move:
 
     def __init__(self) -> None:
         self.cancelled = False
+        self.stopped = False
+        """Whether the driver has stopped the guest, to send the rest by post-copy."""
         self.sent = False
         """Whether the last part was let go."""
         self.progress: MigrationProgress | None = None
 
 
 async def _capabilities(qmp: Qmp, tuning: MigrationSettings, more: dict[str, bool]) -> None:
-    if tuning.post_copy:
-        why = "post-copy is not supported: its source could not tell whether the guest has begun to run"
-        raise Refused(why, remedy="set spec.migrationPostCopy of the VM, or node.migrationPostCopy, to false")
     # The port of a target that has ended may be another guest's by now: QEMU takes only the guest that it waits for.
     wanted = {"events": True, "validate-uuid": True, "multifd": tuning.multifd > 0, **more}
     states = [{"capability": name, "state": state} for name, state in wanted.items()]
@@ -268,6 +344,48 @@ async def _tls(qmp: Qmp, settings: LibvirtSettings, endpoint: str) -> None:
     arguments = {"qom-type": "tls-creds-x509", "id": TLS, "dir": settings.migration_tls, "endpoint": endpoint}
     await qmp("object-add", **arguments, **{"verify-peer": True})
     await qmp("migrate-set-parameters", **{"tls-creds": TLS})
+
+
+async def _has_arrived(qmp: Qmp) -> bool:
+    """Whether all is there that the guest needs to begin: its state, and at least a part of its memory in post-copy."""
+    heard = _heard(qmp)
+    status = heard or (await qmp("query-migrate")).get("status")
+    if status not in SPLIT:
+        return status == "completed"
+    for _ in range(ARRIVED_LOOKS):
+        if (await qmp("query-status"))["status"] != "inmigrate":
+            return True
+        await asyncio.sleep(ARRIVED_S)  # the guest stands still
+    return False
+
+
+async def _run_on(qmp: Qmp) -> None:
+    """Let a guest that was stopped for its move run on here, since the last part was not sent."""
+    for _ in range(CALL_OFF_LOOKS):
+        status = (await qmp("query-status"))["status"]
+        if status != "finish-migrate":
+            break
+        await asyncio.sleep(CALL_OFF_S)
+    if status in STOPPED:
+        await qmp("cont")
+
+
+def connected(listens: str, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")) -> bool:
+    """Whether a connection of this host to that address is whole, as its kernel knows: neither side has ended it."""
+    address, _, port = listens.rpartition(":")
+    try:
+        words = ipaddress.ip_address(address.strip("[]")).packed
+    except ValueError:
+        return True  # a name: nobody here knows which address it was
+    swapped = b"".join(words[at : at + 4][:: -1 if sys.byteorder == "little" else 1] for at in range(0, len(words), 4))
+    wanted = f"{swapped.hex().upper()}:{int(port):04X}"
+    for table in tables:
+        with contextlib.suppress(FileNotFoundError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                _, _, remote, state, *_ = line.split()
+                if (remote, state) == (wanted, ESTABLISHED):
+                    return True
+    return False
 
 
 async def _counted(qmp: Qmp) -> MigrationProgress:

@@ -44,6 +44,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     incoming: bool = False
     listens: str = ""
     """Where it waits for the state of a guest: ``ADDRESS:PORT``."""
+    post_copy: bool = False
+    """Whether it may be received by post-copy, and is not known to have all of its memory."""
     cpu_milli: int = 0
     memory_bytes: int = 0
 

@@ -2,15 +2,17 @@
 
 Live: the target enters itself and lets a domain listen, the source sends, the target adopts what runs there. Cold: the
 source shuts the guest down and releases it, the target starts it. A guest that was handed over is kept paused at its
-source until the target has adopted it. Of a target that died nobody knows whether it ran the guest: then it is started
-anew, from its disks. Until the guest was handed over the target may give up at any time; then nothing of it stays here,
-and the source goes on. Where the source is lost, recovery lets it start at the target.
+source until the target has adopted it, and in post-copy until the target has all of its memory. Of a target that died
+nobody knows whether it ran the guest: then it is started anew, from its disks. Until the guest was handed over the
+target may give up at any time; then nothing of it stays here, and the source goes on. Where the source is lost,
+recovery lets it start at the target.
 
 Answers say in how many seconds to look again; ``None``: when something changes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -51,6 +53,8 @@ from outlive.store.selectors import Selector
 T = TypeVar("T")
 LIVE_ATTEMPTS: Final = 3
 """Attempts to move a running guest."""
+POST_COPY_ATTEMPT: Final = 2
+"""Which of them is by post-copy, where that is allowed."""
 ATTEMPT_PAUSE_S: Final = 0.5
 """Between two of them."""
 SILENT_S: Final = 3.0
@@ -215,29 +219,57 @@ def settings_of(vm: VirtualMachine, settings: NodeSettings) -> MigrationSettings
         return otherwise if own is None else own
 
     asked_ms = spec.migration_downtime_ms
+    post_copy = first(spec.migration_post_copy, settings.migration_post_copy)
     return MigrationSettings(
         downtime_ms=asked_ms if asked_ms is not None and asked_ms > 0 else settings.downtime_ms,
         bandwidth_mib_s=first(spec.migration_bandwidth_mib_s, settings.migration_bandwidth_mib_s),
         auto_converge=first(spec.migration_auto_converge, settings.migration_auto_converge),
-        post_copy=first(spec.migration_post_copy, settings.migration_post_copy),
-        multifd=first(spec.migration_multifd, settings.migration_multifd),
+        post_copy=post_copy,
+        multifd=0 if post_copy else first(spec.migration_multifd, settings.migration_multifd),
         tls=first(spec.migration_tls, settings.migration_tls),
         time_limit_s=first(spec.migration_limit_s, float(settings.migration_limit)),
     )
 
 
+def _of_attempt(settings: MigrationSettings, attempt: int, after_s: float) -> MigrationSettings:
+    """Post-copy is for what is not done without it in time: a guest is lost where either side fails during it."""
+    if not settings.post_copy or attempt == POST_COPY_ATTEMPT:
+        return settings
+    limit_s = settings.time_limit_s
+    if attempt < POST_COPY_ATTEMPT:
+        limit_s = min(limit_s or after_s, after_s)
+    return _replace(settings, post_copy=False, time_limit_s=limit_s)
+
+
 async def _transfer(side: Side) -> None:
     node, vm, target = side.node, side.vm, side.move.target
-    settings = settings_of(vm, node.settings)
+    after_s = float(node.settings.migration_post_copy_after)
+    settings = _of_attempt(settings_of(vm, node.settings), side.move.attempts + 1, after_s)
     try:
         with deadline(float(node.settings.transfer_limit)):
-            await node.domains.hypervisor.migrate(vm.name, target, listens=side.move.listens, settings=settings)
+            await _sent(side, settings)
     except Refused as error:
         _log.warning("move.attempt_failed", vm=vm.name, target=target, why=error.message)
         await node.clock.sleep(ATTEMPT_PAUSE_S)
     except (Unknown, Unavailable, TimeoutError) as error:
         _log.warning("move.attempt_unknown", vm=vm.name, target=target, why=str(error) or "no answer in time")
     await node.domains.look()
+
+
+async def _sent(side: Side, settings: MigrationSettings) -> None:
+    """Wait for the transfer; by post-copy it has failed once the target is fenced, which QEMU may never notice."""
+    node, vm, move = side.node, side.vm, side.move
+    transfer = node.domains.hypervisor.migrate(vm.name, move.target, listens=move.listens, settings=settings)
+    if not settings.post_copy:
+        return await transfer
+    sending = asyncio.ensure_future(transfer)
+    try:
+        while not (await asyncio.wait((sending,), timeout=LOOK_S))[0]:
+            if not await not_fenced(node, vm, move.target):
+                raise Unknown(f"{move.target} was lost while it received {vm.name}", remedy="look at both sides")
+        await sending
+    finally:
+        sending.cancel()
 
 
 async def _handed_over(side: Side) -> float | None:

@@ -152,6 +152,8 @@ async def drop(node: VmContext, name: str, domain: Domain | None) -> float | Non
     What runs goes only where the store has not gone back behind this host's membership.
     """
     never_ran = ""
+    if domain is not None and domain.split and await _is_needed(node, name):
+        return LOOK_S
     if domain is not None and domain.state is DomainState.RUNNING and not await node.confirmed():
         return LOOK_S
     if domain is not None and domain.state is DomainState.INCOMING:
@@ -164,6 +166,12 @@ async def drop(node: VmContext, name: str, domain: Domain | None) -> float | Non
     released = await release(node, name, never_ran=never_ran)
     node.reported()
     return LOOK_S if not released else 0.0
+
+
+async def _is_needed(node: VmContext, name: str) -> bool:
+    """Whether another host may run it on memory that is here."""
+    now = await node.read(name)
+    return now is not None and bool(await not_fenced(node, now))
 
 
 # Who owns what runs here
@@ -278,7 +286,7 @@ async def resume_here(node: VmContext, vm: VirtualMachine, domain: Domain) -> fl
     fresh = Fresh("", await node.members(vm))
     view = move_view(node, vm, fresh, sent_to=node.memory(name).sent_to)
     outcome = node.decisions.use(_RESUME, view, subject=name)
-    if outcome.refused is None:
+    if outcome.refused is None and not domain.split:
         try:
             await node.domains.resume(name, domain.run_id)
         except OutliveError as error:
@@ -286,7 +294,8 @@ async def resume_here(node: VmContext, vm: VirtualMachine, domain: Domain) -> fl
             return LOOK_S
         await node.domains.look()
         return await come_back(node, vm, lost)
-    _log.warning("move.not_resumed", vm=name, why=outcome.refused.why)
+    why = outcome.refused.why if outcome.refused is not None else "a part of its memory was on the target alone"
+    _log.warning("move.not_resumed", vm=name, why=why)
     move = active_move(vm)
     if move is not None:
         return await abort(node, name, move, lost, frozenset({move.phase}))

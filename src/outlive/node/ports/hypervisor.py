@@ -45,6 +45,11 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     uuid: str = ""
     """Of a domain that Outlive did not make: the service started it by itself, or somebody by hand. ``vm`` is the
     service's name for it. Empty: Outlive made it."""
+    split: bool = False
+    """Whether parts of its memory are on either host of a move by post-copy: where one domain is lost, both are.
+
+    Its source, which is handed over, is needed by the target and never runs again; its target runs.
+    """
 
 
 class MigrationSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -57,7 +62,10 @@ class MigrationSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     auto_converge: bool = False
     """Slow the guest down where it changes its memory faster than that is sent."""
     post_copy: bool = False
-    """Let it run at the target before all of its memory is there: it is lost if either side is lost meanwhile."""
+    """The target can, and the source is to, let it run there before all of its memory is there.
+
+    Once it was switched to that, it is lost if either side is lost before the end.
+    """
     multifd: int = 0
     """Connections that send memory side by side; 0: one connection sends everything."""
     tls: bool = False
@@ -131,8 +139,9 @@ class HypervisorPort(Protocol):
     async def decline(self, vm: str, run_id: str) -> None:
         """End the incoming domain of that run, in one step with the look whether it ever ran: afterwards it never did.
 
-        ``Refused`` where it is not there any more or has begun to run; then nothing happened. Real drivers stop the
-        process first, look at it while it cannot begin, and kill it or let it go on.
+        One that has ended by itself while it waited never ran either, and that is known until the next run of its VM
+        or the next boot. ``Refused`` where it has begun to run, or nothing is known of it; then nothing happened. Real
+        drivers stop the process first, look at it while it cannot begin, and kill it or let it go on.
         """
         ...
 
@@ -156,6 +165,10 @@ class HypervisorPort(Protocol):
         run: whatever fails by then is ``Refused``, and the domain runs on here. From then on it is ``handed-over``
         whatever fails (``Unknown`` where that is noticed), and stays so until ``resume`` or ``destroy``. Where the
         caller is killed, the migration goes on or is called off in the same way. One migration of a domain at a time.
+
+        By post-copy the target runs it as soon as its state and a part of its memory are there, and this returns once
+        all of it is; meanwhile both domains are ``split``, and ``resume`` of the source is ``Refused``, also where the
+        connection between them has ended: then the source is ``off``.
         """
         ...
 

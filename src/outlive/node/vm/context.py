@@ -74,6 +74,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """Whether a guest is slowed down where it changes its memory faster than that is sent."""
     migration_post_copy: bool = False
     """Whether a guest may run at its target before all of its memory is there."""
+    migration_post_copy_after: Duration = Duration(30.0)
+    """Post-copy is only used for the second attempt of a live move, where the first was not done within this time."""
     migration_multifd: int = 0
     """Connections that send a guest's memory side by side; 0: one sends everything."""
     migration_tls: bool = False
@@ -159,6 +161,8 @@ class VmMemory:
     """… and since when."""
     sent_to: str = ""
     """Run of another host to which it was sent last."""
+    alone_since_s: float | None = None
+    """Since when it runs on a part of its memory and nobody sends the rest."""
     unreadable: int = 0
     """How often in a row storage did not report the locks on its disks."""
     waits: int = 0

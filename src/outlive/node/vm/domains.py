@@ -58,6 +58,10 @@ class LocalDomains:
         """Domains that count as virtual machines of this host, by name."""
         return [one for _, one in sorted(self.by_vm.items()) if one.state in PRESENT]
 
+    def split(self) -> list[Domain]:
+        """Domains without whose memory a guest on another host, or here, is lost, by name."""
+        return [one for _, one in sorted(self.by_vm.items()) if one.split]
+
     def outside_slice(self) -> tuple[str, ...]:
         """Virtual machines with a process that the guard of this host would not end, by name."""
         return tuple(vm for vm, one in sorted(self.by_vm.items()) if not one.guarded)

@@ -19,7 +19,7 @@ from outlive.base.logging import get_logger, new_global_request_id, request_cont
 from outlive.base.random import Random
 from outlive.node.membership.registration import report_unknown
 from outlive.node.migration import migration
-from outlive.node.migration.record import adopt, own_after_restore, tidy
+from outlive.node.migration.record import LOOK_S, adopt, not_fenced, own_after_restore, tidy
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import Seen, VmContext, VmMemory
 from outlive.node.vm.requests import answer, is_asked
@@ -61,6 +61,9 @@ ORPHAN_S: Final = 10.0
 """How long a document must have been missing before its domain is destroyed."""
 UNKNOWN_S: Final = 30.0
 """How often is looked for the document of a domain that the store does not know."""
+MEMORY_LOST_S: Final = 5.0
+"""How long the rest of a guest's memory is waited for once no host is left that could send it: the hypervisor may be
+late to say that all of it is there."""
 FROZEN_S: Final = 5.0
 """How often is looked whether the cluster is armed again."""
 _replace = msgspec.structs.replace
@@ -143,7 +146,8 @@ def _settled(node: VmContext, vm: VirtualMachine) -> bool:
     entry = node.entry(vm)
     seen = len(vm.status.holders) == 1 and entry is not None and entry.seen == "running"
     known = vm.status.phase == VmState.START and not vm.status.reason
-    return here and seen and known and domain.state is DomainState.RUNNING and state_of(vm) == VmState.START
+    whole = domain.state is DomainState.RUNNING and not domain.split
+    return here and seen and known and whole and state_of(vm) == VmState.START
 
 
 async def _labelled(seen: Seen) -> float | None:
@@ -228,11 +232,33 @@ async def _adopt(seen: Seen) -> float | None:
     """It runs where it should: say so, and clear away entries of runs that are over."""
     node, vm, domain = seen.node, seen.vm, seen.domain
     wait_s = await report_running(node, vm.name, seen.memory)
+    if domain is not None and domain.split:
+        return await _receive_memory(seen)
+    seen.memory.alone_since_s = None
     if domain is None or len(vm.status.holders) == 1:
         return wait_s
     if any(one.run_id != domain.run_id for one in of_host(vm, node.lease.me)):
         return 0.0 if await release(node, vm.name, but=domain.run_id) else 5.0
     return await tidy(node, vm)
+
+
+async def _receive_memory(seen: Seen) -> float | None:
+    """It runs by post-copy on memory that another host still sends; it is lost with that one, and starts anew."""
+    node, vm, memory, now_s = seen.node, seen.vm, seen.memory, seen.node.clock.monotonic()
+    if node.frozen or await not_fenced(node, vm):
+        memory.alone_since_s = None
+        return LOOK_S
+    if memory.alone_since_s is None:
+        memory.alone_since_s = now_s
+    await node.domains.look()
+    domain = node.domains.by_vm.get(vm.name)
+    if domain is None or not domain.split:
+        return 0.0
+    if now_s - memory.alone_since_s < MEMORY_LOST_S or not await node.confirmed():
+        return LOOK_S
+    memory.alone_since_s = None
+    _log.warning("vm.memory_lost", vm=vm.name, host=node.host, run_id=domain.run_id)
+    return 0.0 if await destroy(node, vm.name, run_id=domain.run_id) else LOOK_S
 
 
 async def _start(seen: Seen) -> float | None:

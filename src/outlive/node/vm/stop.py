@@ -18,7 +18,17 @@ from outlive.node.membership.holders import RELEASE, ReleaseView
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.locks import lock_owner, owners
-from outlive.node.vm.states import VM_EVENT, Job, VmAction, VmEventInput, VmState, in_phase, of_host, state_of
+from outlive.node.vm.states import (
+    VM_EVENT,
+    Job,
+    VmAction,
+    VmEventInput,
+    VmState,
+    active_move,
+    in_phase,
+    of_host,
+    state_of,
+)
 from outlive.resources import VirtualMachine
 from outlive.resources.reasons import Reason
 from outlive.resources.vms import Rejection, VirtualMachineStatus
@@ -50,6 +60,7 @@ async def release(
     domain, creating = node.domains.by_vm.get(vm), node.domains.creating.get(vm)
     if domain is None and creating is None:
         await _unlock(node, vm)
+        never_ran = never_ran or await _ended_while_it_waited(node, vm)
     refused = ""
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
@@ -86,6 +97,15 @@ async def release(
     if refused:
         _log.info("vm.not_released", vm=vm, why=refused)
     return not refused
+
+
+async def _ended_while_it_waited(node: VmContext, vm: str) -> str:
+    """The run of it that was to receive a guest here, is gone, and certainly never ran; empty: there is none."""
+    known = await node.find(vm)
+    if known is None or active_move(known) is None:
+        return ""
+    waited = next((one.run_id for one in of_host(known, node.lease.me) if one.role == "incoming"), "")
+    return waited if waited and await node.domains.decline(vm, waited) else ""
 
 
 async def _unlock(node: VmContext, vm: str) -> None:
