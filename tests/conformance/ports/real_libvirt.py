@@ -44,8 +44,8 @@ from outlive.resources.definitions import completed
 
 CODE: Final = bytes.fromhex("FB BA0206 B80001 EF F4 BA0006 ED F6C401 74F6 BA0406 B80020 EF EBED")
 """sti; PM1a_EN = power button; again: hlt; if PM1a_STS has not its bit: again; PM1a_CNT = off; again."""
-BUSY: Final = bytes.fromhex("FA B80010 8ED8 31DB FF07 83C302 75F9 8CD8 050010 3D0090 75EF B80010 EBEA")
-"""cli; ds = 0x1000; next: bx = 0; again: ++[bx]; bx += 2; until it is 0: again; ds += 0x1000; until 0x9000: next."""
+BUSY: Final = bytes.fromhex("FA B80010 8ED8 31DB FF07 83C302 75F9 8CD8 050010 3D0090 75EB B80010 EBE6")
+"""cli; first: ds = 0x1000; next: bx = 0; again: ++[bx]; bx += 2; until 0: again; ds += 0x1000; until 0x9000: next."""
 SEEN_S: Final = 0.25
 """A guest that runs uses its processor within this time, where the machine has time for it, …"""
 LOOKS_RUNNING: Final = 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from outlive.base.errors import InUse, Refused, Unavailable
+from outlive.drivers.libvirt.migration import connected
 from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, mark, start_time
 from outlive.drivers.libvirt.runs import Run, Runs
 from outlive.drivers.libvirt.settings import LibvirtSettings
@@ -325,3 +327,20 @@ def test_the_service_that_starts_guests_is_a_problem_where_systemd_starts_it_at_
     assert starts_guests(str(tmp_path))
     (units / GUESTS_SERVICE).symlink_to("/dev/null")
     assert not starts_guests(str(tmp_path)), "masked, its links stay"
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_connection_that_the_other_side_has_ended_is_seen(family: socket.AddressFamily, address: str) -> None:
+    with socket.socket(family) as listening, socket.socket(family) as sending:
+        listening.bind((address, 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        listens = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        assert not connected(listens)
+        sending.connect((address, port))
+        receiving, _ = listening.accept()
+        with receiving:
+            assert connected(listens)
+        assert not connected(listens)
+        sending.send(b"what is sent last fits into buffers")
+    assert connected("kvm-1.example:49152"), "a name: nobody knows"

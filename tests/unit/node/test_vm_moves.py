@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.support.node_worlds import assigned, at, condemn, holders, host_of, narrated, play, set_status, vm_of
 
-from outlive.node.migration.migration import SOURCE, TARGET, Here
+from outlive.node.migration.migration import SOURCE, TARGET, Here, of_attempt
 from outlive.node.ports import DomainState, MigrationSettings
 from outlive.node.vm.selection import relocated
 from outlive.resources import HOST_LABEL, Holder, Membership
@@ -211,6 +211,55 @@ def test_guest_that_its_target_never_ran_runs_on_at_its_source() -> None:
         assert _domains(world, "kvm-1")[-1].endswith("resumed")
 
     play(story)
+
+
+def test_guest_whose_target_process_dies_when_all_was_sent_runs_on_from_its_memory_within_seconds() -> None:
+    async def story(world: World) -> None:
+        await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "sent"})
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        source, target = (world.hosts[host].hypervisor for host in ("kvm-1", "kvm-2"))
+        run_id = source.domains["vm-1"].run_id
+        while source.domains["vm-1"].state is not DomainState.HANDED_OVER:
+            await world.clock.sleep(0.05)
+        target.crash("vm-1")
+        died_s = world.clock.monotonic()
+        while not source.runs("vm-1"):
+            await world.clock.sleep(0.05)
+        assert world.clock.monotonic() - died_s < 4
+        await at(world, 60)
+        _ended_well(world, "kvm-1")
+        assert source.domains["vm-1"].run_id == run_id
+
+    play(story)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_guest_of_which_a_side_ends_during_post_copy_is_started_anew_once(side: str) -> None:
+    async def story(world: World) -> None:
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        source, target = (world.hosts[host].hypervisor for host in ("kvm-1", "kvm-2"))
+        while not ("vm-1" in target.domains and target.domains["vm-1"].split):
+            await world.clock.sleep(0.05)
+        runs = {source.domains["vm-1"].run_id, target.domains["vm-1"].run_id}
+        (source if side == "source" else target).crash("vm-1")
+        await at(world, 120)
+        (host,) = world.running("vm-1")
+        _ended_well(world, host)
+        assert world.hosts[host].hypervisor.domains["vm-1"].run_id not in runs
+        assert not world.hosts[host].hypervisor.domains["vm-1"].split
+
+    play(story, node={"migrationPostCopy": True, "migrationPostCopyAfter": "1s"})
+
+
+@pytest.mark.parametrize(
+    ("attempt", "limit_s", "given"),
+    [(1, 0.0, (False, 30.0)), (1, 20.0, (False, 20.0)), (2, 20.0, (True, 20.0)), (3, 0.0, (False, 0.0))],
+)
+def test_only_the_second_attempt_is_by_post_copy(attempt: int, limit_s: float, given: tuple[bool, float]) -> None:
+    found = of_attempt(MigrationSettings(post_copy=True, time_limit_s=limit_s), attempt, 30.0)
+    assert (found.post_copy, found.time_limit_s) == given
+    plain = MigrationSettings(time_limit_s=limit_s)
+    assert of_attempt(plain, attempt, 30.0) == plain
 
 
 def test_guest_that_arrives_while_its_target_gives_up_runs_once_and_never_from_the_past() -> None:

@@ -231,9 +231,9 @@ def settings_of(vm: VirtualMachine, settings: NodeSettings) -> MigrationSettings
     )
 
 
-def _of_attempt(settings: MigrationSettings, attempt: int, after_s: float) -> MigrationSettings:
+def of_attempt(settings: MigrationSettings, attempt: int, after_s: float) -> MigrationSettings:
     """Post-copy is for what is not done without it in time: a guest is lost where either side fails during it."""
-    if not settings.post_copy or attempt == POST_COPY_ATTEMPT:
+    if not settings.post_copy or attempt == POST_COPY_ATTEMPT or after_s <= 0:
         return settings
     limit_s = settings.time_limit_s
     if attempt < POST_COPY_ATTEMPT:
@@ -244,7 +244,7 @@ def _of_attempt(settings: MigrationSettings, attempt: int, after_s: float) -> Mi
 async def _transfer(side: Side) -> None:
     node, vm, target = side.node, side.vm, side.move.target
     after_s = float(node.settings.migration_post_copy_after)
-    settings = _of_attempt(settings_of(vm, node.settings), side.move.attempts + 1, after_s)
+    settings = of_attempt(settings_of(vm, node.settings), side.move.attempts + 1, after_s)
     try:
         with deadline(float(node.settings.transfer_limit)):
             await _sent(side, settings)

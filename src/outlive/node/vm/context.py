@@ -75,7 +75,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     migration_post_copy: bool = False
     """Whether a guest may run at its target before all of its memory is there."""
     migration_post_copy_after: Duration = Duration(30.0)
-    """Post-copy is only used for the second attempt of a live move, where the first was not done within this time."""
+    """Post-copy is for the second attempt of a live move, where the first was not done within this time; 0: for all."""
     migration_multifd: int = 0
     """Connections that send a guest's memory side by side; 0: one sends everything."""
     migration_tls: bool = False
