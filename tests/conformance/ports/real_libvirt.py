@@ -324,12 +324,12 @@ class RealHypervisors:
     def _virsh(self, *words: str) -> None:
         self.hosts["a"].lab.run("virsh", "--connect", "qemu:///system", *words)
 
-    def crash(self, vm: str) -> None:
-        """It is over once the kernel has let it go: until then a thread of it may still write."""
-        pids = list(self.hosts["a"].guests(vm))
+    def crash(self, vm: str, host: str = "a") -> None:
+        """It is over once the kernel has let it go: until then a thread may still write, and connections are open."""
+        pids = list(self.hosts[host].guests(vm))
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), f"{vm} ends", 10.0)
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), f"{vm} ends", 30.0)
 
     def hang(self, vm: str) -> None:
         if not (FREEZER / "cgroup.procs").exists():
@@ -399,9 +399,7 @@ class RealHypervisors:
 
     def _reached(self) -> None:
         """The target of a migration dies in this moment."""
-        for pid in self.hosts["b"].guests():
-            os.kill(pid, signal.SIGKILL)
-        until(lambda: not self.hosts["b"].guests(), "the target dies", 30)
+        self.crash("", "b")
 
     def _move_outside(self) -> None:
         group = self.hosts["a"].group / "outside"

@@ -236,17 +236,15 @@ def of_attempt(settings: MigrationSettings, attempt: int, after_s: float) -> Mig
     if not settings.post_copy or attempt == POST_COPY_ATTEMPT or after_s <= 0:
         return settings
     limit_s = settings.time_limit_s
-    if attempt < POST_COPY_ATTEMPT:
-        limit_s = min(limit_s or after_s, after_s)
+    limit_s = min(limit_s or after_s, after_s) if attempt < POST_COPY_ATTEMPT else limit_s
     return _replace(settings, post_copy=False, time_limit_s=limit_s)
 
 
 async def _transfer(side: Side) -> None:
-    node, vm, target = side.node, side.vm, side.move.target
-    after_s = float(node.settings.migration_post_copy_after)
-    settings = of_attempt(settings_of(vm, node.settings), side.move.attempts + 1, after_s)
+    node, vm, target, own = side.node, side.vm, side.move.target, side.node.settings
+    settings = of_attempt(settings_of(vm, own), side.move.attempts + 1, float(own.migration_post_copy_after))
     try:
-        with deadline(float(node.settings.transfer_limit)):
+        with deadline(float(own.transfer_limit)):
             await _sent(side, settings)
     except Refused as error:
         _log.warning("move.attempt_failed", vm=vm.name, target=target, why=error.message)
