@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from tests.support.node_worlds import assigned, at, condemn, holders, host_of, narrated, play, set_status, vm_of
 
-from outlive.node.migration.migration import SOURCE, TARGET, Here, of_attempt
+from outlive.node.migration.migration import SOURCE, TARGET, Here
 from outlive.node.ports import DomainState, MigrationSettings
+from outlive.node.vm.context import of_attempt
 from outlive.node.vm.selection import relocated
 from outlive.resources import HOST_LABEL, Holder, Membership
 from outlive.resources.policies import AffinityRule

@@ -16,7 +16,7 @@ import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -38,7 +38,7 @@ from outlive.node.migration.record import (
     resume_here,
 )
 from outlive.node.ports import Domain, DomainState, MigrationSettings
-from outlive.node.vm.context import NodeSettings, Seen, VmContext
+from outlive.node.vm.context import Seen, VmContext, of_attempt, settings_of
 from outlive.node.vm.start import Fresh, add_entry, create, not_before
 from outlive.node.vm.states import HALTED, VmState, active_move, brought, in_phase, mine
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
@@ -50,11 +50,8 @@ from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatu
 from outlive.store import list_all, read
 from outlive.store.selectors import Selector
 
-T = TypeVar("T")
 LIVE_ATTEMPTS: Final = 3
 """Attempts to move a running guest."""
-POST_COPY_ATTEMPT: Final = 2
-"""Which of them is by post-copy, where that is allowed."""
 ATTEMPT_PAUSE_S: Final = 0.5
 """Between two of them."""
 SILENT_S: Final = 3.0
@@ -209,35 +206,6 @@ async def _attempt_failed(side: Side) -> float | None:
     if vm.status.phase == VmState.MIGRATE_LIVE or vm.spec.migration_method == "live":
         return await side.abort(MigrationReason.LIVE_FAILED)
     return await side.to(P.REQUESTED, 0.0, mode="cold")
-
-
-def settings_of(vm: VirtualMachine, settings: NodeSettings) -> MigrationSettings:
-    """How it moves while it runs: as the VM says, else as the daemon is set."""
-    spec = vm.spec
-
-    def first(own: T | None, otherwise: T) -> T:
-        return otherwise if own is None else own
-
-    asked_ms = spec.migration_downtime_ms
-    post_copy = first(spec.migration_post_copy, settings.migration_post_copy)
-    return MigrationSettings(
-        downtime_ms=asked_ms if asked_ms is not None and asked_ms > 0 else settings.downtime_ms,
-        bandwidth_mib_s=first(spec.migration_bandwidth_mib_s, settings.migration_bandwidth_mib_s),
-        auto_converge=first(spec.migration_auto_converge, settings.migration_auto_converge),
-        post_copy=post_copy,
-        multifd=0 if post_copy else first(spec.migration_multifd, settings.migration_multifd),
-        tls=first(spec.migration_tls, settings.migration_tls),
-        time_limit_s=first(spec.migration_limit_s, float(settings.migration_limit)),
-    )
-
-
-def of_attempt(settings: MigrationSettings, attempt: int, after_s: float) -> MigrationSettings:
-    """Post-copy is for what is not done without it in time: a guest is lost where either side fails during it."""
-    if not settings.post_copy or attempt == POST_COPY_ATTEMPT or after_s <= 0:
-        return settings
-    limit_s = settings.time_limit_s
-    limit_s = min(limit_s or after_s, after_s) if attempt < POST_COPY_ATTEMPT else limit_s
-    return _replace(settings, post_copy=False, time_limit_s=limit_s)
 
 
 async def _transfer(side: Side) -> None:

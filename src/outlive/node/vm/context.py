@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -22,7 +22,7 @@ from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import MemberView, member_view
 from outlive.node.permissions import has_to_do_with
-from outlive.node.ports import DiskLock, Domain, DomainState, GuardPort, MachinePort, StoragePort
+from outlive.node.ports import DiskLock, Domain, DomainState, GuardPort, MachinePort, MigrationSettings, StoragePort
 from outlive.node.vm.domains import ForeignDomains, LocalDomains
 from outlive.node.vm.states import followed, mine
 from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
@@ -92,6 +92,40 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """Lines of its own log that the daemon keeps in the store, for ``outlive host log``; 0: none."""
     store_cas_per_s: float | None = None
     """Compare-and-swaps that the store was measured to do each second; absent: not measured."""
+
+
+T = TypeVar("T")
+POST_COPY_ATTEMPT: Final = 2
+"""Which attempt of a live move is by post-copy, where that is allowed."""
+
+
+def settings_of(vm: VirtualMachine, settings: NodeSettings) -> MigrationSettings:
+    """How it moves while it runs: as the VM says, else as the daemon is set."""
+    spec = vm.spec
+
+    def first(own: T | None, otherwise: T) -> T:
+        return otherwise if own is None else own
+
+    asked_ms = spec.migration_downtime_ms
+    post_copy = first(spec.migration_post_copy, settings.migration_post_copy)
+    return MigrationSettings(
+        downtime_ms=asked_ms if asked_ms is not None and asked_ms > 0 else settings.downtime_ms,
+        bandwidth_mib_s=first(spec.migration_bandwidth_mib_s, settings.migration_bandwidth_mib_s),
+        auto_converge=first(spec.migration_auto_converge, settings.migration_auto_converge),
+        post_copy=post_copy,
+        multifd=0 if post_copy else first(spec.migration_multifd, settings.migration_multifd),
+        tls=first(spec.migration_tls, settings.migration_tls),
+        time_limit_s=first(spec.migration_limit_s, float(settings.migration_limit)),
+    )
+
+
+def of_attempt(settings: MigrationSettings, attempt: int, after_s: float) -> MigrationSettings:
+    """Post-copy is for what is not done without it in time: a guest is lost where either side fails during it."""
+    if not settings.post_copy or attempt == POST_COPY_ATTEMPT or after_s <= 0:
+        return settings
+    limit_s = settings.time_limit_s
+    limit_s = min(limit_s or after_s, after_s) if attempt < POST_COPY_ATTEMPT else limit_s
+    return _replace(settings, post_copy=False, time_limit_s=limit_s)
 
 
 Change = Callable[[VirtualMachine], VirtualMachineStatus | None]
