@@ -92,23 +92,28 @@ def gone_objects(name: str, report: StorageReport, known: Known) -> list[Resourc
     return gone
 
 
-def faults_of_daemons(name: str, report: StorageReport) -> list[ActiveFault]:
-    """Of those that are out."""
+def faults_of(name: str, report: StorageReport) -> list[ActiveFault]:
+    """What somebody has to look after: daemons that are out, and what the cluster itself says is wrong."""
     numbers = sorted(report.out, key=lambda one: (len(one), one))
-    return [
+    found = [
         ActiveFault(FaultCode.STORAGE_DAEMON_OUT, ObjectRef(kind="StorageDaemon", name=number), {"cluster": name})
         for number in numbers
     ]
-
-
-def faults_of_cluster(name: str, report: StorageReport) -> list[ActiveFault]:
-    """Of its health."""
     codes = {"warn": FaultCode.STORAGE_WARN, "error": FaultCode.STORAGE_ERROR}
-    code = codes.get(report.cluster.health)
-    if code is None:
-        return []
-    why = "; ".join(check.summary or check.code for check in report.cluster.checks if not check.muted)
-    return [ActiveFault(code, cluster_ref(name), {"why": why or "it does not say why"})]
+    if (code := codes.get(report.cluster.health)) is not None:
+        why = "; ".join(check.summary or check.code for check in report.cluster.checks if not check.muted)
+        found.append(ActiveFault(code, cluster_ref(name), {"why": why or "it does not say why"}))
+    return found
+
+
+def undetermined(report: StorageReport | None) -> set[FaultCode]:
+    """Faults of which this round says nothing."""
+    codes = set()
+    if report is None or report.all_daemons is None:
+        codes.add(FaultCode.STORAGE_DAEMON_OUT)
+    if report is None or report.cluster.health == "unknown":
+        codes |= {FaultCode.STORAGE_WARN, FaultCode.STORAGE_ERROR}
+    return codes
 
 
 def cluster_ref(name: str) -> ObjectRef:
@@ -138,17 +143,13 @@ class StorageStatistics:
         self._faults = faults
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
-        self._of_daemons: list[ActiveFault] = []
-        """By the last round that said which daemons there are."""
-        self._of_cluster: list[ActiveFault] = []
-        """By the last round that said how the cluster does."""
         self._failed = 0
         """Rounds in a row that brought not everything."""
 
     async def start(self, term: int) -> None:
         """Begin to collect; nothing is waited for."""
         await self.stop()
-        self._of_daemons, self._of_cluster, self._failed = [], [], 0
+        self._failed = 0
         self._faults.forget()
         self._task = asyncio.create_task(self._run(term), name="storage statistics")
 
@@ -184,13 +185,10 @@ class StorageStatistics:
             return
         if report is not None:
             await self._publish(name, report, term)
-            self._of_daemons = faults_of_daemons(name, report) if report.all_daemons is not None else self._of_daemons
-            self._of_cluster = (
-                faults_of_cluster(name, report) if report.cluster.health != "unknown" else self._of_cluster
-            )
-        unknown = [ActiveFault(FaultCode.STORAGE_UNKNOWN, cluster_ref(name), {"why": why})]
-        stale = unknown if self._failed >= STALE_ROUNDS else []
-        await self._faults.record([*self._of_daemons, *self._of_cluster, *stale])
+        active = faults_of(name, report) if report is not None else []
+        if self._failed >= STALE_ROUNDS:
+            active.append(ActiveFault(FaultCode.STORAGE_UNKNOWN, cluster_ref(name), {"why": why}))
+        await self._faults.record(active, undetermined=undetermined(report))
 
     async def _is_primary(self, term: int) -> bool:
         """Whether the store says so; it refuses what anybody else writes, this only spares the tries."""

@@ -13,7 +13,7 @@ acknowledgement hides nothing (docs/concepts/safety.md#woken).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -73,6 +73,11 @@ class ActiveFault(msgspec.Struct, frozen=True):
 def fault_name(code: str, subject: ObjectRef) -> str:
     """``<code>.<subject>``."""
     return f"{code}.{subject.name}"
+
+
+def code_of(name: str) -> str:
+    """The code in the name of a fault; no code has a dot."""
+    return name.partition(".")[0]
 
 
 def health(faults: Iterable[Fault]) -> int:
@@ -168,8 +173,11 @@ class FaultRecorder:
         """Read the own faults anew at the next call: another one may have reported since, or the store was restored."""
         self._list_at = 0.0
 
-    async def record(self, active: Iterable[ActiveFault]) -> None:
-        """Make the store say exactly this; errors of the store are logged, and the next call tries again."""
+    async def record(self, active: Iterable[ActiveFault], *, undetermined: Collection[FaultCode] = ()) -> None:
+        """Make the store say exactly this; errors of the store are logged, and the next call tries again.
+
+        ``undetermined``: faults of which nobody can say now whether they are active; they do not end.
+        """
         wanted = {one.name: one for one in active}
         if len(wanted) > LIMIT:
             _log.error("fault.too_many", reporter=self._role, count=len(wanted), limit=LIMIT)
@@ -179,7 +187,7 @@ class FaultRecorder:
             for name, one in wanted.items():
                 with deadline(WRITE_S):
                     await self._raise(name, one)
-            for name in [name for name in self._open if name not in wanted]:
+            for name in [name for name in self._open if name not in wanted and code_of(name) not in undetermined]:
                 with deadline(WRITE_S):
                     await self._end(name)
         except (OutliveError, TimeoutError) as error:

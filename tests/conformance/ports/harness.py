@@ -205,7 +205,7 @@ class StatisticsHarness(ProcessHarness, Protocol):
     """A storage cluster with daemons that are in, and some pools."""
 
     limit_s: float
-    """How long one round may take."""
+    """How long a round may take in which nothing is answered."""
     pools: tuple[str, ...]
     """Those that there are."""
 

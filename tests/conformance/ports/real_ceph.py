@@ -236,7 +236,7 @@ class RealCeph:
 class RealStatistics:
     """See ``harness.StatisticsHarness``."""
 
-    limit_s = 4.0
+    limit_s = 10.0
     pools = (POOL, "device_health_metrics")
 
     def __init__(self, made: Cluster) -> None:

@@ -264,6 +264,23 @@ def test_the_duty_moves_with_the_role_and_takes_the_faults_along() -> None:
     told(story)
 
 
+def test_a_new_primary_that_storage_does_not_answer_ends_no_fault() -> None:
+    async def story(it: Story) -> None:
+        it.storage.says = report("0", "1", health="warn", out=("1",))
+        await it.rounds()
+        it.storage.says = Unavailable("no monitor of Ceph answers", remedy="start one")
+        await it.start("b")
+        it.tasks.pop("a").cancel()
+        await it.clock.sleep(20)
+        await it.rounds(4)
+        assert await it.faults() == {"storage-daemon-out.1", "storage-warn.ceph", "storage-unknown.ceph"}
+        it.storage.says = report("0", "1")
+        await it.rounds()
+        assert await it.faults() == set()
+
+    told(story)
+
+
 def test_a_former_primary_that_goes_on_writes_nothing() -> None:
     async def story(it: Story) -> None:
         election = await it.store.get(Election, ROLE, fresh=True)

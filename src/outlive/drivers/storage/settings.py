@@ -35,7 +35,7 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     pools: tuple[str, ...] = ()
     """Pools that have a ``StoragePool``; empty: all. The same on all coordinators."""
     statistics_limit: Duration = Duration(2.0)
-    """How long Ceph may take for one round of statistics; what it has not answered by then is left out."""
+    """How long Ceph may take for one question about statistics; what it has not answered by then is left out."""
     blocklist: Duration = Duration(86_400.0)
     """How long an isolation from Ceph lasts that nobody renews; at least half an hour."""
 
