@@ -57,6 +57,27 @@ def test_each_guest_is_counted(single: Single) -> None:
     assert all(set(used) == kinds for used in usage(single)["guests"].values())
 
 
+def test_what_a_guest_writes_to_its_console_is_kept_and_its_screen_is_known(single: Single) -> None:
+    def console() -> dict[str, Any]:
+        found = single.outlive("get", "consoles")["items"]
+        return {one["metadata"]["name"]: one for one in found}.get("vm-1", {})
+
+    until(lambda: "SeaBIOS" in console().get("text", ""), "the firmware has written to the console", 30, 0.5)
+    assert console()["host"] == "host-1"
+    log = single.host.folder / "var/log/outlive/console/vm-1.log"
+    assert (log.stat().st_mode & 0o777, log.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    with log.open("ab") as file:
+        file.write(b"a line\n\xff")
+    until(lambda: console()["text"].endswith("a line\n\ufffd"), "the line is kept", 30, 0.5)
+    log.rename(log.with_name("vm-1.log.0"))
+    log.write_text("after a rotation\n")
+    until(lambda: console()["text"].endswith("after a rotation\n"), "the new file is read", 30, 0.5)
+    assert "SeaBIOS" in console()["text"]
+    screens = {name: single.outlive("vm", "info", name)["vnc"] for name in ("vm-1", "vm-2")}
+    assert {one["listen"] for one in screens.values()} == {"127.0.0.1"}
+    assert len({one["port"] for one in screens.values()}) == 2
+
+
 def test_a_libvirt_that_hangs_costs_no_renewal(single: Single) -> None:
     until(lambda: "domains" not in usage(single).get("stale", ()), "all figures are fresh", 30, 0.5)
     libvirtd, before = single.libvirtd.pid, guests(single)

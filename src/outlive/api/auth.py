@@ -5,7 +5,7 @@ role         may
 ===========  ===========================================================================================
 admin        everything
 operator     read everything; write what users or imports write (each kind says what that is); place
-viewer       read everything; ask why a host was refused
+viewer       read everything but consoles; ask why a host was refused
 scheduler    only ask for placements
 controller   read everything; write what controllers write
 host         read everything; write what the daemon of the one host that it belongs to writes
@@ -38,7 +38,7 @@ from outlive.base.errors import BadInput, Forbidden
 from outlive.base.ids import Ids
 from outlive.node.membership.states import MemberView
 from outlive.node.permissions import STORAGE, HostWriter, admin_refusal, host_refusal, kind_refusal, writes_refusal
-from outlive.resources import Hypervisor, Resource
+from outlive.resources import Console, Hypervisor, Resource, VirtualMachine
 from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER, HUMANS, PRIMARY
 
 TOKEN_LENGTH_LEAST: Final = 16
@@ -242,20 +242,36 @@ def may_write(
         raise _refused(identity, why)
 
 
+def may_read(identity: Identity, kind: type[Resource], name: str = "") -> None:
+    """``Forbidden`` unless the identity may read the object (``name``), or list and observe the kind.
+
+    Consoles may show what guests keep to themselves: people who only look do not read them, and daemons none but by
+    name, to write their own.
+    """
+    allow(identity, Access.READ)
+    if kind is not Console or identity.role in (Role.ADMIN, Role.OPERATOR) or (name and identity.role in HOSTS):
+        return
+    raise Forbidden(
+        f"the role {identity.role} may not read {kind.info.plural}",
+        remedy="use a token of the role operator; see docs/reference/http-api.md#tokens",
+    )
+
+
 def check_write(
     identity: Identity,
     before: Resource | None,
     after: Resource | None,
     members: Iterable[MemberView] = (),
     term: int = 0,
+    vm: VirtualMachine | None = None,
 ) -> None:
     """``Forbidden`` unless the identity may make this change of one object; ``may_write`` comes first.
 
-    ``before`` is ``None`` for a creation, ``after`` for a deletion; ``members`` as for ``host_refusal``; ``term``: in
-    which the host is the primary coordinator.
+    ``before`` is ``None`` for a creation, ``after`` for a deletion; ``members`` and ``vm`` as for ``host_refusal``;
+    ``term``: in which the host is the primary coordinator.
     """
     if identity.role in HOSTS:
-        why = host_refusal(msgspec.structs.replace(identity.writer, term=term), before, after, members)
+        why = host_refusal(msgspec.structs.replace(identity.writer, term=term), before, after, members, vm)
     elif identity.role is Role.CONTROLLER:
         why = writes_refusal(WRITERS[identity.role], before, after)
     elif identity.role is Role.OPERATOR:

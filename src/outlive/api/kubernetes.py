@@ -13,7 +13,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outlive.api.auth import Access, Identity, allow, may_write
+from outlive.api.auth import Access, Identity, allow, may_read, may_write
 from outlive.api.requests import IncludeObject, document_of, field_selector, json_response, media_type, wanted_table
 from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import BadInput, Forbidden
@@ -301,6 +301,8 @@ class AccessReviews:
         served = about.get("group") in ("", None) and name == "events"
         if verb in _READS and (served or about.get("group") in (GROUP, "*")):
             allow(identity, Access.READ)
+            if not served and (kind := self._plurals.get(name)) is not None:
+                may_read(identity, kind, str(about.get("name") or "") if verb == "get" else "")
             return
         kinds = list(self._plurals.values()) if name == "*" else [self._plurals.get(name)]
         if about.get("group") not in (GROUP, "*") or (verb != "*" and verb not in _WRITES):

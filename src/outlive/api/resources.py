@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
-from outlive.api.auth import CHECKED, HOSTS, Access, Identity, Role, allow, check_write, may_write
+from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_write, may_read, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
 from outlive.api.kubernetes import table
@@ -61,7 +61,7 @@ from outlive.base.ids import Ids
 from outlive.node.membership.states import MemberView, member_view
 from outlive.node.permissions import dropped, writes_as_primary
 from outlive.node.primary import ROLE
-from outlive.resources import Election, Membership, Resource, VirtualMachine
+from outlive.resources import Console, Election, Membership, Resource, VirtualMachine
 from outlive.resources.codec import convert, decode, encode
 from outlive.resources.documents import parse_documents
 from outlive.store import Page, Selector, Store, read
@@ -106,7 +106,7 @@ class Resources:
         if request.method == "POST":
             may_write(identity, target.kind, verb="create")
             return await self._create(request, identity, target)
-        allow(identity, Access.READ)
+        may_read(identity, target.kind, name_selector(request))
         return await (self._watch if flag(request, "watch") else self._list)(request, target)
 
     async def item(self, request: Request, identity: Identity) -> Response:
@@ -119,7 +119,7 @@ class Resources:
 
     async def _one(self, request: Request, identity: Identity, target: Target) -> Response:
         if request.method in ("GET", "HEAD"):
-            allow(identity, Access.READ)
+            may_read(identity, target.kind, target.name)
             return await self._get(request, target)
         verb = "delete" if request.method == "DELETE" else "update"
         may_write(identity, target.kind, status=target.status, name=target.name, verb=verb)
@@ -259,7 +259,10 @@ class Resources:
             hosts = {one.hypervisor for one in dropped(identity.host, current, wanted)}
             found = [await read(self._store, Membership, host) for host in sorted(hosts)]
             members = [member_view(one) for one in found if one is not None]
-        check_write(identity, current, wanted, members, await self._term(identity, current, wanted))
+        vm: VirtualMachine | None = None
+        if identity.role in HOSTS and isinstance(wanted, Console):
+            vm = await read(self._store, VirtualMachine, wanted.name)
+        check_write(identity, current, wanted, members, await self._term(identity, current, wanted), vm)
 
     async def _term(self, identity: Identity, *objects: Resource | None) -> int:
         """In which term the host is the primary coordinator, where one of the objects is written by that alone."""

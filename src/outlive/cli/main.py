@@ -53,6 +53,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "unprotect": Entry("operator", "Take a VM out of protection: nobody restarts it elsewhere."),
     "request": Entry("operator", "Ask for a VM to be started, stopped or moved, once."),
     "vm": Entry("vm", "VMs: define, list, info, start, stop, move, migrate, rename, undefine and more.", "app"),
+    "console": Entry("console", "Attach to the serial console of a VM, or print its log."),
     "rebalance": Entry("rebalance", "Which VMs to move so that hosts are evenly full; --apply has them moved."),
     "drain": Entry("operator", "Empty a host of its VMs."),
     "host": Entry("host", "Hosts: list, info, log, and which coordinator is the primary.", "app"),

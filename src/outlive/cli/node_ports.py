@@ -12,6 +12,7 @@ from outlive.base.logging import get_logger
 from outlive.drivers.absent import NoHypervisor
 from outlive.drivers.bmc import PowerControllers
 from outlive.drivers.files import read_input
+from outlive.drivers.libvirt.consoles import ConsoleFiles
 from outlive.drivers.libvirt.settings import unreachable
 from outlive.drivers.secrets import KeyCopy, Secrets
 from outlive.drivers.storage import CephStatistics, cuts, disks
@@ -97,6 +98,7 @@ def node_ports(
         statistics=hypervisor.statistics,
         keys=cluster_keys(config, store),
         storage_statistics=CephStatistics(config.storage),
+        consoles=ConsoleFiles(config.libvirt.console_folder) if config.libvirt.uri else None,
     )
 
 

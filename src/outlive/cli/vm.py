@@ -12,6 +12,7 @@ from outlive.base.errors import BadInput, ExitCode, Usage
 from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
+from outlive.cli.console import EVERYTHING, Follow, Lines, print_log
 from outlive.cli.objects import checked, write_resource
 from outlive.cli.operator import Yes, ask
 from outlive.cli.output import Output, cell_text, table, write
@@ -25,6 +26,7 @@ from outlive.node.vm.operator import (
     find_vm,
     follow,
     rename_vm,
+    running_entry,
     shown_state,
     undefine_vm,
 )
@@ -211,23 +213,38 @@ async def list_vms(access: Access, output: Output) -> None:
 
 
 @command(app)
+async def log(access: Access, vm: OneVm, lines: Lines = EVERYTHING, follow: Follow = False) -> None:
+    """What the guest of a VM wrote to its serial console last."""
+    await print_log(access, vm, lines=lines, follow=follow)
+
+
+@command(app)
 async def info(access: Access, output: Output, vm: OneVm) -> None:
     """One VM: its state, where it is, how hosts are chosen for it, what it consists of."""
     async with access.open() as store:
-        facts = _facts(await find_vm(store, vm))
+        found = await find_vm(store, vm)
+    facts, runs = _facts(found), running_entry(found)
+    shown = {**facts, "vnc": runs.vnc.address if runs is not None and runs.vnc is not None else ""}
     rows = [
         (_TITLES.get(key, key.capitalize()), ", ".join(one) if isinstance(one, list) else cell_text(one))
-        for key, one in facts.items()
+        for key, one in shown.items()
     ]
     output.show(facts, lambda: [table(("", ""), rows)])
 
 
-_TITLES: Final = {"id": "ID", "vcpus": "vCPUs", "memoryMib": "Memory (MiB)", "downtimeMs": "Downtime (ms)"}
+_TITLES: Final = {
+    "id": "ID",
+    "vnc": "VNC",
+    "vcpus": "vCPUs",
+    "memoryMib": "Memory (MiB)",
+    "downtimeMs": "Downtime (ms)",
+}
 
 
 def _facts(vm: VirtualMachine) -> dict[str, Any]:
     """What is shown of a VM; what is not set is shown as it acts."""
-    spec, status, home = vm.spec, vm.status, away_from(vm)
+    spec, status, home, runs = vm.spec, vm.status, away_from(vm), running_entry(vm)
+    vnc = runs.vnc if runs is not None else None
     return {
         "name": called(vm),
         "id": vm.name,
@@ -242,6 +259,7 @@ def _facts(vm: VirtualMachine) -> dict[str, Any]:
         "downtimeMs": "Default" if spec.migration_downtime_ms is None else spec.migration_downtime_ms,
         "vcpus": spec.resources.cpu_milli / 1000,
         "memoryMib": spec.resources.memory_bytes >> 20,
+        "vnc": {"listen": vnc.listen, "port": vnc.port} if vnc is not None else {"listen": None, "port": None},
         "disks": list(spec.disks),
         "ports": list(spec.ports),
     }

@@ -21,6 +21,7 @@ from outlive.node.health_monitor import HealthMonitor
 from outlive.node.membership.join import JoinResult
 from outlive.node.membership.registration import Registration
 from outlive.node.status import HostReporter
+from outlive.node.vm.console import ConsoleWatcher
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.reconciler import VmReconciler
 from outlive.node.vm.start import end_former_creates
@@ -50,6 +51,7 @@ class Daemon:
         self.reporter = HostReporter(shared, self.health)
         self.workers = VmReconciler(shared, random=random)
         self.drainer = DrainController(shared, self.reporter, self.health)
+        self.consoles = ConsoleWatcher(shared, shared.consoles) if shared.consoles is not None else None
         self._swept: JoinResult | None = None
         """The join after which entries without a domain are, or were, looked for."""
         self._sweep_due_s: float | None = None
@@ -152,6 +154,8 @@ class Daemon:
             ("drain", self.drainer.run),
         ):
             tasks.append(group.create_task(self.keep(name, part), name=name))
+        if self.consoles is not None:
+            tasks.append(group.create_task(self.keep("consoles", self.consoles.run), name="consoles"))
         return tasks
 
     async def _work(self) -> None:

@@ -22,6 +22,7 @@ from outlive.node.relocation import FLUSH_RUN
 from outlive.node.requests import NODE_REQUEST
 from outlive.node.status import ACCOUNT_NODE, KEEPALIVE_CYCLE
 from outlive.node.stop import LIFECYCLE_SHUTDOWN
+from outlive.node.vm.console import CONSOLE_TAIL
 from outlive.node.vm.locks import START_LOCKS
 from outlive.node.vm.requests import VM_REQUEST
 from outlive.node.vm.selection import SELECT_NODE
@@ -82,5 +83,6 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     LIFECYCLE_SHUTDOWN,
     SCORE_HOST,
     LEAVE_HOST,
+    CONSOLE_TAIL,
 )
 """All of them."""

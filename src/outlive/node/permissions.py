@@ -21,6 +21,7 @@ from outlive.node.vm.states import reach_of
 from outlive.resources import (
     HOST_LABEL,
     Cluster,
+    Console,
     DecisionRecord,
     Election,
     Fault,
@@ -70,18 +71,24 @@ class HostWriter(msgspec.Struct, frozen=True):
 
 
 def host_refusal(
-    who: HostWriter, before: Resource | None, after: Resource | None, members: Iterable[MemberView] = ()
+    who: HostWriter,
+    before: Resource | None,
+    after: Resource | None,
+    members: Iterable[MemberView] = (),
+    vm: VirtualMachine | None = None,
 ) -> str:
     """Why this host may not write that, as the end of a sentence; empty where it may.
 
     ``before`` is ``None`` for a creation, ``after`` for a deletion. ``members``: Memberships of the hosts whose
-    holders' entries are dropped (``dropped``), read after ``before`` or earlier.
+    holders' entries are dropped (``dropped``), read after ``before`` or earlier. ``vm``: whose console is written.
     """
     obj = after if after is not None else before
     assert obj is not None
     what = f"{obj.kind()}/{obj.name}" if obj.name else obj.kind()
     if after is None and not isinstance(obj, STORAGE):
         return f"may not delete {what}: hosts delete nothing"
+    if isinstance(after, Console):
+        return _console(who, what, after, vm)
     rule = _RULES.get(type(obj))
     if rule is None:
         return f"may not write {what}: it is none of a host's objects"
@@ -92,7 +99,7 @@ def kind_refusal(who: HostWriter, kind: type[Resource], name: str = "", verb: st
     """Why this host may write no object of the kind (of this name, if one is given), as far as that can be said before
     the object is known; empty where it may write some."""
     deletes = verb == "deletecollection" or (verb == "delete" and kind not in STORAGE)
-    if kind not in _RULES or deletes or (verb == "create" and kind in _NEVER_MADE):
+    if kind not in (*_RULES, Console) or deletes or (verb == "create" and kind in _NEVER_MADE):
         return f"may not {verb} {kind.info.plural}"
     if kind in STORAGE and not who.coordinator and (kind is not StorageDaemon or verb == "delete"):
         return f"may not {verb} {kind.info.plural}: {who.host} is no coordinator"
@@ -296,6 +303,13 @@ def _device(who: HostWriter, what: str, before: StorageDevice | None, after: Sto
     if before == after or named is None or named.host == who.host:
         return ""
     return f"may not write the device of {what}: {named.host or 'nobody'} is named there, and not {who.host}"
+
+
+def _console(who: HostWriter, what: str, after: Console, vm: VirtualMachine | None) -> str:
+    if after.host != who.host:
+        return f"may not write {what} as {after.host[:80]}"
+    related = vm is not None and has_to_do_with(who.host, vm)
+    return "" if related else f"may not write {what}: {who.host} has nothing to do with the VM"
 
 
 def _record(who: HostWriter, what: str, before: Any, after: DecisionRecord, _members: object) -> str:

@@ -201,6 +201,9 @@ async def _take(daemon: Daemon, step: ShutdownStep, going_down: bool) -> None:
             await _let_go(daemon)
         case ShutdownStep.WAIT_FLUSH:
             await daemon.drainer.stop()
+        case ShutdownStep.STOP_CONSOLE if daemon.consoles is not None:
+            async with asyncio.timeout(WRITE_S):
+                await daemon.consoles.look(last=True)
         case ShutdownStep.STOP_KEEPALIVE:
             await close(daemon)
             if going_down and daemon.shared.settings.going_down == "shutdown":
@@ -260,7 +263,7 @@ async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
         ours = mine(now, me)
         if not any(one.seen for one in ours):
             return None
-        holders = tuple(_replace(one, seen="") if one in ours else one for one in now.status.holders)
+        holders = tuple(_replace(one, seen="", vnc=None) if one in ours else one for one in now.status.holders)
         return _replace(now.status, holders=holders)
 
     left: list[str] = []

@@ -14,6 +14,7 @@ from outlive.resources.cluster import (
     PrimaryRequest,
     Timing,
 )
+from outlive.resources.consoles import Console, Vnc
 from outlive.resources.hosts import (
     Aggregate,
     Capabilities,
@@ -126,6 +127,7 @@ KINDS: dict[str, type[Resource]] = {
     kind.__name__: kind
     for kind in (
         Cluster,
+        Console,
         Coverage,
         DecisionRecord,
         Election,

@@ -1,9 +1,10 @@
 """A whole cluster in one file: what ``outlive dump`` writes and ``--state`` reads.
 
 Any answer can be reproduced from it, offline (docs/reference/cli.md#state-files). It holds every object except
-elections, events and logs, which say nothing about the cluster itself, and secrets, in the order of kind and name. It
-is taken object by object: complete, but no snapshot of one instant. The digest names the *facts* of a state: it ignores
-versions, uids, times and what is merely derived, so that the same cluster dumped twice has the same digest.
+elections, events and logs, also of consoles, which say nothing about the cluster itself, and secrets, in the order of
+kind and name. It is taken object by object: complete, but no snapshot of one instant. The digest names the *facts* of a
+state: it ignores versions, uids, times and what is merely derived, so that the same cluster dumped twice has the same
+digest.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from outlive.base.garbage import collector_paused
 from outlive.resources import (
     API_VERSION,
     KINDS,
+    Console,
     Coverage,
     DecisionRecord,
     Election,
@@ -36,9 +38,10 @@ from outlive.resources.digest import Facts, any_facts, digest_of, facts_of, fact
 from outlive.resources.documents import Problems, json_error
 
 STATE_VERSION: Final = 1
-NOT_DUMPED: Final[tuple[type[Resource], ...]] = (Election, Event, HostLog, Secret, Token)
+NOT_DUMPED: Final[tuple[type[Resource], ...]] = (Console, Election, Event, HostLog, Secret, Token)
 """Kinds that a state file leaves out."""
 NOT_DIGESTED: Final[tuple[type[Resource], ...]] = (
+    Console,
     Coverage,
     DecisionRecord,
     Election,

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from msgspec import Meta
 
 from outlive.resources.amounts import Amounts
+from outlive.resources.consoles import Vnc
 from outlive.resources.hosts import HostSelector
 from outlive.resources.memberships import Proof
 from outlive.resources.meta import HOST_LABEL, KindInfo, ObjectRef, Part, Resource, Writers
@@ -156,6 +157,8 @@ class Holder(Part, frozen=True, kw_only=True):
     """``incoming`` while it only receives a migration."""
     seen: Literal["", "running", "paused"] = ""
     """What the host itself says of the domain of this run."""
+    vnc: Vnc | None = None
+    """Where its screen is; absent: it has none, or does not run."""
 
 
 class MigrationPhase(enum.StrEnum):

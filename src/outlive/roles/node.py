@@ -37,7 +37,7 @@ from outlive.node.ports import (
 )
 from outlive.node.primary import Duty, Primary, PrimaryElector
 from outlive.node.storage_statistics import StorageStatistics, publish_devices
-from outlive.node.vm.context import NodeSettings, Statistics, VmContext
+from outlive.node.vm.context import ConsoleLogs, NodeSettings, Statistics, VmContext
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import HOST_LABEL, Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
@@ -80,6 +80,8 @@ class NodePorts:
     """Absent: this host never opens secrets."""
     storage_statistics: StorageStatisticsPort | None = None
     """What the storage cluster says of itself, where this host can ask."""
+    consoles: ConsoleLogs | None = None
+    """What they wrote to their consoles, where it is logged."""
 
 
 class NodeRole:
@@ -313,6 +315,7 @@ class NodeRole:
             starts=asyncio.Semaphore(settings.starts),
             networks=self._networks,
             statistics=ports.statistics,
+            consoles=ports.consoles,
         )
         return Daemon(shared, self._random.fork("workers"), self._newcomer)
 

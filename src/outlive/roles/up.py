@@ -23,6 +23,7 @@ from outlive.failover.offers import InProcessPlacement, WithCandidates
 from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
+from outlive.node.vm.console import console_sweeper
 from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
@@ -140,6 +141,7 @@ class UpRole:
         self.manager.add_task("events-sweeper", event_sweeper(store, clock).run)
         self.manager.add_task("trail", self.trail.run)
         self.manager.add_task("trail-sweeper", trail_sweeper(store, clock).run)
+        self.manager.add_task("consoles-sweeper", console_sweeper(store, clock).run)
 
     @property
     def fleet(self) -> Fleet:

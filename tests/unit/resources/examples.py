@@ -109,6 +109,7 @@ FULL: tuple[r.Resource, ...] = (
             pause=Pause(reason="went-back", since=MOMENT, waits_for=("kvm-9",)),
         ),
     ),
+    r.Console(metadata=META, host="h1", text="login: ", changed_at=MOMENT),
     r.Coverage(
         metadata=META,
         status=r.CoverageStatus(
@@ -535,7 +536,17 @@ FULL: tuple[r.Resource, ...] = (
             ),
             assigned=r.Assigned(hypervisor="h1", slot=REF, fence="f"),
             home="h1",
-            holders=(r.Holder(hypervisor="h1", member_uid="m", epoch=1, run_id="r", role="incoming", seen="running"),),
+            holders=(
+                r.Holder(
+                    hypervisor="h1",
+                    member_uid="m",
+                    epoch=1,
+                    run_id="r",
+                    role="incoming",
+                    seen="running",
+                    vnc=r.Vnc(listen="127.0.0.1", port=5900),
+                ),
+            ),
             source="import",
             observed_at=MOMENT,
         ),
@@ -545,6 +556,7 @@ FULL: tuple[r.Resource, ...] = (
 _FLAVOR = r.GroupFlavor(name="f", vcpus=1)
 SMALL: tuple[r.Resource, ...] = (
     r.Cluster(),
+    r.Console(host="h1", changed_at=MOMENT),
     r.Coverage(status=r.CoverageStatus(required=1, covered=True)),
     r.DecisionRecord(decision="d", by="b", at=MOMENT),
     r.Election(),

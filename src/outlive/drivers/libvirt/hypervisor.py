@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -15,17 +16,18 @@ import msgspec
 from outlive.base.deadline import deadline
 from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
+from outlive.drivers.libvirt.consoles import make_log
 from outlive.drivers.libvirt.migration import Moves, listen
 from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, start_time
 from outlive.drivers.libvirt.runs import SOCKETS, Run, Runs
 from outlive.drivers.libvirt.service import Service, text_of
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.libvirt.statistics import read
-from outlive.drivers.libvirt.xml import METADATA, Start, domain_xml
+from outlive.drivers.libvirt.xml import METADATA, Start, domain_xml, screen
 from outlive.guard.options import LIBVIRT
 from outlive.node.ports import Domain, DomainState, MigrationProgress, MigrationSettings
 from outlive.node.vm.context import GuestCounts
-from outlive.resources import VirtualMachine
+from outlive.resources import VirtualMachine, Vnc
 
 T = TypeVar("T")
 KILL_S: Final = 5.0
@@ -221,11 +223,13 @@ class LibvirtHypervisor:
 
     async def _create(self, run: Run, xml: str, incoming: MigrationSettings | None) -> None:
         flags = libvirt.VIR_DOMAIN_START_PAUSED if incoming is not None else 0
-        self._make_places()
         try:
-            await self.service.call(
-                lambda connection: connection.createXML(xml, flags), float(self.settings.create_limit)
-            )
+            self._make_places(run.vm)
+            limit_s = float(self.settings.create_limit)
+            vnc = await self.service.call(lambda connection: _created(connection, xml, flags), limit_s)
+            if vnc is not None:
+                run = msgspec.structs.replace(run, vnc=vnc)
+                self.runs.change(run)
             if incoming is not None:
                 listens = await listen(self.runs, run, self.settings, incoming)
                 run = msgspec.structs.replace(run, listens=listens, post_copy=incoming.post_copy)
@@ -246,9 +250,9 @@ class LibvirtHypervisor:
             raise Refused(f"{run.vm} does not start: {why}", remedy="see libvirt's log") from None
         _log.info("domain.created", vm=run.vm, run_id=run.run_id, epoch=run.epoch, incoming=run.incoming)
 
-    def _make_places(self) -> None:
-        """The slice, where nobody has made it yet, and where consoles are logged."""
-        Path(self.settings.console_folder).mkdir(parents=True, exist_ok=True)
+    def _make_places(self, vm: str) -> None:
+        """The slice, where nobody has made it yet, and the log of the console."""
+        make_log(self.settings.console_folder, vm)
         if self.settings.partition:
             Path(self.settings.slice).mkdir(exist_ok=True)
 
@@ -408,6 +412,14 @@ async def _outlives(work: asyncio.Task[T]) -> T:
         raise
 
 
+def _created(connection: libvirt.virConnect, xml: str, flags: int) -> Vnc | None:
+    """Create the domain; where its screen is, which stays so for as long as it runs."""
+    domain = connection.createXML(xml, flags)
+    with contextlib.suppress(libvirt.libvirtError, ET.ParseError):
+        return screen(ET.fromstring(domain.XMLDesc(0)))  # noqa: S314 - libvirt's own
+    return None
+
+
 def _states(connection: libvirt.virConnect) -> dict[str, tuple[int, int]]:
     """What libvirt says of each domain that it knows, by name: state and reason."""
     flags = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE
@@ -484,4 +496,5 @@ def _domain(run: Run, state: DomainState, guarded: bool = True, split: bool = Fa
         guarded=guarded,
         listens=run.listens if state is DomainState.INCOMING else "",
         split=split,
+        vnc=run.vnc,
     )

@@ -22,6 +22,7 @@ import msgspec
 
 from outlive.base.errors import InUse, Refused
 from outlive.drivers.libvirt.processes import GuestProcess
+from outlive.resources import Vnc
 
 RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,47}")
 RUN, CREATED, PROCESS, FATE, MOVING = "run.json", "created", "process", "fate", "moving"
@@ -48,6 +49,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Whether it may be received by post-copy, and is not known to have all of its memory."""
     cpu_milli: int = 0
     memory_bytes: int = 0
+    vnc: Vnc | None = None
 
 
 class Runs:

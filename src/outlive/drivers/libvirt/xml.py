@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from outlive.base.errors import BadInput, Refused
+from outlive.drivers.libvirt.consoles import console_path
 from outlive.drivers.libvirt.processes import mark
 from outlive.drivers.libvirt.settings import LibvirtSettings
-from outlive.resources import VirtualMachine
+from outlive.resources import VirtualMachine, Vnc
 from outlive.resources.definitions import cache_refusal, parse, tree
 
 METADATA: Final = "https://outlive.dev/libvirt/1"
@@ -51,7 +52,7 @@ def domain_xml(start: Start, settings: LibvirtSettings) -> str:
         _put(_child(domain, "resource"), "partition", settings.partition)
     devices = _child(domain, "devices")
     _disks(devices, vm.spec.disk_cache)
-    _console(devices, f"{settings.console_folder}/{vm.name}.log")
+    _console(devices, str(console_path(settings.console_folder, vm.name)))
     for graphics in devices.iterfind("graphics"):
         graphics.set("listen", settings.vnc_listen)
         graphics.set("autoport", "yes")
@@ -61,6 +62,16 @@ def domain_xml(start: Start, settings: LibvirtSettings) -> str:
     _metadata(domain, start)
     _arguments(domain, start)
     return ET.tostring(domain, encoding="unicode")
+
+
+def screen(domain: ET.Element) -> Vnc | None:
+    """Where the VNC screen of a domain is, as libvirt describes one that runs."""
+    graphics = domain.find("devices/graphics[@type='vnc']")
+    if graphics is None:
+        return None
+    listen = graphics.get("listen") or next((one.get("address", "") for one in graphics.iterfind("listen")), "")
+    port = graphics.get("port", "")
+    return Vnc(listen=listen, port=int(port)) if listen and port.isdigit() and 0 < int(port) <= 65_535 else None
 
 
 def _defined(vm: VirtualMachine) -> ET.Element:
@@ -136,7 +147,7 @@ def _disks(devices: ET.Element, cache: str) -> None:
 
 
 def _console(devices: ET.Element, path: str) -> None:
-    """The first serial port is logged; what is written to a file is never emptied by a new start or a move."""
+    """The first serial port is logged there; what is written to a file is never emptied by a new start or a move."""
     for kind in ("serial", "console"):
         for one in devices.iterfind(kind):
             if one.get("type") == "file" and (source := one.find("source")) is not None:
@@ -144,8 +155,7 @@ def _console(devices: ET.Element, path: str) -> None:
     first = devices.find("serial")
     if first is None:
         first = ET.SubElement(devices, "serial", {"type": "pty"})
-    if first.get("type") != "file" and first.find("log") is None:
-        ET.SubElement(first, "log", {"file": path})
+    _child(first, "log").set("file", path)
     for log in devices.iterfind("*/log"):
         log.set("append", "on")
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from outlive.resources import VirtualMachine
+from outlive.resources import VirtualMachine, Vnc
 
 
 class DomainState(StrEnum):
@@ -50,6 +50,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Its source, which is handed over, is needed by the target and never runs again; its target runs.
     """
+    vnc: Vnc | None = None
+    """Where its screen is; the same for as long as it exists."""
 
 
 class MigrationSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -90,6 +90,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """What the selector ``mem`` looks at."""
     log_lines: Annotated[int, Meta(ge=0, le=LOG_LINES)] = 0
     """Lines of its own log that the daemon keeps in the store, for ``outlive host log``; 0: none."""
+    console_lines: Annotated[int, Meta(ge=0, le=100_000)] = 1000
+    """Lines of each guest's serial console that are kept in the store; 0: none."""
     store_cas_per_s: float | None = None
     """Compare-and-swaps that the store was measured to do each second; absent: not measured."""
 
@@ -222,6 +224,28 @@ class GuestCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 Statistics = Callable[[], Awaitable[Sequence[GuestCounts]]]
 """Of all guests that run, by one question. ``Unavailable`` where the hypervisor does not answer."""
 
+LogStamp = tuple[int, int, int]
+"""Which file it is, its size, and when it was changed last: as they were before it was read."""
+
+
+class LogEnd(msgspec.Struct, frozen=True):
+    """The end of the log of one console."""
+
+    stamp: LogStamp
+    raw: bytes
+    """Whole lines, but for the last one."""
+
+
+class ConsoleLogs(Protocol):
+    """What guests of this host wrote to their consoles."""
+
+    async def changed(self, known: Mapping[str, LogStamp | None], most: int) -> Mapping[str, LogEnd]:
+        """Of these virtual machines those whose log is not as it is known, with at most ``most`` bytes of its end.
+
+        A log that is missing, or is no file that can be read, is left out. ``Unavailable`` where the disk hangs.
+        """
+        ...
+
 
 @dataclass(slots=True)
 class VmContext:
@@ -248,6 +272,8 @@ class VmContext:
     starts: asyncio.Semaphore
     statistics: Statistics | None = None
     """What guests use; ``None``: nobody counts it."""
+    consoles: ConsoleLogs | None = None
+    """``None``: nobody keeps what they write to their consoles."""
     networks: Mapping[str, str] = field(default_factory=dict)
     """This host's own addresses by network."""
     lease: LeaseRenewer = field(init=False)

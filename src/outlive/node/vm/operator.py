@@ -5,6 +5,7 @@ A VM has the name of its object, which never changes, and a display name, by whi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -17,7 +18,7 @@ from outlive.base.phrases import listing
 from outlive.node.operator import request_vm
 from outlive.node.vm.requests import RELOCATIONS, VmRequestCode
 from outlive.node.vm.states import HALTED, MIGRATING, VmState, active_move, state_of, wanted
-from outlive.resources import Amounts, Hypervisor, VirtualMachine
+from outlive.resources import Amounts, Console, Holder, Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.definitions import check_name, host_problem, parse
 from outlive.resources.meta import check_name as check_object_name
 from outlive.resources.reasons import VmReason
@@ -119,7 +120,13 @@ def _aborted(vm: VirtualMachine) -> bool:
 
 
 def _runs(vm: VirtualMachine) -> bool:
-    return any(one.hypervisor == vm.host and one.seen == "running" and not one.role for one in vm.status.holders)
+    return running_entry(vm, vm.host) is not None
+
+
+def running_entry(vm: VirtualMachine, host: str = "") -> Holder | None:
+    """The entry of the host (or of any) that says that it runs there."""
+    said = (one for one in vm.status.holders if one.hypervisor == (host or one.hypervisor) and not one.role)
+    return next((one for one in said if one.seen == "running"), None)
 
 
 async def follow(store: Store, clock: Clock, name: str, request: Request, report: Callable[[str], None]) -> bool:
@@ -217,5 +224,7 @@ async def undefine_vm(store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, 
     if not at_rest(found):
         raise Refused(f"{called(vm)} is to run again, and is kept", remedy="find out who asked, and repeat")
     await store.delete(found.ref, uid=found.metadata.uid, version=found.metadata.resource_version)
+    with contextlib.suppress(NotFound):
+        await store.delete(ObjectRef(kind=Console.kind(), name=vm.name))
     disks = listing(found.spec.disks, most=NAMED)
     return f"{called(vm)} is undefined" + (f"; its disks stay: {disks}" if disks else "")

@@ -144,7 +144,7 @@ def _settled(node: VmContext, vm: VirtualMachine) -> bool:
         idle = not here or down or rejected_by(vm, me.host)
         return idle and not of_host(vm, me) and state_of(vm) != VmState.SHUTDOWN
     entry = node.entry(vm)
-    seen = len(vm.status.holders) == 1 and entry is not None and entry.seen == "running"
+    seen = len(vm.status.holders) == 1 and entry is not None and entry.seen == "running" and entry.vnc == domain.vnc
     known = vm.status.phase == VmState.START and not vm.status.reason
     whole = domain.state is DomainState.RUNNING and not domain.split
     return here and seen and known and whole and state_of(vm) == VmState.START
@@ -298,7 +298,7 @@ async def _crashed(seen: Seen) -> float | None:
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         ours = mine(now, node.lease.me)
-        holders = tuple(_replace(one, seen="") if one in ours else one for one in now.status.holders)
+        holders = tuple(_replace(one, seen="", vnc=None) if one in ours else one for one in now.status.holders)
         return _replace(in_phase(now.status, now.status.phase, why), holders=holders)
 
     await node.change(seen.vm.name, change)

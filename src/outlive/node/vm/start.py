@@ -403,7 +403,7 @@ async def report_running(node: VmContext, name: str, memory: VmMemory) -> float 
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         entry, status = node.entry(now), now.status
-        holders = tuple(_replace(one, seen=seen) if one == entry else one for one in status.holders)
+        holders = tuple(_replace(one, seen=seen, vnc=domain.vnc) if one == entry else one for one in status.holders)
         status = _replace(status, holders=holders)
         if running and now.host == node.host and state_of(now) == VmState.START:
             mine = status.rejection is not None and status.rejection.hypervisor == node.host

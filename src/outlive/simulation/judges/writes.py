@@ -7,7 +7,7 @@ from typing import Final
 from outlive.node.membership.states import member_view
 from outlive.node.permissions import HostWriter, dropped, host_refusal, owned, writes_as_primary
 from outlive.node.primary import ROLE
-from outlive.resources import Election, Membership, Resource, VirtualMachine
+from outlive.resources import Console, Election, Membership, Resource, VirtualMachine
 from outlive.resources.vms import RECOVERY_STEPS
 from outlive.resources.writers import changed_fields, owners_of
 from outlive.simulation.judges.truth import Truth
@@ -45,7 +45,8 @@ def allowed_by_its_token(truth: Truth, write: Write, author: Author) -> str:
         election = truth.store.look(Election, ROLE)
         term = election.record.term if election is not None and election.record.holder == author.host else 0
     who = HostWriter(author.host, coordinator="fencer" in author.writers, term=term)
-    return host_refusal(who, before, after, [member_view(one) for one in members if one is not None])
+    vm = truth.store.look(VirtualMachine, after.name) if isinstance(after, Console) else None
+    return host_refusal(who, before, after, [member_view(one) for one in members if one is not None], vm)
 
 
 def acknowledged_is_kept(truth: Truth, answer: object) -> str:

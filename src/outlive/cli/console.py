@@ -1,0 +1,155 @@
+"""``outlive console`` and ``outlive vm log``: what a guest wrote to its serial console, and the console itself.
+
+The console is attached as ``virsh`` does it: on the VM's host, from elsewhere over ssh. No daemon listens for that, and
+the server hands on nothing: whoever may log in on the host may attach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import sys
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from outlive.base.errors import NotFound, OutliveError, Refused, Unavailable, Usage
+from outlive.cli.access import Access
+from outlive.cli.output import visible, write
+from outlive.node.vm.operator import called, find_vm, running_entry, shown_state
+from outlive.resources import Console, Hypervisor
+from outlive.store import read
+
+if TYPE_CHECKING:
+    from outlive.resources import VirtualMachine
+    from outlive.store import Store
+
+LOOK_S: Final = 1.0
+"""How often a log that is followed is read."""
+OVERLAP: Final = 4096
+"""Characters by which the end of one reading is found again in the next."""
+LIBVIRT: Final = "qemu:///system"
+ESCAPES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\-~])")
+"""What steers a terminal."""
+
+Lines = Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Only the last N lines.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on and print what is written.")]
+EVERYTHING: Final = 1_000_000
+
+
+async def console(
+    access: Access,
+    vm: Annotated[str, typer.Argument(metavar="VM", help="Its display name, or the name of its object.")],
+    log: Annotated[bool, typer.Option("--log", help="Print what the guest wrote last instead of attaching.")] = False,
+    lines: Lines = EVERYTHING,
+    follow: Follow = False,
+    ssh: Annotated[
+        str, typer.Option("--ssh", metavar="[USER@]HOST", help="Where its host is logged in to; otherwise by its name.")
+    ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Take the console over from whoever is attached to it.")
+    ] = False,
+) -> None:
+    """Attach to the serial console of a VM, on its host or by ssh (Ctrl-] leaves it); or print its log."""
+    if log or follow or lines != EVERYTHING:
+        await print_log(access, vm, lines=lines, follow=follow)
+        return
+    async with access.open() as store:
+        found = await find_vm(store, vm)
+        await read(store, Console, found.name)  # Forbidden for those who may not read what is on it
+        host = _where(found)
+        words = await _command(store, found, host, ssh, force=force)
+    if not sys.stdin.isatty():
+        raise Usage("a console needs a terminal", remedy=f"run {' '.join(words)} on one, or see --log")
+    sys.stderr.write(f"{called(found)} on {host}: {' '.join(words)} (Ctrl-] leaves)\n")
+    try:
+        os.execvp(words[0], words)  # noqa: S606 - a program by its name, and words that are checked
+    except OSError as error:
+        package = "libvirt-clients" if words[0] == "virsh" else "openssh-client"
+        raise Refused(f"{words[0]}: {error.strerror}", remedy=f"install {package}") from None
+
+
+def _where(vm: VirtualMachine) -> str:
+    """The host on which it runs."""
+    entry = running_entry(vm)
+    if entry is None:
+        why = f"{called(vm)} does not run: it is in {shown_state(vm)}"
+        raise Refused(why, remedy=f"outlive vm log {vm.name} shows what it wrote last")
+    return entry.hypervisor
+
+
+async def _command(store: Store, vm: VirtualMachine, host: str, ssh: str, *, force: bool) -> list[str]:
+    """The program that attaches, and its arguments; each is a name that no shell changes."""
+    how = "--force" if force else "--safe"
+    own = _own_libvirt(host)
+    if own and not ssh:
+        return ["virsh", "--connect", own, "console", how, vm.name]
+    if ssh.startswith("-") or not (ssh.isprintable() and ssh.isascii()) or " " in ssh:
+        raise Usage(f"{ssh[:80]!r} is no host", place="--ssh", remedy="write HOST or USER@HOST")
+    to = ssh or await _address(store, host)
+    return ["ssh", "-t", "--", to, "virsh", "--connect", LIBVIRT, "console", how, vm.name]
+
+
+def _own_libvirt(host: str) -> str:
+    """The address of libvirt, where this machine is that host; else nothing."""
+    from outlive.cli.node_settings import load_node, node_file
+
+    with contextlib.suppress(OutliveError, OSError):
+        config = load_node(node_file(None))
+        return config.libvirt.uri if config.name == host else ""
+    return ""
+
+
+async def _address(store: Store, host: str) -> str:
+    """Its name where that is known here, else its address in the cluster."""
+    try:
+        await asyncio.get_running_loop().getaddrinfo(host, "ssh")
+    except (socket.gaierror, UnicodeError):
+        found = await read(store, Hypervisor, host)
+        address = found.status.addresses.get("cluster", "") if found is not None else ""
+        with contextlib.suppress(ValueError):
+            return str(ip_address(address))
+    return host
+
+
+# The log
+
+
+async def print_log(access: Access, name: str, *, lines: int, follow: bool) -> None:
+    """What the guest wrote last, and with ``follow`` what it writes from then on."""
+    async with access.open() as store:
+        vm = await find_vm(store, name)
+        found = await read(store, Console, vm.name)
+        if found is None and not follow:
+            remedy = "it has not written anything, its host does not log it, or nothing was written for 30 days"
+            raise NotFound(f"there is no log of the console of {called(vm)}", remedy=remedy)
+        text = found.text if found is not None else ""
+        _print("".join(text.splitlines(keepends=True)[-lines:]) if lines != EVERYTHING else text)
+        while follow:
+            await asyncio.sleep(LOOK_S)
+            try:
+                found = await read(store, Console, vm.name)
+            except Unavailable:
+                continue  # the server is away for a moment
+            if found is not None and found.text != text:
+                _print(added(text, found.text))
+                text = found.text
+
+
+def added(before: str, after: str) -> str:
+    """What was written between two readings of the end of a log; all of it where they have nothing in common."""
+    known = before[-OVERLAP:]
+    at = after.find(known)
+    return after[at + len(known) :] if at >= 0 else after
+
+
+def _print(text: str) -> None:
+    if not sys.stdout.isatty():
+        write(text)
+        return
+    plain = ESCAPES.sub("", text).replace("\r\n", "\n").expandtabs()
+    write("\n".join(visible(line) for line in plain.split("\n")))

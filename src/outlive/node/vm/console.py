@@ -1,0 +1,157 @@
+"""The console log watcher: what guests wrote to their serial consoles last, in ``Console/<vm>``.
+
+One loop looks at the logs of all virtual machines that run here; whatever it comes upon in one, it goes on with the
+next. A log that changed is written to the store at once, and after that at most every ``WRITE_S``, so that a guest that
+writes all the time costs the store one write in that time. Nothing else depends on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.node.ports import DomainState
+from outlive.node.vm.context import ConsoleLogs, LogEnd, LogStamp, VmContext
+from outlive.resources import Console, ObjectMeta
+from outlive.resources.consoles import CONSOLE_BYTES
+from outlive.runtime.decisions import Decision
+from outlive.runtime.retention import Sweeper
+from outlive.runtime.units import Count
+from outlive.store import Store, compare_and_swap
+
+LOOK_S: Final = 0.5
+"""How often logs are looked at."""
+WRITE_S: Final = 2.0
+"""The least time between two writes of one console, and until one that failed is tried again."""
+TRIES: Final = 3
+WATCHED: Final = (DomainState.RUNNING, DomainState.PAUSED)
+_log = get_logger("node.console")
+
+
+class TailInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A log, or its end, in pieces."""
+
+    chunks_hex: tuple[Annotated[str, Meta(pattern="^([0-9a-fA-F]{2})*$")], ...]
+    """Its bytes in hexadecimal digits, in the order of the file."""
+    lines: Count
+    max_bytes: Count
+
+
+class TailResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept."""
+
+    text: str
+
+
+def console_tail(given: TailInput) -> TailResult:
+    """The last lines; a line ends with its newline, and a last one without counts as well.
+
+    Bytes that are no UTF-8 become U+FFFD. Whole lines are left out, the oldest first, until the rest fits.
+    """
+    return TailResult(text=tail(bytes.fromhex("".join(given.chunks_hex)), given.lines, given.max_bytes))
+
+
+def tail(raw: bytes, lines: int, max_bytes: int) -> str:
+    """The same of bytes."""
+    found = [f"{line}\n" for line in raw.decode(errors="replace").split("\n")]
+    found[-1] = found[-1][:-1]
+    found = found if found[-1] else found[:-1]
+    kept = found[-lines:] if lines else []
+    left = sum(len(line.encode()) for line in kept)
+    first = 0
+    while left > max_bytes:
+        left -= len(kept[first].encode())
+        first += 1
+    return "".join(kept[first:])
+
+
+CONSOLE_TAIL: Final = Decision(
+    "console.tail", console_tail, TailInput, TailResult, "What is kept of the log of a console"
+)
+
+
+KEPT_S: Final = 30 * 86_400.0
+"""How long a console is kept to which nothing is written."""
+KEPT: Final = 5_000
+"""Consoles in the store at most; what was written to longest ago goes first, and is still in the log on its host."""
+
+
+def console_sweeper(store: Store, clock: Clock) -> Sweeper[Console]:
+    """Deletes consoles that nothing was written to for long, such as those of VMs that are gone."""
+    return Sweeper(store, Console, seen=lambda console: console.changed_at, keep_s=KEPT_S, keep=KEPT, clock=clock)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One console."""
+
+    stamp: LogStamp | None = None
+    """Of the log as it was written to the store last."""
+    digest: bytes = b""
+    """Of the text that was written."""
+    not_before_s: float = 0.0
+
+
+class ConsoleWatcher:
+    """See the module. Each virtual machine is watched once, however often it starts."""
+
+    def __init__(self, node: VmContext, logs: ConsoleLogs) -> None:
+        self._node = node
+        self._logs = logs
+        self._watched: dict[str, _Watched] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._node.clock.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self, *, last: bool = False) -> None:
+        """One look; ``last``: whatever has changed is written, because no other look follows."""
+        node = self._node
+        if not node.lease.held or not node.settings.console_lines:
+            return
+        here = {vm for vm, domain in node.domains.by_vm.items() if domain.state in WATCHED}
+        ended = [vm for vm in self._watched if vm not in here]
+        for vm in sorted(here):
+            self._watched.setdefault(vm, _Watched())
+        now_s = node.clock.monotonic()
+        due = {vm: one.stamp for vm, one in self._watched.items() if last or vm in ended or now_s >= one.not_before_s}
+        try:
+            for vm, end in (await self._logs.changed(due, CONSOLE_BYTES)).items():
+                await self._write(vm, end)
+        except OutliveError as error:
+            _log.warning("console.not_read", host=node.host, error=str(error))
+        for vm in ended:
+            del self._watched[vm]
+
+    async def _write(self, vm: str, end: LogEnd) -> None:
+        node, watched = self._node, self._watched[vm]
+        text = tail(end.raw, node.settings.console_lines, CONSOLE_BYTES)
+        digest = hashlib.sha256(text.encode()).digest()
+        found = node.informer.get(vm)
+        watched.not_before_s = node.clock.monotonic() + WRITE_S
+        if found is None or found.host != node.host:
+            return  # deleted, or another host's by now
+        if digest != watched.digest:
+            now = as_datetime(node.clock.now())
+
+            def change(console: Console | None) -> Console | None:
+                if console is not None and (console.host, console.text) == (node.host, text):
+                    return None
+                meta = ObjectMeta(name=vm) if console is None else console.metadata
+                return Console(metadata=meta, host=node.host, text=text, changed_at=now)
+
+            try:
+                await compare_and_swap(node.store, Console, vm, change, clock=node.clock, tries=TRIES)
+            except OutliveError as error:  # the log is still as it was: another look tries again
+                _log.warning("console.not_written", vm=vm, host=node.host, error=str(error))
+                return
+        watched.stamp, watched.digest = end.stamp, digest

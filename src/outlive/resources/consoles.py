@@ -1,0 +1,48 @@
+"""``Console/<vm>``: the end of what a guest wrote to its serial console; and where its screen is (``Vnc``).
+
+A console may change all the time, so it is an object of its own and no part of the VM, which many observe.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, ClassVar, Final
+
+from msgspec import Meta
+
+from outlive.resources.meta import KindInfo, Part, Resource, Writers
+
+CONSOLE_BYTES: Final = 65_536
+"""Of the text of one console in UTF-8: also if each of them is escaped, the object is smaller than a store takes."""
+
+
+class Vnc(Part, frozen=True, kw_only=True):
+    """Where the screen of a run is served."""
+
+    listen: str
+    """Address on its host; IPv6 without brackets."""
+    port: Annotated[int, Meta(ge=1, le=65_535)]
+
+    @property
+    def address(self) -> str:
+        """As programs take it: ``ADDRESS:PORT``, an IPv6 address in brackets."""
+        return f"[{self.listen}]:{self.port}" if ":" in self.listen else f"{self.listen}:{self.port}"
+
+
+class Console(Resource, frozen=True, kw_only=True, tag="Console"):
+    """One document; deleted with the VM, or once nothing was written to it for a long time."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="consoles",
+        short_names=("ocon",),
+        halves=False,
+        writers=Writers(fields={"": ("daemon", "users")}, labels="refused"),
+        columns=(("Host", ".host", 0), ("Changed", ".changedAt", 0)),
+    )
+
+    host: str
+    """Whose daemon wrote it."""
+    text: Annotated[str, Meta(max_length=CONSOLE_BYTES)] = ""
+    """Its last whole lines, as many as the host is set to (``node.consoleLines``) and fit into ``CONSOLE_BYTES``."""
+    changed_at: datetime
+    """When its text was written, by the clock of that host."""
