@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.resources.examples import FULL, SMALL
 
-from outlive.resources import KINDS, Resource
+from outlive.resources import KINDS, Election, Resource
 from outlive.resources.codec import to_builtins
 from outlive.resources.schema import column_type, crd, crds, field_docs, kind_schema, openapi_schemas, printer_columns
 
@@ -122,7 +122,8 @@ def test_a_column_that_leads_nowhere_is_found() -> None:
 
 
 def test_what_is_written_below_a_field_describes_it() -> None:
-    assert field_docs(KINDS["Election"].__annotations__ and type(FULL[3].record))["term"].startswith("Rises")  # type: ignore[attr-defined]
+    (election,) = [one for one in FULL if isinstance(one, Election)]
+    assert field_docs(type(election.record))["term"].startswith("Rises")
     schema = kind_schema(KINDS["Coverage"])
     assert "count" in schema["properties"]["status"]["properties"]["slots"]["description"]
 
