@@ -156,10 +156,12 @@ class _Planner:
 
     def _held_by_hosts(self, vm: AffectedVm, not_fenced: Sequence[HolderState], *, ignored: bool) -> Action:
         """Somebody may still run it."""
-        for holder in not_fenced if not ignored else ():
+        for holder in not_fenced:
+            if not holder.known:  # an ignored VM needs somebody as well: no host comes back that knows more
+                return _action(vm, ActionKind.HOLD, HoldReason.MEMBERSHIP_MISSING, host=holder.host, uid=holder.uid)
             host = self._host(holder.host)
-            if not holder.known:
-                return _action(vm, ActionKind.HOLD, HoldReason.MEMBERSHIP_MISSING, host=host.name, uid=holder.uid)
+            if ignored:
+                continue
             if self._view.disarmed and host.health is HostHealth.REVOKED:
                 return _action(vm, ActionKind.HOLD, HoldReason.CLUSTER_DISARMED, mode=self._view.disarmed)
             if host.unconfirmed:
@@ -169,8 +171,7 @@ class _Planner:
             if host.unattended:
                 return _action(vm, ActionKind.HOLD, HoldReason.UNATTENDED, host=host.name)
         host = self._host(not_fenced[0].host)
-        revoked = host.health is HostHealth.REVOKED
-        why = PlanReason.FENCE_UNDER_WAY if revoked else PlanReason.HELD_BY_HOST
+        why = PlanReason.FENCE_UNDER_WAY if host.health is HostHealth.REVOKED else PlanReason.HELD_BY_HOST
         return _action(vm, ActionKind.WAIT, why, host=host.name)
 
     def _left_to_its_host(self, vm: AffectedVm) -> Action | None:

@@ -479,6 +479,14 @@ def test_vm_out_of_protection_loses_its_fenced_holders_and_nothing_more() -> Non
     assert only(plan([vm("a", mode="ignore", asked=True)], slots, live("h1"))).slot == "s1"
 
 
+@pytest.mark.parametrize("mode", ["", "ignore"])
+def test_vm_of_a_membership_that_is_gone_says_so_whatever_its_policy(mode: str) -> None:
+    """The host of that name is another machine now: it lives, and may not start what the old one may still run."""
+    gone = (HolderState(host="h1", known=False, uid="old"),)
+    action = only(plan([vm("a", host="h1", holders=gone, mode=mode)], [], live("h1")))
+    assert (action.kind, action.reason.code) == (ActionKind.HOLD, "membership-missing")
+
+
 def test_placement_tries_so_many_hosts_and_no_more_once_a_host_has_refused() -> None:
     free = {"h2": Free(cpu_milli=9, memory_bytes=9)}
     sent = {"host": "h1", "holders": (), "unfinished": True, "refusal": "full", "avoid": ("h1",), "offers": ("h2",)}
