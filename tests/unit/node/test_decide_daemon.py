@@ -183,6 +183,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "peers": [{"name": "hv2", "scores": {"disk": 100}}],
     },
     "lifecycle.shutdown": {"flush_active": True, "primary": True, "node_count": 3, "reason": "signal"},
+    "console.tail": {"chunks_hex": ["6f6e650a", "74776f"], "lines": 1, "max_bytes": 99},
     "vm.start_order": {
         "vm": "app",
         "after": ["db"],
