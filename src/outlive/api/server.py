@@ -41,6 +41,7 @@ from outlive.api.config import (
     ServerFile,
 )
 from outlive.base.errors import BadInput, Forbidden, InUse, OutliveError
+from outlive.base.files import write_whole
 from outlive.base.logging import get_logger
 
 BACKLOG: Final = 2048
@@ -212,10 +213,10 @@ def _naming(place: str, what: str) -> Iterator[None]:
 
 def announce(state_dir: Path, content: ServerFile, authority: str = "") -> None:
     """Write ``server.json`` and, where there is a token, a ``kubeconfig`` that holds address, authority and token."""
-    write_private(state_dir / SERVER_FILE, msgspec.json.encode(content) + b"\n")
+    write_whole(state_dir / SERVER_FILE, msgspec.json.encode(content) + b"\n")
     token = state_dir / TOKEN_FILE
     if token.is_file():
-        write_private(state_dir / KUBECONFIG_FILE, kubeconfig(content.url, token.read_text().strip(), authority))
+        write_whole(state_dir / KUBECONFIG_FILE, kubeconfig(content.url, token.read_text().strip(), authority))
 
 
 def withdraw(state_dir: Path) -> None:
@@ -242,17 +243,6 @@ def kubeconfig(url: str, token: str, authority: str = "") -> bytes:
         "current-context": "outlive",
     }
     return msgspec.json.encode(document) + b"\n"
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, readable by its owner only."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def read_server_file(path: Path) -> ServerFile | None:

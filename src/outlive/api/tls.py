@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from outlive.api.config import AUTHORITY_FILE
-from outlive.api.server import write_private
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import BadInput
+from outlive.base.files import write_whole
 from outlive.base.logging import get_logger
 from outlive.store.tls import OWN_AUTHORITY, fingerprint
 
@@ -79,8 +79,8 @@ class ServerTls:
             return False
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._certificate(key, now)
-        write_private(self._directory / CERTIFICATE_KEY_FILE, _key_text(key))
-        write_private(self._directory / CERTIFICATE_FILE, _text(certificate) + _text(self._authority))
+        write_whole(self._directory / CERTIFICATE_KEY_FILE, _key_text(key))
+        write_whole(self._directory / CERTIFICATE_FILE, _text(certificate) + _text(self._authority))
         _log.info("tls.certificate_made", names=self._names, until=certificate.not_valid_after_utc.isoformat())
         if found is not None:
             self._show()
@@ -143,7 +143,7 @@ class ServerTls:
         )
         # The certificate first: once the key is there, neither is ever made again.
         _write_public(self._directory / AUTHORITY_FILE, _text(certificate))
-        write_private(self._directory / AUTHORITY_KEY_FILE, _key_text(key))
+        write_whole(self._directory / AUTHORITY_KEY_FILE, _key_text(key))
         _log.info("tls.authority_made", fingerprint=fingerprint(_text(certificate).decode()))
         return certificate, key
 
@@ -256,5 +256,4 @@ def _read(path: Path) -> bytes:
 
 
 def _write_public(path: Path, content: bytes) -> None:
-    write_private(path, content)
-    path.chmod(0o644)
+    write_whole(path, content, mode=0o644)

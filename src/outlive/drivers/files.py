@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from outlive.base import limits
 from outlive.base.errors import BadInput, Forbidden, LimitExceeded, NotFound, Unavailable
+from outlive.base.files import write_whole
 
 STDIN = Path("-")
 _REMEDY = "name a file in a directory that you may write to"
@@ -129,20 +130,6 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, that only its owner may read: that of the file before it, else of its folder,
-    where root writes what a service reads."""
+    """Write a file whole or not at all, that only its owner may read (``write_whole``)."""
     with _writing(path):
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                if os.geteuid() == 0:
-                    owner = (path if path.exists() else path.parent).stat()
-                    os.fchown(descriptor, owner.st_uid, owner.st_gid)
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_whole(path, content)

@@ -192,3 +192,20 @@ def test_a_key_that_root_changes_stays_readable_by_the_service_that_reads_it(tmp
     os.chown(file, 4243, 4243)
     ClusterKey.made().write(file)
     assert file.stat().st_uid == 4243, "as before"
+
+
+def test_a_link_that_waits_where_a_key_is_written_is_not_written_through(tmp_path: Path) -> None:
+    """The folder belongs to a service, and root writes there: whoever has the service must not get at other files."""
+    file, other = tmp_path / "cluster-key", tmp_path / "other"
+    other.write_text("of root")
+    (tmp_path / f".{file.name}.{os.getpid()}").symlink_to(other)
+    file.symlink_to(other)
+    owner = other.stat().st_uid
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 4242, 4242)
+        os.chown(file, 4242, 4242, follow_symlinks=False)
+    key = ClusterKey.made()
+    key.write(file)
+    assert (other.read_text(), other.stat().st_uid) == ("of root", owner)
+    assert not file.is_symlink()
+    assert ClusterKey.read(file) == key
