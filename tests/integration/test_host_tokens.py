@@ -27,6 +27,7 @@ from outlive.node.primary import ROLE
 from outlive.resources import (
     HOST_LABEL,
     Assigned,
+    Console,
     DecisionRecord,
     Election,
     ElectionRecord,
@@ -148,6 +149,37 @@ def test_a_host_does_nothing_else() -> None:
             code, body, _headers = await served.call("PATCH", path, role=Role.HOST, headers=headers, data=raw)
             assert (code, body["details"]["code"]) == (403, "forbidden")
             assert body["message"].startswith("the token of host kvm-1 may not write the status of")
+
+    run_real(story())
+
+
+def test_a_host_reads_and_writes_consoles_of_vms_that_it_has_to_do_with_and_others_only_delete_them() -> None:
+    async def story() -> None:
+        async with cluster() as (served, host, coordinator):
+            admin, operator = served.client(), served.client(Role.OPERATOR)
+            mine, theirs = f"vm-of-{HOST}", f"vm-of-{OTHER}"
+            text = {"host": HOST, "text": "login: ", "changed_at": datetime(2026, 1, 1, tzinfo=UTC)}
+            written = await host.create(Console(metadata=ObjectMeta(name=mine), **text))
+            await host.replace(_replace(written, text="root\n"))
+            await admin.create(Console(metadata=ObjectMeta(name=theirs), **{**text, "host": OTHER}))
+            assert (await host.get(Console, mine, fresh=True)).text == "root\n"
+            for store, role in ((host, Role.HOST), (coordinator, Role.COORDINATOR)):
+                for name in (theirs, "vm-of-nobody"):
+                    assert "nothing to do with the VM" in await refused(store.get(Console, name, fresh=True))
+                for query in (
+                    "",
+                    f"?fieldSelector=metadata.name={mine}",
+                    f"?watch=1&fieldSelector=metadata.name={mine}",
+                ):
+                    status, _, _ = await served.call("GET", f"{GROUP}/consoles{query}", role=role)
+                    assert status == 403, query
+            found = await operator.get(Console, mine, fresh=True)
+            forged = Console(metadata=ObjectMeta(name="vm-of-nobody"), **text)
+            assert "others only delete it" in await refused(operator.replace(_replace(found, text="forged")))
+            assert "others only delete it" in await refused(operator.create(forged))
+            await operator.delete(found.ref)
+            await admin.close()
+            await operator.close()
 
     run_real(story())
 
@@ -413,6 +445,27 @@ def test_a_watch_ends_before_it_says_anything_to_a_token_that_was_revoked() -> N
                 await admin.create(hypervisor("kvm-2"))
                 last = json.loads(await answer.content.readline())
                 assert (last["type"], last["object"]["code"]) == ("ERROR", 401)
+                assert await answer.content.readline() == b""
+            await admin.close()
+
+    run_real(story())
+
+
+def test_a_watch_of_consoles_ends_when_its_token_becomes_a_viewers() -> None:
+    async def story() -> None:
+        async with joining() as (served, _ask):
+            admin = served.client()
+            token = Token(metadata=ObjectMeta(name="ops"), role="operator", digest=digest_of(b"an-operators-token"))
+            token = await admin.create(token)
+            headers = {"Authorization": "Bearer an-operators-token"}
+            text = {"host": HOST, "changed_at": datetime(2026, 1, 1, tzinfo=UTC)}
+            async with served.session.get(f"{served.url}{GROUP}/consoles?watch=true", headers=headers) as answer:
+                await admin.create(Console(metadata=ObjectMeta(name="vm-1"), text="a", **text))
+                assert json.loads(await answer.content.readline())["type"] == "ADDED"
+                await admin.replace(_replace(token, role="viewer"))
+                await admin.create(Console(metadata=ObjectMeta(name="vm-2"), text="secret", **text))
+                last = json.loads(await answer.content.readline())
+                assert (last["type"], last["object"]["code"]) == ("ERROR", 403)
                 assert await answer.content.readline() == b""
             await admin.close()
 

@@ -3,13 +3,14 @@
 =============  ===========================================================================================
 role         may
 ===========  ===========================================================================================
-admin        everything
+admin        everything but the key of the cluster
 operator     read everything; write what users or imports write (each kind says what that is); place
 viewer       read everything but consoles; ask why a host was refused
 scheduler    only ask for placements
-controller   read everything; write what controllers write
-host         read everything; write what the daemon of the one host that it belongs to writes
-coordinator  the same, and what fencing writes of other hosts
+controller   read everything but consoles; write what controllers write
+host         read everything, of consoles those of VMs that it has to do with; write what the daemon of the one host
+             that it belongs to writes
+coordinator  the same, and what fencing writes of other hosts; read the key of the cluster
 join         only become the token of a host, once
 ===========  ===========================================================================================
 
@@ -37,7 +38,15 @@ from outlive.api.errors import Unauthenticated
 from outlive.base.errors import BadInput, Forbidden
 from outlive.base.ids import Ids
 from outlive.node.membership.states import MemberView
-from outlive.node.permissions import STORAGE, HostWriter, admin_refusal, host_refusal, kind_refusal, writes_refusal
+from outlive.node.permissions import (
+    STORAGE,
+    HostWriter,
+    admin_refusal,
+    host_refusal,
+    kind_refusal,
+    read_refusal,
+    writes_refusal,
+)
 from outlive.resources import Console, Hypervisor, Resource, VirtualMachine
 from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER, HUMANS, PRIMARY
 
@@ -243,10 +252,11 @@ def may_write(
 
 
 def may_read(identity: Identity, kind: type[Resource], name: str = "") -> None:
-    """``Forbidden`` unless the identity may read the object (``name``), or list and observe the kind.
+    """``Forbidden`` unless the identity may read the object (``name``), or list and observe the kind, as far as that
+    can be said before the object is known.
 
-    Consoles may show what guests keep to themselves: people who only look do not read them, and daemons none but by
-    name, to write their own.
+    Consoles may contain secrets of guests: viewers and controllers do not read them, and hosts only single ones
+    (``check_read``), to write them.
     """
     allow(identity, Access.READ)
     if kind is not Console or identity.role in (Role.ADMIN, Role.OPERATOR) or (name and identity.role in HOSTS):
@@ -255,6 +265,13 @@ def may_read(identity: Identity, kind: type[Resource], name: str = "") -> None:
         f"the role {identity.role} may not read {kind.info.plural}",
         remedy="use a token of the role operator; see docs/reference/http-api.md#tokens",
     )
+
+
+def check_read(identity: Identity, kind: type[Resource], name: str, vm: VirtualMachine | None) -> None:
+    """``Forbidden`` unless the identity may read this very object; ``may_read`` comes first. ``vm``: whose console it
+    is, ``None`` where there is no such VM."""
+    if identity.role in HOSTS and (why := read_refusal(identity.host, kind, name, vm)):
+        raise _refused(identity, why)
 
 
 def check_write(

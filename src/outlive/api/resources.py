@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
-from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_write, may_read, may_write
+from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_read, check_write, may_read, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
 from outlive.api.kubernetes import table
@@ -106,7 +106,7 @@ class Resources:
         if request.method == "POST":
             may_write(identity, target.kind, verb="create")
             return await self._create(request, identity, target)
-        may_read(identity, target.kind, name_selector(request))
+        may_read(identity, target.kind)
         return await (self._watch if flag(request, "watch") else self._list)(request, target)
 
     async def item(self, request: Request, identity: Identity) -> Response:
@@ -120,6 +120,9 @@ class Resources:
     async def _one(self, request: Request, identity: Identity, target: Target) -> Response:
         if request.method in ("GET", "HEAD"):
             may_read(identity, target.kind, target.name)
+            if identity.role in HOSTS and target.kind is Console:
+                vm = await read(self._store, VirtualMachine, target.name)
+                check_read(identity, target.kind, target.name, vm)
             return await self._get(request, target)
         verb = "delete" if request.method == "DELETE" else "update"
         may_write(identity, target.kind, status=target.status, name=target.name, verb=verb)
@@ -218,7 +221,11 @@ class Resources:
         )
         cache = await self._caches.of(target.kind)
         request_id: str = request.scope["state"].get(REQUEST_ID, "")
-        check: Callable[[], object] = request.scope["state"][AUTHENTICATE]
+        authenticate: Callable[[], Identity] = request.scope["state"][AUTHENTICATE]
+
+        def check() -> None:
+            may_read(authenticate(), target.kind)
+
         return self._watches.response(cache, wanted, self._renderer(request, target), request_id, check)
 
     def _renderer(self, request: Request, target: Target) -> Render:

@@ -3,9 +3,10 @@
 A watch begins with the present states (``resourceVersion`` absent or 0, or ``sendInitialEvents=true``), or where
 an earlier list or watch left off. Bookmarks say at least every ``BOOKMARK_SECONDS`` that the stream is alive, if
 the client allows them; none is sent while the server itself is in doubt about its store. A place that is too old
-is one ERROR event with a ``Status`` of code 410; a token that was revoked meanwhile, or has ended, is one of code 401:
-whose the watch is, is asked again before each line. Deliveries are at least once; a state in between may be left out
-only where a watch resumes (docs/reference/http-api.md#watch).
+is one ERROR event with a ``Status`` of code 410; a token that was revoked meanwhile, or has ended, is one of code
+401, and one that may not read the kind any more is one of code 403: both are asked again before anything is sent.
+Deliveries are at least once; a state in between may be left out only where a watch resumes
+(docs/reference/http-api.md#watch).
 """
 
 from __future__ import annotations

@@ -95,6 +95,13 @@ def host_refusal(
     return rule(who, what, before, after, tuple(members))
 
 
+def read_refusal(host: str, kind: type[Resource], name: str, vm: VirtualMachine | None) -> str:
+    """Why this host may not read that object, as the end of a sentence; empty where it may. ``vm``: whose console."""
+    if kind is not Console or (vm is not None and has_to_do_with(host, vm)):
+        return ""
+    return f"may not read {kind.kind()}/{name}: {host} has nothing to do with the VM"
+
+
 def kind_refusal(who: HostWriter, kind: type[Resource], name: str = "", verb: str = "update") -> str:
     """Why this host may write no object of the kind (of this name, if one is given), as far as that can be said before
     the object is known; empty where it may write some."""
@@ -135,6 +142,8 @@ def admin_refusal(before: Resource | None, after: Resource | None) -> str:
     """Why only an administrator may write that, as the end of a sentence; empty where others may as well."""
     if after is None:
         return ""
+    if isinstance(after, Console):
+        return f"may not write {after.kind()}/{after.name}: its host does; others only delete it"
     paths = changed_fields(before, after) if before is not None else given_fields(after)
     path = next((one for one in paths if owners_of(type(after), one) == (ADMIN,)), "")
     return f"may not write {path} of {after.kind()}/{after.name}: that belongs to administrators" if path else ""
