@@ -22,6 +22,7 @@ from outlive.api.auth import Role
 from outlive.base.clock import SystemClock
 from outlive.base.errors import Forbidden, Unavailable
 from outlive.base.random import system_random
+from outlive.cli.secrets import publish
 from outlive.drivers.bmc import Credential
 from outlive.drivers.secrets import ClusterKey, Secrets
 from outlive.resources import Hypervisor, HypervisorSpec, ObjectMeta
@@ -120,6 +121,31 @@ def test_the_key_changes_in_two_steps_and_nobody_is_without_it(server: Server, t
 
 def _keys(directory: Path, kind: str, name: str) -> tuple[str, ...]:
     return tuple(json.loads(outlive("get", kind, name, "--state-dir", directory, "-o", "json").out)["status"]["keyIds"])
+
+
+def test_a_change_of_the_key_that_was_interrupted_goes_on_when_it_is_repeated(server: Server, tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    file = directory / "cluster-key"
+    assert secret(directory, "set", "rack-3", stdin=VALUE).code == 0
+    both = ClusterKey.made(ClusterKey.read(file))
+    both.write(file)  # it ended before the new key was published
+    again = secret(directory, "rotate-key")
+    assert (again.code, f"new key in {file}" in again.out) == (0, True), again.err
+    assert _keys(directory, "clusters", "default") == both.ids == ClusterKey.read(file).ids
+    assert secret(directory, "rotate-key", "--finish").code == 0
+    assert _keys(directory, "clusters", "default") == both.ids[:1]
+
+    async def as_before() -> None:
+        token = (directory / "token").read_text().strip()
+        store = HttpStore(server.url, token, clock=SystemClock(), random=system_random())
+        await publish(store, SystemClock(), both)
+        await store.close()
+
+    run_real(as_before())  # it ended before it was published that the old key is gone
+    again = secret(directory, "rotate-key", "--finish")
+    assert (again.code, "the old key is not in" in again.out) == (0, True), again.err
+    assert _keys(directory, "clusters", "default") == both.ids[:1]
+    assert "there is no new key" in secret(directory, "rotate-key", "--finish").line
 
 
 def test_coordinators_fetch_a_new_key_by_themselves_and_who_cannot_is_named(server: Server, tmp_path: Path) -> None:

@@ -118,18 +118,23 @@ async def rotate_key(
         if published not in key.ids:
             what = f"secrets are sealed for key {published}, which is not in it"
             raise BadInput(what, place=str(path), remedy="name the key file of this cluster")
+        went_on = await publish(store, access.clock, key, sealing=False)  # an earlier command may have ended before it
         if not finish:
-            if published != key.ids[0]:
+            if published == key.ids[0]:
+                key = ClusterKey.made(key)
+                key.write(path)
+                await publish(store, access.clock, key, sealing=False)
+            elif not went_on:
                 raise Refused(
                     "a new key is there already", place=str(path), remedy="outlive secret rotate-key --finish"
                 )
-            key = ClusterKey.made(key)
-            key.write(path)
-            await publish(store, access.clock, key, sealing=False)
             write(f"new key in {path}\nonce every coordinator has fetched it: outlive secret rotate-key --finish\n")
             return
         if published == key.ids[0] and len(key.keys) == 1:
-            raise Usage("there is no new key", place="--finish", remedy="first: outlive secret rotate-key")
+            if not went_on:
+                raise Usage("there is no new key", place="--finish", remedy="first: outlive secret rotate-key")
+            write(f"secrets are sealed for key {published}; the old key is not in {path} any more\n")
+            return
         await _check_coordinators(store, key, leave or [])
         await publish(store, access.clock, key)
         count = 0
@@ -172,18 +177,22 @@ async def _check_coordinators(store: Store, key: ClusterKey, left: list[str]) ->
         )
 
 
-async def publish(store: Store, clock: Clock, key: ClusterKey, *, sealing: bool = True) -> None:
-    """Say which keys there are, and have everybody seal for the newest."""
+async def publish(store: Store, clock: Clock, key: ClusterKey, *, sealing: bool = True) -> bool:
+    """Say which keys there are, and have everybody seal for the newest; whether something else was said before."""
+    other = False
 
     def change(cluster: Cluster | None) -> Cluster | None:
+        nonlocal other
         if cluster is None:
             return None
         status = msgspec.structs.replace(cluster.status, key_ids=key.ids)
         if sealing:
             status = msgspec.structs.replace(status, sealing_key=key.public.text)
-        return None if status == cluster.status else msgspec.structs.replace(cluster, status=status)
+        other = status != cluster.status
+        return msgspec.structs.replace(cluster, status=status) if other else None
 
     await compare_and_swap(store, Cluster, CLUSTER, change, clock=clock)
+    return other
 
 
 async def ensure_key(store: Store, clock: Clock, path: Path) -> str:
