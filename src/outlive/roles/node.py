@@ -55,7 +55,7 @@ _log = get_logger("node")
 class ClusterKeys(Protocol):
     """A coordinator's own copy of what opens the cluster's secrets."""
 
-    def ids(self) -> tuple[str, ...]:
+    async def ids(self) -> tuple[str, ...]:
         """Of the keys that it has, the newest first."""
         ...
 
@@ -154,7 +154,7 @@ class NodeRole:
                 if entering.done():
                     tasks += self.daemon.serve(group)
                     tasks.append(group.create_task(self._fence(), name="fencer"))
-                    tasks.append(group.create_task(self._have_keys(), name="cluster key"))
+                    tasks.append(group.create_task(self._renew_keys(), name="cluster key"))
                     if (port := self._ports.storage_statistics) is not None and port.cluster():
                         tasks.append(group.create_task(self._publish_devices(port), name="storage devices"))
                     if self._duties is not None:
@@ -188,7 +188,7 @@ class NodeRole:
             return
         await self.daemon.keep("fencer", lambda: self._fencer().run())
 
-    async def _have_keys(self) -> None:
+    async def _renew_keys(self) -> None:
         """Have the cluster's keys as the server has them, where this host is a coordinator."""
         keys, shared = self._ports.keys, self.daemon.shared
         if keys is None or shared.desired.spec.mode != "coordinator":
@@ -199,17 +199,19 @@ class NodeRole:
             while True:
                 cluster, why = shared.desired.cluster, ""
                 wanted = cluster.status.key_ids if cluster is not None else ()
-                if cluster is not None and wanted and keys.ids() != wanted:
+                held = await keys.ids()
+                if cluster is not None and wanted and held != wanted:
                     try:
                         await keys.update(wanted, cluster.status.sealing_key)
+                        held = wanted
                     except OutliveError as error:
                         why = str(error)
                 if why:
                     self.faults.activate(FaultCode.CLUSTER_KEY_OLD, subject, key=wanted[0], why=why)
                 else:
                     self.faults.clear(FaultCode.CLUSTER_KEY_OLD, subject)
-                if self.daemon.reporter.key_ids != (ids := keys.ids()):
-                    self.daemon.reporter.key_ids = ids
+                if self.daemon.reporter.key_ids != held:
+                    self.daemon.reporter.key_ids = held
                     self.daemon.reporter.notify()
                 await self._clock.sleep(float(self.settings.look))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.loops import run
+from tests.support.loops import run_real
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import BadInput, Forbidden, NotFound, OutliveError, Unavailable
@@ -113,7 +114,7 @@ def test_credentials_are_read_when_they_are_used_and_what_is_wrong_is_one_line(t
         assert "is not there" in lines[1]
         assert "holds no text" in lines[2]
 
-    run(used())
+    run_real(used())
 
 
 def test_a_credential_is_known_while_the_store_does_not_answer(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_a_credential_is_known_while_the_store_does_not_answer(tmp_path: Path) -
         with pytest.raises(Unavailable):
             await source.credential("rack-3")
 
-    run(used())
+    run_real(used())
 
 
 class Silent:
@@ -173,14 +174,43 @@ def test_a_copy_is_never_given_up_for_keys_that_do_not_open_what_is_sealed(tmp_p
 
     copy = KeyCopy(fetch, file)
     with pytest.raises(Unavailable, match="the server hands over"):
-        run(copy.update(handed["key"].ids, old.public.text))
+        run_real(copy.update(handed["key"].ids, old.public.text))
     with pytest.raises(Unavailable, match="the server hands over"):
-        run(copy.update(new.ids, old.public.text))
-    assert copy.ids() == old.ids
+        run_real(copy.update(new.ids, old.public.text))
+    assert run_real(copy.ids()) == old.ids
     handed["key"] = new
-    run(copy.update(new.ids, old.public.text))
-    assert copy.ids() == new.ids
+    run_real(copy.update(new.ids, old.public.text))
+    assert run_real(copy.ids()) == new.ids
     assert file.stat().st_mode & 0o077 == 0
+
+
+def test_the_loop_does_not_wait_for_the_disk_with_the_key(tmp_path: Path) -> None:
+    """A pipe that nobody reads is a disk that hangs; the loop renews the membership of the host meanwhile."""
+    file = tmp_path / "cluster-key"
+    os.mkfifo(file, 0o600)
+
+    async def fetch() -> str:
+        return KEY.text
+
+    async def story() -> None:
+        copy = KeyCopy(fetch, file)
+        asked = asyncio.ensure_future(copy.ids())
+        handle = await opened(file)
+        assert not asked.done()
+        os.write(handle, KEY.text.encode())
+        os.close(handle)
+        assert await asked == KEY.ids
+
+    run_real(story())
+
+
+async def opened(file: Path) -> int:
+    """The end of a pipe to write to, once somebody reads from it."""
+    while True:
+        try:
+            return os.open(file, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            await asyncio.sleep(0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root writes files of others")
