@@ -32,7 +32,7 @@ class NoHypervisor:
         """``Refused``."""
         raise _nothing_runs_here(vm.name)
 
-    async def destroy(self, vm: str, *, run_id: str = "") -> None:
+    async def destroy(self, vm: str, *, run_id: str = "", uuid: str = "") -> None:
         """There is nothing to stop."""
 
     async def decline(self, vm: str, run_id: str) -> None:

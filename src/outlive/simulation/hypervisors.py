@@ -281,13 +281,13 @@ class SimHypervisor:
         self._changed(vm.name, f"{domain.state} as run {run_id} of epoch {epoch}")
         self._lose_answer()
 
-    async def destroy(self, vm: str, run_id: str) -> None:
+    async def destroy(self, vm: str, run_id: str, uuid: str = "") -> None:
         """Gone when this returns, also what was being created."""
         await self._takes(self.latencies.destroy)
         if vm in self._creates:
             await self._settled(vm)
         domain = self.domains.get(vm)
-        if domain is None or (run_id and domain.run_id != run_id):
+        if domain is None or domain.uuid != uuid or (run_id and domain.run_id != run_id):
             return
         if self.faults.unkillable.get(vm):
             raise Unavailable(f"{vm} does not end: its process hangs", remedy="reset the host")
@@ -492,9 +492,9 @@ class HypervisorClient:
         """Create and start; goes on whatever becomes of the caller."""
         await self._call(lambda: self._hypervisor.create(vm, run_id, epoch, incoming is not None), f"create {vm.name}")
 
-    async def destroy(self, vm: str, *, run_id: str = "") -> None:
+    async def destroy(self, vm: str, *, run_id: str = "", uuid: str = "") -> None:
         """Stop hard."""
-        await self._call(lambda: self._hypervisor.destroy(vm, run_id), f"destroy {vm}")
+        await self._call(lambda: self._hypervisor.destroy(vm, run_id, uuid), f"destroy {vm}")
 
     async def decline(self, vm: str, run_id: str) -> None:
         """End what waits for a guest."""

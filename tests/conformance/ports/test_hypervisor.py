@@ -106,7 +106,7 @@ async def test_nothing_is_created_while_the_service_starts_domains_by_itself(h: 
 
 
 @claim
-async def test_a_domain_that_outlive_did_not_make_is_listed_with_its_uuid_and_destroyed_by_its_name(
+async def test_a_domain_that_outlive_did_not_make_is_listed_with_its_uuid_and_destroyed_by_that(
     h: HypervisorHarness,
 ) -> None:
     uuid = h.foreign("other")
@@ -116,6 +116,8 @@ async def test_a_domain_that_outlive_did_not_make_is_listed_with_its_uuid_and_de
     with pytest.raises(InUse):
         await port.create(h.vm("other"), run_id="r2", epoch=7)
     await perhaps(port.destroy("other"))
+    assert [one.vm for one in await port.domains()] == ["other", VM], "a name is anybody's"
+    await perhaps(port.destroy("other", uuid=uuid))
     assert [one.vm for one in await port.domains()] == [VM]
     assert h.executes(VM)
 

@@ -88,6 +88,16 @@ def test_host_of_which_nothing_is_recorded_is_the_board_that_it_joined_with() ->
     assert index.known(b) == b, "what operators say counts"
 
 
+def test_hosts_whose_controllers_are_crossed_are_no_hosts_of_their_own() -> None:
+    """What is recorded of each was asked at the address of the other, so that controller and record agree."""
+    index, left, right = SystemIndex(), system_key(OWN), system_key(OWN[:-1] + "3")
+    a, b = _host("a", right), _host("b", left)
+    for host, board in ((a, left), (b, right)):
+        index.changed(None, host)
+        index.joined(None, _member(host.name, f"i.{board}"))
+    assert (index.shared_by(a), index.shared_by(b)) == (("b",), ("a",))
+
+
 def test_board_is_what_firmware_says_and_no_other_text() -> None:
     assert _member("a", f"i.{system_key(OWN)}").record.board == system_key(OWN)
     for machine in ("", "i", "i.", "i.rack 7", f"i.{OWN}", f"i.{system_key(OWN)}0"):

@@ -15,6 +15,7 @@ from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
 UUID = "5f0d6ad2-63f1-4b0e-9b0a-0f4f6a1d2c3e"
+LATER = "00000000-0000-4000-8000-000000000009"
 VMS = (VmSpec(name=UUID, host="kvm-1"), VmSpec(name="vm-2", host="kvm-1"))
 
 
@@ -33,8 +34,8 @@ def _started_at_boot(world: World, *domains: SimDomain) -> list[tuple[str, int]]
         for one in domains:
             hypervisor.has(one)
 
-    async def watched(vm: str, run_id: str) -> None:
-        await destroy(vm, run_id)
+    async def watched(vm: str, run_id: str, uuid: str = "") -> None:
+        await destroy(vm, run_id, uuid)
         ended.append((vm, record(world).epoch))
 
     hypervisor.boot = with_domains  # type: ignore[method-assign]
@@ -47,7 +48,7 @@ def _reported(world: World, code: FaultCode) -> bool:
 
 
 @pytest.mark.parametrize(
-    "domain", [_foreign("vm-2"), _foreign("web", UUID)], ids=["by its name", "by its UUID under another name"]
+    "domain", [_foreign(UUID, UUID), _foreign("web", UUID)], ids=["under its name", "under another name"]
 )
 def test_vm_that_the_service_starts_by_itself_at_a_boot_is_ended_before_its_host_joins(domain: SimDomain) -> None:
     async def story(world: World) -> None:
@@ -66,10 +67,10 @@ def test_vm_that_the_service_starts_by_itself_at_a_boot_is_ended_before_its_host
 
 def test_host_does_not_join_while_a_vm_that_the_service_started_cannot_be_ended() -> None:
     async def story(world: World) -> None:
-        _started_at_boot(world, _foreign("vm-2"))
+        _started_at_boot(world, _foreign("web", UUID))
         await world.do("power-off", {"hosts": ["kvm-1"]})
-        await world.do("unkillable", {"vms": ["vm-2"]})
-        world.hosts["kvm-1"].hypervisor.faults.unkillable["vm-2"] = True
+        await world.do("unkillable", {"vms": ["web"]})
+        world.hosts["kvm-1"].hypervisor.faults.unkillable["web"] = True
         await world.do("power-on", {"hosts": ["kvm-1"]})
         await at(world, 60)
         assert record(world).epoch == 1
@@ -104,17 +105,17 @@ def test_nothing_starts_beside_a_vm_that_somebody_started_by_hand_until_that_has
         for vm in VMS:
             await world.do("request", {"vm": vm.name, "verb": "stop"})
         await at(world, 10)
-        hypervisor.faults.unkillable["vm-2"] = True
-        hypervisor.has(_foreign("vm-2"))
+        hypervisor.faults.unkillable["web"] = True
+        hypervisor.has(_foreign("web", UUID))
         await at(world, 20)
-        await world.do("request", {"vm": UUID, "verb": "start"})
+        await world.do("request", {"vm": "vm-2", "verb": "start"})
         await at(world, 40)
-        assert holders(world, UUID) == []
+        assert holders(world, "vm-2") == []
         assert _reported(world, FaultCode.HYPERVISOR_AUTOSTART)
         hypervisor.faults.unkillable.clear()
         await at(world, 80)
-        assert "vm-2" not in hypervisor.domains
-        assert holders(world, UUID) == [("kvm-1", 1, "running")]
+        assert "web" not in hypervisor.domains
+        assert holders(world, "vm-2") == [("kvm-1", 1, "running")]
         assert not _reported(world, FaultCode.HYPERVISOR_AUTOSTART)
 
     play(story, vms=VMS, violations=True)
@@ -123,7 +124,7 @@ def test_nothing_starts_beside_a_vm_that_somebody_started_by_hand_until_that_has
 def test_foreign_domain_that_becomes_a_vm_of_the_store_is_ended_before_that_starts_here() -> None:
     async def story(world: World) -> None:
         hypervisor = world.hosts["kvm-1"].hypervisor
-        hypervisor.has(_foreign("vm-9"))
+        hypervisor.has(_foreign("web", LATER))
         await at(world, 15)
         assert _reported(world, FaultCode.FOREIGN_DOMAINS)
         seen: list[str] = []
@@ -134,9 +135,27 @@ def test_foreign_domain_that_becomes_a_vm_of_the_store_is_ended_before_that_star
             await create(vm, *given)
 
         hypervisor.create = watched  # type: ignore[method-assign]
-        await world.do("create-vm", {"vm": "vm-9", "host": "kvm-1"})
+        await world.do("create-vm", {"vm": LATER, "host": "kvm-1"})
         await at(world, 90)
-        assert holders(world, "vm-9") == [("kvm-1", 1, "running")]
+        assert holders(world, LATER) == [("kvm-1", 1, "running")]
         assert seen == []
+
+    play(story, vms=VMS, violations=True)
+
+
+def test_domain_with_the_name_of_a_vm_and_another_uuid_is_somebody_else_s() -> None:
+    """It is neither ended nor taken for the VM, which is not started beside it under the same name."""
+
+    async def story(world: World) -> None:
+        hypervisor = world.hosts["kvm-1"].hypervisor
+        await world.do("request", {"vm": "vm-2", "verb": "stop"})
+        await at(world, 10)
+        hypervisor.has(_foreign("vm-2"))
+        await at(world, 20)
+        await world.do("request", {"vm": "vm-2", "verb": "start"})
+        await at(world, 60)
+        assert hypervisor.domains["vm-2"].uuid
+        assert _reported(world, FaultCode.FOREIGN_DOMAINS)
+        assert holders(world, UUID) == [("kvm-1", 1, "running")]
 
     play(story, vms=VMS, violations=True)

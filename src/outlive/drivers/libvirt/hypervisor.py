@@ -95,7 +95,7 @@ class LibvirtHypervisor:
     async def _processes(self, vm: str = "", run_id: str = "") -> list[GuestProcess]:
         """Processes of guests, or of that VM, or of that run. ``Unavailable`` where they cannot be read in time."""
         found = await self._scans.look()
-        return [one for one in found if vm in ("", one.vm) and run_id in ("", one.run_id)]
+        return [one for one in found if vm in ("", one.vm) and run_id in ("", one.run_id) and not (vm and one.uuid)]
 
     async def _shown(self, process: GuestProcess, run: Run | None, state: tuple[int, int]) -> Domain:
         run = run if run is not None and run.run_id == process.run_id else None
@@ -268,10 +268,15 @@ class LibvirtHypervisor:
 
     # Ending
 
-    async def destroy(self, vm: str, *, run_id: str = "") -> None:
+    async def destroy(self, vm: str, *, run_id: str = "", uuid: str = "") -> None:
         """See ``HypervisorPort``."""
         await self.service.ask(_version)
-        await self._destroy(vm, run_id)
+        if not uuid:
+            await self._destroy(vm, run_id)
+            return
+        for process in [one for one in await self._scans.look() if one.uuid == uuid]:
+            if not await kill(process, KILL_S):
+                raise Unavailable(f"{vm} ({uuid}) does not end: process {process.pid} hangs", remedy="reset the host")
 
     async def _destroy(self, vm: str, run_id: str = "") -> None:
         run = self.runs.of(vm)

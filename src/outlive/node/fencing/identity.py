@@ -96,8 +96,9 @@ class SystemIndex:
     def __init__(self) -> None:
         self._hosts: dict[str, dict[str, None]] = {}
         """System → hosts."""
-        self._keys: dict[str, str] = {}
-        """Host → its system."""
+        self._keys: dict[str, tuple[str, ...]] = {}
+        """Host → what is recorded of it, and what its firmware says, in every order of bytes: controllers may be
+        crossed, and what was recorded by asking them as well."""
         self._recorded: dict[str, str] = {}
         self._boards: dict[str, str] = {}
 
@@ -136,12 +137,14 @@ class SystemIndex:
             where[host] = system
         else:
             del where[host]
-        key = system_key(self._recorded.get(host) or self._boards.get(host, ""))
-        before = self._keys.pop(host, "")
-        same = self._hosts.get(before, {})
-        same.pop(host, None)
-        if before and not same:
-            del self._hosts[before]
-        if key:
-            self._keys[host] = key
+        recorded, board = self._recorded.get(host, ""), self._boards.get(host, "")
+        keys = dict.fromkeys([system_key(recorded)] * bool(recorded) + [*(_orders(board) if board else ())])
+        for key in self._keys.pop(host, ()):
+            same = self._hosts[key]
+            del same[host]
+            if not same:
+                del self._hosts[key]
+        if keys:
+            self._keys[host] = tuple(keys)
+        for key in keys:
             self._hosts.setdefault(key, {})[host] = None

@@ -129,12 +129,15 @@ class HypervisorPort(Protocol):
         """
         ...
 
-    async def destroy(self, vm: str, *, run_id: str = "") -> None:
+    async def destroy(self, vm: str, *, run_id: str = "", uuid: str = "") -> None:
         """Stop it hard (only that run, where one is named) and return once no process of it is left; fine if none was.
 
+        ``uuid``: stop the domain of that UUID that Outlive did not make instead, and nothing else: its name proves
+        nothing, and what has the name of a virtual machine and another UUID belongs to somebody else.
+
         A creation under way is waited for or broken off: once this returned, nothing that was asked for before
-        appears any more. ``Unavailable`` also where its process does not end. What the service has lost track of, what
-        runs outside the slice, and what Outlive did not make and has this name, is killed all the same.
+        appears any more. ``Unavailable`` also where its process does not end. What the service has lost track of, and
+        what runs outside the slice, is killed all the same.
         """
         ...
 

@@ -299,7 +299,7 @@ class VmContext:
 
     def __post_init__(self) -> None:
         self.lease = LeaseRenewer(self)
-        self.foreign = ForeignDomains(self.domains, self.store, self.clock)
+        self.foreign = ForeignDomains(self.domains, self.store, self.clock, self.host)
 
     async def isolated(self, epoch: int) -> bool:
         """Whether storage or network isolates that epoch of this host now. ``Unavailable`` where that was not said."""

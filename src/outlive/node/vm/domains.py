@@ -14,10 +14,10 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.ports import Domain, DomainState, HypervisorPort
-from outlive.resources import VirtualMachine
+from outlive.resources import Hypervisor, VirtualMachine
 from outlive.resources.definitions import has_uuid
 from outlive.store import Store, list_all
-from outlive.store.access import LIST_S, answered
+from outlive.store.access import LIST_S, answered, read
 
 PRESENT: Final = frozenset({DomainState.RUNNING, DomainState.PAUSED})
 """States in which a domain is a virtual machine of this host, and not one on its way in or out."""
@@ -95,7 +95,7 @@ class LocalDomains:
             del self.creating[vm]
         shown = (*self._doubtful.values(), *listed)  # of one that is listed, what is listed counts
         before, self.by_vm = self.by_vm, {one.vm: one for one in shown if not one.uuid}
-        self.foreign = {one.vm: one for one in shown if one.uuid}
+        self.foreign = {one.uuid: one for one in shown if one.uuid}
         for vm in sorted({*before, *self.by_vm}):
             if before.get(vm) != self.by_vm.get(vm):
                 self.on_change(vm)
@@ -148,22 +148,23 @@ class LocalDomains:
         await self.look()
         return certain
 
-    async def destroy(self, vm: str, *, run_id: str = "") -> bool:
-        """Stop it hard and look; whether no domain of it (or of that run) is left.
+    async def destroy(self, vm: str, *, run_id: str = "", uuid: str = "") -> bool:
+        """Stop it hard and look; whether no domain of it (or of that run) is left. ``uuid``: as of ``HypervisorPort``.
 
         A kill that is not known to be done proves nothing, whatever a look shows after it: a process that hangs in the
         kernel may be seen by nobody. Its domain stays in the picture until a later call is known to be done.
         """
-        done = await self._end(self.hypervisor.destroy(vm, run_id=run_id), vm, run_id)
+        done = await self._end(self.hypervisor.destroy(vm, run_id=run_id, uuid=uuid), vm, run_id, uuid)
         await self.look()
-        left = self.by_vm.get(vm) or self.foreign.get(vm)
+        left = self.foreign.get(uuid) if uuid else self.by_vm.get(vm)
         return done and (left is None or (run_id != "" and left.run_id != run_id))
 
-    async def _end(self, call: Awaitable[None], vm: str, run_id: str) -> bool:
-        """Whether the domain (of that run, where one is named) is known to have ended."""
-        known = self.by_vm.get(vm) or self.foreign.get(vm)
+    async def _end(self, call: Awaitable[None], vm: str, run_id: str, uuid: str = "") -> bool:
+        """Whether the domain (of that run, or of that UUID, where one is named) is known to have ended."""
+        key = uuid or vm
+        known = self.foreign.get(uuid) if uuid else self.by_vm.get(vm)
         if known is not None and run_id in ("", known.run_id):
-            self._doubtful[vm] = known
+            self._doubtful[key] = known
         try:
             with deadline(self._limit_s):
                 await call
@@ -171,9 +172,9 @@ class LocalDomains:
             _log.warning("domain.not_ended", vm=vm, run_id=run_id, error=str(error) or "no answer in time")
             return False
         except OutliveError:
-            self._doubtful.pop(vm, None)
+            self._doubtful.pop(key, None)
             raise
-        self._doubtful.pop(vm, None)
+        self._doubtful.pop(key, None)
         return True
 
 
@@ -189,8 +190,9 @@ class ForeignDomains:
     starts here while one is left or nobody knows whose it is.
     """
 
-    def __init__(self, domains: LocalDomains, store: Store, clock: Clock) -> None:
+    def __init__(self, domains: LocalDomains, store: Store, clock: Clock, host: str) -> None:
         self._domains = domains
+        self._host = host
         self._store = store
         self._clock = clock
         self._strangers: dict[str, float] = {}
@@ -199,12 +201,12 @@ class ForeignDomains:
     @property
     def strangers(self) -> tuple[str, ...]:
         """Names of those that are no virtual machines of the store."""
-        return tuple(name for name, one in sorted(self._domains.foreign.items()) if one.uuid in self._strangers)
+        return tuple(sorted(one.vm for uuid, one in self._domains.foreign.items() if uuid in self._strangers))
 
     @property
     def others(self) -> tuple[str, ...]:
         """Names of those that are, or of which nobody knows."""
-        return tuple(name for name, one in sorted(self._domains.foreign.items()) if one.uuid not in self._strangers)
+        return tuple(sorted(one.vm for uuid, one in self._domains.foreign.items() if uuid not in self._strangers))
 
     def block(self, vm: VirtualMachine) -> bool:
         """Whether this virtual machine must not start here now."""
@@ -227,22 +229,25 @@ class ForeignDomains:
         found = [one for one in self._domains.foreign.values() if one.uuid not in self._strangers]
         vms = await self._vms(found)
         for one in found:
-            if one.vm not in vms:
+            if one.uuid not in vms:
                 self._strangers[one.uuid] = now_s + STRANGER_S
                 continue
-            _log.warning("domain.foreign_ended", domain=one.vm, uuid=one.uuid, vm=vms[one.vm])
-            await self._domains.destroy(one.vm)
+            _log.warning("domain.foreign_ended", domain=one.vm, uuid=one.uuid, vm=vms[one.uuid])
+            await self._domains.destroy(one.vm, uuid=one.uuid)
         return self.others
 
     async def _vms(self, found: list[Domain]) -> dict[str, str]:
-        """Name of a domain → which virtual machine of the store it is."""
+        """UUID of a domain → which virtual machine of the store it is; none where somebody else manages this host."""
         vms: dict[str, str] = {}
         with answered("which virtual machines there are", LIST_S):
+            host = await read(self._store, Hypervisor, self._host)
+            if host is not None and host.spec.management != "node":
+                return vms
             async for vm in list_all(self._store, VirtualMachine):
-                vms |= {one.vm: vm.name for one in found if _is(one, vm)}
+                vms |= {one.uuid: vm.name for one in found if _is(one, vm)}
         return vms
 
 
 def _is(domain: Domain, vm: VirtualMachine) -> bool:
-    """Whether a domain that Outlive did not make is that virtual machine, by its name or UUID."""
-    return domain.vm == vm.name or domain.uuid == vm.name or has_uuid(vm.spec.definition, domain.uuid)
+    """Whether a domain that Outlive did not make is that virtual machine: by its UUID, since names are anybody's."""
+    return domain.uuid == vm.name or has_uuid(vm.spec.definition, domain.uuid)
