@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from tests.support.api import GROUP, HOST, Api, api, host_of
 from tests.support.command import outlive, spawned, up
 from tests.support.loops import run_real
@@ -467,6 +468,25 @@ def test_a_watch_of_consoles_ends_when_its_token_becomes_a_viewers() -> None:
                 last = json.loads(await answer.content.readline())
                 assert (last["type"], last["object"]["code"]) == ("ERROR", 403)
                 assert await answer.content.readline() == b""
+            await admin.close()
+
+    run_real(story())
+
+
+def test_the_cluster_s_key_is_given_to_a_host_only_while_it_is_a_coordinator() -> None:
+    async def story() -> None:
+        async with api(cluster_key=lambda: "the key") as served:
+            admin, asked = served.client(), ("GET", "/cluster-key")
+            assert (await served.call(*asked, role=Role.COORDINATOR))[0] == 403, "no such host"
+            spec = HypervisorSpec(mode="coordinator")
+            host = await admin.create(Hypervisor(metadata=ObjectMeta(name=HOST), spec=spec))
+            with structlog.testing.capture_logs() as entries:
+                code, body, headers = await served.call(*asked, role=Role.COORDINATOR)
+            assert (code, body, headers["cache-control"]) == (200, {"key": "the key"}, "no-store")
+            assert {"event": "cluster_key.given", "host": "kvm-1"}.items() <= entries[0].items()
+            await admin.replace(msgspec.structs.replace(host, spec=HypervisorSpec()))
+            code, body, _ = await served.call(*asked, role=Role.COORDINATOR)
+            assert (code, "kvm-1 is no coordinator" in body["message"]) == (403, True)
             await admin.close()
 
     run_real(story())

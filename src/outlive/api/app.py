@@ -44,14 +44,15 @@ from outlive.api.resources import Resources
 from outlive.api.watch import Watches
 from outlive.api.watch_cache import WatchCaches
 from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError, Unavailable
+from outlive.base.errors import Forbidden, OutliveError, Unavailable
 from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
 from outlive.node.storage_statistics import StorageGauges
 from outlive.placement.external import ExternalAnswer
 from outlive.placement.service import PlacementService
-from outlive.resources import API_VERSION, PLURALS, Resource
+from outlive.resources import API_VERSION, PLURALS, Hypervisor, Resource
 from outlive.runtime.metrics import Metrics
-from outlive.store import Store
+from outlive.store import Store, read
 from outlive.store.tls import AUTHORITY_PATH, JOIN_PATH, KEY_PATH
 
 Query = Callable[[Mapping[str, str]], Awaitable[Any]]
@@ -64,6 +65,7 @@ EXTERNAL_PATH: Final = "/scheduler/nova/external"
 EXPLAIN_PATH: Final = "/scheduler/nova/explain"
 OPENAPI_GROUP: Final = f"apis/{API_VERSION}"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_log = get_logger("api")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,8 +241,14 @@ def _operation(deps: ApiDeps) -> list[Endpoint]:
     async def authority(_request: Request, _identity: Identity) -> Response:
         return Response(deps.authority, media_type="application/x-pem-file")
 
-    async def cluster_key(_request: Request, _identity: Identity) -> Response:
-        return json_response({"key": deps.cluster_key()} if deps.cluster_key is not None else {})
+    async def cluster_key(_request: Request, identity: Identity) -> Response:
+        host = await read(deps.store, Hypervisor, identity.host)
+        if host is None or host.spec.mode != "coordinator":  # its token still says what it was when it joined
+            raise Forbidden(f"{identity.host} is no coordinator", remedy="set its spec.mode, if it is to be one")
+        answer = json_response({"key": deps.cluster_key()} if deps.cluster_key is not None else {})
+        answer.headers["cache-control"] = "no-store"
+        _log.info("cluster_key.given", host=identity.host)
+        return answer
 
     joins = "Exchange a join token for the token of a host"
     opens = "What opens the cluster's secrets, for coordinators"
