@@ -90,6 +90,15 @@ def test_whether_a_host_is_the_primary_is_an_exit_code(state: Path) -> None:
     assert host(state, "is-primary").code == 1, "this machine is no host of the cluster"
 
 
+def test_this_machine_is_the_host_that_its_configuration_names(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "node.yaml"
+    config.write_text("host: {name: kvm-10}\nserver: {url: 'https://10.0.0.9:8443'}\n")
+    monkeypatch.setenv("OUTLIVE_CONFIG", str(config))
+    assert host(state, "is-primary").code == 0
+
+
 def test_a_fault_is_acknowledged_and_lowers_the_health_no_more(state: Path) -> None:
     def run(*arguments: str) -> Result:
         return outlive(*arguments, "--state-dir", state)

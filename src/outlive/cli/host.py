@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -208,7 +207,9 @@ async def is_primary(
     host: Annotated[str, typer.Argument(metavar="[HOST]", help="Which; otherwise this machine.")] = "",
 ) -> ExitCode:
     """Whether a host is the primary coordinator: exit code 0 or 1, for programs that are to run there only."""
-    name = host or os.uname().nodename.partition(".")[0].lower()
+    from outlive.cli.node_settings import own_name
+
+    name = host or own_name()
     async with access.open() as store:
         record = await _election(store)
     write(f"{record.holder or 'nobody'} is the primary coordinator{f' ({record.phase})' if record.phase else ''}\n")

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import BadInput, Refused
+from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.drivers.files import read_input
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.machine import HostSettings
@@ -114,6 +114,14 @@ class HostConfig:
 def host_name(host: HostSettings) -> str:
     """As it is called there, or the machine's short host name."""
     return host.name or os.uname().nodename.partition(".")[0].lower()
+
+
+def own_name() -> str:
+    """Of this machine: as its configuration calls it where there is one, else its short host name."""
+    try:
+        return load_node(node_file(None)).name
+    except NotFound:
+        return host_name(HostSettings())
 
 
 def node_file(given: Path | None) -> Path:
