@@ -159,3 +159,19 @@ def test_domain_with_the_name_of_a_vm_and_another_uuid_is_somebody_else_s() -> N
         assert holders(world, UUID) == [("kvm-1", 1, "running")]
 
     play(story, vms=VMS, violations=True)
+
+
+def test_daemon_that_starts_again_beside_a_guest_that_cannot_be_ended_goes_on_renewing() -> None:
+    async def story(world: World) -> None:
+        hypervisor = world.hosts["kvm-1"].hypervisor
+        hypervisor.faults.unkillable["web"] = True
+        hypervisor.has(_foreign("web", UUID))
+        await world.do("request", {"vm": UUID, "verb": "stop"})
+        await at(world, 20)
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 120)
+        assert (record(world).state, record(world).epoch) == ("Held", 1)
+        assert holders(world, "vm-2") == [("kvm-1", 1, "running")]
+        assert _reported(world, FaultCode.HYPERVISOR_AUTOSTART)
+
+    play(story, vms=VMS, violations=True)

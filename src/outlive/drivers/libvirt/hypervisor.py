@@ -223,10 +223,13 @@ class LibvirtHypervisor:
 
     async def _create(self, run: Run, xml: str, incoming: MigrationSettings | None) -> None:
         flags = libvirt.VIR_DOMAIN_START_PAUSED if incoming is not None else 0
+
+        def begin(connection: libvirt.virConnect) -> Vnc | None:
+            self._make_places(run.vm)  # here, since a disk may hang
+            return _created(connection, xml, flags)
+
         try:
-            self._make_places(run.vm)
-            limit_s = float(self.settings.create_limit)
-            vnc = await self.service.call(lambda connection: _created(connection, xml, flags), limit_s)
+            vnc = await self.service.call(begin, float(self.settings.create_limit))
             if vnc is not None:
                 run = msgspec.structs.replace(run, vnc=vnc)
                 self.runs.change(run)

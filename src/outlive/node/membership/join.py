@@ -97,7 +97,8 @@ class JoinProcedure:
         found = await self.read()
         remembered = await self._on_disk(self._node.machine.remembered())
         view = await self._view(found, remembered)
-        await self._end_foreign()
+        if not _renews(view):  # else the host would be fenced for a guest that hangs; nothing starts while one is left
+            await self._end_foreign()
         forgotten = await self.forgotten(view.record, remembered)
         nobodys = takes_nobodys(view)
         self._restored = restored = not nobodys and (restored or self._restored or forgotten or _goes_back(view))
@@ -335,6 +336,11 @@ def lifted(view: JoinView) -> JoinView:
         return _replace(view, remembered=None)
     record = _replace(before, boot_id=view.boot_id, epoch=epoch, state="Revoked")
     return _replace(view, remembered=None, record=record)
+
+
+def _renews(view: JoinView) -> bool:
+    """Whether a daemon of this boot is a member already, and others wait for its renewals."""
+    return view.record is not None and view.record.state == "Held" and view.record.boot_id == view.boot_id
 
 
 def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:
