@@ -119,7 +119,15 @@ class Sweeper(Generic[R]):
     """Keeps objects of one kind for ``keep_s`` seconds, and at most ``keep`` of them."""
 
     def __init__(
-        self, store: Store, kind: type[R], *, seen: Callable[[R], datetime], keep_s: float, keep: int, clock: Clock
+        self,
+        store: Store,
+        kind: type[R],
+        *,
+        seen: Callable[[R], datetime],
+        keep_s: float,
+        keep: int,
+        clock: Clock,
+        every_s: float = SWEEP_S,
     ) -> None:
         self.deleted = 0
         """Objects deleted so far."""
@@ -129,6 +137,7 @@ class Sweeper(Generic[R]):
         self._keep_s = keep_s
         self._most = keep
         self._clock = clock
+        self._every_s = every_s
 
     async def run(self) -> None:
         """Sweep until cancelled. Errors of the store only end a step."""
@@ -138,7 +147,7 @@ class Sweeper(Generic[R]):
                 more = await self.sweep() == SWEEP_STEP
             except OutliveError as error:
                 _log.warning("sweeper.failed", kind=self._kind.kind(), error=str(error))
-            await self._clock.sleep(SWEEP_REST_S if more else SWEEP_S)
+            await self._clock.sleep(SWEEP_REST_S if more else self._every_s)
 
     async def sweep(self) -> int:
         """One step: delete up to ``SWEEP_STEP`` objects, the oldest first; returns how many it tried to delete."""

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.loops import run_real
+from tests.support.loops import run, run_real
 
+from outlive.base.clock import LoopClock
 from outlive.base.errors import BadInput
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
 from outlive.cli.console import ESCAPES, added
 from outlive.drivers.libvirt.consoles import ConsoleFiles, console_path, make_log, read_end
 from outlive.node.decisions import DECISIONS
-from outlive.node.vm.console import TailInput, console_tail, tail
+from outlive.node.ports import DomainState
+from outlive.node.vm.console import LOOK_S, PAUSE_S, ConsoleWatcher, TailInput, console_tail, tail
+from outlive.node.vm.context import LogEnd, LogStamp, NodeSettings
+from outlive.resources import Console
 from outlive.resources.consoles import Vnc
 from outlive.runtime.decisions import DecisionTable
+from outlive.store.memory import MemoryStore
 
 raws = st.lists(st.binary(max_size=12) | st.sampled_from((b"\n", b"\xff\xfe", "ä€😀".encode(), b"\r\n")), max_size=30)
 
@@ -85,6 +96,91 @@ def test_a_rotated_log_is_read_on_from_the_former_file(tmp_path: Path) -> None:
     later = read_end(path, first.stamp, 100)
     assert later is not None
     assert later.raw == b"one\ntwo\nthree\n"
+
+
+class Guests:
+    """A host with guests that run, and what they wrote; ``written``: each write of a console, when and whose."""
+
+    def __init__(self, count: int) -> None:
+        self.clock = LoopClock()
+        self.store = MemoryStore(self.clock, SeededIds(Random(1)))
+        self.names = [f"vm-{number:02}" for number in range(count)]
+        self.size = dict.fromkeys(self.names, 0)
+        self.written: list[tuple[float, str]] = []
+        self.versions: dict[str, str] = {}
+        running = {name: SimpleNamespace(state=DomainState.RUNNING) for name in self.names}
+        self.domains = SimpleNamespace(by_vm=running)
+        shared: Any = SimpleNamespace(
+            host="h1",
+            store=self.store,
+            clock=self.clock,
+            lease=SimpleNamespace(held=True),
+            domains=self.domains,
+            informer=SimpleNamespace(get=lambda _name: SimpleNamespace(host="h1")),
+            settings=NodeSettings(),
+        )
+        self.watcher = ConsoleWatcher(shared, self)
+
+    async def changed(self, known: Mapping[str, LogStamp | None], _most: int) -> Mapping[str, LogEnd]:
+        stamps = {name: (1, self.size[name], 1) for name in known if self.size[name]}
+        return {name: LogEnd(one, b"%d\n" % one[1]) for name, one in stamps.items() if one != known[name]}
+
+    async def look(self, *, last: bool = False) -> None:
+        await self.clock.sleep(LOOK_S)
+        await self.watcher.look(last=last)
+        for console in (await self.store.list(Console)).items:
+            if self.versions.get(console.name) != console.metadata.resource_version:
+                self.written.append((self.clock.monotonic(), console.name))
+            self.versions[console.name] = console.metadata.resource_version
+
+    async def print(self, names: list[str], seconds: float) -> None:
+        for _ in range(int(seconds / LOOK_S)):
+            for name in names:
+                self.size[name] += 1
+            await self.look()
+
+
+def test_guests_that_write_all_the_time_cost_a_host_one_write_a_second_and_each_has_its_turn() -> None:
+    async def story() -> None:
+        it = Guests(30)
+        await it.print(it.names, 300)
+        assert len(it.written) <= 301
+        for name in it.names:
+            moments = [at for at, vm in it.written if vm == name]
+            assert max(after - before for before, after in pairwise(moments)) <= PAUSE_S + len(it.names) + 1
+
+    run(story())
+
+
+def test_a_console_that_goes_on_changing_is_written_more_and_more_rarely_until_it_is_quiet() -> None:
+    async def story() -> None:
+        it = Guests(1)
+        await it.print(it.names, 400)
+        gaps = [after - before for before, after in pairwise(at for at, _ in it.written)]
+        assert gaps[:6] == [2, 4, 8, 16, 32, 60]
+        assert set(gaps[6:]) == {60}
+        await it.print([], 130)
+        before = len(it.written)
+        await it.print(it.names, 3.5)
+        assert len(it.written) == before + 2
+
+    run(story())
+
+
+def test_what_a_guest_wrote_before_its_end_is_written_and_at_the_end_of_the_daemon_all_of_it() -> None:
+    async def story() -> None:
+        it = Guests(5)
+        await it.print(it.names, 1)
+        it.domains.by_vm.clear()
+        await it.print([], 6)
+        texts = {one.name: one.text for one in (await it.store.list(Console)).items}
+        assert texts == dict.fromkeys(it.names, "2\n")
+        late = Guests(5)
+        late.size = dict.fromkeys(late.names, 1)
+        await late.look(last=True)
+        assert [vm for _, vm in late.written] == late.names
+
+    run(story())
 
 
 def test_what_was_written_between_two_readings_is_printed_once() -> None:

@@ -1,13 +1,15 @@
 """The console log watcher: what guests wrote to their serial consoles last, in ``Console/<vm>``.
 
-One loop looks at the logs of all virtual machines that run here; whatever it comes upon in one, it goes on with the
-next. A log that changed is written to the store at once, and after that at most every ``WRITE_S``, so that a guest that
-writes all the time costs the store one write in that time. Nothing else depends on it.
+One loop looks at the logs of all virtual machines that run here; an error in one does not stop the others. Guests do
+not decide how much is written to the store, which keeps the memberships as well: a host writes one console every
+``HOST_WRITE_S``, the one that has waited longest first. One console is written at once, then after ``WRITE_S``, and as
+long as it goes on changing after twice the pause before, up to ``PAUSE_S``. Nothing else depends on it.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -28,8 +30,12 @@ from outlive.store import Store, compare_and_swap
 
 LOOK_S: Final = 0.5
 """How often logs are looked at."""
+HOST_WRITE_S: Final = 1.0
+"""The least time between two writes of one host."""
 WRITE_S: Final = 2.0
-"""The least time between two writes of one console, and until one that failed is tried again."""
+"""The least time between two writes of one console, and until the first that failed is tried again."""
+PAUSE_S: Final = 60.0
+"""The most time between two writes of a console that changes all the time."""
 TRIES: Final = 3
 WATCHED: Final = (DomainState.RUNNING, DomainState.PAUSED)
 _log = get_logger("node.console")
@@ -81,11 +87,21 @@ KEPT_S: Final = 30 * 86_400.0
 """How long a console is kept to which nothing is written."""
 KEPT: Final = 5_000
 """Consoles in the store at most; what was written to longest ago goes first, and is still in the log on its host."""
+SWEEP_S: Final = 3600.0
+"""How often they are looked for: a look reads the texts of all."""
 
 
 def console_sweeper(store: Store, clock: Clock) -> Sweeper[Console]:
     """Deletes consoles that nothing was written to for long, such as those of VMs that are gone."""
-    return Sweeper(store, Console, seen=lambda console: console.changed_at, keep_s=KEPT_S, keep=KEPT, clock=clock)
+    return Sweeper(
+        store,
+        Console,
+        seen=lambda console: console.changed_at,
+        keep_s=KEPT_S,
+        keep=KEPT,
+        clock=clock,
+        every_s=SWEEP_S,
+    )
 
 
 @dataclass(slots=True)
@@ -97,6 +113,8 @@ class _Watched:
     digest: bytes = b""
     """Of the text that was written."""
     not_before_s: float = 0.0
+    pause_s: float = WRITE_S
+    """From its next write to the one after that."""
 
 
 class ConsoleWatcher:
@@ -106,6 +124,7 @@ class ConsoleWatcher:
         self._node = node
         self._logs = logs
         self._watched: dict[str, _Watched] = {}
+        self._not_before_s = 0.0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -115,43 +134,56 @@ class ConsoleWatcher:
 
     async def look(self, *, last: bool = False) -> None:
         """One look; ``last``: whatever has changed is written, because no other look follows."""
-        node = self._node
-        if not node.lease.held or not node.settings.console_lines:
+        node, now_s = self._node, self._node.clock.monotonic()
+        if not node.lease.held or not node.settings.console_lines or (now_s < self._not_before_s and not last):
             return
         here = {vm for vm, domain in node.domains.by_vm.items() if domain.state in WATCHED}
-        ended = [vm for vm in self._watched if vm not in here]
+        ended = {vm for vm in self._watched if vm not in here}
         for vm in sorted(here):
             self._watched.setdefault(vm, _Watched())
-        now_s = node.clock.monotonic()
         due = {vm: one.stamp for vm, one in self._watched.items() if last or vm in ended or now_s >= one.not_before_s}
+        changed: Mapping[str, LogEnd] = {}
         try:
-            for vm, end in (await self._logs.changed(due, CONSOLE_BYTES)).items():
-                await self._write(vm, end)
+            changed = await self._logs.changed(due, CONSOLE_BYTES)
         except OutliveError as error:
             _log.warning("console.not_read", host=node.host, error=str(error))
-        for vm in ended:
+        for vm in due:
+            if vm not in changed:
+                self._watched[vm].pause_s = WRITE_S
+        waiting = sorted(changed, key=lambda vm: (vm not in ended, self._watched[vm].not_before_s, vm))
+        while waiting:
+            vm = waiting.pop(0)
+            if await self._write(vm, changed[vm]) and not last:
+                self._not_before_s = node.clock.monotonic() + HOST_WRITE_S
+                break
+        for vm in ended.difference(waiting):
             del self._watched[vm]
 
-    async def _write(self, vm: str, end: LogEnd) -> None:
+    async def _write(self, vm: str, end: LogEnd) -> bool:
+        """Whether the store was asked to write."""
         node, watched = self._node, self._watched[vm]
         text = tail(end.raw, node.settings.console_lines, CONSOLE_BYTES)
         digest = hashlib.sha256(text.encode()).digest()
         found = node.informer.get(vm)
-        watched.not_before_s = node.clock.monotonic() + WRITE_S
+        watched.not_before_s = node.clock.monotonic() + watched.pause_s
         if found is None or found.host != node.host:
-            return  # deleted, or another host's by now
-        if digest != watched.digest:
-            now = as_datetime(node.clock.now())
+            return False  # deleted, or another host's by now
+        if digest == watched.digest:
+            watched.stamp = end.stamp
+            return False
+        watched.pause_s = min(2 * watched.pause_s, PAUSE_S)
+        now = as_datetime(node.clock.now())
 
-            def change(console: Console | None) -> Console | None:
-                if console is not None and (console.host, console.text) == (node.host, text):
-                    return None
-                meta = ObjectMeta(name=vm) if console is None else console.metadata
-                return Console(metadata=meta, host=node.host, text=text, changed_at=now)
+        def change(console: Console | None) -> Console | None:
+            if console is not None and (console.host, console.text) == (node.host, text):
+                return None
+            meta = ObjectMeta(name=vm) if console is None else console.metadata
+            return Console(metadata=meta, host=node.host, text=text, changed_at=now)
 
-            try:
-                await compare_and_swap(node.store, Console, vm, change, clock=node.clock, tries=TRIES)
-            except OutliveError as error:  # the log is still as it was: another look tries again
-                _log.warning("console.not_written", vm=vm, host=node.host, error=str(error))
-                return
-        watched.stamp, watched.digest = end.stamp, digest
+        try:
+            await compare_and_swap(node.store, Console, vm, change, clock=node.clock, tries=TRIES)
+        except OutliveError as error:  # the log is still as it was: another look tries again
+            _log.warning("console.not_written", vm=vm, host=node.host, error=str(error))
+        else:
+            watched.stamp, watched.digest = end.stamp, digest
+        return True
