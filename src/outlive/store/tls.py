@@ -116,12 +116,15 @@ def trusting(authority: str, *, pinned: str = "") -> ssl.SSLContext:
 
 
 def _is_own(context: ssl.SSLContext) -> bool:
-    """Whether the one authority that it believes is a server's own: self-signed, and called so."""
+    """Whether the one authority that it believes is a server's own: self-signed, and called ``Outlive HOST`` and
+    nothing else, with a host name, in which there are no spaces."""
     found: list[Any] = context.get_ca_certs()
     if len(found) != 1 or found[0]["subject"] != found[0]["issuer"]:
         return False
-    names = [value for part in found[0]["subject"] for key, value in part if key == "commonName"]
-    return len(names) == 1 and names[0].startswith(OWN_AUTHORITY)
+    names = [(key, value) for part in found[0]["subject"] for key, value in part]
+    if len(names) != 1 or names[0][0] != "commonName" or not names[0][1].startswith(OWN_AUTHORITY):
+        return False
+    return " " not in names[0][1].removeprefix(OWN_AUTHORITY)
 
 
 async def fetch_authority(url: str, pinned: str) -> str:
