@@ -36,6 +36,7 @@ from outlive.resources import (
     Flavor,
     FlavorSpec,
     Holder,
+    HostLog,
     Hypervisor,
     HypervisorSpec,
     HypervisorUsage,
@@ -55,6 +56,7 @@ from outlive.resources import (
 from outlive.resources.hosts import HostUsage
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.faults import REPORTER_LABEL
+from outlive.store import read
 from outlive.store.http import HttpStore
 from outlive.store.memory import MemoryStore
 
@@ -181,6 +183,24 @@ def test_a_host_reads_and_writes_consoles_of_vms_that_it_has_to_do_with_and_othe
             await operator.delete(found.ref)
             await admin.close()
             await operator.close()
+
+    run_real(story())
+
+
+def test_what_a_daemon_published_of_itself_is_deleted_with_its_host() -> None:
+    async def story() -> None:
+        async with cluster() as (served, host, _):
+            admin = served.client()
+            await host.create(HypervisorUsage(metadata=ObjectMeta(name=HOST), usage=HostUsage()))
+            log = HostLog(metadata=ObjectMeta(name=HOST), process="p", written_at=datetime(2026, 1, 1, tzinfo=UTC))
+            await host.create(log)
+            shown = await admin.get(Hypervisor, HOST)
+            await served.call("DELETE", f"{GROUP}/hypervisors/{HOST}?dryRun=All&propagationPolicy=Orphan")
+            assert await read(admin, HostLog, HOST)
+            await admin.delete(shown.ref, orphan=True)
+            assert await read(admin, HostLog, HOST) is None
+            assert await read(admin, HypervisorUsage, HOST) is None
+            await admin.close()
 
     run_real(story())
 

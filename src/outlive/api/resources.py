@@ -61,7 +61,17 @@ from outlive.base.ids import Ids
 from outlive.node.membership.states import MemberView, member_view
 from outlive.node.permissions import dropped, writes_as_primary
 from outlive.node.primary import ROLE
-from outlive.resources import Console, Election, Membership, Resource, VirtualMachine
+from outlive.resources import (
+    Console,
+    Election,
+    HostLog,
+    Hypervisor,
+    HypervisorUsage,
+    Membership,
+    ObjectRef,
+    Resource,
+    VirtualMachine,
+)
 from outlive.resources.codec import convert, decode, encode
 from outlive.resources.documents import parse_documents
 from outlive.store import Page, Selector, Store, read
@@ -367,6 +377,10 @@ class Resources:
         force = policy == "Orphan" or options.get("orphanDependents") is True
         await check_deletion(current, self._store, force=force)
         await store.delete(msgspec.structs.replace(current.ref, uid=""), uid=uid, version=version)
+        if isinstance(current, Hypervisor) and store is self._store:
+            for kind in (HostLog, HypervisorUsage):  # what its daemon published, and nobody else may delete
+                with contextlib.suppress(NotFound):
+                    await store.delete(ObjectRef(kind=kind.kind(), name=current.name))
         if current.metadata.finalizers and (left := await _existing(store, target)) is not None:
             return object_response(left)
         plural = target.kind.info.plural

@@ -111,6 +111,7 @@ class NodeProcess:
         from outlive.node.guard_client import GuardClient
         from outlive.roles.node import NodeRole
         from outlive.store.http import HttpStore
+        from outlive.store.tls import shown_address
 
         config = self._config
         check_clock(self._clock)
@@ -143,7 +144,11 @@ class NodeProcess:
                 log=log,
             )
             self._listen(role)
-            said = {"server": server.url, "vms": config.libvirt.uri or "none", "guard": config.guard.socket}
+            said = {
+                "server": shown_address(server.url),
+                "vms": config.libvirt.uri or "none",
+                "guard": config.guard.socket,
+            }
             is_a = machine.capabilities()
             said |= {"version": __version__, "level": config.log.level, "kernel": is_a.kernel, "os": is_a.os}
             said |= {"architecture": is_a.cpu_arch, "cpus": str(is_a.cpus)}

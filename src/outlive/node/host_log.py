@@ -49,7 +49,7 @@ class HostLogWriter:
 
     def put(self, text: str) -> None:
         """Add what was logged; from any thread."""
-        for line in text.splitlines():
+        for line in text.encode(errors="replace").decode().splitlines():  # a lone surrogate cannot be written
             if line:
                 self._dropped += len(self._waiting) == LOG_LINES
                 self._waiting.append(line[:LINE_CHARACTERS])

@@ -51,6 +51,12 @@ def check_address(url: str, *, insecure: bool = False) -> None:
         )
 
 
+def shown_address(url: str) -> str:
+    """The address as it may be logged: without the user and password that may stand in it."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
 def is_loopback(host: str) -> bool:
     """Whether the name or address is that of this very machine alone."""
     if host == "localhost":

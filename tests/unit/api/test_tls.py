@@ -17,7 +17,7 @@ from outlive.base.errors import BadInput, Forbidden, NotFound, Unavailable
 from outlive.base.random import Random
 from outlive.resources import Hypervisor
 from outlive.store.http import HttpStore
-from outlive.store.tls import check_address, fetch_authority, fingerprint, parse_fingerprint, trusting
+from outlive.store.tls import check_address, fetch_authority, fingerprint, parse_fingerprint, shown_address, trusting
 
 DAY = timedelta(days=1).total_seconds()
 
@@ -209,3 +209,8 @@ def test_what_is_no_fingerprint(text: str) -> None:
 def test_what_is_no_certificate() -> None:
     with pytest.raises(BadInput, match="no certificate"):
         fingerprint("nonsense")
+
+
+def test_an_address_is_logged_without_the_credentials_in_it() -> None:
+    assert shown_address("https://user:to@ken@10.0.0.1:8080/a") == "https://10.0.0.1:8080/a"
+    assert shown_address("https://[::1]:8080") == "https://[::1]:8080"

@@ -94,6 +94,16 @@ def test_a_store_that_is_away_keeps_nobody_waiting_and_loses_no_line_within_the_
     told(story)
 
 
+def test_a_line_that_is_no_text_is_written_and_keeps_no_other_from_it() -> None:
+    async def story(it: Story) -> None:
+        writer = it.writer()
+        writer.put("a \udcff b\nc")
+        await writer.write(EVERY_S)
+        assert (await it.log()).lines == ("a ? b", "c")
+
+    told(story)
+
+
 def test_the_lines_of_the_process_before_stay() -> None:
     async def story(it: Story) -> None:
         for process in ("one", "two"):
