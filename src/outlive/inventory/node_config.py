@@ -39,7 +39,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "logging.log_keepalives": "figures are in HypervisorUsage",
     "logging.log_cluster_details": "see outlive status",
     "logging.log_monitoring_details": "see outlive describe hypervisor",
-    "logging.console_log_lines": "console logs are rotated by size",
+    "logging.console_log_lines": "see node.consoleLines; the files themselves are rotated by size",
     "guest_networking": "networks are not looked after in this version",
     "ceph": "see section storage of node.yaml",
     "api": "outlive up serves the API, with tokens of its own",
