@@ -15,6 +15,9 @@ CHECKS_LIMIT: Final = 50
 """Health checks that are kept, the worst first."""
 TEXT_CHARACTERS: Final = 16_384
 """Of each text of the storage cluster that is kept."""
+CODE_CHARACTERS: Final = 64
+SUMMARY_CHARACTERS: Final = 500
+"""Of each health check that are kept; with all of them the object stays below ``limits.OBJECT_BYTES``."""
 
 StorageHealth = Literal["ok", "warn", "error", "unknown"]
 
@@ -27,7 +30,7 @@ class StorageCheck(Part, frozen=True, kw_only=True):
     severity: StorageHealth
     summary: str = ""
     muted: bool = False
-    """Somebody has told the storage cluster to say nothing of it."""
+    """An operator muted it."""
 
 
 class StorageClusterStatus(Part, frozen=True, kw_only=True):
@@ -39,9 +42,9 @@ class StorageClusterStatus(Part, frozen=True, kw_only=True):
     checks: tuple[StorageCheck, ...] = ()
     """What lowers its health, the worst first."""
     text: str = ""
-    """Its status, as the storage tells people."""
+    """Its status, as ``ceph status`` prints it."""
     utilization: str = ""
-    """How full it is, as the storage tells people."""
+    """How full it is, as ``ceph df`` prints it."""
     total_bytes: int = 0
     used_bytes: int = 0
     free_bytes: int = 0
@@ -55,7 +58,7 @@ class StorageClusterStatus(Part, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     """Questions that were not answered in time, such as ``osd status``: what they would have changed is old."""
     sampled_at: datetime | None = None
-    """When it was looked at, at least once a minute; what does not change is not written each time."""
+    """When it was sampled, at least once a minute; what does not change is not written each time."""
 
 
 class StorageCluster(Resource, frozen=True, kw_only=True, tag="StorageCluster"):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.support.loops import run_real
 
 from outlive.base.errors import Unavailable
+from outlive.base.limits import OBJECT_BYTES
+from outlive.drivers.storage import statistics
+from outlive.drivers.storage.settings import StorageSettings
 from outlive.drivers.storage.statistics import (
     DAEMON_SPACE,
     DAEMON_STATUS,
@@ -18,13 +24,15 @@ from outlive.drivers.storage.statistics import (
     SPACE_TEXT,
     STATUS,
     TEXT,
+    CephStatistics,
     DaemonSpace,
     merge,
     read_activity,
     read_json,
     read_volumes,
 )
-from outlive.resources import StorageActivity, StorageCheck
+from outlive.resources import ObjectMeta, StorageActivity, StorageCheck, StorageCluster
+from outlive.resources.codec import encode
 
 RECORDED = Path(__file__).parent / "ceph-16.2"
 QUESTIONS = (HEALTH, DUMP, SPACE, DAEMON_SPACE, RADOS, STATUS, SPACE_TEXT, DAEMON_STATUS)
@@ -171,3 +179,57 @@ def test_volumes_of_the_hosts_own_daemons() -> None:
     assert read_volumes("{}\n") == {}
     with pytest.raises(Unavailable, match="something else than expected"):
         read_volumes("no volumes")
+
+
+def test_the_longest_health_checks_fit_into_one_object() -> None:
+    long = "\x01" * 20_000
+    checks = {f"{number}{long}": {"severity": "HEALTH_WARN", "summary": {"message": long}} for number in range(99)}
+    answers = {HEALTH: json.dumps({"status": "HEALTH_WARN", "checks": checks}), STATUS: long, SPACE_TEXT: long}
+    cluster = StorageCluster(metadata=ObjectMeta(name="ceph"), term=1, status=merge("ceph", answers).cluster)
+    assert len(encode(cluster)) < OBJECT_BYTES
+
+
+def test_text_that_looks_like_a_share_of_nothing_stays_as_it_is() -> None:
+    text = '{"status": "HEALTH_WARN", "checks": {"A": {"summary": {"message": "[a:nan,b]"}}}}'
+    (check,) = merge("ceph", {HEALTH: text}).cluster.checks
+    assert check.summary == "[a:nan,b]"
+
+
+def program(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_large_answers_are_decoded_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[bool] = []
+
+    def decode(text: str, kind: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return read_json(text, kind)
+
+    monkeypatch.setattr(statistics, "read_json", decode)
+    conf = tmp_path / "ceph.conf"
+    conf.touch()
+    state = RECORDED / "busy"
+    cases = [
+        f'*" {name} --format json") cat {state}/{name.replace(" ", "-")}.json;;'
+        for name in (HEALTH, DUMP, DAEMON_SPACE, SPACE)
+    ]
+    cases.append(f'*" {DAEMON_STATUS.removesuffix(TEXT)} --format plain") cat {state}/osd-status.txt;;')
+    ceph = program(tmp_path / "ceph", f'case " $*" in {" ".join(cases)} *) exit 22;; esac')
+    rados = program(tmp_path / "rados", f"cat {state}/rados-df.json")
+    settings = StorageSettings(ceph_conf=str(conf), ceph_keyring="", ceph_program=ceph, rados_program=rados)
+    report = run_real(CephStatistics(settings).collect())
+    assert set(report.daemons) == {"0", "1", "2"}
+    assert report.pools
+    assert threads == [False] * 5, "each answer once"
+
+
+def test_volumes_of_a_host_with_many_daemons_are_read(tmp_path: Path) -> None:
+    one = json.loads((RECORDED / "ceph-volume.json").read_text())["0"]
+    listed = tmp_path / "listed.json"
+    listed.write_text(json.dumps({str(number): one for number in range(300)}))
+    assert listed.stat().st_size > 2**18
+    settings = StorageSettings(volume_program=program(tmp_path / "ceph-volume", f"cat {listed}"))
+    assert len(run_real(CephStatistics(settings).devices())) == 300

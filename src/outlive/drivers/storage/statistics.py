@@ -10,6 +10,7 @@ Tried with Ceph 16.2; the table of ``osd status`` is read with the borders that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ import msgspec
 
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.drivers.commands import run
-from outlive.drivers.storage.ceph import CephCommands, last_line
+from outlive.drivers.storage.ceph import OUTPUT_BYTES, CephCommands, last_line
 from outlive.drivers.storage.settings import StorageSettings
 from outlive.node.ports import StorageReport
 from outlive.resources import (
@@ -33,7 +34,7 @@ from outlive.resources import (
     StoragePoolStatus,
     StorageVolume,
 )
-from outlive.resources.storage import CHECKS_LIMIT, TEXT_CHARACTERS
+from outlive.resources.storage import CHECKS_LIMIT, CODE_CHARACTERS, SUMMARY_CHARACTERS, TEXT_CHARACTERS
 
 HEALTH, DUMP, SPACE, DAEMON_SPACE = "health", "osd dump", "df", "osd df"
 """Asked for as JSON."""
@@ -195,6 +196,8 @@ class LogicalVolume(msgspec.Struct, frozen=True):
 
 def read_json(text: str, kind: type[T]) -> T:
     """``Unavailable`` where it is not what Ceph prints."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(text, type=kind, strict=False)
     try:
         return msgspec.json.decode(_NO_NUMBER.sub("0", text), type=kind, strict=False)
     except msgspec.MsgspecError as error:
@@ -205,9 +208,9 @@ def health_of(health: Health) -> tuple[StorageHealth, tuple[StorageCheck, ...]]:
     """How the cluster does, and why, the worst first."""
     checks = [
         StorageCheck(
-            code=code,
+            code=code[:CODE_CHARACTERS],
             severity=_HEALTHS.get(check.severity, "unknown"),
-            summary=check.summary.message[:TEXT_CHARACTERS],
+            summary=check.summary.message[:SUMMARY_CHARACTERS],
             muted=check.muted,
         )
         for code, check in sorted(health.checks.items())
@@ -312,8 +315,21 @@ def merge_pools(cluster: str, space: Space, rados: Rados) -> dict[str, StoragePo
     }
 
 
-def merge(cluster: str, answers: Mapping[str, str], pools: Sequence[str] = ()) -> StorageReport:
-    """The report of one round, from the answers by question. ``pools``: those that are reported; none: all."""
+def read_dump(answers: Mapping[str, str]) -> Dump | None:
+    """The map of storage daemons, where it was answered."""
+    try:
+        return read_json(answers[DUMP], Dump) if DUMP in answers else None
+    except Unavailable:
+        return None
+
+
+def merge(
+    cluster: str, answers: Mapping[str, str], pools: Sequence[str] = (), dump: Dump | None = None
+) -> StorageReport:
+    """The report of one round, from the answers by question.
+
+    ``pools``: those that are reported; none: all. ``dump``: where its answer has been decoded already.
+    """
     missing: list[str] = []
 
     def read(question: str, kind: type[T]) -> T | None:
@@ -331,7 +347,8 @@ def merge(cluster: str, answers: Mapping[str, str], pools: Sequence[str] = ()) -
             missing.append(question)
         return answers.get(question, "").strip("\n")
 
-    health, dump, space, rados = read(HEALTH, Health), read(DUMP, Dump), read(SPACE, Space), read(RADOS, Rados)
+    health, space, rados = read(HEALTH, Health), read(SPACE, Space), read(RADOS, Rados)
+    dump = dump if dump is not None else read(DUMP, Dump)
     if space is not None and pools:
         space = msgspec.structs.replace(space, pools=tuple(one for one in space.pools if one.name in pools))
     daemons: dict[str, StorageDaemonStatus] = {}
@@ -404,18 +421,19 @@ class CephStatistics:
         """Each question is a process of its own, so that one that hangs costs no other answer, and two run at once.
 
         A cluster that answers neither of the first two is not asked the others; nor is one without storage daemons
-        asked about those, which it would not answer.
+        asked about those, which it would not answer. Answers are decoded in a thread: each may have ``OUTPUT_BYTES``.
         """
         answers, failures = await self._asked(HEALTH, DUMP)
         if not answers:
             raise failures[0]
         questions = [SPACE, RADOS, STATUS, SPACE_TEXT]
-        if merge(self._settings.cluster, answers).all_daemons:
+        dump = await asyncio.to_thread(read_dump, answers)
+        if dump is not None and dump.osds:
             questions += [DAEMON_SPACE, DAEMON_STATUS]
         for first in range(0, len(questions), AT_ONCE):
             more, _ = await self._asked(*questions[first : first + AT_ONCE])
             answers |= more
-        return merge(self._settings.cluster, answers, self._settings.pools)
+        return await asyncio.to_thread(merge, self._settings.cluster, answers, self._settings.pools, dump)
 
     async def devices(self) -> Mapping[str, StorageDevice]:
         """By ``ceph-volume``; a host without it has no storage daemons."""
@@ -426,11 +444,12 @@ class CephStatistics:
             [program, "lvm", "list", "--format", "json"],
             limit_s=float(self._settings.command_limit),
             env={"CEPH_CONF": self._settings.ceph_conf},
+            output_bytes=OUTPUT_BYTES,
         )
         if ended.code != 0:
             why = "no answer in time" if ended.killed else last_line(ended.err) or f"exit code {ended.code}"
             raise Unavailable(f"{program} does not list the volumes of this host: {why}", remedy="run it by hand")
-        return read_volumes(ended.out)
+        return await asyncio.to_thread(read_volumes, ended.out)
 
     async def _asked(self, *questions: str) -> tuple[dict[str, str], list[OutliveError]]:
         """The answers by question, and why others did not come."""
