@@ -231,7 +231,7 @@ def _operation(deps: ApiDeps) -> list[Endpoint]:
         why_not = deps.ready()
         return PlainTextResponse(f"not ready: {why_not}\n", 503) if why_not else PlainTextResponse("ok\n")
 
-    storage = StorageGauges(deps.store)
+    storage = StorageGauges(deps.store, deps.clock)
     deps.metrics.register_collector(storage.collect)
 
     async def metrics(_request: Request, _identity: Identity) -> Response:

@@ -271,8 +271,9 @@ class Daemon:
             if name not in self.shared.domains.by_vm:
                 self.workers.enqueue(name)
 
-    async def keep(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
-        """Run a part, and after a failure again."""
+    async def keep(self, name: str, part: Callable[[], Awaitable[None]], *, longest_s: float = RESTART_S) -> None:
+        """Run a part, and after a failure again; the pause before it doubles up to ``longest_s``."""
+        pause_s = RESTART_S
         while True:
             try:
                 await part()
@@ -283,7 +284,8 @@ class Daemon:
                 raise
             except Exception:  # noqa: BLE001 - logged; the membership must not end with a part
                 _log.exception("daemon.part_failed", part=name)
-            await self.shared.clock.sleep(RESTART_S)
+            await self.shared.clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
 
 
 async def _with_entries(store: Store, host: str, uid: str) -> list[str]:

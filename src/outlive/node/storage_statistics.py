@@ -18,7 +18,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
+from outlive.base.errors import AlreadyExists, Conflict, Forbidden, NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.ports import StorageReport, StorageStatisticsPort
 from outlive.node.primary import ROLE
@@ -36,6 +36,7 @@ from outlive.resources import (
 )
 from outlive.resources.meta import object_name
 from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons.model import Value
 from outlive.runtime.faults import ActiveFault, FaultRecorder
 from outlive.store import Store, compare_and_swap, list_all, read
 from outlive.store.access import LIST_S, answered, swap
@@ -43,9 +44,21 @@ from outlive.store.access import LIST_S, answered, swap
 HEALTHS: Final[tuple[StorageHealth, ...]] = ("ok", "warn", "error", "unknown")
 """As their places here, in metrics."""
 REFRESH_S: Final = 60.0
-"""A cluster in which nothing changes is written so often, to say that it was looked at."""
+"""A cluster in which nothing changes is written so often, to say when it was sampled."""
 STALE_ROUNDS: Final = 3
 """Rounds in a row that may fail before there is a fault."""
+WRITES_PER_S: Final = 10
+"""Writes of one round for each second of its interval; renewals of memberships use the same store."""
+UNANSWERED_LIMIT: Final = 3
+"""Writes of one round that the store may leave unanswered; then the round ends."""
+OUT_LIMIT: Final = 20
+"""Daemons that are out and have a fault each; where there are more, the cluster has one for all of them."""
+NAMED_LIMIT: Final = 5
+"""Daemons that this one names."""
+DEVICES_RETRY_S: Final = 3600.0
+"""The longest pause before a host is asked again on which devices its daemons keep their data."""
+GAUGES_S: Final = 10.0
+"""Metrics are read from the store at most so often, however often they are asked for."""
 
 _log = get_logger("node.storage")
 
@@ -93,12 +106,15 @@ def gone_objects(name: str, report: StorageReport, known: Known) -> list[Resourc
 
 
 def faults_of(name: str, report: StorageReport) -> list[ActiveFault]:
-    """What somebody has to look after: daemons that are out, and what the cluster itself says is wrong."""
+    """Daemons that are out, and what the cluster itself says is wrong."""
     numbers = sorted(report.out, key=lambda one: (len(one), one))
     found = [
         ActiveFault(FaultCode.STORAGE_DAEMON_OUT, ObjectRef(kind="StorageDaemon", name=number), {"cluster": name})
-        for number in numbers
+        for number in (numbers if len(numbers) <= OUT_LIMIT else ())
     ]
+    if len(numbers) > OUT_LIMIT:
+        fields: dict[str, Value] = {"count": len(numbers), "first": ", ".join(numbers[:NAMED_LIMIT])}
+        found.append(ActiveFault(FaultCode.STORAGE_DAEMONS_OUT, cluster_ref(name), fields))
     codes = {"warn": FaultCode.STORAGE_WARN, "error": FaultCode.STORAGE_ERROR}
     if (code := codes.get(report.cluster.health)) is not None:
         why = "; ".join(check.summary or check.code for check in report.cluster.checks if not check.muted)
@@ -110,7 +126,7 @@ def undetermined(report: StorageReport | None) -> set[FaultCode]:
     """Faults of which this round says nothing."""
     codes = set()
     if report is None or report.all_daemons is None:
-        codes.add(FaultCode.STORAGE_DAEMON_OUT)
+        codes |= {FaultCode.STORAGE_DAEMON_OUT, FaultCode.STORAGE_DAEMONS_OUT}
     if report is None or report.cluster.health == "unknown":
         codes |= {FaultCode.STORAGE_WARN, FaultCode.STORAGE_ERROR}
     return codes
@@ -145,6 +161,8 @@ class StorageStatistics:
         self._task: asyncio.Task[None] | None = None
         self._failed = 0
         """Rounds in a row that brought not everything."""
+        self._written: dict[tuple[str, str], float] = {}
+        """When this process wrote an object, or tried to, by kind and name (monotonic)."""
 
     async def start(self, term: int) -> None:
         """Begin to collect; nothing is waited for."""
@@ -183,12 +201,13 @@ class StorageStatistics:
             _log.warning("storage.not_collected", host=self._host, cluster=name, why=why, rounds=self._failed)
         if not await self._is_primary(term):
             return
-        if report is not None:
-            await self._publish(name, report, term)
         active = faults_of(name, report) if report is not None else []
         if self._failed >= STALE_ROUNDS:
             active.append(ActiveFault(FaultCode.STORAGE_UNKNOWN, cluster_ref(name), {"why": why}))
         await self._faults.record(active, undetermined=undetermined(report))
+        if report is not None:
+            with answered("storage", max(self._interval_s, LIST_S)):
+                await self._publish(name, report, term)
 
     async def _is_primary(self, term: int) -> bool:
         """Whether the store says so; it refuses what anybody else writes, this only spares the tries."""
@@ -196,19 +215,56 @@ class StorageStatistics:
         return election is not None and (election.record.holder, election.record.term) == (self._host, term)
 
     async def _publish(self, name: str, report: StorageReport, term: int) -> None:
-        """Write what has changed. An object that somebody else changes meanwhile has to wait for the next round."""
+        """Write what has changed: the cluster first, then what this process wrote longest ago. What is beyond the limit
+        of a round, and an object that somebody else changes meanwhile, waits for the next one."""
         known = await _read_known(self._store)
-        for wanted in wanted_objects(name, report, term, known, self._clock.now()):
-            with contextlib.suppress(AlreadyExists, Conflict, NotFound, Unknown):
-                if wanted.metadata.resource_version:
-                    await swap(self._store, wanted)
-                else:
-                    with answered(f"{wanted.kind()}/{wanted.name}"):
-                        await self._store.create(wanted)
-        for gone in gone_objects(name, report, known):
-            with contextlib.suppress(Conflict, NotFound, Unknown), answered(f"{gone.kind()}/{gone.name}"):
-                await self._store.delete(gone.ref, uid=gone.metadata.uid, version=gone.metadata.resource_version)
-                _log.info("storage.gone", kind=gone.kind(), name=gone.name)
+        wanted = wanted_objects(name, report, term, known, self._clock.now())
+        wanted.sort(key=lambda one: (not isinstance(one, StorageCluster), self._written.get(_key(one), 0.0)))
+        gone = gone_objects(name, report, known)
+        limit = max(1, round(WRITES_PER_S * self._interval_s))
+        if len(wanted) + len(gone) > limit:
+            _log.info("storage.not_all_published", cluster=name, wanted=len(wanted), gone=len(gone), limit=limit)
+        wanted = wanted[: max(1, limit - len(gone))]
+        unanswered = 0
+        for one in wanted:
+            self._written[_key(one)] = self._clock.monotonic()
+            try:
+                with _one_left_out(one):
+                    await self._write(one)
+            except Unavailable:
+                unanswered += 1
+                if unanswered >= UNANSWERED_LIMIT:
+                    raise
+        for one in gone[: limit - len(wanted)]:
+            with _one_left_out(one), answered(f"{one.kind()}/{one.name}"):
+                await self._store.delete(one.ref, uid=one.metadata.uid, version=one.metadata.resource_version)
+                _log.info("storage.gone", kind=one.kind(), name=one.name)
+        kept = {_key(one) for one in (*wanted, *(one for of_kind in known for one in of_kind.values()))}
+        self._written = {key: at for key, at in self._written.items() if key in kept}
+
+    async def _write(self, wanted: Resource) -> None:
+        if wanted.metadata.resource_version:
+            await swap(self._store, wanted)
+        else:
+            with answered(f"{wanted.kind()}/{wanted.name}"):
+                await self._store.create(wanted)
+
+
+@contextlib.contextmanager
+def _one_left_out(obj: Resource) -> Iterator[None]:
+    """An error of this object alone leaves it to the next round; one of the store or of the role ends the round."""
+    try:
+        yield
+    except (AlreadyExists, Conflict, NotFound, Unknown):
+        pass  # somebody else has changed it
+    except (Unavailable, Forbidden):
+        raise
+    except OutliveError as error:
+        _log.warning("storage.not_written", kind=obj.kind(), name=obj.name, error=str(error))
+
+
+def _key(obj: Resource) -> tuple[str, str]:
+    return obj.kind(), obj.name
 
 
 async def publish_devices(store: Store, port: StorageStatisticsPort, host: str, clock: Clock) -> None:
@@ -257,16 +313,24 @@ def _differs(kept: StorageClusterStatus, wanted: StorageClusterStatus, now: floa
 class StorageGauges:
     """Metrics of storage, from what the store has of it; names are without the prefix."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
         self._known = Known({}, {}, {})
+        self._refresh_at = 0.0
+        """Monotonic."""
+        self._one = asyncio.Lock()
 
     async def refresh(self) -> None:
-        """Read it anew; where the store does not answer, the figures stay as they were."""
-        try:
-            self._known = await _read_known(self._store)
-        except OutliveError as error:
-            _log.warning("storage.not_read", error=str(error))
+        """Read it anew, at most every ``GAUGES_S``; where the store does not answer, the figures stay as they were."""
+        async with self._one:
+            if self._clock.monotonic() < self._refresh_at:
+                return
+            try:
+                self._known = await _read_known(self._store)
+            except OutliveError as error:
+                _log.warning("storage.not_read", error=str(error))
+            self._refresh_at = self._clock.monotonic() + GAUGES_S
 
     def collect(self) -> Iterator[Metric]:
         """All series; none for a cluster without storage."""
@@ -283,7 +347,7 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 def _cluster_metrics(clusters: Mapping[str, StorageCluster]) -> list[Metric]:
     health = _gauge("cluster_health", "Health of a storage cluster: 0 ok, 1 warns, 2 in error, 3 unknown", "cluster")
     space = _gauge("cluster_bytes", "Space of a storage cluster, with all copies", "cluster", "kind")
-    sampled = _gauge("cluster_sampled_seconds", "When a storage cluster was looked at last, seconds of 1970", "cluster")
+    sampled = _gauge("cluster_sampled_seconds", "When a storage cluster was sampled, seconds since 1970", "cluster")
     for name, one in sorted(clusters.items()):
         status = one.status
         health.add_metric((name,), HEALTHS.index(status.health))

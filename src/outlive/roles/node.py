@@ -36,7 +36,7 @@ from outlive.node.ports import (
     StorageStatisticsPort,
 )
 from outlive.node.primary import Duty, Primary, PrimaryElector
-from outlive.node.storage_statistics import StorageStatistics, publish_devices
+from outlive.node.storage_statistics import DEVICES_RETRY_S, StorageStatistics, publish_devices
 from outlive.node.vm.context import ConsoleLogs, NodeSettings, Statistics, VmContext
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import HOST_LABEL, Hypervisor, ObjectRef, VirtualMachine
@@ -241,7 +241,11 @@ class NodeRole:
 
     async def _publish_devices(self, port: StorageStatisticsPort) -> None:
         """Say once where this host's storage daemons keep their data."""
-        await self.daemon.keep("storage devices", lambda: publish_devices(self._store, port, self.host, self._clock))
+        await self.daemon.keep(
+            "storage devices",
+            lambda: publish_devices(self._store, port, self.host, self._clock),
+            longest_s=DEVICES_RETRY_S,
+        )
 
     def _fencer(self) -> Fencer:
         context = FencerContext(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -13,11 +15,21 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.errors import Forbidden, Unavailable
 from outlive.base.ids import SeededIds
+from outlive.base.limits import OBJECT_BYTES
 from outlive.base.random import Random
+from outlive.node.daemon import Daemon
 from outlive.node.permissions import HostWriter, host_refusal, kind_refusal
 from outlive.node.ports import StorageReport
 from outlive.node.primary import ROLE, Primary, PrimaryElector
-from outlive.node.storage_statistics import StorageGauges, StorageStatistics, publish_devices
+from outlive.node.storage_statistics import (
+    GAUGES_S,
+    OUT_LIMIT,
+    UNANSWERED_LIMIT,
+    WRITES_PER_S,
+    StorageGauges,
+    StorageStatistics,
+    publish_devices,
+)
 from outlive.resources import (
     Cluster,
     Election,
@@ -83,6 +95,9 @@ class Served(StoreProxy):
         self.behind = store
         self.host = host
         self.writes = 0
+        self.away: set[str] = set()
+        """Objects of storage about which it does not answer."""
+        self.refused = 0
 
     async def _read(self, call: Callable[[Store], Awaitable[Any]]) -> Any:
         return await call(self.behind)
@@ -100,6 +115,9 @@ class Served(StoreProxy):
         if why:
             raise Forbidden(f"{self.host} {why}")
         obj = after if after is not None else before
+        if isinstance(obj, StorageCluster | StorageDaemon) and obj.name in self.away:
+            self.refused += 1
+            raise Unavailable(f"the store does not answer about {obj.name}")
         self.writes += isinstance(obj, StorageCluster | StorageDaemon | StoragePool)
 
     async def create(self, obj: Any) -> Any:
@@ -228,6 +246,72 @@ def test_faults_come_and_end_with_their_cause() -> None:
     told(story)
 
 
+def test_many_daemons_that_are_out_are_one_fault() -> None:
+    numbers = tuple(str(one) for one in range(OUT_LIMIT + 1))
+
+    async def story(it: Story) -> None:
+        it.storage.says = report(*numbers, out=numbers[:-1])
+        await it.rounds()
+        assert len(await it.faults()) == OUT_LIMIT
+        it.storage.says = report(*numbers, out=numbers)
+        await it.rounds()
+        assert await it.faults() == {"storage-daemons-out.ceph"}
+        message = (await it.all(Fault))["storage-daemons-out.ceph"].message
+        assert message.startswith("21 storage daemons of ceph are out, 0, 1, 2, 3, 4 and others")
+        it.storage.says = report(*numbers)
+        await it.rounds()
+        assert await it.faults() == set()
+
+    told(story)
+
+
+def test_a_round_writes_a_limited_number_of_objects_the_longest_unwritten_first() -> None:
+    limit = int(WRITES_PER_S * EVERY_S)
+    numbers = tuple(str(one) for one in range(2 * limit))
+
+    def busy(groups: int) -> StorageReport:
+        said = report(*numbers)
+        return _replace(said, daemons={n: _replace(one, placement_groups=groups) for n, one in said.daemons.items()})
+
+    async def story(it: Story) -> None:
+        before = it.hosts["a"].writes
+        for turn in range(1, 4):
+            it.storage.says = busy(turn)
+            await it.rounds()
+            assert it.hosts["a"].writes <= before + turn * limit
+        assert set(await it.all(StorageDaemon)) == set(numbers), "each had its turn"
+        it.storage.says = report("0")
+        await it.rounds(3)
+        assert set(await it.all(StorageDaemon)) == {"0"}
+
+    told(story)
+
+
+def test_an_object_that_the_store_does_not_take_delays_no_other_and_no_fault() -> None:
+    async def story(it: Story) -> None:
+        it.storage.says = report("0", "1", "2", health="warn", out=("1",), text="x" * OBJECT_BYTES)
+        await it.rounds()
+        assert set(await it.all(StorageDaemon)) == {"0", "1", "2"}
+        assert await it.faults() == {"storage-daemon-out.1", "storage-warn.ceph"}
+
+    told(story)
+
+
+def test_one_write_that_is_not_answered_ends_no_round_and_a_store_that_is_away_does() -> None:
+    async def story(it: Story) -> None:
+        it.hosts["a"].away = {"ceph"}
+        it.storage.says = report("0", "1", "2", text="new")
+        await it.rounds()
+        assert set(await it.all(StorageDaemon)) == {"0", "1", "2"}
+        it.hosts["a"].away = {str(one) for one in range(20)}
+        it.storage.says = report(*(str(one) for one in range(20)))
+        it.hosts["a"].refused = 0
+        await it.rounds()
+        assert it.hosts["a"].refused == UNANSWERED_LIMIT
+
+    told(story)
+
+
 def test_storage_that_does_not_answer_is_a_fault_after_three_rounds_and_ends_no_other() -> None:
     async def story(it: Story) -> None:
         it.storage.says = report("0", "1", out=("1",))
@@ -342,7 +426,7 @@ def test_a_host_that_is_no_coordinator_writes_devices_alone(kind: type[Resource]
 
 def test_metrics_say_what_the_store_has() -> None:
     async def story(it: Story) -> None:
-        metrics, gauges = Metrics("ours_"), StorageGauges(it.store)
+        metrics, gauges = Metrics("ours_"), StorageGauges(it.store, it.clock)
         metrics.register_collector(gauges.collect)
         assert b"storage" not in metrics.render()
         await gauges.refresh()
@@ -352,3 +436,34 @@ def test_metrics_say_what_the_store_has() -> None:
         assert 'ours_storage_pool_operations_total{cluster="ceph",kind="read",pool="Our VMs"} 0.0' in text
 
     told(story)
+
+
+def test_metrics_are_read_from_the_store_now_and_then() -> None:
+    async def story(it: Story) -> None:
+        metrics, gauges = Metrics("ours_"), StorageGauges(it.store, it.clock)
+        metrics.register_collector(gauges.collect)
+        await gauges.refresh()
+        await it.store.delete((await it.store.get(StorageDaemon, "1")).ref)
+        await gauges.refresh()
+        assert b'daemon="1"' in metrics.render()
+        await it.clock.sleep(GAUGES_S)
+        await asyncio.gather(gauges.refresh(), gauges.refresh())
+        assert b'daemon="1"' not in metrics.render()
+
+    told(story)
+
+
+def test_a_part_that_goes_on_failing_is_tried_after_growing_pauses() -> None:
+    async def story() -> None:
+        clock, tries = LoopClock(), list[float]()
+
+        async def part() -> None:
+            tries.append(clock.monotonic())
+            if len(tries) < 6:
+                raise Unavailable("ceph-volume does not list the volumes")
+
+        daemon = SimpleNamespace(shared=SimpleNamespace(clock=clock))
+        await Daemon.keep(cast("Daemon", daemon), "storage devices", part, longest_s=30.0)
+        assert [round(b - a) for a, b in pairwise(tries)] == [5, 10, 20, 30, 30]
+
+    run(story())

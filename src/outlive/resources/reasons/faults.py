@@ -51,6 +51,7 @@ class FaultCode(enum.StrEnum):
     PRIMARY_STALLED = "primary-stalled"
     # the primary coordinator
     STORAGE_DAEMON_OUT = "storage-daemon-out"
+    STORAGE_DAEMONS_OUT = "storage-daemons-out"
     STORAGE_WARN = "storage-warn"
     STORAGE_ERROR = "storage-error"
     STORAGE_UNKNOWN = "storage-unknown"
@@ -256,6 +257,11 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         50,
         "storage daemon {subject} of {cluster} is out: its data is copied to others, and nothing new is put on it",
         "see to its disk and its host; then let it in again: ceph osd in {subject}; or remove it for good",
+    ),
+    FaultCode.STORAGE_DAEMONS_OUT: FaultEntry(
+        50,
+        "{count} storage daemons of {subject} are out, {first} and others: their data is copied to others",
+        "see to their hosts and their network: outlive storage daemons; then let them in again: ceph osd in ID",
     ),
     FaultCode.STORAGE_WARN: FaultEntry(
         10, "storage cluster {subject} warns: {why}", "see what it says: outlive storage status {subject}"
