@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 1.0
 """How often a log that is followed is read."""
-OVERLAP: Final = 4096
-"""Characters by which the end of one reading is found again in the next."""
 LIBVIRT: Final = "qemu:///system"
 ESCAPES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\-~])")
 """What steers a terminal."""
@@ -142,9 +140,10 @@ async def print_log(access: Access, name: str, *, lines: int, follow: bool) -> N
 
 def added(before: str, after: str) -> str:
     """What was written between two readings of the end of a log; all of it where they have nothing in common."""
-    known = before[-OVERLAP:]
-    at = after.find(known)
-    return after[at + len(known) :] if at >= 0 else after
+    at = 0  # of the first line of the earlier reading that is still there: older ones are left out as whole lines
+    while not after.startswith(before[at:]):
+        at = before.find("\n", at) + 1 or len(before)
+    return after[len(before) - at :]
 
 
 def _print(text: str) -> None:

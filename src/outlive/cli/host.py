@@ -191,7 +191,10 @@ async def log(
         _write_lines(found.lines[-lines:] if lines else ())
         while follow:
             await access.clock.sleep(FOLLOW_S)
-            now = await read(store, HostLog, host)
+            try:
+                now = await read(store, HostLog, host)
+            except Unavailable:
+                continue  # the server is away for a moment
             if now is not None:
                 _write_lines(lines_since(now, found.process, found.last))
                 found = now

@@ -185,8 +185,12 @@ def test_what_a_guest_wrote_before_its_end_is_written_and_at_the_end_of_the_daem
 
 def test_what_was_written_between_two_readings_is_printed_once() -> None:
     assert added("a\nb", "a\nbc\n") == "c\n"
-    assert added("a\nb\n", "b\nc\n") == "b\nc\n"
+    assert added("a\nb\n", "b\nc\n") == "c\n"
+    assert added("a\nb\n", "x\nc\n") == "x\nc\n"
     assert added("", "b\n") == "b\n"
+    ticks = "tick\n" * 2000
+    assert added(ticks, ticks[5:] + "tock\n") == "tock\n"
+    assert added(ticks, ticks + "tick\n") == "tick\n"
     long = "".join(f"{number}\n" for number in range(3000))
     assert added(long, long[6000:] + "end\n") == "end\n"
 
