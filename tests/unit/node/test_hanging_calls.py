@@ -81,11 +81,11 @@ class HangingProcess:
     async def domains(self) -> tuple[Domain, ...]:
         return tuple(one for one in await self._inner.domains() if not self.asked or one.vm != self.vm)
 
-    async def destroy(self, vm: str, *, run_id: str = "") -> None:
+    async def destroy(self, vm: str, *, run_id: str = "", uuid: str = "") -> None:
         if vm == self.vm:
             self.asked += 1
             raise Unavailable(f"{vm} does not end: its process hangs")
-        await self._inner.destroy(vm, run_id=run_id)
+        await self._inner.destroy(vm, run_id=run_id, uuid=uuid)
 
 
 def test_host_keeps_its_entry_of_a_guest_until_its_kill_is_known_to_be_done_whatever_a_look_shows() -> None:

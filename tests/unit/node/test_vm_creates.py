@@ -155,11 +155,11 @@ def test_guard_counts_a_create_until_its_guest_outside_the_slice_is_gone_or_nobo
         seen: list[bool] = []
         destroy = hypervisor.destroy
 
-        async def watched(vm: str, run_id: str) -> None:
+        async def watched(vm: str, run_id: str, uuid: str = "") -> None:
             if vm in hypervisor.domains:
                 seen.append(_counted(world) != [] or not record(world).guard.armed)
             if destroyed:
-                await destroy(vm, run_id)
+                await destroy(vm, run_id, uuid)
 
         monkeypatch.setattr(hypervisor, "destroy", watched)
         await world.do("request", {"vm": "vm-1", "verb": "start"})
