@@ -122,7 +122,7 @@ class HypervisorFaults:
     outside: bool = False
     """Processes of guests begin outside the slice that the guard empties."""
     autostart: tuple[str, ...] = ()
-    """What else starts domains, as the daemon is told."""
+    """What else starts domains, as the daemon reads it."""
     unkillable: dict[str, bool] = field(default_factory=dict)
     """VMs whose process hangs in the kernel, so that no signal ends it."""
     lag_s: float = 0.0

@@ -5,7 +5,8 @@ Membership before the first order is sent, so that the host does not come back i
 renewed before it ends by a task that does nothing else: no write and no fault comes between two renewals. What was
 recorded as isolated stays recorded, because VMs may have been recovered on its strength; where a part of it cannot be
 renewed, a fault says so at once. It ends once the host has joined in a new boot (docs/concepts/safety.md#proofs).
-An order of before may be carried out after that, by storage that knows no epochs; nobody needs it, so it is taken back.
+An order of before may be carried out after that, by storage that knows no epochs; nobody needs it, so the isolation
+is lifted again.
 """
 
 from __future__ import annotations
