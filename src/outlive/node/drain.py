@@ -199,7 +199,7 @@ class Evacuation:
 
     async def _one(self, name: str) -> Departure:
         vm = await self._relocations.settled(name)
-        if vm is None or name not in self._node.domains.by_vm or vm.host != self._node.host:
+        if vm is None or name not in self._node.domains.by_vm:
             return Departure.STAYS
         return Departure.STAYS if stays(await self._leaver(vm)) else await self._relocations.leave(vm, evacuate=True)
 

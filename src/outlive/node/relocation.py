@@ -240,6 +240,8 @@ class Relocations:
         ``evacuate``: only by a live move, and to hosts that do not degrade; else it stays. In a drain those of its
         groups that are still here do not count: they leave as well.
         """
+        if vm.host != self._node.host:  # its move has just ended, and its domain may still be here
+            return Departure.STAYS
         hosts = await self.hosts()
         nodes = tuple(one for one in hosts.nodes if not (evacuate and one.degrading))
         rules = await ruled(self._node.store, vm, hosts, leaving=self._node.host)

@@ -53,8 +53,6 @@ class Cut(Part, frozen=True, kw_only=True):
     """``disk:<id>`` and ``port:<id>``, sorted: what was read back."""
     proof: Proof | None = None
     """What proved it; kept for as long as the cut is, whatever becomes of the fence that made it."""
-    lifted: int = 0
-    """The epoch through which the host was let in again last: an order of before may arrive after that."""
 
 
 class GuardRecord(Part, frozen=True, kw_only=True):

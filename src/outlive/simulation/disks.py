@@ -10,7 +10,7 @@ Locks forbid nothing here: the judges must see what the protocol alone prevents.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Literal
 
 from outlive.base.errors import Unavailable
@@ -89,6 +89,10 @@ class Disks:
             del self._cuts[host]
             self._enforced.pop(host, None)
             self._changed(host)
+
+    def hosts(self) -> dict[str, int]:
+        """Who is shut out, as it is on record, and through which epoch."""
+        return {host: through for host, (through, _) in self._cuts.items()}
 
     def scope(self, host: str, epoch: int) -> tuple[str, ...]:
         """What this epoch of the host is shut out of, as it is on record."""
@@ -206,6 +210,11 @@ class StorageClient:
         """Let in again."""
         await self._sent()
         self._disks.lift(host, epoch)
+
+    async def hosts(self) -> Mapping[str, int]:
+        """Who is shut out."""
+        await self._sent()
+        return self._disks.hosts()
 
     async def _sent(self) -> None:
         self._process.check()

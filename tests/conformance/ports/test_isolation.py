@@ -80,9 +80,11 @@ async def test_lifting_ends_what_was_cut_through_that_epoch_and_nothing_later(h:
     await port.cut("a", 2, h.scope)
     await port.lift("a", 1)
     assert set((await port.read_back("a", 2)).scope) == set(h.scope)
+    assert dict(await port.hosts()) == {"a": 2}
     for _ in range(2):
         await port.lift("a", 2)
         assert (await port.read_back("a", 2)).scope == ()
+        assert dict(await port.hosts()) == {}
     await port.barrier(h.scope)
     assert h.reaches("a", 2, h.scope[0])
 
@@ -110,6 +112,7 @@ async def test_who_does_not_reach_the_servers_is_told_nothing(h: IsolationHarnes
         port.read_back("a", 1),
         port.barrier(h.scope),
         port.lift("a", 1),
+        port.hosts(),
         storage.locks((h.scope[0].removeprefix("disk:"),)),
         storage.release(DiskLock(volume=h.scope[0].removeprefix("disk:"), id="x", locker="client.1", address="a")),
     ):

@@ -155,7 +155,9 @@ def test_host_is_shut_out_by_disconnection_and_quorum_until_it_is_let_in(tmp_pat
         assert await other.barrier((DISK, "port:p")) == (DISK,)
         await other.lift("host-2", 1)
         assert (await other.read_back("host-2", 2)).scope == (DISK,)
+        assert dict(await other.hosts()) == {"host-2": 2}
         await other.lift("host-2", 2)
+        assert dict(await other.hosts()) == {}
         assert (await other.read_back("host-2", 2)).scope == ()
         found = json.loads((tmp_path / "state.json").read_text())["status"][0]["connections"][0]
         assert found["connection-state"] == "Connecting"

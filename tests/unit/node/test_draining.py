@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.support.loops import run
 from tests.support.node_worlds import at, faults, host_of, play, record, vm_of
 
@@ -212,3 +213,19 @@ def test_vm_whose_host_dies_while_a_drain_shuts_it_down_starts_once_its_host_is_
         await world.stop()
 
     run(told())
+
+
+@pytest.mark.parametrize("tenths", range(0, 10, 2))
+def test_vm_whose_move_has_just_ended_is_not_moved_on_by_the_drain_of_the_host_that_it_left(tenths: int) -> None:
+    """Its domain there is still to be destroyed."""
+
+    async def story(world: World) -> None:
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2"})
+        await at(world, 0.5 + tenths / 10)
+        await world.do("drain", {"hosts": ["kvm-1"]})
+        await at(world, 60)
+        moves = [event.text for event in world.history.events if event.kind == "move" and event.subject == "vm-1"]
+        assert any("to kvm-2" in text for text in moves)
+        assert not [text for text in moves if "from kvm-2" in text]
+
+    play(story, hosts=3, vms=TWO)

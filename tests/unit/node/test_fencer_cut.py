@@ -14,7 +14,7 @@ from outlive.base.errors import NotFound, Unavailable
 from outlive.base.random import Random
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.ports import CutReport
-from outlive.resources import Assigned, Cluster, Fault, Membership, ObjectRef, VirtualMachine
+from outlive.resources import Assigned, Cluster, Fault, FenceRecord, Membership, ObjectRef, VirtualMachine
 from outlive.resources.cluster import Pause
 from outlive.resources.memberships import Cut
 from outlive.runtime.faults import fault_name
@@ -63,6 +63,9 @@ class Cuts:
         self.lifted.append((host, epoch))
         if self.through.get(host, 0) <= epoch:
             self.out.pop(host, None)
+
+    async def hosts(self):
+        return {host: self.through[host] for host, (scope, _) in self.out.items() if scope}
 
 
 async def _site(s, cuts: Cuts, **how) -> None:
@@ -159,13 +162,30 @@ def test_order_to_isolate_that_comes_after_the_host_was_let_in_is_taken_back():
             await s.until("d", lambda record: record.cut.scope != ())
             scope = (await s.record("d")).cut.scope
             await s.come_back("d")
-            await s.until("d", lambda record: record.cut.lifted == 1)
+            await s.until("d", lambda record: record.epoch == 2 and not record.cut.through)
             assert "d" not in cuts.out
             await asyncio.sleep(300)
             await cuts.cut("d", 1, scope)  # as storage carries it out late, for a fencer that stood still meanwhile
             await asyncio.sleep(90)
             assert "d" not in cuts.out
             assert (await s.record("d")).cut.through == 0
+
+    run(story())
+
+
+@pytest.mark.parametrize(("dead_through", "ends"), [(1, True), (0, False)])
+def test_isolation_of_which_the_record_is_gone_ends_where_it_isolates_only_dead_epochs(dead_through: int, ends: bool):
+    """The Membership was deleted, or the store went back to a backup that does not have the cut."""
+
+    async def story():
+        async with site() as s:
+            cuts = Cuts(lasts_s=None)
+            await _is_cut(s, cuts)
+            current = await s.store.get(Membership, "d", fresh=True)
+            await s.write(current, state="Held", epoch=2, dead_through=dead_through, cut=Cut(), fence=FenceRecord())
+            s.renew("d")
+            await asyncio.sleep(90)
+            assert ("d" not in cuts.out) == ends
 
     run(story())
 

@@ -32,7 +32,7 @@ def test_the_record_loses_only_the_cut_that_was_lifted() -> None:
     assert _lift(through=2, dead_through=1, epoch=2) is None
     lifted = _lift(through=2, dead_through=2, epoch=2)
     assert lifted is not None
-    assert lifted.cut == Cut(lifted=2)
+    assert lifted.cut == Cut()
 
 
 def _cut(scope: tuple[str, ...], written: tuple[str, ...], read_back: tuple[str, ...]) -> str:

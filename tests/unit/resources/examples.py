@@ -283,7 +283,6 @@ FULL: tuple[r.Resource, ...] = (
                 through=3,
                 scope=("disk:d",),
                 proof=PROOF,
-                lifted=2,
             ),
             guard=r.GuardRecord(armed=True, timeout_s=5.0, watchdog_s=10.0),
             fence=r.FenceRecord(

@@ -114,6 +114,14 @@ class Cuts:
         """By each of them."""
         await self._all(lambda part: part.lift(host, epoch), list(self._parts.values()), host)
 
+    async def hosts(self) -> Mapping[str, int]:
+        """Of each of them."""
+        found: dict[str, int] = {}
+        for part in await self._all(lambda part: part.hosts(), list(self._parts.values()), "any host"):
+            for host, through in part.items():
+                found[host] = min(through, found.get(host, through))
+        return found
+
     def _meant(self, scope: tuple[str, ...]) -> list[CutPort]:
         kinds = {one.removeprefix("disk:").partition(":")[0] for one in scope if one.startswith("disk:")}
         return [part for kind, part in self._parts.items() if kind in kinds]

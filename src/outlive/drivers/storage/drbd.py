@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -221,6 +222,10 @@ class Drbd:
                     await self._order("connect", name, str(peer.peer_node_id))
             del notes[host]
             await self._write_notes(notes)
+
+    async def hosts(self) -> Mapping[str, int]:
+        """From which this host was disconnected; a note goes with the last of its connections."""
+        return {host: note.epoch for host, note in (await self._read_notes()).items()}
 
     async def _peer(self, name: str, host: str) -> Connection | None:
         try:

@@ -17,7 +17,7 @@ a map at least as new as the one that the monitors have when it is asked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
@@ -187,6 +187,20 @@ class RbdCut:
                 await self._ceph.order("osd", "blocklist", "rm", _entry(address))
         await self._lifted(host)
 
+    async def hosts(self) -> Mapping[str, int]:
+        """Hosts with a note, of which any address is on the list."""
+        self._ceph.configured()
+        notes = await self._ceph.ask_json("config-key", "dump", _note_key(""))
+        if not notes:
+            return {}
+        blocked = (await self._map()).blocked
+        found: dict[str, int] = {}
+        for key, text in notes.items():
+            note = _read_note(key, str(text))
+            if any(_entry(address) in blocked for address in note.addresses):
+                found[key.removeprefix(_note_key(""))] = note.epoch
+        return found
+
     async def _lifted(self, host: str) -> None:
         """No order of this host's to let in is under way: each ends before the next begins."""
         if self._host in await self._lifts(host):
@@ -211,11 +225,7 @@ class RbdCut:
             text = await self._ceph.ask("config-key", "get", _note_key(host))
         except NotFound:
             return Note()
-        try:
-            return msgspec.json.decode(text.strip(), type=Note)
-        except msgspec.DecodeError:
-            key = _note_key(host)
-            raise Unavailable(f"{key} of Ceph holds no note of ours", remedy=f"ceph config-key rm {key}") from None
+        return _read_note(_note_key(host), text)
 
     async def _is_blocked(self, note: Note, *, any_of_them: bool = False) -> bool:
         if not note.addresses:
@@ -266,6 +276,13 @@ def read_map(found: Any) -> ClusterMap:
         return ClusterMap(str(found["fsid"]), int(found["epoch"]), blocked, up)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise Unavailable(f"Ceph printed a map that is not understood: {error}", remedy="see ceph osd dump") from None
+
+
+def _read_note(key: str, text: str) -> Note:
+    try:
+        return msgspec.json.decode(text.strip(), type=Note)
+    except msgspec.DecodeError:
+        raise Unavailable(f"{key} of Ceph holds no note of ours", remedy=f"ceph config-key rm {key}") from None
 
 
 def _entry(address: str) -> str:

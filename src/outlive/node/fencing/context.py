@@ -16,7 +16,7 @@ from outlive.base.errors import Unavailable
 from outlive.base.natural import natural_key
 from outlive.base.random import Random
 from outlive.node.fencing.identity import SystemIndex
-from outlive.node.fencing.isolation import Isolation, LiftedCut
+from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import HostSettings
 from outlive.node.fencing.power import EarlyIdentities, PowerSequence, answer_limit_s
 from outlive.node.fencing.rehearsals import Rehearsals
@@ -87,8 +87,6 @@ class FencerContext:
         self.switching_on: dict[str, None] = {}
         """Hosts that are being switched on."""
         self.isolation = None if cut is None else Isolation(cut, store)
-        self.lifted: dict[str, LiftedCut] = {}
-        """Hosts that were let in again, of which orders may arrive late."""
         self.rehearsals = Rehearsals(self)
         self.identities = EarlyIdentities(self)
 

@@ -22,7 +22,7 @@ from outlive.base.natural import natural_key
 from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.faults import FenceFaults, Holds
 from outlive.node.fencing.fence import Fence, Opening
-from outlive.node.fencing.isolation import end_isolations
+from outlive.node.fencing.isolation import Isolations
 from outlive.node.fencing.peer_confirmation import Agreed, AgreeResult, PeerConfirmation
 from outlive.node.fencing.policy import fence_order
 from outlive.node.fencing.power import switch_on_hosts
@@ -111,7 +111,7 @@ class Fencer:
             for seconds, name, look in (
                 (FAULTS_S, "reports faults", self._faults.look),
                 (TRUST_S, "trusts again", self._trust),
-                (ISOLATIONS_S, "ends isolations", partial(end_isolations, context)),
+                (ISOLATIONS_S, "ends isolations", Isolations(context).end),
                 (POWER_ON_S, "switches on", partial(switch_on_hosts, context, group)),
                 (FORECAST_S, "forecasts", Forecast(context).look),
             ):

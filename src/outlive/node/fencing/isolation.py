@@ -5,13 +5,16 @@ Membership before the first order is sent, so that the host does not come back i
 renewed before it ends by a task that does nothing else: no write and no fault comes between two renewals. What was
 recorded as isolated stays recorded, because VMs may have been recovered on its strength; where a part of it cannot be
 renewed, a fault says so at once. It ends once the host has joined in a new boot (docs/concepts/safety.md#proofs).
-An order of before may be carried out after that, by storage that knows no epochs; nobody needs it, so the isolation
-is lifted again.
+Storage may isolate a host of which no record says so: an order of before was carried out after the host was let in,
+or the record is gone, with its Membership or with what a backup does not have. What isolates only epochs that are
+dead is needed by nobody, so it is ended as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -49,23 +52,13 @@ LEAST_S: Final = 1.0
 """Renewals lie at least so far apart."""
 SCOPE_LIMIT_S: Final = 5.0
 """How long the store may take to say what a host holds."""
-LATE_S: Final = 3600.0
-"""For so long after it was let in is looked whether a host is isolated by an order that came late."""
-LATE_LOOK_S: Final = 60.0
-"""How often."""
+UNRECORDED_S: Final = 60.0
+"""How often is looked whether a host is isolated of which no record says so."""
 LEAST_LASTS_S: Final = RENEW_S + TAKE_OVER_RESTING_S + 3 * CALL_LIMIT_S
 """A cut that ends sooner by itself proves nothing: it was renewed up to so long ago when its fencer is stuck, and
 another has to find that out and renew it in its place."""
 
 _log = get_logger("fencing.isolation")
-
-
-class LiftedCut(NamedTuple):
-    """A host that was let in again, as one fencer knows it; moments are monotonic."""
-
-    epoch: int
-    until_s: float
-    next_s: float
 
 
 class CutResult(NamedTuple):
@@ -165,6 +158,10 @@ class Isolation:
             return error.message
         return "" if reached else NOBODY
 
+    async def hosts(self) -> Mapping[str, int]:
+        """Hosts that are isolated from anything now, and through which epoch at least."""
+        return await answer_of(self._port.hosts(), CALL_LIMIT_S, "storage and network")
+
     async def isolates(self, host: str, epoch: int) -> bool:
         """Whether this epoch of the host is isolated from anything now. ``Unavailable`` where that was not said."""
         try:
@@ -229,6 +226,9 @@ class _Nobody(CutPort):
         raise NotFound(NOBODY)
 
     async def lift(self, host: str, epoch: int) -> None:
+        raise NotFound(NOBODY)
+
+    async def hosts(self) -> Mapping[str, int]:
         raise NotFound(NOBODY)
 
 
@@ -333,41 +333,50 @@ class FenceIsolation:
         )
 
 
-async def end_isolations(context: FencerContext) -> None:
-    """End the isolation of hosts that have joined in a new boot, and once more where an order came after that."""
-    orders = context.isolation
-    if orders is None or not context.leads():
+class Isolations:
+    """Ends isolations that nobody needs any more; one of the coordinators does."""
+
+    def __init__(self, context: FencerContext) -> None:
+        self._context = context
+        self._looks_s = 0.0
+        """When it is looked again for those that no record names; monotonic."""
+
+    async def end(self) -> None:
+        """Of hosts that have joined in a new boot, and what isolates none but dead epochs without a record."""
+        context, orders = self._context, self._context.isolation
+        if orders is None or not context.leads():
+            return
+        for host, seen in list(context.watcher):
+            if seen.record.state == "Held" and 0 < seen.record.cut.through <= seen.record.dead_through:
+                try:
+                    await _end(context, orders, host, seen.record.cut.through)
+                except OutliveError as error:
+                    _log.info("fence.isolation_put_off", host=host, error=str(error))
+        now_s = context.clock.monotonic()
+        if now_s < self._looks_s:
+            return
+        self._looks_s = now_s + UNRECORDED_S
+        with suppress(NotFound):  # nobody here isolates anybody
+            for host, through in sorted((await orders.hosts()).items()):
+                try:
+                    await _end_unrecorded(context, orders, host, through)
+                except OutliveError as error:
+                    _log.info("fence.isolation_put_off", host=host, error=str(error))
+
+
+async def _end_unrecorded(context: FencerContext, orders: Isolation, host: str, through: int) -> None:
+    """The record is read after storage was: it names each epoch before storage isolates it."""
+    member = await context.membership(host)
+    if member is None or member.record.state != "Held" or member.record.cut.through:
         return
-    for host, seen in list(context.watcher):
-        cut = seen.record.cut
-        if seen.record.state != "Held":
-            continue
-        try:
-            if 0 < cut.through <= seen.record.dead_through:
-                await _end(context, orders, host, cut.through)
-            elif cut.lifted and not cut.through and _is_due(context, host, cut.lifted):
-                await _end_late(context, orders, host, cut.lifted)
-        except OutliveError as error:
-            _log.info("fence.isolation_put_off", host=host, error=str(error))
-
-
-def _is_due(context: FencerContext, host: str, epoch: int) -> bool:
-    """Whether it is time to look for a late order; the first look comes some time after it was let in."""
-    now_s, known = context.clock.monotonic(), context.lifted.get(host)
-    if known is None or known.epoch != epoch:
-        context.lifted[host] = LiftedCut(epoch, now_s + LATE_S, now_s + LATE_LOOK_S)
-        return False
-    if not known.next_s <= now_s < known.until_s:
-        return False
-    context.lifted[host] = known._replace(next_s=now_s + LATE_LOOK_S)
-    return True
-
-
-async def _end_late(context: FencerContext, orders: Isolation, host: str, epoch: int) -> None:
-    if not await orders.isolates(host, epoch) or (await context.settings(host)).paused:
+    dead_through = member.record.dead_through
+    if through > dead_through:
+        _log.warning("fence.isolation_unrecorded", host=host, through=through, dead_through=dead_through)
         return
-    why = await orders.lift(host, epoch)
-    _log.warning("fence.late_isolation_ended", host=host, epoch=epoch, why_not=why)
+    if (await context.settings(host)).paused:
+        return
+    why = await orders.lift(host, dead_through)
+    _log.warning("fence.isolation_without_record_ended", host=host, epoch=dead_through, why_not=why)
 
 
 async def _end(context: FencerContext, orders: Isolation, host: str, epoch: int) -> None:

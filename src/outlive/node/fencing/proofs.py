@@ -362,7 +362,7 @@ class LiftView(FencedView, frozen=True, kw_only=True):
 
 
 def _lift(view: LiftView) -> RecordOutcome:
-    return RecordOutcome(record=_replace(view.record, cut=Cut(lifted=view.epoch)))
+    return RecordOutcome(record=_replace(view.record, cut=Cut()))
 
 
 LIFT_CUT: Final = ProtocolStep(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -51,4 +52,11 @@ class CutPort(Protocol):
 
     async def lift(self, host: str, epoch: int) -> None:
         """Let it in again, as far as it was shut out through that epoch: what was cut through a later one stays."""
+        ...
+
+    async def hosts(self) -> Mapping[str, int]:
+        """Every host that is shut out of anything now, and through which epoch: the lowest, where there are several.
+
+        Whoever ordered it, and whether or not a record says so. An address of no host of ours is not among them.
+        """
         ...
