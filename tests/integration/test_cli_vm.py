@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.command import Result, outlive
+from tests.support.command import COMMAND, Result, environment, outlive
 
 UUID = "3f1c6f2e-5a0b-4c1d-9e57-0a4b6c8d2e10"
 HOSTS = "".join(
@@ -176,3 +179,76 @@ def test_a_definition_takes_no_other_vms_name_and_fits_some_host_that_it_may_run
     limited = cloud.define(xml(name="db", uuid=other), "--limit", "kvm-2")
     assert "on kvm-2 it needs 2 vCPUs, and the host has 3 cores, of which two are its own" in limited.err
     assert cloud.define(xml(name="db", uuid=other), "--to", "kvm-1").code == 0
+
+
+def test_vms_are_tagged_and_listed_by_their_tags(cloud: Cloud) -> None:
+    other = "00000000-5a0b-4c1d-9e57-0a4b6c8d2e10"
+    assert cloud.define(xml(), "-g", "shop,eu", "-G", "billing").code == 0
+    assert cloud.define(xml(name="db", uuid=other), "-g", "eu").code == 0
+    assert cloud.facts()["tags"] == {"billing": "protected", "eu": "user", "shop": "user"}
+    assert [line.split() for line in cloud.vm("tag", "list", "web").out.splitlines()[1:]] == [
+        ["billing", "protected"],
+        ["eu", "user"],
+        ["shop", "user"],
+    ]
+
+    def listed(*options: str) -> list[str]:
+        return [one["name"] for one in json.loads(cloud.vm("list", *options, "-o", "json").out)]
+
+    assert listed("-g", "eu") == ["db", "web"]
+    assert listed("-g", "eu,shop") == ["web"]
+    assert (listed("-G", "billing"), listed("-G", "eu")) == (["web"], [])
+
+    assert cloud.vm("tag", "add", "db", "shop", "tier.1").out == "db: eu, shop, tier.1\n"
+    assert cloud.vm("tag", "add", "web", "billing").code == 0
+    assert cloud.define(xml(), "-g", "billing").out == f"web: unchanged as {UUID}\n"
+    assert listed("-G", "billing") == ["web"]
+    refused = cloud.vm("tag", "remove", "web", "eu", "billing")
+    assert (refused.code, refused.line) == (1, "outlive: tag billing of web is protected (add --force)")
+    assert listed("-g", "eu") == ["db", "web"]
+    assert cloud.vm("tag", "remove", "web", "eu", "billing", "--force").out == "web: shop\n"
+    gone = cloud.vm("tag", "remove", "web", "eu")
+    assert (gone.code, "web has no tag 'eu'" in gone.line) == (4, True)
+    assert cloud.vm("tag", "remove", "web", "shop").out == "web: no tags\n"
+
+
+@pytest.mark.parametrize("name", ["a/b", "-a", "a b", "x" * 64])
+def test_a_name_that_no_label_can_have_is_no_tag(cloud: Cloud, name: str) -> None:
+    cloud.define(xml())
+    for arguments in (("tag", "add", "web", "--", name), ("list", f"--tag={name}")):
+        refused = cloud.vm(*arguments)
+        assert (refused.code, "is no tag (at most 63 letters" in refused.line) == (2, True), refused.err
+    assert cloud.facts()["tags"] == {}
+
+
+def test_the_profile_of_a_vm_is_written_down(cloud: Cloud) -> None:
+    cloud.define(xml())
+    assert cloud.vm("meta", "web", "-p", "debian-small").out == "web: configured\n"
+    assert cloud.vm("meta", "web", "-p", "debian-small").out == "web: unchanged\n"
+    assert cloud.facts()["profile"] == "debian-small"
+    assert cloud.vm("meta", "web", "-p", "default", "-s", "load").out == "web: configured\n"
+    assert (cloud.facts()["profile"], cloud.facts()["selector"]) == ("", "load")
+    refused = cloud.vm("meta", "web", "-p", "a b")
+    assert (refused.code, "--profile: 'a b' is no name of a profile" in refused.line) == (2, True)
+
+
+def on_a_terminal(cloud: Cloud, *arguments: str, **more: str) -> str:
+    """What ``outlive vm`` prints on a terminal."""
+    ours, its = pty.openpty()
+    try:
+        env = environment(TERM="xterm", COLUMNS="100", **more)
+        words = [*COMMAND, "vm", *arguments, "--state-dir", str(cloud.state)]
+        subprocess.run(words, stdout=its, stdin=subprocess.DEVNULL, env=env, timeout=60, check=True)
+        return os.read(ours, 65_536).decode()
+    finally:
+        os.close(ours)
+        os.close(its)
+
+
+def test_states_have_colours_on_a_terminal_alone(cloud: Cloud) -> None:
+    cloud.define(xml())
+    assert "\x1b" not in cloud.vm("list").out
+    assert "\x1b[31mstop" in on_a_terminal(cloud, "list")
+    assert "\x1b[31mstop" in on_a_terminal(cloud, "info", "web")
+    assert "\x1b[31m" not in on_a_terminal(cloud, "list", NO_COLOR="1")
+    assert '"state": "stop"' in on_a_terminal(cloud, "list", "-o", "json")

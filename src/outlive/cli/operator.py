@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 import typer
 
@@ -34,13 +34,14 @@ from outlive.node.operator import (
 from outlive.node.operator import confirm_off as assert_off
 from outlive.node.operator import maintenance_status as status
 from outlive.resources import Hypervisor
+from outlive.resources.vms import RequestVerb
 from outlive.runtime.faults import acknowledge as acknowledge_fault
 
 if TYPE_CHECKING:
     from outlive.store import Store
 
-VERBS: Final = ("start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move")
-"""What can be requested of a VM; a test shows that these are those of ``node.operator``."""
+VERBS: Final[tuple[RequestVerb, ...]] = get_args(RequestVerb)
+"""What can be requested of a VM."""
 MODES: Final = ("freeze", "ignore")
 """How a cluster can be disarmed."""
 ONE_SERVER: Final = (

@@ -162,8 +162,15 @@ def table(
     for column in columns:
         grid.add_column(Text(column), justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*(Text(visible(cell_text(value))) for value in row))
+        grid.add_row(*(one if isinstance(one, Text) else Text(visible(cell_text(one))) for one in row))
     return grid
+
+
+def coloured(word: str, colour: str) -> Any:
+    """A cell in a colour, where the output is a terminal that has colours and ``NO_COLOR`` is not set."""
+    from rich.text import Text
+
+    return Text(visible(word), style=colour)
 
 
 def and_more(total: int, shown: int, noun: str = "", *, wide: bool = True) -> list[str]:

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 import msgspec
 import typer
 
-from outlive.base.errors import BadInput, ExitCode, Usage
+from outlive.base.errors import BadInput, ExitCode, Invalid, Usage
 from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.console import EVERYTHING, Follow, Lines, print_log
 from outlive.cli.objects import checked, write_resource
 from outlive.cli.operator import Yes, ask
-from outlive.cli.output import Output, cell_text, table, write
+from outlive.cli.output import Output, coloured, table, write
 from outlive.cli.values import words
 from outlive.drivers.files import read_input
-from outlive.node.operator import AskedVm, RequestVerb, check_hosts_of_ours, check_request, request_vm
+from outlive.node.operator import AskedVm, check_hosts_of_ours, check_request, request_vm
 from outlive.node.vm.operator import (
+    PROTECTED,
     called,
     check_name_is_free,
     check_size,
@@ -27,15 +28,23 @@ from outlive.node.vm.operator import (
     follow,
     rename_vm,
     running_entry,
+    set_profile,
     shown_state,
+    tag_labels,
+    tag_vm,
+    tagged,
+    tags_of,
     undefine_vm,
+    untag_vm,
 )
 from outlive.node.vm.selection import away_from
 from outlive.resources import Hypervisor, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.definitions import SIZE_LIMIT, parse
 from outlive.resources.hosts import HostSelector
-from outlive.resources.vms import Request
-from outlive.store import list_all
+from outlive.resources.meta import PROFILE_LABEL, check_labels
+from outlive.resources.vms import Request, RequestVerb
+from outlive.store import Selector, list_all
+from outlive.store.selectors import Term
 
 if TYPE_CHECKING:
     from outlive.store import Store
@@ -48,6 +57,8 @@ ANY: Final = "any"
 """Written for the limit, it may run on all hosts."""
 
 app = group("VMs: what they are, where they are, and what is asked of them. A VM has two names; both are understood.")
+tag = group("Tags of VMs, by which outlive vm list --tag finds them.")
+app.add_typer(tag, name="tag")
 
 OneVm = Annotated[str, typer.Argument(metavar="VM", help="Its display name, or the name of its object.")]
 Wait = Annotated[bool, typer.Option("--wait", "-w", help="Say what happens, and return when it is done.")]
@@ -71,6 +82,12 @@ Method = Annotated[
 Downtime = Annotated[
     int | None, typer.Option("--downtime", "-d", metavar="MS", min=1, help="Longest pause of a live move.")
 ]
+Tags = Annotated[list[str] | None, typer.Option("--tag", "-g", metavar="TAG,…", help="With these tags.")]
+ProtectedTags = Annotated[
+    list[str] | None,
+    typer.Option("--protected-tag", "-G", metavar="TAG,…", help="With these tags, which only --force removes."),
+]
+TagNames = Annotated[list[str], typer.Argument(metavar="TAG…", help="Names of tags.")]
 
 
 @command(app)
@@ -83,12 +100,14 @@ async def define(
     autostart: Autostart = None,
     method: Method = None,
     downtime: Downtime = None,
+    tags: Tags = None,
+    protected_tags: ProtectedTags = None,
     wait: Wait = False,
 ) -> ExitCode | None:
     """Define a VM, or change what it is: by the UUID in FILE. It is not started; only options that are given change."""
     from outlive.api.admission import Neighbours
 
-    given = _given(limit, selector, autostart, method, downtime)
+    given, labels = _given(limit, selector, autostart, method, downtime), _tags(tags, protected_tags)
     text, uuid = _read(file)
     async with access.open(write=True) as store:
         await _check_hosts(store, given.get("host_limit", ()))
@@ -103,6 +122,7 @@ async def define(
             request = Request(id=SystemIds().uuid(), verb="move", target=to)
             spec = VirtualMachineSpec(power_state="stopped", request=request)
             old = VirtualMachine(metadata=ObjectMeta(name=uuid), spec=spec)
+        old = msgspec.structs.replace(old, metadata=_with_labels(old, labels))
         vm = _checked(old, str(file), definition=text, **given)
         await Neighbours(store).check(vm)
         await check_name_is_free(store, vm.name, called(vm))
@@ -159,6 +179,15 @@ def _given(
     return found
 
 
+def _tags(user: list[str] | None, protected: list[str] | None) -> dict[str, str]:
+    """The labels that the options for tags mean; each is protected that any of them says is."""
+    return tag_labels(words(*user or ()), protected=False) | tag_labels(words(*protected or ()), protected=True)
+
+
+def _with_labels(vm: VirtualMachine, labels: dict[str, str]) -> ObjectMeta:
+    return msgspec.structs.replace(vm.metadata, labels=tagged(vm.metadata.labels, labels))
+
+
 def _one_of(place: str, word: str, known: tuple[str, ...]) -> str:
     if word not in (*known, UNSET):
         raise Usage(f"{word[:40]!r} is not known", place=place, remedy=f"write one of {', '.join((*known, UNSET))}")
@@ -190,25 +219,85 @@ async def meta(
     autostart: Autostart = None,
     method: Method = None,
     downtime: Downtime = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", "-p", metavar="NAME", help=f"What it was made from, as you call it; {UNSET}: nothing."
+        ),
+    ] = None,
 ) -> None:
-    """Change how hosts are chosen for a VM and how it moves; only what is given changes."""
+    """Change how hosts are chosen for a VM and how it moves, or its profile; only what is given changes."""
     given = _given(limit, selector, autostart, method, downtime)
-    if not given:
+    if not given and profile is None:
         raise Usage("nothing is given to change", remedy="see outlive vm meta --help")
+    if profile is not None:
+        _check_profile(profile)
     async with access.open(write=True) as store:
         await _check_hosts(store, given.get("host_limit", ()))
         found = await find_vm(store, vm)
-        write(f"{called(found)}: {await write_resource(store, _checked(found, '', **given))}\n")
+        outcome = await write_resource(store, _checked(found, "", **given)) if given else "unchanged"
+        if profile is not None and await set_profile(store, access.clock, found, "" if profile == UNSET else profile):
+            outcome = "configured"
+        write(f"{called(found)}: {outcome}\n")
+
+
+def _check_profile(profile: str) -> None:
+    try:
+        check_labels({PROFILE_LABEL: profile})
+    except Invalid as error:
+        raise Usage(f"{profile[:80]!r} is no name of a profile", place="--profile", remedy=error.remedy) from None
+
+
+@command(tag, "add")
+async def add_tags(
+    access: Access,
+    vm: OneVm,
+    names: TagNames,
+    protected: Annotated[bool, typer.Option("--protected", "-p", help="Only --force removes them.")] = False,
+) -> None:
+    """Tag a VM; what it has already stays."""
+    labels = tag_labels(words(*names), protected=protected)
+    async with access.open(write=True) as store:
+        write(_tagged_line(await tag_vm(store, access.clock, await find_vm(store, vm), labels)))
+
+
+@command(tag, "remove")
+async def remove_tags(
+    access: Access,
+    vm: OneVm,
+    names: TagNames,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Protected ones as well.")] = False,
+) -> None:
+    """Take tags off a VM; none where one of them is protected, or is not there."""
+    async with access.open(write=True) as store:
+        found = await find_vm(store, vm)
+        write(_tagged_line(await untag_vm(store, access.clock, found, words(*names), force=force)))
+
+
+def _tagged_line(vm: VirtualMachine) -> str:
+    return f"{called(vm)}: {', '.join(tags_of(vm)) or 'no tags'}\n"
+
+
+@command(tag, "list")
+async def list_tags(access: Access, output: Output, vm: OneVm) -> None:
+    """Tags of a VM, and which are protected."""
+    async with access.open() as store:
+        tags = tags_of(await find_vm(store, vm))
+    output.show(tags, lambda: [table(("Tag", "Kind"), tags.items())])
 
 
 @command(app, "list")
-async def list_vms(access: Access, output: Output) -> None:
-    """All VMs, by display name."""
+async def list_vms(access: Access, output: Output, tags: Tags = None, protected_tags: ProtectedTags = None) -> None:
+    """All VMs by display name, or those that have all the tags."""
+    wanted = _tags(tags, protected_tags)
+    terms = tuple(
+        Term(key, "in", (PROTECTED,)) if kind == PROTECTED else Term(key, "exists") for key, kind in wanted.items()
+    )
     async with access.open() as store:
-        vms = sorted([one async for one in list_all(store, VirtualMachine)], key=lambda vm: (called(vm), vm.name))
-    documents = [_facts(vm) for vm in vms]
-    columns = ("name", "state", "host", "migrated", "limit", "selector", *(("id",) if output.wide else ()))
-    rows = [[document[column] for column in columns] for document in documents]
+        found = [one async for one in list_all(store, VirtualMachine, selector=Selector(terms) if terms else None)]
+    documents = [_facts(vm) for vm in sorted(found, key=lambda vm: (called(vm), vm.name))]
+    columns = ("name", "state", "host", "migrated", "limit", "selector", *(("tags", "id") if output.wide else ()))
+    rows = [[_cell(column, document[column]) for column in columns] for document in documents]
     output.show(documents, lambda: [table([column.capitalize() for column in columns], rows)])
 
 
@@ -225,13 +314,24 @@ async def info(access: Access, output: Output, vm: OneVm) -> None:
         found = await find_vm(store, vm)
     facts, runs = _facts(found), running_entry(found)
     shown = {**facts, "vnc": runs.vnc.address if runs is not None and runs.vnc is not None else ""}
-    rows = [
-        (_TITLES.get(key, key.capitalize()), ", ".join(one) if isinstance(one, list) else cell_text(one))
-        for key, one in shown.items()
-    ]
+    rows = [(_TITLES.get(key, key.capitalize()), _cell(key, one)) for key, one in shown.items()]
     output.show(facts, lambda: [table(("", ""), rows)])
 
 
+def _cell(key: str, value: Any) -> Any:
+    """As people see it: a state has the colour that its kind of state has, where the output has colours."""
+    if key == "state":
+        return coloured(value, STATE_COLOURS.get(value, "blue"))
+    return ", ".join(value) if isinstance(value, list | dict) else value
+
+
+STATE_COLOURS: Final = {
+    "start": "green",
+    **dict.fromkeys(("restart", "shutdown"), "yellow"),
+    **dict.fromkeys(("stop", "fail"), "red"),
+    "mirror": "magenta",
+}
+"""Of states; others are blue."""
 _TITLES: Final = {
     "id": "ID",
     "vnc": "VNC",
@@ -257,6 +357,8 @@ def _facts(vm: VirtualMachine) -> dict[str, Any]:
         "autostart": spec.autostart,
         "method": spec.migration_method or "Default",
         "downtimeMs": "Default" if spec.migration_downtime_ms is None else spec.migration_downtime_ms,
+        "tags": tags_of(vm),
+        "profile": vm.metadata.labels.get(PROFILE_LABEL, ""),
         "vcpus": spec.resources.cpu_milli / 1000,
         "memoryMib": spec.resources.memory_bytes >> 20,
         "vnc": {"listen": vnc.listen, "port": vnc.port} if vnc is not None else {"listen": None, "port": None},
@@ -323,6 +425,20 @@ async def migrate(
 async def unmigrate(access: Access, vm: OneVm, force_live: ForceLive = False, wait: Wait = False) -> ExitCode | None:
     """Bring a VM home that was migrated."""
     return await _ask(access, vm, "unmigrate", wait, force_live=force_live)
+
+
+@command(app, "flush-locks")
+async def flush_locks(
+    access: Access,
+    vm: OneVm,
+    force: Annotated[
+        bool,
+        typer.Option("--force", "-f", help="Also locks of clients that are no host of the cluster: they are cut off."),
+    ] = False,
+    wait: Wait = False,
+) -> ExitCode | None:
+    """Have the locks on the disks of a stopped VM removed, except those of a host that may be using them."""
+    return await _ask(access, vm, "flush-locks", wait, force=force)
 
 
 async def _ask(access: Access, name: str, verb: RequestVerb, wait: bool, **how: Any) -> ExitCode | None:

@@ -23,7 +23,7 @@ from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNo
 from outlive.resources import Cluster, ClusterSpec, Hypervisor, Membership, ObjectMeta, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
-from outlive.resources.vms import Request
+from outlive.resources.vms import Request, RequestVerb
 from outlive.store import Selector, Store, list_all
 from outlive.store.access import compare_and_swap, read
 
@@ -35,8 +35,6 @@ NAMED: Final = 5
 """Hosts that a sentence names."""
 NOTHING: Final = "in the last 24 hours nobody would have been condemned but for maintenance"
 ONLY_OURS: Final = "only hosts with our daemon are fenced by us"
-
-RequestVerb = Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"]
 
 _replace = msgspec.structs.replace
 K = TypeVar("K", bound=Resource)

@@ -165,6 +165,7 @@ class RequestAnswers:
             frozen=self._observer.disarmed() == "freeze",
             not_fenced=self._not_fenced(vm),
             paused=self._observer.paused() or await self._pause.paused(),
+            host_away=True,
         )
         return self._decisions.use(VM_REQUEST, given, subject=vm.name)
 

@@ -29,6 +29,10 @@ CREATOR_LABEL = "outlive.dev/creator"
 RESERVATION_TYPE_LABEL = "reservations.outlive.dev/type"
 REQUEST_ID_ANNOTATION = "reservations.outlive.dev/creator-request-id"
 HOST_LABEL = "outlive.dev/host"
+TAG_LABEL_PREFIX = "tags.outlive.dev/"
+"""Of tags of VMs; the value is ``user`` or ``protected`` (docs/operating/vms.md#tags)."""
+PROFILE_LABEL = "outlive.dev/profile"
+"""What a VM was made from, as its user calls it."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
 NAME_LENGTH_LIMIT = 253

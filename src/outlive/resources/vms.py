@@ -23,12 +23,15 @@ from outlive.resources.policies import (
     every_rule,
 )
 
+RequestVerb = Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move", "flush-locks"]
+"""What can be asked for."""
+
 
 class Request(Part, frozen=True, kw_only=True):
     """What a user asks for once; answered in ``status.answered`` by its id."""
 
     id: str
-    verb: Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"]
+    verb: RequestVerb
     target: str = ""
     force: bool = False
     force_live: bool = False

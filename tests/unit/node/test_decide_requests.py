@@ -52,6 +52,13 @@ class TestStates:
         assert code(request_, state="mirror") == "mirror_protected"
         assert code(request_, {"force": True}, state="mirror") == "accepted"
 
+    def test_locks_are_removed_of_what_is_stopped_and_held_by_nobody(self) -> None:
+        for state in ("stop", "disable", "fail", "mirror"):
+            assert asked("flush-locks", state=state) == ("accepted", {})
+            assert code("flush-locks", {"force": True}, state=state, held=True) == "not_stopped"
+        assert code("flush-locks", {"force": True}) == "not_stopped"
+        assert code("flush-locks", state="stop", migration_active=True) == "busy"
+
     @pytest.mark.parametrize("request_", ["shutdown", "restart"])
     def test_only_what_runs_is_shut_down_or_restarted(self, request_: str) -> None:
         assert asked(request_) == ("accepted", {"state": request_})

@@ -137,3 +137,105 @@ def test_lock_at_the_own_address_is_left_alone_by_a_stop_where_another_host_repo
         assert bool(world.disks.locks((disk,))) is shared
 
     play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+
+
+# Locks that a user asks to be removed
+
+
+async def _flush(world: World, *, force: bool = False, at_s: float) -> tuple[str, str]:
+    """Code and message of the answer by that moment, empty where there is none yet."""
+    await world.do("request", {"vm": "vm-1", "verb": "flush-locks", "force": force})
+    await at(world, at_s)
+    vm = vm_of(world)
+    assert vm.spec.request is not None
+    answer = vm.status.answered
+    return (answer.code, answer.message) if answer is not None and answer.id == vm.spec.request.id else ("", "")
+
+
+async def _stopped(world: World) -> str:
+    """Its disk, once it is stopped."""
+    await world.do("request", {"vm": "vm-1", "verb": "stop"})
+    await at(world, 5)
+    assert (vm_of(world).status.phase, world.running("vm-1")) == ("stop", ())
+    return vm_of(world).spec.disks[0]
+
+
+def test_the_lock_of_a_client_that_is_no_host_goes_by_force_alone_and_the_vm_stays_stopped() -> None:
+    async def story(world: World) -> None:
+        disk = await _stopped(world)
+        world.disks.lock(disk, "192.0.2.9:0/1")
+        code, message = await _flush(world, at_s=20)
+        assert (code, "somebody else may be writing" in message) == ("failed", True)
+        assert len(world.disks.locks((disk,))) == 1
+        assert await _flush(world, force=True, at_s=30) == ("accepted", "")
+        assert (world.disks.locks((disk,)), vm_of(world).status.phase) == ((), "stop")
+        assert await _flush(world, at_s=40) == ("accepted", ""), "there is none any more"
+
+    play(story)
+
+
+def test_a_lock_that_a_living_host_left_behind_goes_once_its_figures_say_that_the_vm_is_not_there() -> None:
+    async def story(world: World) -> None:
+        await _reboot(world, "kvm-2")
+        disk = await _stopped(world)
+        await at(world, 110)
+        world.disks.lock(disk, "kvm-2")
+        assert await _flush(world, at_s=115) == ("", "")
+        await at(world, 200)
+        answer = vm_of(world).status.answered
+        assert answer is not None
+        assert (answer.code, world.disks.locks((disk,))) == ("accepted", ())
+
+    play(story)
+
+
+@pytest.mark.slow
+def test_a_lock_of_a_host_that_runs_the_vm_stays_although_the_store_knows_of_no_run() -> None:
+    async def story(world: World) -> None:
+        disk = await _stopped(world)
+        hypervisor = world.hosts["kvm-2"].hypervisor
+        hypervisor.faults.unkillable["vm-1"] = True
+        hypervisor.has(domain_of(vm_of(world), "unknown-run", 2, DomainState.RUNNING))
+        code, message = await _flush(world, force=True, at_s=150)
+        assert (code, "somebody else may be writing" in message) == ("failed", True)
+        assert len(world.disks.locks((disk,))) == 1
+
+    play(story, violations=True)
+
+
+def test_locks_of_a_vm_that_runs_stay() -> None:
+    async def story(world: World) -> None:
+        assert await _flush(world, force=True, at_s=5) == ("not_stopped", "")
+        assert len(world.disks.locks(vm_of(world).spec.disks)) == 1
+
+    play(story)
+
+
+def test_while_locks_are_waited_for_a_user_may_ask_for_something_else() -> None:
+    async def story(world: World) -> None:
+        disk = await _stopped(world)
+        await world.do("pause-daemon", {"hosts": ["kvm-2"]})
+        world.disks.lock(disk, "kvm-2")
+        assert await _flush(world, at_s=20) == ("", "")
+        await world.do("request", {"vm": "vm-1", "verb": "disable"})
+        await at(world, 30)
+        assert vm_of(world).status.phase == "disable"
+        assert len(world.disks.locks((disk,))) == 1
+
+    play(story)
+
+
+def test_a_daemon_that_ends_while_it_removes_locks_leaves_the_request_to_the_next_one() -> None:
+    async def story(world: World) -> None:
+        disk = await _stopped(world)
+        await world.do("pause-daemon", {"hosts": ["kvm-2"]})
+        world.disks.lock(disk, "kvm-2")
+        assert await _flush(world, at_s=12) == ("", "")
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        world.disks.unlock(disk)
+        await at(world, 60)
+        answer = vm_of(world).status.answered
+        assert answer is not None
+        assert (answer.code, vm_of(world).status.phase) == ("accepted", "stop")
+
+    play(story)

@@ -11,10 +11,10 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.node.operator import RequestVerb, request_vm
+from outlive.node.operator import request_vm
 from outlive.node.vm.operator import at_rest, find_vm, follow, outcome_of, rename_vm, undefine_vm
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.resources.vms import Answer, Request, VirtualMachineStatus
+from outlive.resources.vms import Answer, Request, RequestVerb, VirtualMachineStatus
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
 from outlive.simulation.world import World
 from outlive.store.memory import MemoryStore

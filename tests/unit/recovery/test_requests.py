@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import pytest
@@ -13,10 +13,9 @@ from outlive.recovery.model import HostHealth
 from outlive.recovery.requests import PROOF_S, SILENT_S, Turn, turn_of
 from outlive.resources import Membership
 from outlive.resources.policies import RecoveryPolicy
-from outlive.resources.vms import Request
+from outlive.resources.vms import Request, RequestVerb
 
 H = HostHealth
-RequestVerb = Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"]
 _replace = msgspec.structs.replace
 
 
@@ -42,7 +41,7 @@ def test_recovery_answers_where_the_host_does_not(
     assert turn_of(health, verb, not_fenced=not_fenced, unconfirmed=unconfirmed, waited_s=waited_s) is turn
 
 
-@pytest.mark.parametrize("verb", ["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"])
+@pytest.mark.parametrize("verb", get_args(RequestVerb))
 @pytest.mark.parametrize("fate", ["dead", "unconfirmed", "released", "unknown"])
 def test_every_request_is_answered_within_seconds_of_the_limit_and_nothing_runs_before_it_is_safe(
     verb: RequestVerb, fate: str
@@ -69,10 +68,12 @@ def test_every_request_is_answered_within_seconds_of_the_limit_and_nothing_runs_
         assert vm.status.answered.id == "r1"
         if verb in ("migrate", "move"):
             assert vm.status.answered.code == ("accepted" if fate in ("dead", "released") else "not_fenced")
+        elif verb == "flush-locks":
+            assert vm.status.answered.code == "node_not_ready"
         elif verb != "unmigrate":
             assert vm.status.answered.code == "accepted"
         runs = verb in ("start", "restart", "migrate", "move") and fate in ("dead", "released")
-        runs = runs or (verb == "unmigrate" and fate in ("dead", "released"))  # refused, and recovered
+        runs = runs or (verb in ("unmigrate", "flush-locks") and fate in ("dead", "released"))  # refused, and recovered
         await cloud.clock.sleep(5)
         assert len(cloud.running.get("v", set())) == int(runs)
         if runs and verb in ("migrate", "move") and fate == "released":

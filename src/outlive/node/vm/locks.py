@@ -15,7 +15,7 @@ this does not give: a lock that is taken right after it was read.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, Literal
 
@@ -27,7 +27,7 @@ from outlive.base.logging import get_logger
 from outlive.node.membership.states import Reach, cut_off, member_view
 from outlive.node.ports import DiskLock
 from outlive.node.vm.context import Addresses, LockReport, VmContext
-from outlive.node.vm.states import state_of
+from outlive.node.vm.states import VmState
 from outlive.resources import Holder, Hypervisor, HypervisorUsage, Membership, VirtualMachine
 from outlive.resources.reasons import Reason, VmReason, reason
 from outlive.runtime.decisions import Decision
@@ -102,7 +102,12 @@ REPORTS_NEEDED: Final = 2
 """Writings of a host's figures after its lock was seen, of which the last counts."""
 ADDRESSES_S: Final = 10.0
 """For how long it is remembered which host has which address."""
+FLUSH_LOOKS: Final = 24
+"""Looks whether hosts have reported, where a user asks for locks to be removed, …"""
+FLUSH_LOOK_S: Final = 5.0
+"""… and the pause between two."""
 NO_ANSWER: Final = "no answer in time"
+_replace = msgspec.structs.replace
 _log = get_logger("node.vm")
 
 
@@ -111,11 +116,12 @@ def _owner(lock: DiskLock) -> str:
     return f" of {lock.locker or lock.address or 'an unknown client'} on {lock.volume}"
 
 
-async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
+async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = False) -> Reason | None:
     """What on its storage forbids its start; ``None``: nothing does any more. Stale locks are removed.
 
     The hold was acknowledged before this: who had to be isolated for it was isolated before, and every server has heard
-    of that when this returns.
+    of that when this returns. ``strangers``: a user says that clients at addresses of no host write nothing, and their
+    locks are stale as well.
     """
     try:
         await node.isolation.barrier(vm)
@@ -128,15 +134,15 @@ async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
             locks = await node.storage.locks(vm.spec.disks)
         if not locks:
             return None
-        stale, silent = await owners(node, vm, locks)
+        stale, silent, unknown = await owners(node, vm, locks)
     except (OutliveError, TimeoutError) as error:
         return reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
     given = StartLocksInput(
         storage_ip="",  # it is among the stale ones, where no other host says that it has the same
         volumes=vm.spec.disks,
         locks=locks,
-        vm_state=state_of(vm),
-        fenced_ips=stale,
+        vm_state=VmState.START,
+        fenced_ips=(*stale, *unknown) if strangers else stale,
     )
     result = node.decisions.use(START_LOCKS, given, subject=vm.name)
     stuck: Reason | None = None
@@ -161,12 +167,31 @@ async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
     return reason(VmReason.LOCK_FOREIGN, lock=result.lock or "", owner=owner)
 
 
+async def flush(node: VmContext, vm: VirtualMachine, disks: tuple[str, ...], *, strangers: bool) -> Reason | None:
+    """Remove the locks on these disks of it, which nobody uses as long as it is as it was read; what keeps one of them.
+
+    Locks of hosts that live and have yet to say whether it is on them are waited for (``FLUSH_LOOKS``), until a user
+    asks for something else. ``strangers``: as of ``obstacle``.
+    """
+    for _ in range(FLUSH_LOOKS):
+        why = await obstacle(node, _replace(vm, spec=_replace(vm.spec, disks=disks)), strangers=strangers)
+        if why is None or why.code != VmReason.LOCK_UNCONFIRMED:
+            return why
+        await node.clock.sleep(FLUSH_LOOK_S)
+        now = await node.read(vm.name)
+        if now is None or (now.spec, now.status.holders) != (vm.spec, vm.status.holders):
+            return why
+    return why
+
+
 async def owners(
     node: VmContext, vm: VirtualMachine, locks: tuple[DiskLock, ...]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Addresses whose hosts write these disks no more, or are this one, and locks of hosts that have yet to report."""
+) -> tuple[tuple[str, ...], dict[str, str], tuple[str, ...]]:
+    """Addresses whose hosts write these disks no more, or are this one; locks of hosts that have yet to report; and
+    addresses of clients of which no host says that they are its own."""
     stale: list[str] = []
     silent: dict[str, str] = {}
+    unknown: list[str] = []
     mine = lock_owner(node.storage.address())
     for lock in locks:
         owner = lock_owner(lock.address)
@@ -175,7 +200,9 @@ async def owners(
             stale.append(str(owner))
         elif over and False not in over.values():
             silent[lock.id] = next(host for host, one in over.items() if one is None)
-    return tuple(stale), silent
+        elif not over and lock.address:
+            unknown.append(str(owner))
+    return tuple(stale), silent, tuple(unknown)
 
 
 async def _hosts_at(node: VmContext, address: _Owner) -> tuple[str, ...]:
@@ -219,7 +246,7 @@ async def _reported(node: VmContext, vm: VirtualMachine, lock: DiskLock, member:
     if seen is None or seen.lock != lock or seen.daemon != daemon:
         seen = LockReport(lock, daemon, figures)
     elif seen.figures != figures:
-        seen = replace(seen, figures=figures, reports=seen.reports + 1)
+        seen = dataclasses.replace(seen, figures=figures, reports=seen.reports + 1)
     known[key] = seen
     while len(known) > REPORTS:
         del known[next(iter(known))]

@@ -1,4 +1,4 @@
-"""What an operator does with one VM: find it by either name, follow a request to its end, rename it, undefine it.
+"""What an operator does with one VM: find it by either name, follow a request to its end, tag, rename, undefine it.
 
 A VM has the name of its object, which never changes, and a display name, by which people call it.
 """
@@ -6,20 +6,21 @@ A VM has the name of its object, which never changes, and a display name, by whi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, Invalid, NotFound, Refused
+from outlive.base.errors import BadInput, Invalid, NotFound, Refused, Usage
 from outlive.base.ids import Ids
 from outlive.base.phrases import listing
 from outlive.node.operator import request_vm
-from outlive.node.vm.requests import RELOCATIONS, VmRequestCode
+from outlive.node.vm.requests import RELOCATIONS, WORK, VmRequestCode
 from outlive.node.vm.states import HALTED, MIGRATING, VmState, active_move, state_of, wanted
 from outlive.resources import Amounts, Console, Holder, Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.definitions import check_name, host_problem, parse
+from outlive.resources.meta import PROFILE_LABEL, TAG_LABEL_PREFIX, WORD_LENGTH_LIMIT, check_key
 from outlive.resources.meta import check_name as check_object_name
 from outlive.resources.reasons import VmReason
 from outlive.resources.vms import MigrationPhase, Request
@@ -31,6 +32,8 @@ WAIT_LIMIT_S: Final = 4 * 3600.0
 LOOK_S: Final = 1.0
 NAMED: Final = 5
 """VMs that a sentence names."""
+PROTECTED: Final = "protected"
+"""Value of the label of a tag that is not removed by mistake."""
 DONE: Final = frozenset({VmRequestCode.ACCEPTED, VmRequestCode.MADE_PERMANENT})
 
 _replace = msgspec.structs.replace
@@ -98,6 +101,8 @@ def outcome_of(vm: VirtualMachine, request: Request) -> bool | None:
         return None if vm.spec.request == request else False
     if answer.code not in DONE:
         return False
+    if request.verb in WORK:
+        return True
     state = state_of(vm)
     if request.verb == "disable":
         return True if state == VmState.DISABLE and not vm.status.holders else None
@@ -157,12 +162,87 @@ def _why_not(vm: VirtualMachine, request: Request) -> str:
     answer, what = vm.status.answered, f"{called(vm)}: {request.verb}"
     if answer is None or answer.id != request.id:
         return f"{what} was not answered: something else is requested by now (outlive vm info {vm.name})"
+    if answer.code == VmRequestCode.FAILED:
+        return f"{what} failed on {vm.host}: {answer.message}"
     if answer.code not in DONE:
         message = f": {answer.message}" if answer.message else ""
         return f"{what} was refused as {answer.code}{message} (docs/reference/node-decisions.md#vmrequest)"
     if state_of(vm) != VmState.FAIL and _aborted(vm) and vm.status.migration is not None:
         return f"{what} was called off, and it stays on {vm.host}: {vm.status.migration.message}"
     return f"{what} failed on {vm.host}: {vm.status.message} (outlive why {vm.name})"
+
+
+# Tags and other labels
+
+
+def tags_of(vm: VirtualMachine) -> dict[str, str]:
+    """Name of each of its tags → ``user`` or ``protected``, by name."""
+    labels, prefix = vm.metadata.labels, TAG_LABEL_PREFIX
+    return {key.removeprefix(prefix): labels[key] for key in sorted(labels) if key.startswith(prefix)}
+
+
+def tag_labels(names: Iterable[str], *, protected: bool) -> dict[str, str]:
+    """Labels of these tags. ``Usage`` for what is no name of a tag."""
+    for name in names:
+        try:
+            check_key(TAG_LABEL_PREFIX + name, "")
+        except Invalid:
+            remedy = f"at most {WORD_LENGTH_LIMIT} letters, digits, -, _ and ., the first and last a letter or digit"
+            raise Usage(f"{name[:80]!r} is no tag", remedy=remedy) from None
+    return {TAG_LABEL_PREFIX + name: PROTECTED if protected else "user" for name in names}
+
+
+def tagged(labels: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """The labels of a VM and these tags of it; one that is protected stays so."""
+    return {**labels, **{key: value for key, value in more.items() if labels.get(key) != PROTECTED}}
+
+
+async def tag_vm(store: Store, clock: Clock, vm: VirtualMachine, more: Mapping[str, str]) -> VirtualMachine:
+    """The VM with these tags besides those that it has."""
+    return await _relabel(store, clock, vm, lambda labels: tagged(labels, more))
+
+
+async def untag_vm(
+    store: Store, clock: Clock, vm: VirtualMachine, names: Collection[str], *, force: bool = False
+) -> VirtualMachine:
+    """The VM without these tags. ``NotFound`` for one that it has not; ``Refused`` for a protected one without
+    ``force``; nothing is removed then."""
+
+    def untagged(labels: Mapping[str, str]) -> dict[str, str]:
+        for name in names:
+            kind = labels.get(TAG_LABEL_PREFIX + name)
+            if kind is None:
+                raise NotFound(f"{called(vm)} has no tag {name[:80]!r}", remedy=f"see outlive vm tag list {vm.name}")
+            if kind == PROTECTED and not force:
+                raise Refused(f"tag {name} of {called(vm)} is protected", remedy="add --force")
+        gone = {TAG_LABEL_PREFIX + name for name in names}
+        return {key: value for key, value in labels.items() if key not in gone}
+
+    return await _relabel(store, clock, vm, untagged)
+
+
+async def set_profile(store: Store, clock: Clock, vm: VirtualMachine, profile: str) -> bool:
+    """Write down what it was made from (empty: nothing); whether that is another than was there."""
+
+    def changed(labels: Mapping[str, str]) -> dict[str, str]:
+        others = {key: value for key, value in labels.items() if key != PROFILE_LABEL}
+        return {**others, PROFILE_LABEL: profile} if profile else others
+
+    after = await _relabel(store, clock, vm, changed)
+    return after.metadata.labels.get(PROFILE_LABEL) != vm.metadata.labels.get(PROFILE_LABEL)
+
+
+async def _relabel(
+    store: Store, clock: Clock, vm: VirtualMachine, change: Callable[[Mapping[str, str]], dict[str, str]]
+) -> VirtualMachine:
+    def changed(found: VirtualMachine | None) -> VirtualMachine:
+        if found is None:
+            raise NotFound(f"there is no VM {vm.name!r}", remedy="see outlive vm list")
+        return _replace(found, metadata=_replace(found.metadata, labels=change(found.metadata.labels)))
+
+    after = await compare_and_swap(store, VirtualMachine, vm.name, changed, clock=clock, half="spec")
+    assert after is not None, "a missing VM raises"
+    return after
 
 
 # Names, and the end

@@ -8,6 +8,7 @@ very version, so that an answer never rests on an older state (docs/reference/no
 from __future__ import annotations
 
 import enum
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -16,6 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from outlive.base.logging import get_logger
 from outlive.node.vm.context import VmContext
+from outlive.node.vm.locks import flush
 from outlive.node.vm.selection import (
     Choice,
     Choosing,
@@ -36,7 +38,7 @@ from outlive.node.vm.states import active_move, in_phase, state_of
 from outlive.placement.rules import demands_of
 from outlive.resources import VirtualMachine
 from outlive.resources.reasons import Reason, VmReason, reason, render
-from outlive.resources.vms import Answer, Request, VirtualMachineStatus
+from outlive.resources.vms import Answer, Request, RequestVerb, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount
 from outlive.store import Store
@@ -61,6 +63,9 @@ class VmRequestCode(enum.StrEnum):
     CLUSTER_DISARMED = "cluster_disarmed"
     NOT_FENCED = "not_fenced"
     CLUSTER_PAUSED = "cluster_paused"
+    NOT_STOPPED = "not_stopped"
+    FAILED = "failed"
+    """Its host could not do it; the answer's message says why."""
 
 
 class VmRequestArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,12 +87,14 @@ class RequestedVm(Needing, frozen=True, kw_only=True):
     memory: Amount = 0
     vcpus: Amount = 0
     migration_active: bool = False
+    held: bool = False
+    """Whether a host may be running it."""
 
 
 class VmRequestInput(Choosing, frozen=True, kw_only=True):
     """A request, and what it is about."""
 
-    request: Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"]
+    request: RequestVerb
     vm: RequestedVm
     args: VmRequestArgs | None = None
     nodes: tuple[NodeFigures, ...] = ()
@@ -97,6 +104,8 @@ class VmRequestInput(Choosing, frozen=True, kw_only=True):
     """Its host does not answer, and may still run it."""
     paused: bool = False
     """Its host does not answer, and the cluster is paused."""
+    host_away: bool = False
+    """Its host does not answer, or it has none."""
 
 
 class VmWrites(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,12 +154,21 @@ def _answer(given: VmRequestInput, args: VmRequestArgs) -> VmRequestResult:
         case "shutdown" | "restart":
             _need(given.vm.state == "start", VmRequestCode.NOT_RUNNING)
             return _accepted(VmWrites(state=given.request))
+        case "flush-locks":
+            _need(not given.host_away, VmRequestCode.NODE_NOT_READY)
+            _need(given.vm.state in AT_REST and not given.vm.held, VmRequestCode.NOT_STOPPED)
+            _need(not given.vm.migration_active, VmRequestCode.BUSY)
+            return _accepted(VmWrites())
         case _:
             _need(not given.vm.migration_active, VmRequestCode.BUSY)
             _need(not (args.force_live and given.vm.method == "shutdown"), VmRequestCode.LIVE_FORBIDDEN)
             _need(not given.paused, VmRequestCode.CLUSTER_PAUSED)
             _need(not given.not_fenced, VmRequestCode.NOT_FENCED)
             return _relocation(given, args)
+
+
+AT_REST: Final = frozenset({"stop", "disable", "fail", "mirror"})
+"""States in which nobody has its disks open."""
 
 
 def _disabled(vm: RequestedVm, args: VmRequestArgs) -> VmWrites:
@@ -247,6 +265,8 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
     assert request is not None
     places = await places_for(node.store, vm, request)
     first = _decide(node, vm, request, places)
+    work = WORK.get(request.verb) if first.ok else None
+    why = await work(node, vm, request) if work is not None else None
     move_id = node.ids.uuid()
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
@@ -254,6 +274,8 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
             return None
         if demands_of(now) != demands_of(vm):
             return None  # its rules changed meanwhile: look again
+        if work is not None:
+            return _replace(now.status, answered=places.answer(request, first, why))
         result = _decide(node, now, request, places)
         if result.writes != first.writes:
             return None  # it changed meanwhile: look again
@@ -267,7 +289,23 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
     memory = node.memory(vm.name)
     if request.verb in ("start", "restart"):
         memory.failures, memory.not_before_s = 0, 0.0
-    _log.info("vm.request", vm=vm.name, verb=request.verb, id=request.id, code=first.code.value)
+    code = first.code if why is None else VmRequestCode.FAILED
+    _log.info("vm.request", vm=vm.name, verb=request.verb, id=request.id, code=code.value)
+
+
+async def _flush_locks(node: VmContext, vm: VirtualMachine, request: Request) -> Reason | None:
+    """Remove the locks on its disks, unless something of it is on this host after all."""
+    await node.domains.look()
+    if vm.name in node.domains.names():
+        return reason(VmReason.STILL_HERE, host=node.host)
+    return await flush(node, vm, vm.spec.disks, strangers=request.force)
+
+
+WORK: Final[Mapping[str, Callable[[VmContext, VirtualMachine, Request], Awaitable[Reason | None]]]] = {
+    "flush-locks": _flush_locks,
+}
+"""Requests that the host of the virtual machine carries out before it answers, and again where it ended before it had
+answered; what keeps it from that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +317,11 @@ class Places:
     home: str = ""
     """Where it is to go back to."""
 
-    def answer(self, request: Request, result: VmRequestResult) -> Answer:
-        """With the rule by which it is refused, or the soft ones that it goes against where it goes."""
+    def answer(self, request: Request, result: VmRequestResult, why: Reason | None = None) -> Answer:
+        """With the rule by which it is refused, or the soft ones that it goes against where it goes; ``why``: what kept
+        its host from doing it."""
+        if why is not None:
+            return Answer(id=request.id, code=VmRequestCode.FAILED, message=str(render(why)))
         message = "; ".join(str(render(one)) for one in self._told(result, request.target or self.home))
         return Answer(id=request.id, code=result.code, message=message)
 
@@ -317,6 +358,7 @@ def request_input(
     frozen: bool = False,
     not_fenced: bool = False,
     paused: bool = False,
+    host_away: bool = False,
 ) -> VmRequestInput:
     """The request as the decision sees it; ``chosen``: how a host is chosen."""
     return VmRequestInput(
@@ -328,12 +370,14 @@ def request_input(
             last_node=away_from(vm),
             method=vm.spec.migration_method or "none",
             migration_active=active_move(vm) is not None,
+            held=bool(vm.status.holders),
             **needs(vm, places.rules),
         ),
         nodes=places.hosts.nodes,
         frozen=frozen,
         not_fenced=not_fenced,
         paused=paused,
+        host_away=host_away,
         **chosen,
     )
 

@@ -31,6 +31,7 @@ class VmReason(enum.StrEnum):
     """Somebody who is not proven dead has a lock: no host may start it."""
     LOCK_UNCONFIRMED = "lock-unconfirmed"
     """A living host has a lock, and has not reported yet whether the VM is on it."""
+    STILL_HERE = "still-here"
     KEPT_APART = "kept-apart"
     """One that it is to be kept apart from came to its host in the same moment."""
     NOT_CREATED = "not-created"
@@ -102,6 +103,7 @@ TABLE: Final[Table] = {
     VmReason.LOCK_UNCONFIRMED: Template(
         "lock {lock}{owner} may be in use: {host} lives, and its figures have yet to say that {vm} is not on it"
     ),
+    VmReason.STILL_HERE: Template("something of it is still on {host}", "outlive vm stop, then repeat"),
     VmReason.KEPT_APART: Template("{why}"),
     VmReason.NOT_CREATED: Template("{problem}", "see the hypervisor's log on its host"),
     VmReason.NOT_STARTED: Template("{host} did not start it, or died before"),

@@ -14,7 +14,7 @@ from outlive.node.disarm import arm_cluster, disarm_cluster
 from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.primary import request_primary
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
-from outlive.resources.vms import Request
+from outlive.resources.vms import Request, RequestVerb
 from outlive.runtime.units import Duration
 from outlive.simulation.setup import vm_of
 from outlive.simulation.spec import VmSpec
@@ -39,11 +39,8 @@ async def change_spec(world: World, kind: type[R], name: str, change: Callable[[
     await compare_and_swap(world.store, kind, name, changed, clock=world.clock, half="spec")
 
 
-Asked = Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"]
-
-
 @verb("request", "a user asks: {details}")
-async def _request(world: World, vm: Name, verb: Asked, target: Name | None = None, force: bool = False) -> None:
+async def _request(world: World, vm: Name, verb: RequestVerb, target: Name | None = None, force: bool = False) -> None:
     made = Request(id=f"request-{len(world.history.events)}", verb=verb, target=target or "", force=force)
     power = {"start": "running", "restart": "running", "stop": "stopped", "shutdown": "stopped"}.get(verb)
 
