@@ -116,6 +116,12 @@ async def set_status(world: World, name: str = "vm-1", **changes: Any) -> Virtua
     return written.status
 
 
+def hears(world: World, vm: str = "vm-1") -> None:
+    """Its guest reacts when asked to end, from now on."""
+    for host in world.hosts.values():
+        host.hypervisor.faults.ignores_shutdown.pop(vm, None)
+
+
 def assigned(host: str, fence: str = "") -> Assigned:
     """To that host, by that fence."""
     return Assigned(hypervisor=host, fence=fence)

@@ -25,6 +25,7 @@ from outlive.node.fencing.policy import Departure
 from outlive.node.membership.steps import LEAVE, LeaveView
 from outlive.node.primary import Primary
 from outlive.node.vm.states import mine, of_host
+from outlive.node.vm.stop import ASK_AGAIN_S
 from outlive.resources import Hypervisor, MemberRecord, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import Decision
@@ -232,27 +233,37 @@ async def close(daemon: Daemon) -> None:
 
 
 async def _shut_guests(daemon: Daemon) -> None:
-    """Ask all guests to end, and wait for them; renewals go on meanwhile. Those that do not end, the machine will.
+    """Ask all guests to end, again from time to time, and wait for them; renewals go on meanwhile.
+
+    Those that do not end, the machine will.
 
     Of each that has ended its document says so at once: others may start after it.
     """
     domains, limit_s = daemon.shared.domains, float(daemon.shared.settings.shutdown_limit)
     await domains.look()
     running = [domain.vm for domain in domains.present()]
-    for domain in domains.present():
-        try:
-            async with asyncio.timeout(WRITE_S):
-                await domains.hypervisor.shutdown(domain.vm)
-        except (OutliveError, TimeoutError) as error:
-            _log.warning("vm.shutdown_not_asked", vm=domain.vm, error=str(error) or "no answer in time")
+    await _ask_guests(daemon)
+    ask_s = daemon.shared.clock.monotonic() + ASK_AGAIN_S
     deadline_s = daemon.shared.clock.monotonic() + limit_s
     while (domains.present() or domains.split()) and daemon.shared.clock.monotonic() < deadline_s:
+        if daemon.shared.clock.monotonic() >= ask_s:
+            await _ask_guests(daemon)
+            ask_s = daemon.shared.clock.monotonic() + ASK_AGAIN_S
         await daemon.shared.clock.sleep(GUESTS_S)
         await domains.look()
         running = await _still_said_to_run(daemon, running)
     left = [domain.vm for domain in domains.present()]
     if left:
         _log.warning("daemon.guests_left", host=daemon.shared.host, left=left[:LISTED], count=len(left))
+
+
+async def _ask_guests(daemon: Daemon) -> None:
+    for domain in daemon.shared.domains.present():
+        try:
+            async with asyncio.timeout(WRITE_S):
+                await daemon.shared.domains.hypervisor.shutdown(domain.vm)
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("vm.shutdown_not_asked", vm=domain.vm, error=str(error) or "no answer in time")
 
 
 async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:

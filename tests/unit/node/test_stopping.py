@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.node_worlds import at, condemn, holders, host_of, narrated, play, record
+from tests.support.node_worlds import at, condemn, hears, holders, host_of, narrated, play, record
 from tests.support.node_worlds import vm_of as _vm
 
 from outlive.node.primary import ROLE
@@ -82,6 +82,18 @@ def test_guest_that_does_not_end_delays_its_machine_only_so_long() -> None:
         assert world.running("vm-1") == ("kvm-1",)
 
     play(story, vms=TWO, node={"shutdownLimit": "20s"})
+
+
+def test_guest_that_was_not_ready_to_hear_that_its_machine_goes_down_is_asked_again() -> None:
+    async def story(world: World) -> None:
+        await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
+        await world.do("stop-daemon", {"hosts": ["kvm-1"], "goingDown": True})
+        await at(world, 5)
+        hears(world)
+        await at(world, 30)
+        assert (world.hosts["kvm-1"].daemon.alive, world.running("vm-1")) == (False, ())
+
+    play(story)
 
 
 def test_a_second_request_does_not_wait_for_the_guests_of_a_machine_that_goes_down() -> None:

@@ -8,6 +8,7 @@ from tests.support.node_worlds import (
     assigned,
     at,
     faults,
+    hears,
     holders,
     host_of,
     narrated,
@@ -90,6 +91,18 @@ def test_guest_that_ignores_a_shutdown_is_stopped_hard_after_the_limit() -> None
         assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "stop")
 
     play(story, node={"shutdownLimit": "20s"})
+
+
+def test_guest_that_was_not_ready_to_hear_of_its_shutdown_is_asked_again() -> None:
+    async def story(world: World) -> None:
+        await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
+        await world.do("request", {"vm": "vm-1", "verb": "shutdown"})
+        await at(world, 5)
+        hears(world)
+        await at(world, 25)
+        assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "stop")
+
+    play(story)
 
 
 def test_start_during_a_shutdown_lets_the_guest_run_on() -> None:

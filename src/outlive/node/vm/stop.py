@@ -35,6 +35,8 @@ from outlive.resources.vms import Rejection, VirtualMachineStatus
 
 WATCH_S: Final = 1.0
 """How often a guest that shuts down is looked at."""
+ASK_AGAIN_S: Final = 10.0
+"""How often it is asked: one that still boots does not hear it."""
 _RELEASE: Final = RELEASE.decision
 _replace = msgspec.structs.replace
 _log = get_logger("node.vm")
@@ -146,15 +148,18 @@ class Shutdown(StrEnum):
 
 
 async def shut_down(node: VmContext, vm: str, memory: VmMemory) -> Shutdown:
-    """Ask the guest to end, and wait; hard after the limit."""
+    """Ask the guest to end, again from time to time, and wait; hard after the limit."""
     _log.info("vm.shutting_down", vm=vm, host=node.host)
-    try:
-        await node.domains.shutdown(vm)
-    except OutliveError as error:
-        _log.warning("vm.shutdown_not_asked", vm=vm, error=str(error))
     limit_s = float(node.settings.shutdown_limit)
-    until_s = node.clock.monotonic() + limit_s
+    ask_s = node.clock.monotonic()
+    until_s = ask_s + limit_s
     while node.clock.monotonic() < until_s:
+        if node.clock.monotonic() >= ask_s:
+            ask_s = node.clock.monotonic() + ASK_AGAIN_S
+            try:
+                await node.domains.shutdown(vm)
+            except OutliveError as error:
+                _log.warning("vm.shutdown_not_asked", vm=vm, error=str(error))
         memory.changed.clear()
         now = await node.find(vm)
         if now is not None and _called_off(node, now):
