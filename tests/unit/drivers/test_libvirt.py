@@ -40,8 +40,8 @@ def vm(definition: str = DEFINITION, **spec: object) -> VirtualMachine:
     return completed(VirtualMachine(metadata=ObjectMeta(name="web-1"), spec=made))
 
 
-def made(one: VirtualMachine, *, incoming: bool = False):
-    return tree(domain_xml(Start(one, "r1", 7, incoming, {"qmp": "/q", "watch": "/w"}), SETTINGS))
+def made(one: VirtualMachine, *, incoming: bool = False, settings: LibvirtSettings = SETTINGS):
+    return tree(domain_xml(Start(one, "r1", 7, incoming, {"qmp": "/q", "watch": "/w"}), settings))
 
 
 def test_the_driver_s_parts_of_a_definition() -> None:
@@ -96,6 +96,24 @@ def test_a_plain_machine_has_its_disks_and_no_ports() -> None:
     for more, said in (({"disks": ("root",)}, "'root'"), ({"ports": ("p",)}, "no definition")):
         with pytest.raises(Refused, match=said):
             made(vm("", **more))
+
+
+def test_an_image_of_ceph_is_opened_by_its_own_user_or_by_the_host_s() -> None:
+    own = "<auth username='me'><secret type='ceph' uuid='mine'/></auth>"
+    disk = "<disk type='network'>{}<source protocol='rbd' name='p/{}'/><target dev='vd{}'/></disk>"
+    disks = [disk.format(own, "own", "x"), disk.format("", "bare", "y")]
+    definition = DEFINITION.replace("<interface", f"{''.join(disks)}<interface")
+    settings = replace(SETTINGS, ceph_user="guests", ceph_secret="uuid")
+    for given, users in ((SETTINGS, ["me", None]), (settings, ["me", "guests"])):
+        found = made(vm(definition), settings=given).iterfind("devices/disk[@type='network']")
+        auths = [disk.find(".//auth") for disk in found]
+        assert [None if one is None else one.get("username") for one in auths] == users
+    (disk,) = made(vm("", disks=("rbd:p/i",)), settings=settings).iterfind("devices/disk")
+    secret = disk.find("source/auth/secret")
+    assert secret is not None
+    assert secret.attrib == {"type": "ceph", "uuid": "uuid"}
+    with pytest.raises(ValueError, match="belong together"):
+        LibvirtSettings(ceph_user="guests")
 
 
 def test_a_vm_whose_disks_are_not_those_of_its_definition_does_not_start() -> None:

@@ -35,6 +35,11 @@ class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """First and last port for guests that arrive."""
     migration_tls: str = ""
     """Folder of certificates for moves over TLS (``ca-cert.pem``, ``server-*.pem``, ``client-*.pem``)."""
+    ceph_user: str = ""
+    """User of Ceph, without ``client.``, for images whose definition has no ``<auth>``; empty: ``admin``, by the
+    keyring of Ceph's own configuration."""
+    ceph_secret: str = ""
+    """UUID of the secret in which this host's libvirt has that user's key (``virsh secret-list``)."""
     call_limit: Duration = Duration(15.0)
     """How long libvirt may take to answer a question, or to end a guest."""
     create_limit: Duration = Duration(300.0)
@@ -50,6 +55,8 @@ class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
             raise ValueError(f"migrationPorts {first} to {last} are no ports; write two from 1024 to 65535")
         if not 2 <= self.threads <= 256:
             raise ValueError(f"threads {self.threads}; write 2 to 256")
+        if bool(self.ceph_user) != bool(self.ceph_secret):
+            raise ValueError("cephUser and cephSecret belong together; write both or none of them")
         if why := unreachable(self.migration_address):
             raise ValueError(
                 f"migrationAddress {self.migration_address} {why}; write this host's own, as others reach it"

@@ -51,7 +51,7 @@ def domain_xml(start: Start, settings: LibvirtSettings) -> str:
     if settings.partition:
         _put(_child(domain, "resource"), "partition", settings.partition)
     devices = _child(domain, "devices")
-    _disks(devices, vm.spec.disk_cache)
+    _disks(devices, vm.spec.disk_cache, settings)
     _console(devices, str(console_path(settings.console_folder, vm.name)))
     for graphics in devices.iterfind("graphics"):
         graphics.set("listen", settings.vnc_listen)
@@ -137,9 +137,13 @@ def _plain_disk(vm: str, identity: str, target: str) -> ET.Element:
     return disk
 
 
-def _disks(devices: ET.Element, cache: str) -> None:
-    """Writes end with the process."""
+def _disks(devices: ET.Element, cache: str, settings: LibvirtSettings) -> None:
+    """Writes end with the process; images of Ceph are opened by the host's user, unless they name their own."""
     for disk in devices.iterfind("disk"):
+        source = disk.find("source[@protocol='rbd']")
+        if source is not None and settings.ceph_user and disk.find(".//auth") is None:
+            auth = ET.SubElement(source, "auth", {"username": settings.ceph_user})
+            ET.SubElement(auth, "secret", {"type": "ceph", "uuid": settings.ceph_secret})
         if disk.find("readonly") is None and disk.get("device", "disk") in ("disk", "lun"):
             driver = _child(disk, "driver")
             written = driver.get("cache", "")
