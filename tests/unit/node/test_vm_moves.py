@@ -444,7 +444,7 @@ def test_vm_that_was_recovered_to_the_target_of_a_move_does_not_run_beside_one_t
         else:
             assert world.running("vm-2") == ("kvm-3",)
             assert rejection is not None
-            assert (rejection.hypervisor, rejection.reason) == ("kvm-3", "kept-apart")
+            assert (rejection.hypervisor, rejection.reason) == ("kvm-3", "against-affinity")
         assert vm_of(world, "vm-2").status.phase == "start"
 
     play(

@@ -38,17 +38,15 @@ from outlive.node.migration.record import (
     resume_here,
 )
 from outlive.node.ports import Domain, DomainState, MigrationSettings
+from outlive.node.vm.affinity import refuses_move
 from outlive.node.vm.context import Seen, VmContext, of_attempt, settings_of
 from outlive.node.vm.start import Fresh, add_entry, create, not_before
-from outlive.node.vm.states import HALTED, VmState, active_move, brought, in_phase, mine
+from outlive.node.vm.states import HALTED, VmState, active_move, in_phase, mine
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
-from outlive.placement.rules import ANTI_AFFINITY, Demands, Peers, judge
-from outlive.resources import HOST_LABEL, Membership, VirtualMachine
-from outlive.resources.policies import AffinityRule
-from outlive.resources.reasons import MigrationReason, reason, render
+from outlive.resources import Membership, VirtualMachine
+from outlive.resources.reasons import MigrationReason, reason
 from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
-from outlive.store import list_all, read
-from outlive.store.selectors import Selector
+from outlive.store import read
 
 LIVE_ATTEMPTS: Final = 3
 """Attempts to move a running guest."""
@@ -312,7 +310,7 @@ async def _make_ready(side: Side) -> float | None:
         return await side.to(P.TARGET_READY, LOOK_S, listens=side.domain.listens)
     if mine(side.vm, node.lease.me) and not await release(node, side.vm.name):
         return LOOK_S
-    if why := await _other_of_its_group(side):
+    if why := await refuses_move(node, side.vm):
         return await side.abort(MigrationReason.AGAINST_RULE, why=why)
     if move.mode == "cold":
         return await side.to(P.TARGET_READY, LOOK_S)
@@ -327,73 +325,6 @@ async def _make_ready(side: Side) -> float | None:
         return await _enter(side)
     finally:
         node.incoming.pop(side.vm.name, None)
-
-
-async def _other_of_its_group(side: Side) -> str:
-    """Why it may not come beside another that it is to be kept apart from, which came here since its move was chosen.
-
-    Its source has looked at all hosts; this is a fresh look at those of this one, after its own move was written, and
-    costs nothing where no anti-affinity is asked for. So of two that come at once one at least sees the other. Whoever
-    has been let in stays. Of two that have not, the first by name calls the move of the other off before it goes on: in
-    the record by which that one would be let in, since an earlier look may not have seen this one.
-    """
-    node, vm = side.node, side.vm
-    apart = _apart(vm)
-    if not apart:
-        return ""
-    async for one in list_all(node.store, VirtualMachine, selector=Selector.labels({HOST_LABEL: node.host})):
-        why = _beside(vm, one, node.host)
-        if why is None or one.name == vm.name:
-            continue
-        move, back = active_move(one), _beside(one, vm, node.host)
-        if move is not None and back is not None and one.name > vm.name and _not_let_in(one, move, node.host):
-            await abort(node, one.name, move, reason(MigrationReason.AGAINST_RULE, why=back), frozenset({P.REQUESTED}))
-            now = await node.read(one.name)
-            if now is None or _beside(vm, now, node.host) is None:
-                continue
-        return why
-    return ""
-
-
-async def make_way(node: VmContext, vm: VirtualMachine) -> str:
-    """Call off moves to this host of those that a VM is to be kept apart from that is about to start here.
-
-    Answers why it must not start here, where a recovery brought it beside one that stays: one that runs here, or whose
-    move went too far. Whoever assigned it had looked before; this is a fresh look after that was written, as the one of
-    a move's target is (``_other_of_its_group``), so that of both one at least sees the other.
-    """
-    why = ""
-    if not _apart(vm):
-        return why
-    async for one in list_all(node.store, VirtualMachine, selector=Selector.labels({HOST_LABEL: node.host})):
-        if one.name == vm.name or _beside(vm, one, node.host) is None:
-            continue
-        now: VirtualMachine | None = one
-        move, back = active_move(one), _beside(one, vm, node.host)
-        if move is not None and move.target == node.host and back is not None:
-            await abort(node, one.name, move, reason(MigrationReason.AGAINST_RULE, why=back))
-            now = await node.read(one.name)
-        if now is not None and now.status.holders:
-            why = why or _beside(vm, now, node.host) or ""
-    return why if brought(vm) else ""
-
-
-def _apart(vm: VirtualMachine) -> tuple[AffinityRule, ...]:
-    return tuple(rule for rule in vm.spec.affinity_rules if rule.policy == ANTI_AFFINITY)
-
-
-def _beside(vm: VirtualMachine, other: VirtualMachine, host: str) -> str | None:
-    """How it is against a rule that one comes to the host where the other is, or goes; ``None``: it is not."""
-    peers, apart = Peers(), _apart(vm)
-    if other.host == host:
-        peers.put(other.name, [rule for rule in other.spec.affinity_rules if rule in apart], (host,))
-    refusal = judge(Demands(id=vm.name, rules=apart), host, peers).refusal
-    return None if refusal is None else render(refusal).text
-
-
-def _not_let_in(vm: VirtualMachine, move: Migration, host: str) -> bool:
-    entered = any(one.hypervisor == host for one in vm.status.holders)
-    return move.target == host and move.phase is P.REQUESTED and not entered
 
 
 async def _enter(side: Side) -> float | None:

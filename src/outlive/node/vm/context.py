@@ -27,6 +27,7 @@ from outlive.node.vm.domains import ForeignDomains, LocalDomains
 from outlive.node.vm.states import followed, mine
 from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
 from outlive.resources.hosts import LOG_LINES
+from outlive.resources.policies import AffinityRule
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultSet
@@ -290,6 +291,8 @@ class VmContext:
     """Runs that this daemon has asked the guard for, and of whose end it has not notified it."""
     incoming: dict[str, None] = field(default_factory=dict)
     """Virtual machines for which a domain is being made that listens."""
+    arriving: dict[str, tuple[AffinityRule, ...]] = field(default_factory=dict)
+    """Virtual machines that start now, and what keeps them apart from others."""
     outgoing: dict[str, None] = field(default_factory=dict)
     """Virtual machines that are being sent."""
     lock_reports: dict[tuple[str, str, str], LockReport] = field(default_factory=dict)

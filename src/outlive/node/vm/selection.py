@@ -39,7 +39,7 @@ from outlive.resources.reasons import Reason
 from outlive.resources.vms import Migration, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount, Number
-from outlive.store import Store, list_all
+from outlive.store import Store, list_all, read
 
 RUN: Final = "run"
 """Daemon state of a host that works."""
@@ -413,10 +413,9 @@ def _figures(host: Hypervisor, member: MemberRecord | None, usage: HostUsage | N
     capacity, allocation = host.effective_capacity() or Amounts(), host.status.allocation or Amounts()
     total, allocated = capacity.memory_bytes / MEBIBYTE, allocation.memory_bytes / MEBIBYTE
     provisioned = usage.provisioned.memory_bytes / MEBIBYTE if usage is not None else 0
-    held = member is not None and member.state == "Held"
     return NodeFigures(
         name=host.name,
-        daemon_state=RUN if held and not refuses(host) else "stop",
+        daemon_state=RUN if _works(host, member) else "stop",
         domain_state=host.status.domain_state or READY,
         memory=NodeMemory(
             total=total,
@@ -431,3 +430,13 @@ def _figures(host: Hypervisor, member: MemberRecord | None, usage: HostUsage | N
         domains_count=host.status.num_instances,
         degrading=host.status.degrading is not None,
     )
+
+
+def _works(host: Hypervisor, member: MemberRecord | None) -> bool:
+    return member is not None and member.state == "Held" and not refuses(host)
+
+
+async def works(store: Store, name: str) -> bool:
+    """Whether the host works and takes virtual machines, by a fresh look."""
+    host, member = await read(store, Hypervisor, name), await read(store, Membership, name)
+    return host is not None and member is not None and _works(host, member_view(member).record)

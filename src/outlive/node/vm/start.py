@@ -362,11 +362,13 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     return None if released else SOON_S
 
 
-async def refuse_beside(node: VmContext, vm: VirtualMachine, why: str) -> float | None:
-    """What a recovery brought here goes to the next host: it is to be kept apart from one that is here."""
-    problem = reason(VmReason.KEPT_APART, why=why)
-    _log.warning("vm.kept_apart", vm=vm.name, host=node.host, why=why)
-    return None if await release(node, vm.name, rejection=_rejection(node, vm, problem)) else SOON_S
+async def refuse(node: VmContext, vm: VirtualMachine, why: str) -> float | None:
+    """It goes to the next host, if another one may start it: where it is, a hard rule of it closes this host."""
+    problem = reason(VmReason.AGAINST_AFFINITY, why=why)
+    _log.warning("vm.against_rule", vm=vm.name, host=node.host, why=why)
+    if restarts_elsewhere(vm):
+        return None if await release(node, vm.name, rejection=_rejection(node, vm, problem)) else SOON_S
+    return None if await release(node, vm.name, phase=VmState.FAIL, why=problem) else SOON_S
 
 
 def _rejection(node: VmContext, vm: VirtualMachine, why: Reason, *, stays: bool = False) -> Rejection:

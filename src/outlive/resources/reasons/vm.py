@@ -32,8 +32,8 @@ class VmReason(enum.StrEnum):
     LOCK_UNCONFIRMED = "lock-unconfirmed"
     """A living host has a lock, and has not reported yet whether the VM is on it."""
     STILL_HERE = "still-here"
-    KEPT_APART = "kept-apart"
-    """One that it is to be kept apart from came to its host in the same moment."""
+    AGAINST_AFFINITY = "against-affinity"
+    """Where it was to start a hard affinity rule of it closes its host, as others are by then."""
     NOT_CREATED = "not-created"
     NOT_STARTED = "not-started"
     START_FAILED = "start-failed"
@@ -104,7 +104,10 @@ TABLE: Final[Table] = {
         "lock {lock}{owner} may be in use: {host} lives, and its figures have yet to say that {vm} is not on it"
     ),
     VmReason.STILL_HERE: Template("something of it is still on {host}", "outlive vm stop, then repeat"),
-    VmReason.KEPT_APART: Template("{why}"),
+    VmReason.AGAINST_AFFINITY: Template(
+        "{why}",
+        "move it to a host that its rules allow (outlive request VM move), or change the rule; then request its start",
+    ),
     VmReason.NOT_CREATED: Template("{problem}", "see the hypervisor's log on its host"),
     VmReason.NOT_STARTED: Template("{host} did not start it, or died before"),
     VmReason.START_FAILED: Template(

@@ -1,0 +1,164 @@
+"""Hard affinity rules where a virtual machine comes to this host: a move brings it, or it is to start here.
+
+Whoever assigned it had looked before. This is a fresh look after that was written, so that of two that come at once at
+least one sees the other. Whoever has been let in stays, also while it starts again in place. Nothing is read for a
+virtual machine without such rules; for an anti-affinity rule those of this host are listed, and for an affinity rule
+all, where no other of its group is here. Soft rules, zones and limits of hosts are not looked at: nothing but where
+others are changes between a choice and an arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from outlive.base.natural import natural_key
+from outlive.node.migration.record import P, abort
+from outlive.node.vm.context import VmContext
+from outlive.node.vm.selection import works
+from outlive.node.vm.states import active_move, of_host, rejected_by, wanted
+from outlive.placement.rules import AFFINITY, ANTI_AFFINITY, Demands, Peers, judge
+from outlive.resources import HOST_LABEL, VirtualMachine
+from outlive.resources.policies import AffinityRule
+from outlive.resources.reasons import MigrationReason, reason, render
+from outlive.resources.vms import Migration
+from outlive.store import list_all
+from outlive.store.selectors import Selector
+
+_INCOMING: Final = "incoming"
+
+
+def _of_policy(vm: VirtualMachine, policy: str) -> tuple[AffinityRule, ...]:
+    return tuple(rule for rule in vm.spec.affinity_rules if rule.policy == policy)
+
+
+def _beside(vm: VirtualMachine, other: VirtualMachine, host: str) -> str | None:
+    """How it is against a rule that one comes to the host where the other is, or goes; ``None``: it is not."""
+    peers, apart = Peers(), _of_policy(vm, ANTI_AFFINITY)
+    if other.host == host:
+        peers.put(other.name, [rule for rule in other.spec.affinity_rules if rule in apart], (host,))
+    return _refusal(vm, apart, host, peers)
+
+
+def _refusal(vm: VirtualMachine, rules: tuple[AffinityRule, ...], host: str, peers: Peers) -> str | None:
+    refusal = judge(Demands(id=vm.name, rules=rules), host, peers).refusal
+    return None if refusal is None else render(refusal).text
+
+
+async def _of_this_host(node: VmContext) -> Mapping[str, VirtualMachine]:
+    """Those that are assigned to it, or were a moment ago, and those that run here and are assigned elsewhere."""
+    labelled = Selector.labels({HOST_LABEL: node.host})
+    found = {one.name: one async for one in list_all(node.store, VirtualMachine, selector=labelled)}
+    for name in node.domains.names():
+        leaving = await node.read(name) if name not in found else None
+        if leaving is not None:
+            found[name] = leaving
+    return found
+
+
+# One that a move brings
+
+
+async def refuses_move(node: VmContext, vm: VirtualMachine) -> str:
+    """Why it may not come beside another that it is to be kept apart from; empty where it may.
+
+    Of two that were not let in yet, the first by name calls the move of the other off before it goes on: in the record
+    by which that one would be let in, since an earlier look may not have seen this one.
+    """
+    if not _of_policy(vm, ANTI_AFFINITY):
+        return ""
+    for one in (await _of_this_host(node)).values():
+        why = _beside(vm, one, node.host)
+        if why is None or one.name == vm.name:
+            continue
+        move, back = active_move(one), _beside(one, vm, node.host)
+        if move is not None and back is not None and one.name > vm.name and _not_let_in(one, move, node.host):
+            await abort(node, one.name, move, reason(MigrationReason.AGAINST_RULE, why=back), frozenset({P.REQUESTED}))
+            now = await node.read(one.name)
+            if now is None or _beside(vm, now, node.host) is None:
+                continue
+        return why
+    return ""
+
+
+def _not_let_in(vm: VirtualMachine, move: Migration, host: str) -> bool:
+    entered = any(one.hypervisor == host for one in vm.status.holders)
+    return move.target == host and move.phase is P.REQUESTED and not entered
+
+
+# One that is to start here
+
+
+@contextmanager
+def start_turn(node: VmContext, vm: VirtualMachine) -> Iterator[bool]:
+    """Whether it may be looked whether it starts: no other that it is to be kept apart from is between that and its
+    own start."""
+    apart = _of_policy(vm, ANTI_AFFINITY)
+    free = not any(rule in apart for rules in node.arriving.values() for rule in rules)
+    if free:
+        node.arriving[vm.name] = apart
+    try:
+        yield free
+    finally:
+        if free:
+            del node.arriving[vm.name]
+
+
+async def refuses_start(node: VmContext, vm: VirtualMachine) -> str:
+    """Why it must not start here; empty where it may. Errors of the store.
+
+    Moves to this host of those that it is to be kept apart from are called off, while that goes. Then it must not start
+    beside one that runs here, or was let in to; nor apart from its group where that is on other hosts that work. What
+    nobody wants to run, or what its own host has rejected, is nowhere. Who belongs here and is away comes back.
+    """
+    apart, together = _of_policy(vm, ANTI_AFFINITY), _of_policy(vm, AFFINITY)
+    if not (apart or together) or of_host(vm, node.lease.me):
+        return ""
+    peers, with_it = Peers(), set[AffinityRule]()
+    for one in (await _of_this_host(node)).values():
+        if one.name == vm.name:
+            continue
+        if one.host == node.host:
+            with_it.update(rule for rule in together if rule in one.spec.affinity_rules)
+        now = await _stays(node, vm, one)
+        if now is not None:
+            peers.put(one.name, [rule for rule in apart if rule in now.spec.affinity_rules], (node.host,))
+    why = _refusal(vm, apart, node.host, peers)
+    if why is not None:
+        return why
+    return await _away_from_its_group(node, vm, tuple(rule for rule in together if rule not in with_it))
+
+
+async def _stays(node: VmContext, vm: VirtualMachine, other: VirtualMachine) -> VirtualMachine | None:
+    """The other one as it is now, if it runs here, or will; its move to here is called off where that goes."""
+    move, why = active_move(other), _beside(other, vm, node.host)
+    now: VirtualMachine | None = other
+    if move is not None and move.target == node.host and why is not None:
+        await abort(node, other.name, move, reason(MigrationReason.AGAINST_RULE, why=why))
+        now = await node.read(other.name)
+    if now is None:
+        return None
+    comes = now.host == node.host and active_move(now) is not None
+    holds = any(one.hypervisor == node.host and one.role != _INCOMING for one in now.status.holders)
+    return now if comes or holds else None
+
+
+async def _away_from_its_group(node: VmContext, vm: VirtualMachine, rules: tuple[AffinityRule, ...]) -> str:
+    """Why it must not start apart from its group, of which nobody is here; empty where it may."""
+    peers, known = Peers(), dict[str, bool]()
+    if not rules:
+        return ""
+    async for one in list_all(node.store, VirtualMachine):
+        shared = [rule for rule in rules if rule in one.spec.affinity_rules]
+        if not shared or one.name == vm.name or not _is_somewhere(one):
+            continue
+        for host in one.hosts() - known.keys():
+            known[host] = await works(node.store, host)
+        at = {node.host} if one.status.home == node.host else {host for host in one.hosts() if known[host]}
+        peers.put(one.name, shared, sorted(at, key=natural_key))
+    return _refusal(vm, rules, node.host, peers) or ""
+
+
+def _is_somewhere(vm: VirtualMachine) -> bool:
+    return bool(vm.status.holders) or (wanted(vm) and not rejected_by(vm, vm.host))
