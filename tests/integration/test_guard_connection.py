@@ -69,6 +69,32 @@ def test_a_guard_that_rehearses_is_never_published_as_armed(guard: Guard) -> Non
     run_real(main())
 
 
+@pytest.mark.parametrize("guests", ["", "below", "the same", "elsewhere", "above", "beside"])
+def test_a_guard_that_would_not_end_the_guests_of_its_host_is_never_published_as_armed(
+    guard: Guard, vms: Cgroups, guests: str
+) -> None:
+    root = vms.root
+    folders = {
+        "": "",
+        "below": f"{root}/outlive",
+        "the same": f"{root}/",
+        "elsewhere": "/sys/fs/cgroup/machine",
+        "above": str(root.parent),
+        "beside": f"{root}2",
+    }
+
+    async def main() -> None:
+        port = GuardClient(str(guard.socket), guests=folders[guests])
+        report = msgspec.structs.replace(await port.report(), armed=True, hardware=True)
+        assert record_of(report).armed == (guests in ("", "below", "the same"))
+        if report.misses:
+            assert str(root) in report.misses
+            assert folders[guests] in report.misses
+        await port.close()
+
+    run_real(main())
+
+
 def test_while_an_armed_guard_does_not_answer_nothing_is_created(guard: Guard) -> None:
     async def main() -> None:
         port = GuardClient(str(guard.socket), limit_s=0.3)

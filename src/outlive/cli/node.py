@@ -126,7 +126,7 @@ class NodeProcess:
             tls=server_tls(server),
             insecure=server.insecure,
         )
-        guard = GuardClient(config.guard.socket)
+        guard = GuardClient(config.guard.socket, guests=config.libvirt.slice if config.libvirt.uri else "")
         try:
             log = _kept_log(store, config, self._clock)
             role = NodeRole(

@@ -251,7 +251,7 @@ class Guard:
         said = messages.status(
             self._state, now=now, feeding=feeding, processes=self._seen[1], hardware=self._watchdog.hardware
         )
-        return {**said, "laboratory": bool(self._options.laboratory)}
+        return {**said, "laboratory": bool(self._options.laboratory), "cgroup": self._options.cgroup}
 
     def _arm(self, event: Arm) -> Refusal | None:
         """Armed only on request, and only with everything that it takes to keep the promise.

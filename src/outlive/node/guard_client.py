@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import posixpath
 from abc import ABC, abstractmethod
+from pathlib import PurePosixPath
 from typing import Final
 
 import msgspec
@@ -41,6 +43,8 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     watchdog_s: float = 0.0
     hardware: bool = False
     laboratory: bool = False
+    cgroup: str = ""
+    """Below which it ends everything; a guard of an older version does not say."""
     gate: str = "open"
     closed_epochs: tuple[int, ...] = ()
     create_runs: tuple[str, ...] = ()
@@ -132,12 +136,29 @@ class GuardConnection(ABC):
         return answer
 
 
-class GuardClient(GuardConnection):
-    """The guard behind a socket; connects by itself, and again after every failure."""
+def misses(cgroup: str, guests: str) -> str:
+    """Why a guard that ends everything below ``cgroup`` would not end guests below ``guests``; empty: it would.
 
-    def __init__(self, path: str, *, limit_s: float = CALL_LIMIT_S) -> None:
+    An empty path is one that nobody has said.
+    """
+    if not cgroup or not guests or PurePosixPath(posixpath.normpath(guests)).is_relative_to(posixpath.normpath(cgroup)):
+        return ""
+    return (
+        f"the guard ends what is below {cgroup} (its --cgroup), and guests of this host are below {guests} "
+        "(libvirt.slice of node.yaml): write into both the group that the guests are in (systemd-cgls shows it)"
+    )
+
+
+class GuardClient(GuardConnection):
+    """The guard behind a socket; connects by itself, and again after every failure.
+
+    ``guests``: the cgroup that guests of this host are below; empty: it has none.
+    """
+
+    def __init__(self, path: str, *, guests: str = "", limit_s: float = CALL_LIMIT_S) -> None:
         super().__init__()
         self._path = path
+        self._guests = guests
         self._limit_s = limit_s
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._one_call = asyncio.Lock()
@@ -165,7 +186,9 @@ class GuardClient(GuardConnection):
         if not self._reachable:
             self._reachable = True
             _log.info("guard.reachable-again", path=self._path)
-        return answer.report if answer.ok else Refusal(answer.code, answer.message)
+        if not answer.ok:
+            return Refusal(answer.code, answer.message)
+        return msgspec.structs.replace(answer.report, misses=misses(answer.cgroup, self._guests))
 
     async def _asked(self, event: Event | None) -> _Answer:
         """Once more on a fresh connection, where the guard was started anew since the last call; no request minds."""

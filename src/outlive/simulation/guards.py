@@ -155,6 +155,7 @@ class GuardClient(GuardConnection):
             timeout_s=state.timeout_s,
             watchdog_s=state.watchdog_s,
             gate_open=state.gate_open,
+            misses=self._machine.misses,
             closed_epochs=state.closed_epochs,
             creates=tuple(create.run_id for create in state.creates),
         )

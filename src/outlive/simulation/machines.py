@@ -191,6 +191,8 @@ class Machine:
         """Whether its own disk takes nothing more."""
         self.lacks = ""
         """What it does not have and a guard needs before it may be armed; empty: it has all."""
+        self.misses = ""
+        """Why its guard would not end its guests; empty: it would."""
         self.lock: Process | None = None
         """Who has the lock that admits one daemon."""
         self.fed = False

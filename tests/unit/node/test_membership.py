@@ -323,6 +323,42 @@ def test_host_whose_guard_refuses_to_be_armed_says_why(monkeypatch: pytest.Monke
     play(story)
 
 
+def test_host_whose_guard_would_not_end_its_guests_does_not_arm_it() -> None:
+    async def story(world: World) -> None:
+        host = world.hosts["kvm-1"]
+        host.machine.misses = "the guard ends what is below /other.slice"
+        await world.do("arm", {"hosts": ["kvm-1"]})
+        await world.clock.sleep(30)
+        guard = host.answering_guard()
+        assert guard is not None
+        assert (record(world).guard.armed, guard.state.armed) == (False, False)
+        fault = world.store.look(Fault, "guard-not-armed.kvm-1")
+        assert fault is not None
+        assert "the guard ends what is below /other.slice" in fault.message
+        host.machine.misses = ""
+        await world.clock.sleep(30)
+        assert record(world).guard.armed
+        assert "guard-not-armed.kvm-1" not in faults(world)
+
+    play(story)
+
+
+def test_host_whose_armed_guard_would_not_end_its_guests_does_not_count_as_armed() -> None:
+    """Its daemon was started again with another setting."""
+
+    async def story(world: World) -> None:
+        await world.do("arm", {"hosts": ["kvm-1"]})
+        await world.clock.sleep(20)
+        assert record(world).guard.armed
+        world.hosts["kvm-1"].machine.misses = "the guard ends what is below /other.slice"
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await world.clock.sleep(20)
+        assert not record(world).guard.armed
+        assert "guard-not-armed.kvm-1" in faults(world)
+
+    play(story)
+
+
 @pytest.mark.slow
 def test_armed_host_without_the_store_loses_its_vms_and_an_unarmed_one_keeps_them() -> None:
     async def story(world: World) -> None:

@@ -2,9 +2,10 @@
 
 The guard enforces before the membership says so, and the membership says so no more, acknowledged, before the guard
 stops or gets other times. What is published is always what the guard says of itself at that moment, or less: nothing
-while a guest has a process that the guard would not end. What this does not give: between the look that shows such a
-process and the acknowledged renewal, the membership still says that the host is armed. A guard
-that is to wait longer is disarmed in between; until then the host renews as often as the shorter time asks for.
+while a guest has a process that the guard would not end, and nothing of a guard that ends another cgroup than that of
+the guests. What this does not give: between the look that shows such a process and the acknowledged renewal, the
+membership still says that the host is armed. A guard that is to wait longer is disarmed in between; until then the host
+renews as often as the shorter time asks for.
 """
 
 from __future__ import annotations
@@ -63,8 +64,11 @@ class GuardArming:
         wanted = self._wanted()
         has = (report.timeout_s, report.watchdog_s) if report.armed else None
         if has == wanted:
-            self._report_trouble("" if wanted is None or report.hardware else REHEARSAL)
+            self._report_trouble("" if wanted is None else proves_nothing(report))
             return record_of(report)
+        if wanted is not None and report.misses:
+            self._report_trouble(report.misses)
+            return UNARMED
         later = wanted is not None and _longer(wanted, (counted_on.timeout_s, counted_on.watchdog_s))
         if counted_on.armed and (has is not None or later):
             return UNARMED
@@ -143,9 +147,14 @@ def least_of(one: GuardRecord, other: GuardRecord) -> GuardRecord:
     )
 
 
+def proves_nothing(report: GuardReport) -> str:
+    """Why a guard that is armed must not be published as armed; empty where it may."""
+    return report.misses if report.hardware else REHEARSAL
+
+
 def record_of(report: GuardReport) -> GuardRecord:
     """What a membership says of a guard that reports this."""
-    if not report.armed or not report.hardware:
+    if not report.armed or proves_nothing(report):
         return UNARMED
     return GuardRecord(
         armed=True, timeout_s=report.timeout_s, watchdog_s=report.watchdog_s, laboratory=report.laboratory

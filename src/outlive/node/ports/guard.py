@@ -18,6 +18,8 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     watchdog_s: float = 0.0
     """W: how long after its last feed the watchdog resets the host."""
     gate_open: bool = True
+    misses: str = ""
+    """Why it would not end the guests of this host; empty: it would, as far as is known."""
     hardware: bool = True
     """Whether what it feeds resets the host; a rehearsal resets nothing, and must never be published as armed."""
     laboratory: bool = False
