@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
 from outlive.base.clock import Clock
@@ -24,11 +24,20 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.node.operator import change_cluster
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
-from outlive.resources import Cluster, Election, ElectionRecord, Hypervisor, Membership, ObjectRef, PrimaryRequest
+from outlive.resources import (
+    Cluster,
+    Election,
+    ElectionRecord,
+    Fault,
+    Hypervisor,
+    Membership,
+    ObjectRef,
+    PrimaryRequest,
+)
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.election import RENEW_S, SILENCE_S, Elector
-from outlive.runtime.faults import FaultSet
+from outlive.runtime.faults import FaultSet, fault_name
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
 from outlive.store.access import read
@@ -137,6 +146,22 @@ class PrimaryElector(Elector):
         return {"phase": "takeover", "previous": record.holder or record.previous, "to": ""}
 
 
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A host from which the role was taken while it was stopping its duties."""
+
+    host: str
+    since_s: float
+    process: tuple[str, int, str]
+    """Membership, epoch and nonce, as they were seen first after that."""
+    seq: int
+    """Its last renewal that was seen before it had had the time to stop all of them."""
+
+
+def _process(member: Membership) -> tuple[str, int, str]:
+    return member.metadata.uid, member.record.epoch, member.record.nonce
+
+
 class Primary:
     """One coordinator's part in it; ``run`` until cancelled, which ends its duties."""
 
@@ -159,6 +184,9 @@ class Primary:
         self._started: list[Duty] = []
         """In the order in which they were started."""
         self._resigning = asyncio.Event()
+        self._stalled = ""
+        """From whom the role was taken while it was stopping its duties, which may still be running there."""
+        self._former: Former | None = None
 
     @property
     def running(self) -> tuple[str, ...]:
@@ -188,6 +216,7 @@ class Primary:
                 group.create_task(self.elector.run(), name="primary election")
                 group.create_task(self._work(), name="primary duties")
                 group.create_task(self._guard(), name="primary guard")
+                group.create_task(self._follow(), name="former primary")
         finally:
             await self._stop()
             await self.elector.give_back()
@@ -212,7 +241,8 @@ class Primary:
         """From taking the role until it was given back."""
         subject = ObjectRef(kind="Hypervisor", name=self._host)
         if self.elector.stalled:
-            previous = self.elector.stalled
+            self._stalled, self._former = self.elector.stalled, None
+            previous = self._stalled
             self._faults.activate(FaultCode.PRIMARY_STALLED, subject, previous=previous, limit_s=STALL_S)
         _log.info("primary.takes_over", host=self._host, term=term)
         for duty in self._duties:
@@ -236,7 +266,6 @@ class Primary:
             elif await self._marked(answered=request.id, phase="relinquish", to=step.to):
                 break
         _log.info("primary.relinquishes", host=self._host, term=term)
-        self._faults.clear(FaultCode.PRIMARY_STALLED, subject)
         await self._stop()
         await self.elector.give_back()
 
@@ -271,6 +300,40 @@ class Primary:
             if now - since >= GUARD_S:
                 _log.error("primary.duties_outlast_role", host=self._host, duties=self.running)
                 await self._stop()
+
+    async def _follow(self) -> None:
+        """Have the fault of a host that stalled end, whoever has the role by then."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            try:
+                if self._stalled and await self._former_has_ended():
+                    self._stalled = ""
+                    self._faults.clear(FaultCode.PRIMARY_STALLED, ObjectRef(kind="Hypervisor", name=self._host))
+            except OutliveError as error:
+                _log.warning("primary.former_not_read", host=self._host, error=str(error))
+
+    async def _former_has_ended(self) -> bool:
+        """Whether no duty runs any more on the host that stalled, or it says itself which one does.
+
+        Its process has gone; or it lives for as long as all of its duties may take to stop, so that it has reported
+        whatever did not (``primary-duty``), and there is no such report.
+        """
+        member, now_s = await read(self._store, Membership, self._stalled), self._clock.monotonic()
+        if member is None:
+            return True
+        first = self._former
+        if first is None or first.host != self._stalled:
+            first = self._former = Former(self._stalled, now_s, _process(member), member.record.seq)
+        record = member.record
+        if _process(member) != first.process or record.dead_through >= record.epoch or record.state == "Released":
+            return True
+        if now_s < first.since_s + DUTY_S * len(self._duties) + SETTLE_S:
+            first = self._former = replace(first, seq=record.seq)
+        if record.state != "Held" or record.seq == first.seq:
+            return False
+        about = ObjectRef(kind="Hypervisor", name=self._stalled)
+        fault = await read(self._store, Fault, fault_name(FaultCode.PRIMARY_DUTY, about))
+        return fault is None or fault.ended
 
     async def _start(self, duty: Duty, term: int) -> None:
         self._started.append(duty)  # also one that fails may have begun, and is stopped

@@ -17,7 +17,7 @@ from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.primary import ROLE, Next, Primary, PrimaryElector, answer_request, may_take
-from outlive.resources import Cluster, Election, ElectionRecord, ObjectMeta, PrimaryRequest
+from outlive.resources import Cluster, Election, ElectionRecord, MemberRecord, Membership, ObjectMeta, PrimaryRequest
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.store.memory import MemoryStore
@@ -31,6 +31,7 @@ class Counted:
     def __init__(self, name: str, story: Story, host: str) -> None:
         self.name, self.story, self.host = name, story, host
         self.hangs = self.fails = False
+        self.stops_for_s = 0.0
 
     async def start(self, term: int) -> None:
         if self.fails:
@@ -41,6 +42,7 @@ class Counted:
     async def stop(self) -> None:
         if self.hangs:
             await asyncio.sleep(1e9)
+        await asyncio.sleep(self.stops_for_s)
         if (self.host, self.name) in self.story.having:
             self.story.having.remove((self.host, self.name))
             self.story.said.append((self.host, f"-{self.name}", 0))
@@ -83,6 +85,22 @@ class Story:
         cluster = await self.store.get(Cluster, "default", fresh=True)
         request = PrimaryRequest(id=number, verb=verb, host=host)
         await self.store.replace(_replace(cluster, spec=_replace(cluster.spec, primary=request)))
+
+    async def renew(self, host: str, seconds: float, **changes: Any) -> None:
+        """Its membership, for so long; then changed."""
+        for _ in range(int(seconds)):
+            await self.clock.sleep(1)
+            member = await self.store.get(Membership, host, fresh=True)
+            await self.store.replace(_replace(member, record=_replace(member.record, seq=member.record.seq + 1)))
+        member = await self.store.get(Membership, host, fresh=True)
+        await self.store.replace(_replace(member, record=_replace(member.record, **changes)))
+
+    async def joined(self, host: str) -> None:
+        record = MemberRecord(machine_id=host, boot_id="1", nonce="first")
+        await self.store.create(Membership(metadata=ObjectMeta(name=host), record=record))
+
+    def stalled(self, host: str) -> bool:
+        return FaultCode.PRIMARY_STALLED in [one.code for one in self.faults[host].active]
 
     async def end(self) -> None:
         for task in self.tasks.values():
@@ -154,6 +172,7 @@ class Silent:
 
 def test_a_leaver_that_stalls_keeps_nobody_waiting() -> None:
     async def story(it: Story) -> None:
+        await it.joined("a")
         it.duties["a"][1].hangs = it.duties["a"][0].hangs = True
         await it.ask("primary", "b")
         await it.clock.sleep(40)
@@ -162,6 +181,66 @@ def test_a_leaver_that_stalls_keeps_nobody_waiting() -> None:
         assert [one.code for one in it.faults["b"].active] == [FaultCode.PRIMARY_STALLED]
         (left,) = it.faults["a"].active
         assert (left.code, left.fields["what"]) == (FaultCode.PRIMARY_DUTY, "stop stats")
+
+    told(story)
+
+
+def test_the_fault_of_a_leaver_that_stalls_ends_once_it_has_had_the_time_to_stop_its_duties() -> None:
+    async def story(it: Story) -> None:
+        await it.joined("a")
+        for duty in it.duties["a"]:
+            duty.stops_for_s = 9.0
+        await it.ask("primary", "b")
+        await it.renew("a", 22)
+        assert it.stalled("b")
+        await it.renew("a", 25)
+        assert (it.stalled("b"), (await it.record()).holder) == (False, "b")
+
+    told(story)
+
+
+@pytest.mark.parametrize("gone", ["started again", "proven dead", "released", "deleted"])
+def test_the_fault_of_a_leaver_whose_duties_do_not_stop_ends_with_its_process(gone: str) -> None:
+    async def story(it: Story) -> None:
+        await it.joined("a")
+        it.tasks["faults"] = asyncio.create_task(it.faults["a"].run())
+        it.duties["a"][1].hangs = it.duties["a"][0].hangs = True
+        await it.ask("primary", "b")
+        await it.renew("a", 90)
+        assert it.stalled("b"), "it says itself that it could not stop them"
+        match gone:
+            case "started again":
+                await it.renew("a", 0, nonce="second")
+            case "proven dead":
+                await it.renew("a", 0, state="Revoked")
+                await it.clock.sleep(60)
+                assert it.stalled("b")
+                await it.renew("a", 0, dead_through=1)
+            case "released":
+                await it.renew("a", 0, state="Released")
+            case _:
+                await it.store.delete((await it.store.get(Membership, "a")).ref)
+        await it.clock.sleep(3)
+        assert not it.stalled("b")
+
+    told(story)
+
+
+def test_the_fault_of_a_leaver_that_is_silent_stays_also_where_the_role_goes_on() -> None:
+    async def story(it: Story) -> None:
+        await it.joined("a")
+        for duty in it.duties["a"]:
+            duty.stops_for_s = 9.0
+        await it.ask("primary", "b")
+        await it.clock.sleep(60)
+        assert it.stalled("b")
+        it.primaries["a"].withdraw()
+        await it.ask("primary", "c", "2")
+        await it.clock.sleep(20)
+        assert ((await it.record()).holder, it.stalled("b")) == ("c", True)
+        await it.renew("a", 2)
+        await it.clock.sleep(3)
+        assert not it.stalled("b")
 
     told(story)
 
