@@ -20,7 +20,7 @@ from outlive.base.errors import Refused, Unavailable
 from outlive.base.logging import get_logger
 from outlive.guard import clocks, messages
 from outlive.guard.clocks import Instants
-from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm, Event, Refusal
+from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm, Event, Phase, Refusal
 from outlive.node.ports import GuardReport
 
 CALL_LIMIT_S: Final = 1.0
@@ -46,6 +46,7 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     cgroup: str = ""
     """Below which it ends everything; a guard of an older version does not say."""
     gate: str = "open"
+    phase: str = ""
     closed_epochs: tuple[int, ...] = ()
     create_runs: tuple[str, ...] = ()
 
@@ -57,6 +58,7 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
             timeout_s=self.timeout_s,
             watchdog_s=self.watchdog_s,
             gate_open=self.gate == "open",
+            gave_up=self.phase == Phase.LOST,
             hardware=self.hardware,
             laboratory=self.laboratory,
             closed_epochs=self.closed_epochs,

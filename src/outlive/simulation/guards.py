@@ -14,7 +14,7 @@ from outlive.base.errors import Unavailable
 from outlive.guard import core
 from outlive.guard.clocks import Instants
 from outlive.guard.messages import name_of
-from outlive.guard.states import Action, Arm, Disarm, Event, Looked, Refusal, ServiceStopped, State, Tick
+from outlive.guard.states import Action, Arm, Disarm, Event, Looked, Phase, Refusal, ServiceStopped, State, Tick
 from outlive.node.guard_client import GuardConnection
 from outlive.node.ports import GuardReport
 from outlive.simulation.history import History
@@ -156,6 +156,7 @@ class GuardClient(GuardConnection):
             watchdog_s=state.watchdog_s,
             gate_open=state.gate_open,
             misses=self._machine.misses,
+            gave_up=state.phase is Phase.LOST,
             closed_epochs=state.closed_epochs,
             creates=tuple(create.run_id for create in state.creates),
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from outlive.guard.states import Phase
 from outlive.resources import Cluster, Fault, Hypervisor, MemberRecord, VirtualMachine
 from outlive.resources.reasons import HoldReason
 from outlive.resources.reasons.faults import FaultCode
@@ -107,18 +108,23 @@ class Operator:
                 await self._world.attempt(
                     "confirm-off", {"host": host.name, "lost": True, "looks": True, "reason": "I looked"}
                 )
-        await self._reboot_isolated()
+        await self._reboot()
         if world.truth.restored and self._patient(CONFIRM_AFTER_S):
             await self._confirm_store()
 
-    async def _reboot_isolated(self) -> None:
-        """A host that was isolated says that it has to boot."""
+    async def _reboot(self) -> None:
+        """A host that was isolated, or whose guard gave up, says that it has to boot."""
         for fault in self._world.store.all_of(Fault):
-            if fault.code == FaultCode.HOST_ISOLATED and not fault.ended:
-                host = self._world.hosts.get(fault.subject.name)
-                if host is not None and host.lives:
-                    await self._world.attempt("power-off", {"hosts": (host.name,)})
-                    await self._world.attempt("power-on", {"hosts": (host.name,)})
+            if fault.code not in (FaultCode.HOST_ISOLATED, FaultCode.GUARD_NOT_ARMED) or fault.ended:
+                continue
+            host = self._world.hosts.get(fault.subject.name)
+            if host is None or not host.lives:
+                continue
+            guard = host.answering_guard()
+            gave_up = guard is not None and guard.state.phase is Phase.LOST
+            if fault.code == FaultCode.HOST_ISOLATED or gave_up:
+                await self._world.attempt("power-off", {"hosts": (host.name,)})
+                await self._world.attempt("power-on", {"hosts": (host.name,)})
 
     def _patient(self, seconds: float) -> bool:
         """Whether the cluster has had so long by itself."""

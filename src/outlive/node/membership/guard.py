@@ -29,6 +29,10 @@ TROUBLE_S: Final = 10.0
 """Of trouble with the guard, after which a fault says so: a guard that is started again is armed before."""
 UNARMED: Final = GuardRecord()
 REHEARSAL: Final = "the guard rehearses: its watchdog resets nothing, so its host does not count as armed"
+GAVE_UP: Final = (
+    "its guard could not empty it in time, and the watchdog, which is to reset it, has not: "
+    "nothing starts there before it has booted"
+)
 OUTSIDE: Final = "a guest has a process outside the slice that the guard empties, so its host does not count as armed"
 
 _log = get_logger("node.arming")
@@ -61,6 +65,9 @@ class GuardArming:
     async def _move(self, counted_on: GuardRecord, *, beaten: bool) -> GuardRecord:
         """Move the guard towards what is wanted; what it says of itself afterwards, or less."""
         report = await self._report()
+        if report.gave_up:
+            self._report_trouble(GAVE_UP)
+            return UNARMED
         wanted = self._wanted()
         has = (report.timeout_s, report.watchdog_s) if report.armed else None
         if has == wanted:
@@ -149,6 +156,8 @@ def least_of(one: GuardRecord, other: GuardRecord) -> GuardRecord:
 
 def proves_nothing(report: GuardReport) -> str:
     """Why a guard that is armed must not be published as armed; empty where it may."""
+    if report.gave_up:
+        return GAVE_UP
     return report.misses if report.hardware else REHEARSAL
 
 

@@ -92,7 +92,7 @@ def _why_not_fenced(view: HoldView) -> str:
 _MEMBER: Final = Precondition[Any](
     "membership-held", lambda view: view.me.held, lambda view: f"{view.me.host} does not hold its membership"
 )
-_GATE: Final = Precondition[Any](
+GATE_OPEN: Final = Precondition[Any](
     "gate-open", lambda view: view.gate_open, lambda view: f"the guard of {view.me.host} has shut the gate"
 )
 NOT_PAUSED: Final = Precondition[Any]("not-paused", lambda view: not view.paused, lambda view: PAUSED)
@@ -123,7 +123,7 @@ HOLD: Final = ProtocolStep(
         ),
         Precondition[HoldView]("wanted", lambda view: view.wanted, lambda view: f"nobody wants {view.vm} to run"),
         _MEMBER,
-        _GATE,
+        GATE_OPEN,
         Precondition[HoldView](
             "nothing-here",
             lambda view: not view.here,
@@ -356,7 +356,7 @@ ENTER: Final = ProtocolStep(
             lambda view: f"no move of {view.vm} names {view.me.host} as its target",
         ),
         _MEMBER,
-        _GATE,
+        GATE_OPEN,
         Precondition[MoveView](
             "source-lives",
             lambda view: len(_of(view, view.source)) > 0,

@@ -20,6 +20,8 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     gate_open: bool = True
     misses: str = ""
     """Why it would not end the guests of this host; empty: it would, as far as is known."""
+    gave_up: bool = False
+    """Whether it could not empty the host in time, and feeds its watchdog no more: nothing starts before a boot."""
     hardware: bool = True
     """Whether what it feeds resets the host; a rehearsal resets nothing, and must never be published as armed."""
     laboratory: bool = False

@@ -24,7 +24,7 @@ from msgspec import UNSET, UnsetType
 from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.membership.holders import CREATE, HOLD, NOT_PAUSED, CreateView, HoldersOutcome, HoldView
+from outlive.node.membership.holders import CREATE, GATE_OPEN, HOLD, NOT_PAUSED, CreateView, HoldersOutcome, HoldView
 from outlive.node.membership.states import MemberView
 from outlive.node.ports import Domain, DomainState, GuardPort, MigrationSettings
 from outlive.node.vm.context import VmContext, VmMemory
@@ -45,10 +45,10 @@ WAIT_S: Final = 2.0
 """First wait for somebody else, such as a holder that is not fenced; it doubles."""
 WAIT_CAP_S: Final = 15.0
 """The longest."""
-UNREADABLE_TRIES: Final = 3
-"""How often in a row storage may not report the disks of what a recovery brought, before this host rejects it."""
-UNREADABLE: Final = (VmReason.LOCKS_UNREADABLE, VmReason.ISOLATION_UNCONFIRMED)
-"""Reasons why it is not known yet whether its disks are free."""
+TRIED_AGAIN: Final = (VmReason.LOCKS_UNREADABLE, VmReason.ISOLATION_UNCONFIRMED, VmReason.GUARD_GAVE_UP)
+"""Reasons that may end, and that another host may not have."""
+TRIES: Final = 3
+"""How often in a row such a reason is met for what a recovery brought, before this host rejects it."""
 AGAIN_S: Final = 0.1
 """Until the next try where only a swap was lost."""
 SOON_S: Final = 1.0
@@ -298,6 +298,8 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
         return AGAIN_S if node.lease.held else SOON_S
     if entry.refused is not None:
         await turn_over(node, entry.vm, turn)
+        if entry.refused.precondition == GATE_OPEN.name and (await node.guard.report()).gave_up:
+            return await _obstructed(node, entry.vm, reason(VmReason.GUARD_GAVE_UP, host=node.host), memory)
         if entry.refused.precondition == NOT_PAUSED.name:
             await report_waiting(node, entry.vm, VmReason.CLUSTER_PAUSED)
         return _later(memory)
@@ -343,12 +345,12 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     A lock of somebody else is in the way of every host: what a recovery assigned here stays and is tried again.
     What only this host cannot do another one may be able to.
     """
-    unreadable, unconfirmed = why.code in UNREADABLE, why.code == VmReason.LOCK_UNCONFIRMED
+    unreadable, unconfirmed = why.code in TRIED_AGAIN, why.code == VmReason.LOCK_UNCONFIRMED
     stays = unconfirmed or why.code == VmReason.LOCK_FOREIGN
     leaves = brought(vm) or (restarts_elsewhere(vm) and not stays)
     memory.unreadable = memory.unreadable + 1 if unreadable else 0
     _log.warning("vm.obstructed", vm=vm.name, host=node.host, reason=why.code, why=render(why).text)
-    if (unreadable and memory.unreadable < UNREADABLE_TRIES) or ((unreadable or unconfirmed) and not leaves):
+    if (unreadable and memory.unreadable < TRIES) or ((unreadable or unconfirmed) and not leaves):
         await release(node, vm.name, why=why)
         return not_before(node, memory)
     if not leaves:

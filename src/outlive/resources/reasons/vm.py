@@ -22,6 +22,8 @@ class VmReason(enum.StrEnum):
     """Ends with the pause; what that waits for is a Fault of the cluster."""
     CLUSTER_FROZEN = "cluster-frozen"
     """Ends when the cluster, which is disarmed with ``freeze``, is armed again."""
+    GUARD_GAVE_UP = "guard-gave-up"
+    """The guard of its host could not empty it in time, and lets nothing start; another host may start it."""
     LOCKS_UNREADABLE = "locks-unreadable"
     """Its host could not read the locks on its disks; that may pass, or another host may be able to."""
     ISOLATION_UNCONFIRMED = "isolation-unconfirmed"
@@ -87,6 +89,10 @@ TABLE: Final[Table] = {
     VmReason.CLUSTER_PAUSED: Template("it is started once the cluster is not paused any more"),
     VmReason.CLUSTER_FROZEN: Template(
         "the cluster is disarmed (freeze): VMs stay as they are until it is armed", "outlive arm --cluster"
+    ),
+    VmReason.GUARD_GAVE_UP: Template(
+        "the guard of {host} could not empty it in time, and lets nothing start there before it has booted",
+        "reboot {host}",
     ),
     VmReason.LOCKS_UNREADABLE: Template("the locks on its disks could not be looked at: {error}", "see to the storage"),
     VmReason.ISOLATION_UNCONFIRMED: Template(
