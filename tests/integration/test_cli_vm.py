@@ -252,3 +252,25 @@ def test_states_have_colours_on_a_terminal_alone(cloud: Cloud) -> None:
     assert "\x1b[31mstop" in on_a_terminal(cloud, "info", "web")
     assert "\x1b[31m" not in on_a_terminal(cloud, "list", NO_COLOR="1")
     assert '"state": "stop"' in on_a_terminal(cloud, "list", "-o", "json")
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "code", "words"),
+    [
+        ("attach", "<disk", 1, "web does not run"),
+        ("attach", b"\xff", 3, "a device is text in UTF-8"),
+        ("attach", "x" * 300_000, 8, "is larger than"),
+        ("detach", "vda", 1, "web does not run"),
+        ("flush-locks", "", 0, ""),
+    ],
+)
+def test_devices_of_what_does_not_run_are_changed_by_its_definition(
+    cloud: Cloud, command: str, text: str | bytes, code: int, words: str
+) -> None:
+    cloud.define(xml())
+    file = cloud.folder / "device.xml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    given = {"attach": [str(file)], "detach": ["vda"]}.get(command, [])
+    done = cloud.vm(command, "web", *given)
+    assert done.code == code, done.err
+    assert words in (done.line if code else done.out)

@@ -40,8 +40,8 @@ from outlive.runtime.faults import acknowledge as acknowledge_fault
 if TYPE_CHECKING:
     from outlive.store import Store
 
-VERBS: Final[tuple[RequestVerb, ...]] = get_args(RequestVerb)
-"""What can be requested of a VM."""
+VERBS: Final[tuple[RequestVerb, ...]] = tuple(one for one in get_args(RequestVerb) if one not in ("attach", "detach"))
+"""What can be requested of a VM without naming a device of it."""
 MODES: Final = ("freeze", "ignore")
 """How a cluster can be disarmed."""
 ONE_SERVER: Final = (

@@ -17,25 +17,24 @@ from outlive.cli.objects import checked, write_resource
 from outlive.cli.operator import Yes, ask
 from outlive.cli.output import Output, coloured, table, write
 from outlive.cli.values import words
+from outlive.cli.vm_tags import ProtectedTags, Tags, labels_of, selector_of, tag
 from outlive.drivers.files import read_input
 from outlive.node.operator import AskedVm, check_hosts_of_ours, check_request, request_vm
 from outlive.node.vm.operator import (
-    PROTECTED,
+    attach_device,
     called,
     check_name_is_free,
     check_size,
+    detach_device,
     find_vm,
     follow,
     rename_vm,
     running_entry,
     set_profile,
     shown_state,
-    tag_labels,
-    tag_vm,
     tagged,
     tags_of,
     undefine_vm,
-    untag_vm,
 )
 from outlive.node.vm.selection import away_from
 from outlive.resources import Hypervisor, ObjectMeta, VirtualMachine, VirtualMachineSpec
@@ -43,8 +42,7 @@ from outlive.resources.definitions import SIZE_LIMIT, parse
 from outlive.resources.hosts import HostSelector
 from outlive.resources.meta import PROFILE_LABEL, check_labels
 from outlive.resources.vms import Request, RequestVerb
-from outlive.store import Selector, list_all
-from outlive.store.selectors import Term
+from outlive.store import list_all
 
 if TYPE_CHECKING:
     from outlive.store import Store
@@ -57,7 +55,6 @@ ANY: Final = "any"
 """Written for the limit, it may run on all hosts."""
 
 app = group("VMs: what they are, where they are, and what is asked of them. A VM has two names; both are understood.")
-tag = group("Tags of VMs, by which outlive vm list --tag finds them.")
 app.add_typer(tag, name="tag")
 
 OneVm = Annotated[str, typer.Argument(metavar="VM", help="Its display name, or the name of its object.")]
@@ -82,12 +79,6 @@ Method = Annotated[
 Downtime = Annotated[
     int | None, typer.Option("--downtime", "-d", metavar="MS", min=1, help="Longest pause of a live move.")
 ]
-Tags = Annotated[list[str] | None, typer.Option("--tag", "-g", metavar="TAG,…", help="With these tags.")]
-ProtectedTags = Annotated[
-    list[str] | None,
-    typer.Option("--protected-tag", "-G", metavar="TAG,…", help="With these tags, which only --force removes."),
-]
-TagNames = Annotated[list[str], typer.Argument(metavar="TAG…", help="Names of tags.")]
 
 
 @command(app)
@@ -107,7 +98,7 @@ async def define(
     """Define a VM, or change what it is: by the UUID in FILE. It is not started; only options that are given change."""
     from outlive.api.admission import Neighbours
 
-    given, labels = _given(limit, selector, autostart, method, downtime), _tags(tags, protected_tags)
+    given, labels = _given(limit, selector, autostart, method, downtime), labels_of(tags, protected_tags)
     text, uuid = _read(file)
     async with access.open(write=True) as store:
         await _check_hosts(store, given.get("host_limit", ()))
@@ -179,11 +170,6 @@ def _given(
     return found
 
 
-def _tags(user: list[str] | None, protected: list[str] | None) -> dict[str, str]:
-    """The labels that the options for tags mean; each is protected that any of them says is."""
-    return tag_labels(words(*user or ()), protected=False) | tag_labels(words(*protected or ()), protected=True)
-
-
 def _with_labels(vm: VirtualMachine, labels: dict[str, str]) -> ObjectMeta:
     return msgspec.structs.replace(vm.metadata, labels=tagged(vm.metadata.labels, labels))
 
@@ -248,53 +234,12 @@ def _check_profile(profile: str) -> None:
         raise Usage(f"{profile[:80]!r} is no name of a profile", place="--profile", remedy=error.remedy) from None
 
 
-@command(tag, "add")
-async def add_tags(
-    access: Access,
-    vm: OneVm,
-    names: TagNames,
-    protected: Annotated[bool, typer.Option("--protected", "-p", help="Only --force removes them.")] = False,
-) -> None:
-    """Tag a VM; what it has already stays."""
-    labels = tag_labels(words(*names), protected=protected)
-    async with access.open(write=True) as store:
-        write(_tagged_line(await tag_vm(store, access.clock, await find_vm(store, vm), labels)))
-
-
-@command(tag, "remove")
-async def remove_tags(
-    access: Access,
-    vm: OneVm,
-    names: TagNames,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Protected ones as well.")] = False,
-) -> None:
-    """Take tags off a VM; none where one of them is protected, or is not there."""
-    async with access.open(write=True) as store:
-        found = await find_vm(store, vm)
-        write(_tagged_line(await untag_vm(store, access.clock, found, words(*names), force=force)))
-
-
-def _tagged_line(vm: VirtualMachine) -> str:
-    return f"{called(vm)}: {', '.join(tags_of(vm)) or 'no tags'}\n"
-
-
-@command(tag, "list")
-async def list_tags(access: Access, output: Output, vm: OneVm) -> None:
-    """Tags of a VM, and which are protected."""
-    async with access.open() as store:
-        tags = tags_of(await find_vm(store, vm))
-    output.show(tags, lambda: [table(("Tag", "Kind"), tags.items())])
-
-
 @command(app, "list")
 async def list_vms(access: Access, output: Output, tags: Tags = None, protected_tags: ProtectedTags = None) -> None:
     """All VMs by display name, or those that have all the tags."""
-    wanted = _tags(tags, protected_tags)
-    terms = tuple(
-        Term(key, "in", (PROTECTED,)) if kind == PROTECTED else Term(key, "exists") for key, kind in wanted.items()
-    )
+    chosen = selector_of(tags, protected_tags)
     async with access.open() as store:
-        found = [one async for one in list_all(store, VirtualMachine, selector=Selector(terms) if terms else None)]
+        found = [one async for one in list_all(store, VirtualMachine, selector=chosen)]
     documents = [_facts(vm) for vm in sorted(found, key=lambda vm: (called(vm), vm.name))]
     columns = ("name", "state", "host", "migrated", "limit", "selector", *(("tags", "id") if output.wide else ()))
     rows = [[_cell(column, document[column]) for column in columns] for document in documents]
@@ -439,6 +384,44 @@ async def flush_locks(
 ) -> ExitCode | None:
     """Have the locks on the disks of a stopped VM removed, except those of a host that may be using them."""
     return await _ask(access, vm, "flush-locks", wait, force=force)
+
+
+@command(app)
+async def attach(
+    access: Access,
+    vm: OneVm,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A <disk> or <interface> of domain XML; - for standard input.")
+    ],
+) -> None:
+    """Give a VM a disk or network interface while it runs, and from then on."""
+    try:
+        device = read_input(file, limit=SIZE_LIMIT).decode()
+    except UnicodeDecodeError:
+        raise BadInput("a device is text in UTF-8", place=str(file), remedy="write libvirt's domain XML") from None
+    async with access.open(write=True) as store:
+        found = await find_vm(store, vm)
+        try:
+            write(f"{await attach_device(store, access.clock, SystemIds(), found, device, _say)}\n")
+        except BadInput as error:
+            raise BadInput(error.message, place=str(file), remedy=error.remedy) from None
+
+
+@command(app)
+async def detach(
+    access: Access,
+    vm: OneVm,
+    device: Annotated[
+        str, typer.Argument(metavar="DEVICE", help="Target or id of a disk, or MAC address of an interface.")
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Also one without a PCI address in the definition.")
+    ] = False,
+) -> None:
+    """Take a disk or network interface away from a VM while it runs, and from then on. What is on a disk stays."""
+    async with access.open(write=True) as store:
+        found = await find_vm(store, vm)
+        write(f"{await detach_device(store, access.clock, SystemIds(), found, device, _say, force=force)}\n")
 
 
 async def _ask(access: Access, name: str, verb: RequestVerb, wait: bool, **how: Any) -> ExitCode | None:

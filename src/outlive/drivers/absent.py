@@ -42,6 +42,18 @@ class NoHypervisor:
     async def shutdown(self, vm: str) -> None:
         """There is nothing to ask."""
 
+    async def devices(self, vm: str, *, run_id: str) -> dict[str, str]:
+        """``Refused``."""
+        raise _nothing_runs_here(vm)
+
+    async def attach(self, vm: VirtualMachine, device: str, *, run_id: str) -> None:
+        """``Refused``."""
+        raise _nothing_runs_here(vm.name)
+
+    async def detach(self, vm: str, device: str, *, run_id: str) -> None:
+        """``Refused``."""
+        raise _nothing_runs_here(vm)
+
     async def resume(self, vm: str, *, run_id: str) -> None:
         """``Refused``."""
         raise _nothing_runs_here(vm)

@@ -22,6 +22,7 @@ from outlive.node.membership.join import is_nobodys
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Cluster, ClusterSpec, Hypervisor, Membership, ObjectMeta, VirtualMachine
 from outlive.resources.cluster import CLUSTER
+from outlive.resources.definitions import redefined
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
 from outlive.resources.vms import Request, RequestVerb
 from outlive.store import Selector, Store, list_all
@@ -374,8 +375,12 @@ async def request_vm(
     target: str = "",
     force: bool = False,
     force_live: bool = False,
+    device: str = "",
+    definition: tuple[str, str] | None = None,
 ) -> AskedVm:
     """Request it, under a new id. ``NotFound``; ``Usage`` for a host where none belongs.
+
+    ``definition``: as it is, and as it is to be from the same write on; ``Refused`` where it is another by now.
 
     ``Refused`` where nobody would answer: the VM is another system's, or is to go to a host of such a one. A start also
     says that it is to run from now on (``spec.powerState``).
@@ -391,9 +396,10 @@ async def request_vm(
     host = await read(store, Hypervisor, where.hypervisor) if where is not None else None
     if host is not None:  # its document may be lost; its daemon answers all the same
         _check_ours(host, vm)
-    request = Request(id=ids.uuid(), verb=verb, target=target, force=force, force_live=force_live)
+    request = Request(id=ids.uuid(), verb=verb, target=target, force=force, force_live=force_live, device=device)
 
     def asked(one: VirtualMachine) -> VirtualMachine:
+        one = redefined(one, *definition) if definition is not None else one
         power = "running" if verb == "start" else one.spec.power_state
         return _replace(one, spec=_replace(one.spec, request=request, power_state=power))
 

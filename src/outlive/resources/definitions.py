@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base.errors import BadInput, Refused
 from outlive.resources.amounts import Amounts
 from outlive.resources.vms import VirtualMachine
 
@@ -162,20 +162,20 @@ def has_uuid(xml: str, uuid: str) -> bool:
         return False
 
 
-def tree(xml: str) -> ET.Element:
+def tree(xml: str, what: str = "the definition") -> ET.Element:
     """The elements of the text, which is limited in size, depth and number; ``BadInput`` where it is malformed."""
     try:
         size = len(xml.encode())
     except UnicodeEncodeError:
-        raise _bad("a definition is text in UTF-8", "leave out characters that are none") from None
+        raise _bad(f"{what} is text in UTF-8", "leave out characters that are none") from None
     if size > SIZE_LIMIT:
-        raise _bad(f"the definition has {size} bytes", f"write at most {SIZE_LIMIT}")
+        raise _bad(f"{what} has {size} bytes", f"write at most {SIZE_LIMIT}")
     parser = ET.XMLParser(target=_Limited())  # noqa: S314 - a document type, and with it every entity, is refused
     try:
         parser.feed(xml)
         found = parser.close()
     except ET.ParseError as error:
-        raise _bad(f"the definition is no XML: {error}", "check it with virt-xml-validate") from None
+        raise _bad(f"{what} is no XML: {error}", "check it with virt-xml-validate") from None
     assert isinstance(found, ET.Element)
     return found
 
@@ -198,6 +198,13 @@ def completed(vm: VirtualMachine) -> VirtualMachine:
         ports=definition.port_ids,
     )
     return vm if spec == vm.spec else msgspec.structs.replace(vm, spec=spec)
+
+
+def redefined(vm: VirtualMachine, before: str, after: str) -> VirtualMachine:
+    """With another definition; ``Refused`` where the one that it has is not ``before``."""
+    if vm.spec.definition != before:
+        raise Refused(f"the definition of {vm.name} was changed meanwhile", remedy="repeat")
+    return completed(msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, definition=after)))
 
 
 def host_problem(definition: Definition, memory_bytes: int, cores: int) -> str:

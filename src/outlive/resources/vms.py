@@ -23,7 +23,19 @@ from outlive.resources.policies import (
     every_rule,
 )
 
-RequestVerb = Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move", "flush-locks"]
+RequestVerb = Literal[
+    "start",
+    "stop",
+    "shutdown",
+    "restart",
+    "disable",
+    "migrate",
+    "unmigrate",
+    "move",
+    "flush-locks",
+    "attach",
+    "detach",
+]
 """What can be asked for."""
 
 
@@ -35,6 +47,8 @@ class Request(Part, frozen=True, kw_only=True):
     target: str = ""
     force: bool = False
     force_live: bool = False
+    device: Annotated[str, Meta(max_length=64)] = ""
+    """What is attached or detached: the target of a disk of the definition, or the MAC address of an interface."""
 
 
 class Answer(Part, frozen=True, kw_only=True):

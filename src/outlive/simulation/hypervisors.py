@@ -18,6 +18,7 @@ from outlive.base.random import Random
 from outlive.node.ports import Domain, DomainState, MigrationProgress, MigrationSettings
 from outlive.resources import VirtualMachine
 from outlive.resources.definitions import cache_refusal
+from outlive.resources.devices import devices_named
 from outlive.runtime.virtual import Part
 from outlive.simulation.process import Process, go
 
@@ -46,6 +47,8 @@ class SimDomain:
     state: DomainState
     cpu_milli: int = 0
     memory_bytes: int = 0
+    devices: dict[str, str] = field(default_factory=dict)
+    """Its disks and interfaces by name, and the id of each disk."""
     disks: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
     accept_duplicate: bool = False
@@ -88,6 +91,7 @@ def domain_of(vm: VirtualMachine, run_id: str, epoch: int, state: DomainState) -
         state=state,
         cpu_milli=spec.resources.cpu_milli,
         memory_bytes=spec.resources.memory_bytes,
+        devices=devices_named(spec.definition) if spec.definition else {},
         disks=spec.disks,
         ports=spec.ports,
         accept_duplicate=spec.network_policy == "accept-duplicate",
@@ -331,6 +335,50 @@ class SimHypervisor:
         if self.domains.get(domain.vm) is domain and domain.state is DomainState.RUNNING:
             self._to(domain, DomainState.OFF, "shut down")
 
+    async def devices(self, vm: str, run_id: str) -> dict[str, str]:
+        """What that run has now."""
+        await self._takes(self.latencies.look, self.faults.lag_s)
+        return dict(self._run(vm, run_id).devices)
+
+    async def attach(self, vm: VirtualMachine, device: str, run_id: str) -> None:
+        """It has the device, and may write to it, when this returns."""
+        await self._takes(self.latencies.destroy, self.faults.lag_s)
+        domain = self._run(vm.name, run_id)
+        known = devices_named(vm.spec.definition) if vm.spec.definition else {}
+        if device not in known:
+            raise Refused(f"{vm.name} is defined without device {device}", remedy="see its definition")
+        if domain.state is not DomainState.RUNNING:
+            raise Refused(f"{vm.name} does not run on {self.host}", remedy="look at its state")
+        if domain.devices.setdefault(device, known[device]) != known[device]:
+            raise Refused(f"{vm.name} has another disk as {device}", remedy="take that away first")
+        if known[device]:
+            domain.disks = tuple(dict.fromkeys((*domain.disks, known[device])))
+        else:
+            domain.ports = tuple(dict.fromkeys((*domain.ports, device)))
+        self._changed(vm.name, f"has device {device}")
+        self._lose_answer()
+
+    async def detach(self, vm: str, device: str, run_id: str) -> None:
+        """It has the device no more when this returns, unless its guest ignores that."""
+        await self._takes(self.latencies.destroy, self.faults.lag_s)
+        domain = self._run(vm, run_id)
+        if device not in domain.devices:
+            return
+        if self.faults.ignores_shutdown.get(vm):
+            raise Refused(f"the guest of {vm} does not let go of {device}", remedy="see to the guest, and repeat")
+        gone = (domain.devices.pop(device), device)
+        domain.disks = tuple(one for one in domain.disks if one not in gone)
+        domain.ports = tuple(one for one in domain.ports if one not in gone)
+        self._changed(vm, f"has device {device} no more")
+        self._lose_answer()
+
+    def _run(self, vm: str, run_id: str) -> SimDomain:
+        """``Refused`` where the service knows of no such run."""
+        domain = self.domains.get(vm)
+        if domain is None or domain.run_id != run_id or not domain.listed:
+            raise Refused(f"{vm} has no run {run_id} on {self.host}", remedy="look at its state")
+        return domain
+
     async def resume(self, vm: str, run_id: str) -> None:
         """Let that run go on."""
         await self._takes(self.latencies.look, self.faults.lag_s)
@@ -503,6 +551,18 @@ class HypervisorClient:
     async def shutdown(self, vm: str) -> None:
         """Ask the guest."""
         await self._call(lambda: self._hypervisor.shutdown(vm), f"shutdown {vm}")
+
+    async def devices(self, vm: str, *, run_id: str) -> dict[str, str]:
+        """What it has now."""
+        return await self._call(lambda: self._hypervisor.devices(vm, run_id), f"devices {vm}")
+
+    async def attach(self, vm: VirtualMachine, device: str, *, run_id: str) -> None:
+        """Give it a device; goes on whatever becomes of the caller."""
+        await self._call(lambda: self._hypervisor.attach(vm, device, run_id), f"attach {vm.name}")
+
+    async def detach(self, vm: str, device: str, *, run_id: str) -> None:
+        """Take a device away."""
+        await self._call(lambda: self._hypervisor.detach(vm, device, run_id), f"detach {vm}")
 
     async def resume(self, vm: str, *, run_id: str) -> None:
         """Let it go on."""

@@ -70,6 +70,10 @@ class HypervisorHarness(ProcessHarness, Protocol):
         """One that changes its memory all the time."""
         ...
 
+    def vm_with_disk(self, name: str, target: str) -> VirtualMachine:
+        """The same VM, whose definition has one more disk, which a guest that runs gets without being asked."""
+        ...
+
     def processes(self, vm: str, host: str = "a") -> int:
         """Processes of the VM there, whoever knows of them."""
         ...

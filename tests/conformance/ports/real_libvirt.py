@@ -41,6 +41,7 @@ from outlive.node.ports import HypervisorPort
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.codec import encode
 from outlive.resources.definitions import completed
+from outlive.resources.devices import attached
 
 CODE: Final = bytes.fromhex("FB BA0206 B80001 EF F4 BA0006 ED F6C401 74F6 BA0406 B80020 EF EBED")
 """sti; PM1a_EN = power button; again: hlt; if PM1a_STS has not its bit: again; PM1a_CNT = off; again."""
@@ -55,7 +56,8 @@ FREEZER: Final = Path("/sys/fs/cgroup/freezer")
 DEFINITION: Final = """<domain type='qemu'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>16</memory>
 <vcpu>1</vcpu><os><type arch='x86_64' machine='pc'>hvm</type></os><features><acpi/></features>
 <devices><disk type='file'><driver name='qemu' type='raw'/><source file='{disk}'/><target dev='hda' bus='ide'/></disk>
-<serial type='null'/><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>"""
+<serial type='null'/><controller type='scsi' model='virtio-scsi'/>
+<controller type='usb' model='none'/><memballoon model='none'/></devices></domain>"""
 
 
 class Remote:
@@ -75,7 +77,8 @@ class Remote:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **given: Any) -> Any:
-            names = {"create": ("vm",), "migrate": ("vm", "target"), "decline": ("vm", "run_id")}.get(name, ("vm",))
+            words = {"migrate": "target", "decline": "run_id", "attach": "device", "detach": "device"}
+            names = ("vm", words[name]) if name in words else ("vm",)
             return self.call(name, {**dict(zip(names, args, strict=False)), **given})
 
         return call
@@ -257,6 +260,15 @@ class RealHypervisors:
 
     def busy_vm(self, name: str) -> VirtualMachine:
         return self.vm(name, BUSY)
+
+    def vm_with_disk(self, name: str, target: str) -> VirtualMachine:
+        vm, disk = self.vm(name), self.state / f"{name}-{target}.img"
+        disk.write_bytes(bytes(1 << 20))
+        driver = "<driver name='qemu' type='raw'/>"
+        xml = f"<disk type='file'>{driver}<source file='{disk}'/><target dev='{target}'/></disk>"
+        definition, _ = attached(vm.spec.definition, xml)
+        spec = msgspec.structs.replace(vm.spec, definition=definition)
+        return completed(msgspec.structs.replace(vm, spec=spec))
 
     def driver(self, host: str = "a") -> HypervisorPort:
         self._mend()

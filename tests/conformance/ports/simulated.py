@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 from tests.conformance.claims import Subject
 from tests.conformance.ports import harness
 from tests.support.loops import run
@@ -18,6 +19,7 @@ from outlive.base.random import Random
 from outlive.guard.clocks import Instants
 from outlive.node.ports import DomainState
 from outlive.resources import Amounts, FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine
+from outlive.resources.devices import attached
 from outlive.simulation.controllers import Bmc, PowerClient
 from outlive.simulation.disks import Disks, StorageClient
 from outlive.simulation.guards import GuardClient
@@ -73,6 +75,17 @@ class Hypervisors(Processes):
         return small_vm(name)
 
     busy_vm = vm
+
+    def vm_with_disk(self, name: str, target: str) -> VirtualMachine:
+        xml = (
+            f"<domain type='qemu'><name>{name}</name><uuid>00000000-0000-4000-8000-000000000002</uuid>"
+            "<memory unit='MiB'>16</memory><vcpu>1</vcpu><devices><controller type='scsi'/></devices></domain>"
+        )
+        vm = small_vm(name)
+        definition, _ = attached(
+            xml, f"<disk type='file'><source file='/{target}.img'/><target dev='{target}'/></disk>"
+        )
+        return msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, definition=definition))
 
     def processes(self, vm: str, host: str = "a") -> int:
         domain = self._hypervisors[host].domains.get(vm)

@@ -526,3 +526,48 @@ def test_whoever_is_lost_during_a_migration_both_never_run(subject, after_s: flo
             await asyncio.gather(task, return_exceptions=True)
 
     subject.run(lost())
+
+
+# Devices of what runs
+
+
+@claim
+async def test_what_runs_is_given_a_disk_and_loses_it_again(h: HypervisorHarness) -> None:
+    await _created(h)
+    vm, port = h.vm_with_disk(VM, "sda"), h.driver()
+    (disk,) = {*vm.spec.disks} - {*h.vm(VM).spec.disks} or {"file:/sda.img"}
+    for _ in range(2):
+        await perhaps(port.attach(vm, "sda", run_id="r1"))
+        assert (await port.devices(VM, run_id="r1"))["sda"] == disk
+    h.kill()
+    port = h.driver()
+    assert (await port.devices(VM, run_id="r1"))["sda"] == disk
+    assert h.executes(VM)
+    for _ in range(2):
+        await perhaps(port.detach(VM, "sda", run_id="r1"))
+        assert "sda" not in await port.devices(VM, run_id="r1")
+    assert h.executes(VM)
+
+
+@claim
+async def test_no_other_run_and_no_other_device_is_touched(h: HypervisorHarness) -> None:
+    await _created(h)
+    vm, port = h.vm_with_disk(VM, "sda"), h.driver()
+    for run_id, device in (("r2", "sda"), ("r1", "sdb")):
+        with pytest.raises(Refused):
+            await port.attach(vm, device, run_id=run_id)
+    for call in (port.devices(VM, run_id="r2"), port.detach(VM, "sda", run_id="r2")):
+        with pytest.raises(Refused):
+            await call
+    assert "sda" not in await port.devices(VM, run_id="r1")
+
+
+@claim
+async def test_what_was_given_a_disk_moves_to_a_host_that_makes_it_of_the_same_definition(h: HypervisorHarness) -> None:
+    await _created(h)
+    vm = h.vm_with_disk(VM, "vdb")
+    await perhaps(h.driver().attach(vm, "vdb", run_id="r1"))
+    await perhaps(h.driver("b").create(vm, run_id="r2", epoch=7, incoming=SETTINGS))
+    await perhaps(_migrate(h, await _listens(h)))
+    assert h.executes(VM, "b")
+    assert "vdb" in await h.driver("b").devices(VM, run_id="r2")

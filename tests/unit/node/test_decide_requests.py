@@ -59,6 +59,13 @@ class TestStates:
         assert code("flush-locks", {"force": True}) == "not_stopped"
         assert code("flush-locks", state="stop", migration_active=True) == "busy"
 
+    @pytest.mark.parametrize("request_", ["attach", "detach"])
+    def test_devices_are_given_to_and_taken_from_what_runs_and_does_not_move(self, request_: str) -> None:
+        assert asked(request_, held=True) == ("accepted", {})
+        assert code(request_, migration_active=True) == "busy"
+        for state in ("stop", "migrate", "fail", "shutdown"):
+            assert code(request_, {"force": True}, state=state) == "not_running"
+
     @pytest.mark.parametrize("request_", ["shutdown", "restart"])
     def test_only_what_runs_is_shut_down_or_restarted(self, request_: str) -> None:
         assert asked(request_) == ("accepted", {"state": request_})

@@ -68,12 +68,14 @@ def test_every_request_is_answered_within_seconds_of_the_limit_and_nothing_runs_
         assert vm.status.answered.id == "r1"
         if verb in ("migrate", "move"):
             assert vm.status.answered.code == ("accepted" if fate in ("dead", "released") else "not_fenced")
-        elif verb == "flush-locks":
+        elif verb in ("flush-locks", "attach", "detach"):
             assert vm.status.answered.code == "node_not_ready"
         elif verb != "unmigrate":
             assert vm.status.answered.code == "accepted"
         runs = verb in ("start", "restart", "migrate", "move") and fate in ("dead", "released")
-        runs = runs or (verb in ("unmigrate", "flush-locks") and fate in ("dead", "released"))  # refused, and recovered
+        runs = runs or (
+            verb in ("unmigrate", "flush-locks", "attach", "detach") and fate in ("dead", "released")
+        )  # refused, and recovered
         await cloud.clock.sleep(5)
         assert len(cloud.running.get("v", set())) == int(runs)
         if runs and verb in ("migrate", "move") and fate == "released":

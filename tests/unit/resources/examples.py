@@ -483,7 +483,7 @@ FULL: tuple[r.Resource, ...] = (
             host_limit=("h1",),
             start_after=("db",),
             recovery=RecoveryPolicy(mode="hold", max_restarts=2, max_relocations=2, reset_s=60.0, reason="r"),
-            request=r.Request(id="1", verb="move", target="h2", force=True, force_live=True),
+            request=r.Request(id="1", verb="move", target="h2", force=True, force_live=True, device="vdb"),
         ),
         status=r.VirtualMachineStatus(
             phase="ACTIVE",

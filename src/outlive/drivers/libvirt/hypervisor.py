@@ -17,6 +17,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.drivers.libvirt.consoles import make_log
+from outlive.drivers.libvirt.devices import Devices
 from outlive.drivers.libvirt.migration import Moves, listen
 from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, start_time
 from outlive.drivers.libvirt.runs import SOCKETS, Run, Runs
@@ -69,6 +70,7 @@ class LibvirtHypervisor:
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._me = (os.getpid(), start_time(os.getpid()))
         self.moves = Moves(self.runs, settings, self._me)
+        self._devices = Devices(self.service, settings)
 
     # What is there
 
@@ -330,6 +332,18 @@ class LibvirtHypervisor:
                 raise Refused(f"{vm} was not asked to shut down: {text_of(error)}", remedy="destroy it") from None
             if await self._processes(vm):
                 raise Refused(f"libvirt does not know of {vm}", remedy="destroy it") from None
+
+    async def devices(self, vm: str, *, run_id: str) -> dict[str, str]:
+        """See ``HypervisorPort``."""
+        return await self._devices.all(vm, run_id)
+
+    async def attach(self, vm: VirtualMachine, device: str, *, run_id: str) -> None:
+        """See ``HypervisorPort``."""
+        await self._devices.attach(vm, device, run_id)
+
+    async def detach(self, vm: str, device: str, *, run_id: str) -> None:
+        """See ``HypervisorPort``."""
+        await self._devices.detach(vm, device, run_id)
 
     async def resume(self, vm: str, *, run_id: str) -> None:
         """See ``HypervisorPort``."""

@@ -12,12 +12,13 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from outlive.base.errors import BadInput, Refused
+from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.drivers.libvirt.consoles import console_path
 from outlive.drivers.libvirt.processes import mark
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.resources import VirtualMachine, Vnc
 from outlive.resources.definitions import cache_refusal, parse, tree
+from outlive.resources.devices import check_pluggable, device_of
 
 METADATA: Final = "https://outlive.dev/libvirt/1"
 QEMU: Final = "http://libvirt.org/schemas/domain/qemu/1.0"
@@ -62,6 +63,25 @@ def domain_xml(start: Start, settings: LibvirtSettings) -> str:
     _metadata(domain, start)
     _arguments(domain, start)
     return ET.tostring(domain, encoding="unicode")
+
+
+def device_xml(vm: VirtualMachine, name: str, settings: LibvirtSettings) -> tuple[str, str]:
+    """One device of its definition as libvirt is given it while the VM runs, and the id of the disk; ``Refused``."""
+    try:
+        device = device_of(vm.spec.definition, name) if vm.spec.definition else None
+        if device is not None:
+            check_pluggable(device)
+    except (BadInput, NotFound) as error:
+        raise Refused(f"{vm.name}: {error.message}", remedy=error.remedy) from None
+    if device is None:
+        raise Refused(f"{vm.name} has no definition that has device {name}", remedy="outlive vm define")
+    devices = ET.Element("devices")
+    devices.append(device.element)
+    if device.disk:
+        _disks(devices, vm.spec.disk_cache, settings)
+    elif device.element.find("mac") is None:
+        ET.SubElement(device.element, "mac", {"address": device.name})
+    return ET.tostring(device.element, encoding="unicode"), device.disk
 
 
 def screen(domain: ET.Element) -> Vnc | None:

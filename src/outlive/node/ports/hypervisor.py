@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Protocol
 
@@ -152,6 +153,29 @@ class HypervisorPort(Protocol):
 
     async def shutdown(self, vm: str) -> None:
         """Ask the guest to end; it may ignore that. Asking twice is as asking once."""
+        ...
+
+    async def devices(self, vm: str, *, run_id: str) -> Mapping[str, str]:
+        """Disks and interfaces of the domain of that run as it is now: target or MAC address → id of the disk.
+
+        The id is empty for interfaces and for what nothing is written to. ``Refused`` where there is no such run.
+        """
+        ...
+
+    async def attach(self, vm: VirtualMachine, device: str, *, run_id: str) -> None:
+        """Give the running domain of that run a device of its definition, by target or MAC address.
+
+        Its guest has it when this returns; fine if it had. ``Refused`` says why it cannot, and then it has not. The
+        device is made as ``create`` makes it, and at the address that the definition names. After ``Unknown``, or where
+        the caller is killed, the domain may have it: ``devices`` shows that, and asking again is fine.
+        """
+        ...
+
+    async def detach(self, vm: str, device: str, *, run_id: str) -> None:
+        """Take a device away from the running domain of that run; nothing is written to its disk when this returns.
+
+        Fine if it has none of that name. ``Refused`` where the guest does not let go of it in time; it may still do.
+        """
         ...
 
     async def resume(self, vm: str, *, run_id: str) -> None:

@@ -6,8 +6,8 @@ later, so after ``look`` returns, the picture is not older than that call. Betwe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
 
 from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
@@ -19,6 +19,7 @@ from outlive.resources.definitions import has_uuid
 from outlive.store import Store, list_all
 from outlive.store.access import LIST_S, answered, read
 
+T = TypeVar("T")
 PRESENT: Final = frozenset({DomainState.RUNNING, DomainState.PAUSED})
 """States in which a domain is a virtual machine of this host, and not one on its way in or out."""
 _log = get_logger("node.domains")
@@ -127,14 +128,26 @@ class LocalDomains:
         """Let the paused or handed-over domain of that run go on. ``Unknown`` where nobody answers in time."""
         await self._bounded(self.hypervisor.resume(vm, run_id=run_id), f"the request that {vm} runs on")
 
+    async def devices(self, vm: str, run_id: str) -> Mapping[str, str]:
+        """As of ``HypervisorPort``; ``Unknown`` where nobody answers in time."""
+        return await self._bounded(self.hypervisor.devices(vm, run_id=run_id), f"which devices {vm} has")
+
+    async def attach(self, vm: VirtualMachine, device: str, run_id: str) -> None:
+        """As of ``HypervisorPort``; ``Unknown`` where nobody answers in time."""
+        await self._bounded(self.hypervisor.attach(vm, device, run_id=run_id), f"the request to attach {device}")
+
+    async def detach(self, vm: str, device: str, run_id: str) -> None:
+        """As of ``HypervisorPort``; ``Unknown`` where nobody answers in time."""
+        await self._bounded(self.hypervisor.detach(vm, device, run_id=run_id), f"the request to detach {device}")
+
     async def start_service(self) -> None:
         """See to it that the hypervisor service runs. ``Unknown`` where nobody answers in time."""
         await self._bounded(self.hypervisor.start_service(), "the start of the hypervisor service")
 
-    async def _bounded(self, call: Awaitable[None], what: str) -> None:
+    async def _bounded(self, call: Awaitable[T], what: str) -> T:
         try:
             with deadline(self._limit_s):
-                await call
+                return await call
         except TimeoutError:
             raise Unknown(f"{what} was not answered within {self._limit_s:g} s") from None
 

@@ -19,7 +19,8 @@ from outlive.node.operator import request_vm
 from outlive.node.vm.requests import RELOCATIONS, WORK, VmRequestCode
 from outlive.node.vm.states import HALTED, MIGRATING, VmState, active_move, state_of, wanted
 from outlive.resources import Amounts, Console, Holder, Hypervisor, ObjectRef, VirtualMachine
-from outlive.resources.definitions import check_name, host_problem, parse
+from outlive.resources.definitions import check_name, host_problem, parse, redefined
+from outlive.resources.devices import attached, detached, device_of
 from outlive.resources.meta import PROFILE_LABEL, TAG_LABEL_PREFIX, WORD_LENGTH_LIMIT, check_key
 from outlive.resources.meta import check_name as check_object_name
 from outlive.resources.reasons import VmReason
@@ -243,6 +244,79 @@ async def _relabel(
     after = await compare_and_swap(store, VirtualMachine, vm.name, changed, clock=clock, half="spec")
     assert after is not None, "a missing VM raises"
     return after
+
+
+# Devices
+
+
+async def attach_device(
+    store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, device: str, report: Callable[[str], None]
+) -> str:
+    """Give a VM that runs a device (an element of domain XML), and keep it in its definition.
+
+    The definition and the request are one write: whatever ends in between, the VM has the device from its next start on
+    at the latest, and its host goes on until it has answered. Where that refuses, the definition is as it was.
+    ``BadInput``; ``Refused`` where it does not run or another VM has the disk, or with what its host answered.
+    """
+    before = _definition_of(vm)
+    after, name = attached(before, device)
+    disk = device_of(after, name).disk
+    async for one in list_all(store, VirtualMachine):
+        if disk and one.name != vm.name and disk in one.spec.disks:
+            raise Refused(f"disk {disk} belongs to {called(one)}", remedy="detach it there first")
+    asked = await request_vm(store, clock, ids, vm.name, "attach", device=name, definition=(before, after))
+    if await follow(store, clock, vm.name, asked.request, report):
+        return f"{called(vm)} has {name}"
+    await _redefine(store, clock, vm, after, before, asked.request)
+    raise Refused(f"{called(vm)} was not given {name}", remedy="see what its host answered, and repeat")
+
+
+async def detach_device(
+    store: Store,
+    clock: Clock,
+    ids: Ids,
+    vm: VirtualMachine,
+    name: str,
+    report: Callable[[str], None],
+    *,
+    force: bool = False,
+) -> str:
+    """Take a device away from a VM that runs, and then out of its definition; repeating it is fine after an end in
+    between. ``Refused`` as ``detached``, or with what its host answered; ``NotFound``."""
+    before = _definition_of(vm)
+    after, device = detached(before, name, force=force), device_of(before, name).name
+    asked = await request_vm(store, clock, ids, vm.name, "detach", device=device)
+    if not await follow(store, clock, vm.name, asked.request, report):
+        raise Refused(f"{called(vm)} still has {device}", remedy="see what its host answered, and repeat")
+    await _redefine(store, clock, vm, before, after, asked.request)
+    return f"{called(vm)} has {device} no more"
+
+
+def _definition_of(vm: VirtualMachine) -> str:
+    """``Refused`` where it has none, or does not run."""
+    if not vm.spec.definition:
+        raise Refused(f"{called(vm)} has no definition", remedy="change spec.disks, and start it again")
+    if running_entry(vm, vm.host) is None:
+        raise Refused(f"{called(vm)} does not run: {progress_of(vm)}", remedy="change it with outlive vm define")
+    return vm.spec.definition
+
+
+async def _redefine(store: Store, clock: Clock, vm: VirtualMachine, before: str, after: str, request: Request) -> None:
+    """Write the definition that follows from the answer to that request.
+
+    ``Refused`` where it was not answered, or something else is requested by now: then the guest may have what the
+    definition has, which never lists less than that.
+    """
+
+    def changed(found: VirtualMachine | None) -> VirtualMachine | None:
+        if found is None:
+            return None
+        answer = found.status.answered
+        if found.spec.request != request or answer is None or answer.id != request.id:
+            raise Refused(f"something else is requested of {called(vm)} by now", remedy="repeat")
+        return redefined(found, before, after)
+
+    await compare_and_swap(store, VirtualMachine, vm.name, changed, clock=clock, half="spec")
 
 
 # Names, and the end

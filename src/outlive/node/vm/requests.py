@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.base.logging import get_logger
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.locks import flush
@@ -37,6 +38,7 @@ from outlive.node.vm.selection import (
 from outlive.node.vm.states import active_move, in_phase, state_of
 from outlive.placement.rules import demands_of
 from outlive.resources import VirtualMachine
+from outlive.resources.devices import device_of
 from outlive.resources.reasons import Reason, VmReason, reason, render
 from outlive.resources.vms import Answer, Request, RequestVerb, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
@@ -157,6 +159,11 @@ def _answer(given: VmRequestInput, args: VmRequestArgs) -> VmRequestResult:
         case "flush-locks":
             _need(not given.host_away, VmRequestCode.NODE_NOT_READY)
             _need(given.vm.state in AT_REST and not given.vm.held, VmRequestCode.NOT_STOPPED)
+            _need(not given.vm.migration_active, VmRequestCode.BUSY)
+            return _accepted(VmWrites())
+        case "attach" | "detach":
+            _need(not given.host_away, VmRequestCode.NODE_NOT_READY)
+            _need(given.vm.state == "start", VmRequestCode.NOT_RUNNING)
             _need(not given.vm.migration_active, VmRequestCode.BUSY)
             return _accepted(VmWrites())
         case _:
@@ -301,8 +308,59 @@ async def _flush_locks(node: VmContext, vm: VirtualMachine, request: Request) ->
     return await flush(node, vm, vm.spec.disks, strangers=request.force)
 
 
+async def _attach(node: VmContext, vm: VirtualMachine, request: Request) -> Reason | None:
+    """Give what runs a device of its definition, whose disk nobody else has open."""
+    name, run_id = request.device, _running(node, vm)
+    if not run_id:
+        return _refused(f"it does not run on {node.host}")
+    try:
+        disk = device_of(vm.spec.definition, name).disk if vm.spec.definition else ""
+        there = await node.domains.devices(vm.name, run_id)
+        if disk and name not in there:
+            if why := _user_of(node, vm, disk, there):
+                return _refused(why)
+            if locked := await flush(node, vm, (disk,), strangers=False):
+                return locked
+        await node.domains.attach(vm, name, run_id)
+    except (BadInput, NotFound, Refused) as error:
+        return _refused(error.message)
+    return None
+
+
+async def _detach(node: VmContext, vm: VirtualMachine, request: Request) -> Reason | None:
+    """Take a device away from what runs."""
+    run_id = _running(node, vm)
+    if not run_id:
+        return _refused(f"it does not run on {node.host}")
+    try:
+        await node.domains.detach(vm.name, request.device, run_id)
+    except Refused as error:
+        return _refused(error.message)
+    return None
+
+
+def _running(node: VmContext, vm: VirtualMachine) -> str:
+    """Its run on this host, if it runs with all of its memory here."""
+    domain = node.domains.by_vm.get(vm.name)
+    return domain.run_id if domain is not None and node.runs(vm) and not domain.split else ""
+
+
+def _user_of(node: VmContext, vm: VirtualMachine, disk: str, there: Mapping[str, str]) -> str:
+    """Who on this host has the disk open: its locks would be taken for stale ones."""
+    if disk in there.values():
+        return f"it has disk {disk} under another name"
+    others = sorted(one.name for one in node.informer.items() if one.name != vm.name and disk in one.spec.disks)
+    return f"disk {disk} belongs to {others[0]} as well" if others else ""
+
+
+def _refused(why: str) -> Reason:
+    return reason(VmReason.DEVICE_REFUSED, error=why)
+
+
 WORK: Final[Mapping[str, Callable[[VmContext, VirtualMachine, Request], Awaitable[Reason | None]]]] = {
     "flush-locks": _flush_locks,
+    "attach": _attach,
+    "detach": _detach,
 }
 """Requests that the host of the virtual machine carries out before it answers, and again where it ended before it had
 answered; what keeps it from that."""

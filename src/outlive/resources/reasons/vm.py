@@ -34,6 +34,7 @@ class VmReason(enum.StrEnum):
     LOCK_UNCONFIRMED = "lock-unconfirmed"
     """A living host has a lock, and has not reported yet whether the VM is on it."""
     STILL_HERE = "still-here"
+    DEVICE_REFUSED = "device-refused"
     AGAINST_AFFINITY = "against-affinity"
     """Where it was to start a hard affinity rule of it closes its host, as others are by then."""
     NOT_CREATED = "not-created"
@@ -110,6 +111,7 @@ TABLE: Final[Table] = {
         "lock {lock}{owner} may be in use: {host} lives, and its figures have yet to say that {vm} is not on it"
     ),
     VmReason.STILL_HERE: Template("something of it is still on {host}", "outlive vm stop, then repeat"),
+    VmReason.DEVICE_REFUSED: Template("{error}", "see its definition, its guest, and libvirt's log on its host"),
     VmReason.AGAINST_AFFINITY: Template(
         "{why}",
         "move it to a host that its rules allow (outlive request VM move), or change the rule; then request its start",

@@ -1,0 +1,78 @@
+"""``outlive vm tag``, and tags as options of other verbs: labels of VMs by which they are found."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from outlive.cli.access import Access
+from outlive.cli.commands import command, group
+from outlive.cli.output import Output, table, write
+from outlive.cli.values import words
+from outlive.node.vm.operator import PROTECTED, called, find_vm, tag_labels, tag_vm, tags_of, untag_vm
+from outlive.resources import VirtualMachine
+from outlive.store import Selector
+from outlive.store.selectors import Term
+
+tag = group("Tags of VMs, by which outlive vm list --tag finds them.")
+
+OneVm = Annotated[str, typer.Argument(metavar="VM", help="Its display name, or the name of its object.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", "-g", metavar="TAG,…", help="With these tags.")]
+ProtectedTags = Annotated[
+    list[str] | None,
+    typer.Option("--protected-tag", "-G", metavar="TAG,…", help="With these tags, which only --force removes."),
+]
+TagNames = Annotated[list[str], typer.Argument(metavar="TAG…", help="Names of tags.")]
+
+
+def labels_of(user: list[str] | None, protected: list[str] | None) -> dict[str, str]:
+    """The labels that the options for tags mean; each is protected that any of them says is."""
+    return tag_labels(words(*user or ()), protected=False) | tag_labels(words(*protected or ()), protected=True)
+
+
+def selector_of(user: list[str] | None, protected: list[str] | None) -> Selector | None:
+    """Of VMs that have all the tags; ``None``: no tag is named."""
+    terms = tuple(
+        Term(key, "in", (PROTECTED,)) if kind == PROTECTED else Term(key, "exists")
+        for key, kind in labels_of(user, protected).items()
+    )
+    return Selector(terms) if terms else None
+
+
+@command(tag, "add")
+async def add_tags(
+    access: Access,
+    vm: OneVm,
+    names: TagNames,
+    protected: Annotated[bool, typer.Option("--protected", "-p", help="Only --force removes them.")] = False,
+) -> None:
+    """Tag a VM; what it has already stays."""
+    labels = tag_labels(words(*names), protected=protected)
+    async with access.open(write=True) as store:
+        write(_tagged_line(await tag_vm(store, access.clock, await find_vm(store, vm), labels)))
+
+
+@command(tag, "remove")
+async def remove_tags(
+    access: Access,
+    vm: OneVm,
+    names: TagNames,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Protected ones as well.")] = False,
+) -> None:
+    """Take tags off a VM; none where one of them is protected, or is not there."""
+    async with access.open(write=True) as store:
+        found = await find_vm(store, vm)
+        write(_tagged_line(await untag_vm(store, access.clock, found, words(*names), force=force)))
+
+
+def _tagged_line(vm: VirtualMachine) -> str:
+    return f"{called(vm)}: {', '.join(tags_of(vm)) or 'no tags'}\n"
+
+
+@command(tag, "list")
+async def list_tags(access: Access, output: Output, vm: OneVm) -> None:
+    """Tags of a VM, and which are protected."""
+    async with access.open() as store:
+        tags = tags_of(await find_vm(store, vm))
+    output.show(tags, lambda: [table(("Tag", "Kind"), tags.items())])
