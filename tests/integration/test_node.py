@@ -161,7 +161,7 @@ def test_its_log_is_read_from_elsewhere_where_it_keeps_one_in_the_store(
     started = next(json.loads(line) for line in shown() if '"node.started"' in line)
     assert (started["version"], started["kernel"]) == (__version__, os.uname().release)
     assert host.stop() == 0
-    assert len(shown("-l", "1")) == 1
+    assert len(shown("-n", "1")) == 1
     assert any("drain_logs" in line for line in shown()), "the end of the log is written at the end"
 
 

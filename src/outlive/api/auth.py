@@ -1,18 +1,6 @@
 """Who may do what: bearer tokens with roles.
 
-=============  ===========================================================================================
-role         may
-===========  ===========================================================================================
-admin        everything but the key of the cluster
-operator     read everything; write what users or imports write (each kind says what that is); place
-viewer       read everything but consoles; ask why a host was refused
-scheduler    only ask for placements
-controller   read everything but consoles; write what controllers write
-host         read everything, of consoles those of VMs that it has to do with; write what the daemon of the one host
-             that it belongs to writes
-coordinator  the same, and what fencing writes of other hosts; read the key of the cluster
-join         only become the token of a host, once
-===========  ===========================================================================================
+``GRANTS`` and ``WRITERS`` are what is decided by; docs/reference/http-api.md#tokens says it for people.
 
 What a token of an operator, controller or host may write is decided object by object (``check_write``), from the
 writers that each kind declares. Tokens are kept as SHA-256 digests. The token of the state directory is an admin's;

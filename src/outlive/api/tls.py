@@ -28,7 +28,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import BadInput
 from outlive.base.files import write_whole
 from outlive.base.logging import get_logger
-from outlive.store.tls import OWN_AUTHORITY, fingerprint
+from outlive.store.tls import OWN_UNIT, fingerprint
 
 AUTHORITY_KEY_FILE: Final = "ca.key"
 CERTIFICATE_FILE: Final = "server.pem"
@@ -127,7 +127,8 @@ class ServerTls:
 
     def _make_authority(self) -> tuple[x509.Certificate, _Key]:
         now, key = as_datetime(self._clock.now()), ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{OWN_AUTHORITY}{socket.gethostname()}"[:64])])
+        unit = x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, OWN_UNIT)
+        name = x509.Name([unit, x509.NameAttribute(NameOID.COMMON_NAME, f"Outlive {socket.gethostname()}"[:64])])
         certificate = (
             x509.CertificateBuilder()
             .subject_name(name)

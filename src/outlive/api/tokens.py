@@ -115,7 +115,7 @@ class HostJoin:
         self._clock = clock
         self._ids = ids
         self._cluster_key = cluster_key
-        self._one_by_one = asyncio.Lock()
+        self._join_lock = asyncio.Lock()
 
     async def join(self, request: Request, identity: Identity) -> Response:
         """Exchange a join token for that of a host."""
@@ -124,7 +124,7 @@ class HostJoin:
             wish = msgspec.convert(document_of(await request.body()), Joining)
         except msgspec.ValidationError as error:
             raise BadInput(f"not what a host says that joins: {error}", remedy="use outlive node join") from None
-        async with self._one_by_one:
+        async with self._join_lock:
             joined = await self._joined(identity.name, wish)
         _log.info("host.joined", host=joined.host, role=joined.role, machine=wish.machine_id)
         return json_response(msgspec.to_builtins(joined))

@@ -1,7 +1,7 @@
 """``outlive console`` and ``outlive vm log``: what a guest wrote to its serial console, and the console itself.
 
 The console is attached as ``virsh`` does it: on the VM's host, from elsewhere over ssh. No daemon listens for that, and
-the server hands on nothing: whoever may log in on the host may attach.
+the server forwards nothing: whoever may log in on the host may attach.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from outlive.base.errors import NotFound, OutliveError, Refused, Unavailable, Usage
+from outlive.base.errors import NotFound, OutliveError, Refused, Usage
 from outlive.cli.access import Access
-from outlive.cli.output import visible, write
+from outlive.cli.output import Follow, Lines, follow, visible, write
 from outlive.node.vm.operator import called, find_vm, running_entry, shown_state
 from outlive.resources import Console, Hypervisor
 from outlive.store import read
@@ -28,23 +28,17 @@ if TYPE_CHECKING:
     from outlive.resources import VirtualMachine
     from outlive.store import Store
 
-LOOK_S: Final = 1.0
-"""How often a log that is followed is read."""
 LIBVIRT: Final = "qemu:///system"
 ESCAPES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\-~])")
 """What steers a terminal."""
-
-Lines = Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Only the last N lines.")]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on and print what is written.")]
-EVERYTHING: Final = 1_000_000
 
 
 async def console(
     access: Access,
     vm: Annotated[str, typer.Argument(metavar="VM", help="Its display name, or the name of its object.")],
     log: Annotated[bool, typer.Option("--log", help="Print what the guest wrote last instead of attaching.")] = False,
-    lines: Lines = EVERYTHING,
-    follow: Follow = False,
+    lines: Lines = None,
+    following: Follow = False,
     ssh: Annotated[
         str, typer.Option("--ssh", metavar="[USER@]HOST", help="Where its host is logged in to; otherwise by its name.")
     ] = "",
@@ -53,8 +47,8 @@ async def console(
     ] = False,
 ) -> None:
     """Attach to the serial console of a VM, on its host or by ssh (Ctrl-] leaves it); or print its log."""
-    if log or follow or lines != EVERYTHING:
-        await print_log(access, vm, lines=lines, follow=follow)
+    if log or following or lines is not None:
+        await print_log(access, vm, lines=lines, following=following)
         return
     async with access.open() as store:
         found = await find_vm(store, vm)
@@ -117,25 +111,25 @@ async def _address(store: Store, host: str) -> str:
 # The log
 
 
-async def print_log(access: Access, name: str, *, lines: int, follow: bool) -> None:
-    """What the guest wrote last, and with ``follow`` what it writes from then on."""
+async def print_log(access: Access, name: str, *, lines: int | None, following: bool) -> None:
+    """What the guest wrote last, or that many lines of it, and with ``following`` what it writes from then on."""
     async with access.open() as store:
         vm = await find_vm(store, name)
         found = await read(store, Console, vm.name)
-        if found is None and not follow:
+        if found is None and not following:
             remedy = "it has not written anything, its host does not log it, or nothing was written for 30 days"
             raise NotFound(f"there is no log of the console of {called(vm)}", remedy=remedy)
         text = found.text if found is not None else ""
-        _print("".join(text.splitlines(keepends=True)[-lines:]) if lines != EVERYTHING else text)
-        while follow:
-            await asyncio.sleep(LOOK_S)
-            try:
-                found = await read(store, Console, vm.name)
-            except Unavailable:
-                continue  # the server is away for a moment
-            if found is not None and found.text != text:
-                _print(added(text, found.text))
-                text = found.text
+        _print("".join(text.splitlines(keepends=True)[-lines:]) if lines is not None else text)
+
+        def show(now: Console) -> None:
+            nonlocal text
+            if now.text != text:
+                _print(added(text, now.text))
+                text = now.text
+
+        if following:
+            await follow(access.clock, lambda: read(store, Console, vm.name), show)
 
 
 def added(before: str, after: str) -> str:

@@ -12,7 +12,7 @@ from outlive.base.ids import SystemIds
 from outlive.base.natural import natural_key
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output, cell_text, table, visible, write
+from outlive.cli.output import Follow, Lines, Output, cell_text, follow, table, visible, write
 from outlive.cli.status import member_state
 from outlive.node.fencing.policy import DAEMON_CONDITION
 from outlive.node.host_log import lines_since
@@ -35,8 +35,6 @@ from outlive.store import Store, list_all, read
 WAIT_S = 60.0
 """How long ``--wait`` waits at most."""
 LOOK_S = 0.5
-FOLLOW_S = 1.0
-"""Pause between two looks at a log that is followed."""
 MEBIBYTE: Final = 1 << 20
 R = TypeVar("R", bound=Resource)
 
@@ -178,26 +176,26 @@ def _mib(amount: int) -> int:
 async def log(
     access: Access,
     host: AnyHost,
-    lines: Annotated[int, typer.Option("--lines", "-l", min=0, help="So many lines, the last ones.")] = 100,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is logged from now on.")] = False,
+    lines: Lines = None,
+    following: Follow = False,
 ) -> None:
-    """The last lines of a daemon's log, where it keeps them in the store (node.logLines)."""
+    """What a daemon has logged, as far as it keeps that in the store (node.logLines)."""
     async with access.open() as store:
         await store.get(Hypervisor, host)
         found = await read(store, HostLog, host)
         if found is None:
             remedy = f"set node.logLines in its node.yaml; or on {host}: journalctl -u outlive-node"
             raise NotFound(f"the daemon of {host} keeps no log in the store", remedy=remedy)
-        _write_lines(found.lines[-lines:] if lines else ())
-        while follow:
-            await access.clock.sleep(FOLLOW_S)
-            try:
-                now = await read(store, HostLog, host)
-            except Unavailable:
-                continue  # the server is away for a moment
-            if now is not None:
-                _write_lines(lines_since(now, found.process, found.last))
-                found = now
+        _write_lines(found.lines[-lines:] if lines is not None else found.lines)
+
+        def show(now: HostLog) -> None:
+            nonlocal found
+            assert found is not None, "it was shown"
+            _write_lines(lines_since(now, found.process, found.last))
+            found = now
+
+        if following:
+            await follow(access.clock, lambda: read(store, HostLog, host), show)
 
 
 def _write_lines(lines: Iterable[str]) -> None:

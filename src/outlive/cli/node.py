@@ -144,15 +144,15 @@ class NodeProcess:
                 log=log,
             )
             self._listen(role)
-            said = {
+            fields = {
                 "server": shown_address(server.url),
                 "vms": config.libvirt.uri or "none",
                 "guard": config.guard.socket,
             }
-            is_a = machine.capabilities()
-            said |= {"version": __version__, "level": config.log.level, "kernel": is_a.kernel, "os": is_a.os}
-            said |= {"architecture": is_a.cpu_arch, "cpus": str(is_a.cpus)}
-            _log.info("node.started", host=config.name, pid=os.getpid(), boot=machine.boot_id(), **said)
+            found = machine.capabilities()
+            fields |= {"version": __version__, "level": config.log.level, "kernel": found.kernel, "os": found.os}
+            fields |= {"architecture": found.cpu_arch, "cpus": str(found.cpus)}
+            _log.info("node.started", host=config.name, pid=os.getpid(), boot=machine.boot_id(), **fields)
             running = asyncio.ensure_future(role.run())
             ready = asyncio.ensure_future(self._say_when_ready(role))
             replaced = asyncio.ensure_future(self._replaced.wait())

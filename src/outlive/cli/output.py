@@ -11,18 +11,23 @@ import enum
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
+import typer
+
+from outlive.base.errors import Unavailable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress
 
+    from outlive.base.clock import Clock
     from outlive.resources import Resource
 
+T = TypeVar("T")
 WIDE_COLUMNS = 10_000
 """Width of tables where no terminal cuts them."""
 
@@ -220,6 +225,24 @@ def object_tables(objects: Sequence[Resource], *, wide: bool) -> Iterable[Render
         mine = [item for item in objects if type(item) is kind]
         rows = [[item.name, *cells(item, wide=wide)] for item in mine]
         yield table(["Name", *columns], rows, title=kind.__name__ if len(kinds) > 1 else "")
+
+
+FOLLOW_S = 1.0
+"""Pause between two readings of a log that is followed."""
+Lines = Annotated[int | None, typer.Option("--lines", "-n", metavar="N", min=1, help="Only the last N lines.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on and print what is written.")]
+
+
+async def follow(clock: Clock, read: Callable[[], Awaitable[T | None]], show: Callable[[T], None]) -> None:
+    """Show what is read again and again, also after a moment in which the server is away; ends only from outside."""
+    while True:
+        await clock.sleep(FOLLOW_S)
+        try:
+            found = await read()
+        except Unavailable:
+            continue
+        if found is not None:
+            show(found)
 
 
 QUIET_SECONDS = 1.0

@@ -12,10 +12,10 @@ from outlive.base.errors import BadInput, ExitCode, Invalid, Usage
 from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.console import EVERYTHING, Follow, Lines, print_log
+from outlive.cli.console import print_log
 from outlive.cli.objects import checked, write_resource
 from outlive.cli.operator import Yes, ask
-from outlive.cli.output import Output, coloured, table, write
+from outlive.cli.output import Follow, Lines, Output, coloured, table, write
 from outlive.cli.values import words
 from outlive.cli.vm_tags import ProtectedTags, Tags, labels_of, selector_of, tag
 from outlive.drivers.files import read_input
@@ -247,9 +247,9 @@ async def list_vms(access: Access, output: Output, tags: Tags = None, protected_
 
 
 @command(app)
-async def log(access: Access, vm: OneVm, lines: Lines = EVERYTHING, follow: Follow = False) -> None:
+async def log(access: Access, vm: OneVm, lines: Lines = None, following: Follow = False) -> None:
     """What the guest of a VM wrote to its serial console last."""
-    await print_log(access, vm, lines=lines, follow=follow)
+    await print_log(access, vm, lines=lines, following=following)
 
 
 @command(app)

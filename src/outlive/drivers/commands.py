@@ -130,10 +130,10 @@ async def run(
 async def _started(
     argv: Sequence[str], readers: Mapping[str, int], env: Mapping[str, str] | None
 ) -> asyncio.subprocess.Process:
-    said = [f"/dev/fd/{readers[one]}" if one in readers else one for one in argv]
+    arguments = [f"/dev/fd/{readers[one]}" if one in readers else one for one in argv]
     try:
         return await asyncio.create_subprocess_exec(
-            *said,
+            *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

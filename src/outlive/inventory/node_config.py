@@ -19,6 +19,7 @@ from outlive.base.errors import BadInput
 from outlive.node.fencing.policy import FencingConfigInput, FencingConfigResult
 from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta
 from outlive.resources.cluster import CLUSTER, Timing
+from outlive.resources.consoles import CONSOLE_LINES
 from outlive.resources.hosts import LOG_LINES
 
 HOSTS_LIMIT: Final = 5000
@@ -39,7 +40,6 @@ DROPPED: Final[Mapping[str, str]] = {
     "logging.log_keepalives": "figures are in HypervisorUsage",
     "logging.log_cluster_details": "see outlive status",
     "logging.log_monitoring_details": "see outlive describe hypervisor",
-    "logging.console_log_lines": "see node.consoleLines; the files themselves are rotated by size",
     "guest_networking": "networks are not looked after in this version",
     "ceph": "see section storage of node.yaml",
     "api": "outlive up serves the API, with tokens of its own",
@@ -221,6 +221,8 @@ def _node(source: _Source, host: str) -> dict[str, dict[str, Any]]:
     kept = source.get("logging.node_log_lines", False, kind=(int, bool))
     if source.get("logging.zookeeper_logging", False, kind=bool):
         lines["logLines"] = min(LOG_LINES, kept or LOG_LINES)
+    if (console := source.get("logging.console_log_lines", kind=int)) is not None:
+        lines["consoleLines"] = max(0, min(CONSOLE_LINES, console))
     return {"host": section, "node": {**node, "memMeans": means, **lines}, "log": log}
 
 

@@ -97,7 +97,7 @@ def host_refusal(
 
 def read_refusal(host: str, kind: type[Resource], name: str, vm: VirtualMachine | None) -> str:
     """Why this host may not read that object, as the end of a sentence; empty where it may. ``vm``: whose console."""
-    if kind is not Console or (vm is not None and has_to_do_with(host, vm)):
+    if kind is not Console or (vm is not None and is_related(host, vm)):
         return ""
     return f"may not read {kind.kind()}/{name}: {host} has nothing to do with the VM"
 
@@ -154,7 +154,7 @@ def dropped(host: str, before: VirtualMachine, after: VirtualMachine) -> tuple[H
     return tuple(one for one in before.status.holders if one.hypervisor != host and one not in after.status.holders)
 
 
-def has_to_do_with(host: str, vm: VirtualMachine) -> bool:
+def is_related(host: str, vm: VirtualMachine) -> bool:
     """Whether the host is one of a virtual machine's: assigned, a holder, a side of its move, its home, or one that it
     prefers and comes back to by itself."""
     spec = vm.spec
@@ -317,7 +317,7 @@ def _device(who: HostWriter, what: str, before: StorageDevice | None, after: Sto
 def _console(who: HostWriter, what: str, after: Console, vm: VirtualMachine | None) -> str:
     if after.host != who.host:
         return f"may not write {what} as {after.host[:80]}"
-    related = vm is not None and has_to_do_with(who.host, vm)
+    related = vm is not None and is_related(who.host, vm)
     return "" if related else f"may not write {what}: {who.host} has nothing to do with the VM"
 
 
@@ -334,7 +334,7 @@ def _vm(
         return f"may not create {what}: users do"
     if why := _fields(what, before, after, DAEMON):
         return why
-    related = has_to_do_with(who.host, before)
+    related = is_related(who.host, before)
     label = after.metadata.labels.get(HOST_LABEL)
     if label != before.metadata.labels.get(HOST_LABEL) and not related and label != before.host:
         return f"may not label {what}: {who.host} has nothing to do with it"

@@ -14,6 +14,8 @@ from outlive.resources.meta import KindInfo, Part, Resource, Writers
 
 CONSOLE_BYTES: Final = 65_536
 """Of the text of one console in UTF-8: also if each of them is escaped, the object is smaller than a store takes."""
+CONSOLE_LINES: Final = 100_000
+"""Of one console, at most."""
 
 
 class Vnc(Part, frozen=True, kw_only=True):

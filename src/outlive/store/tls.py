@@ -2,7 +2,7 @@
 knows.
 
 The server's own authority signs for nothing but that server, so whoever has pinned it needs no name to compare; it is
-known by its name (``OWN_AUTHORITY``), and any other one is an operator's, which signs for others as well. Its
+known by the unit in its name (``OWN_UNIT``), and any other one is an operator's, which signs for others as well. Its
 fingerprint is the SHA-256 of its certificate; the certificate itself is asked of the server once, over a connection
 that is not believed, and compared; an answer with more than that one certificate is refused. Anything else is verified
 as usual, with the name. Tokens are never sent in clear text beyond this machine, unless ``--insecure`` says so
@@ -30,8 +30,8 @@ AUTHORITY_BYTES: Final = 16 * 1024
 ASKED_WITHIN_S: Final = 15.0
 HEX_DIGITS: Final = 64
 """Of a fingerprint."""
-OWN_AUTHORITY: Final = "Outlive "
-"""How the name of a server's own authority begins."""
+OWN_UNIT: Final = "own authority of one Outlive server"
+"""Organizational unit in the name of a server's own authority; nobody names one so that signs for others."""
 _PEM_BEGIN: Final = "-----BEGIN "
 
 
@@ -122,15 +122,12 @@ def trusting(authority: str, *, pinned: str = "") -> ssl.SSLContext:
 
 
 def _is_own(context: ssl.SSLContext) -> bool:
-    """Whether the one authority that it believes is a server's own: self-signed, and called ``Outlive HOST`` and
-    nothing else, with a host name, in which there are no spaces."""
+    """Whether the one authority that it believes is a server's own: self-signed, and of that unit."""
     found: list[Any] = context.get_ca_certs()
     if len(found) != 1 or found[0]["subject"] != found[0]["issuer"]:
         return False
-    names = [(key, value) for part in found[0]["subject"] for key, value in part]
-    if len(names) != 1 or names[0][0] != "commonName" or not names[0][1].startswith(OWN_AUTHORITY):
-        return False
-    return " " not in names[0][1].removeprefix(OWN_AUTHORITY)
+    units = [value for part in found[0]["subject"] for key, value in part if key == "organizationalUnitName"]
+    return units == [OWN_UNIT]
 
 
 async def fetch_authority(url: str, pinned: str) -> str:

@@ -145,14 +145,15 @@ def test_an_authority_that_comes_beside_the_pinned_one_is_not_believed(tmp_path:
     run_real(story())
 
 
-@pytest.mark.parametrize("name", ["Example Corporation ", "Outlive Production CA of "])
+@pytest.mark.parametrize("unit", ["Example Corporation", "Outlive"])
 def test_the_name_of_a_server_is_compared_where_the_pinned_authority_is_no_server_s_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str
 ) -> None:
-    """A company's authority signs for all of its machines: each of them could answer in the server's place."""
+    """A company's authority signs for all of its machines: each could answer in the server's place, whatever the
+    authority is called (here ``Outlive HOST``)."""
 
     async def story() -> None:
-        monkeypatch.setattr("outlive.api.tls.OWN_AUTHORITY", name)
+        monkeypatch.setattr("outlive.api.tls.OWN_UNIT", unit)
         company = ServerTls(tmp_path, ["printer.example"], SystemClock())
         async with api(tls=company, authority=company.authority) as served:
             pinned = trusting(company.authority, pinned=company.fingerprint)

@@ -92,6 +92,13 @@ def test_a_whole_configuration() -> None:
     assert found.warnings == []
 
 
+@pytest.mark.parametrize(("given", "lines"), [(500, 500), (0, 0), (10**9, 100_000), (-1, 0)])
+def test_the_lines_of_consoles_are_kept_as_before(given: int, lines: int) -> None:
+    found = read(logging__console_log_lines=given)
+    assert found.node["node"]["consoleLines"] == lines
+    assert not [one for one in found.dropped if "console_log_lines" in one]
+
+
 def test_what_has_no_place_is_said_with_the_reason() -> None:
     dropped = dict(line.split(": ", 1) for line in read(colour="red").dropped)
     assert dropped["colour"] == "is not known"

@@ -14,7 +14,7 @@ from tests.support.field_writers import changed_paths
 from outlive.api.auth import Identity, Role, check_write, may_write
 from outlive.base.errors import Forbidden
 from outlive.node.membership.states import MemberView, fenced
-from outlive.node.permissions import HostWriter, dropped, given_fields, has_to_do_with, host_refusal
+from outlive.node.permissions import HostWriter, dropped, given_fields, host_refusal, is_related
 from outlive.node.vm.states import reach_of
 from outlive.resources import (
     HOST_LABEL,
@@ -113,7 +113,7 @@ def test_what_is_allowed_keeps_every_entry_of_others_that_is_not_fenced(
     assert all(one in after.status.holders or fenced(one, members, reach_of(before)) for one in theirs)
     assert all(one in theirs for one in after.status.holders if one.hypervisor != who.host)
     assert after.spec == before.spec
-    if not has_to_do_with(who.host, before):
+    if not is_related(who.host, before):
         assert _replace(after.status, holders=()) == _replace(before.status, holders=())
 
 

@@ -83,9 +83,9 @@ CONSOLE_TAIL: Final = Decision(
 )
 
 
-KEPT_S: Final = 30 * 86_400.0
+RETENTION_S: Final = 30 * 86_400.0
 """How long a console is kept to which nothing is written."""
-KEPT: Final = 5_000
+LIMIT: Final = 5_000
 """Consoles in the store at most; what was written to longest ago goes first, and is still in the log on its host."""
 SWEEP_S: Final = 3600.0
 """How often they are looked for: a look reads the texts of all."""
@@ -97,8 +97,8 @@ def console_sweeper(store: Store, clock: Clock) -> Sweeper[Console]:
         store,
         Console,
         seen=lambda console: console.changed_at,
-        keep_s=KEPT_S,
-        keep=KEPT,
+        keep_s=RETENTION_S,
+        keep=LIMIT,
         clock=clock,
         every_s=SWEEP_S,
     )

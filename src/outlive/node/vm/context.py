@@ -21,11 +21,12 @@ from outlive.node.fencing.policy import DesiredState
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import MemberView, member_view
-from outlive.node.permissions import has_to_do_with
+from outlive.node.permissions import is_related
 from outlive.node.ports import DiskLock, Domain, DomainState, GuardPort, MachinePort, MigrationSettings, StoragePort
 from outlive.node.vm.domains import ForeignDomains, LocalDomains
 from outlive.node.vm.states import followed, mine
 from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
+from outlive.resources.consoles import CONSOLE_LINES
 from outlive.resources.hosts import LOG_LINES
 from outlive.resources.policies import AffinityRule
 from outlive.resources.vms import VirtualMachineStatus
@@ -91,7 +92,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """What the selector ``mem`` looks at."""
     log_lines: Annotated[int, Meta(ge=0, le=LOG_LINES)] = 0
     """Lines of its own log that the daemon keeps in the store, for ``outlive host log``; 0: none."""
-    console_lines: Annotated[int, Meta(ge=0, le=100_000)] = 1000
+    console_lines: Annotated[int, Meta(ge=0, le=CONSOLE_LINES)] = 1000
     """Lines of each guest's serial console that are kept in the store; 0: none."""
     store_cas_per_s: float | None = None
     """Compare-and-swaps that the store was measured to do each second; absent: not measured."""
@@ -374,7 +375,7 @@ class VmContext:
         """
 
         def labelled(now: VirtualMachine | None) -> VirtualMachine | None:
-            if now is None or not (has_to_do_with(self.host, now) or host == now.host):
+            if now is None or not (is_related(self.host, now) or host == now.host):
                 return None
             return _replace(now, metadata=_replace(now.metadata, labels={**now.metadata.labels, HOST_LABEL: host}))
 
