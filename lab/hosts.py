@@ -204,6 +204,7 @@ class Host:
         for name in ("var/lib", "var/log", "var/cache", "var/tmp", "run", "log", "services"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "var/run").symlink_to("/run")
+        (self.folder / "var/lock").symlink_to("/run/lock")  # where virsh locks a console
 
     def add_service(
         self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, again_s: float | None = 1.0

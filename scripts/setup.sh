@@ -58,6 +58,8 @@ busybox busybox-static
 cpio cpio
 ipmi_sim openipmi
 ipmitool ipmitool
+/usr/sbin/sshd openssh-server
+ssh openssh-client
 END
     [ -n "$packages" ] || return 0
     # shellcheck disable=SC2086

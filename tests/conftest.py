@@ -56,6 +56,10 @@ def _shared() -> bool:
     return bool(os.environ.get("OUTLIVE_SHARED")) and Path(os.environ["OUTLIVE_SHARED"]).is_dir()
 
 
+def _sshd() -> bool:
+    return Path("/usr/sbin/sshd").exists() and shutil.which("ssh") is not None
+
+
 COMPONENTS: dict[str, Callable[[], bool]] = {
     "postgresql": _postgresql,
     "chromium": _chromium,
@@ -64,6 +68,7 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "ipmi": _ipmi,
     "libvirt": _libvirt,
     "ceph": _ceph,
+    "sshd": _sshd,
     "qemu": lambda: shutil.which("qemu-io") is not None,
     "systemd": _systemd,
     "shared": _shared,

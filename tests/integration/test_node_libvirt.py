@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
+import select
+import shutil
 import signal
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.processes import until
+from lab.processes import run, until
 from lab.single import Single
 
 from outlive.base.errors import Unavailable
@@ -76,6 +82,64 @@ def test_what_a_guest_writes_to_its_console_is_kept_and_its_screen_is_known(sing
     screens = {name: single.outlive("vm", "info", name)["vnc"] for name in ("vm-1", "vm-2")}
     assert {one["listen"] for one in screens.values()} == {"127.0.0.1"}
     assert len({one["port"] for one in screens.values()}) == 2
+
+
+@pytest.fixture
+def ssh(single: Single, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of somebody who may log in on the host as root, by a key."""
+    folder = single.host.folder / "etc/ssh_test"
+    folder.mkdir()
+    for key in (folder / "host", tmp_path / "key"):
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
+    shutil.copy(tmp_path / "key.pub", folder / "known")
+    settings = "HostKey /etc/ssh_test/host\nAuthorizedKeysFile /etc/ssh_test/known\nStrictModes no\nUsePAM no\n"
+    (folder / "config").write_text(f"{settings}PidFile none\nPermitRootLogin prohibit-password\n")
+    (single.host.folder / "run/sshd").mkdir(mode=0o755, exist_ok=True)
+    single.host.add_service("50-sshd", ["/usr/sbin/sshd", "-D", "-e", "-f", "/etc/ssh_test/config"])
+    single.host.ask("start sshd")
+    program = tmp_path / "bin/ssh"
+    program.parent.mkdir()
+    known = f"-o UserKnownHostsFile={tmp_path}/known -o StrictHostKeyChecking=accept-new"
+    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F none -i {tmp_path}/key {known} "$@"\n')
+    program.chmod(0o755)
+    yield {"PATH": f"{program.parent}:{os.environ['PATH']}", "TERM": "xterm"}
+    single.host.ask("stop sshd")
+
+
+@pytest.mark.component("sshd")
+def test_a_console_is_attached_to_from_elsewhere_over_ssh(single: Single, ssh: dict[str, str]) -> None:
+    """Somebody on another machine sees what the guest writes from then on, and leaves."""
+    words = [str(Path(sys.executable).with_name("outlive")), "console", "vm-2", "--ssh", f"root@{single.host.address}"]
+    token = f"@{single.state / 'store/token'}"
+    mine = {"OUTLIVE_SERVER": single.url, "OUTLIVE_TOKEN": token, "OUTLIVE_INSECURE": "1"}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = single.switch.inside("store", *words)
+        os.execvpe(command[0], command, {**os.environ, **ssh, **mine})
+    said = b""
+
+    def until_said(text: bytes, limit_s: float = 60.0) -> None:
+        nonlocal said
+        end_s = time.monotonic() + limit_s
+        while text not in said:
+            ready, _, _ = select.select([terminal], [], [], max(0.0, end_s - time.monotonic()))
+            assert ready, said.decode(errors="replace")
+            said += os.read(terminal, 65_536)
+
+    try:
+        until_said(b"Escape character is ^]")
+        assert b"vm-2 on host-1: ssh -t --" in said
+        single.host.run("virsh", "--connect", "qemu:///system", "reset", "vm-2")
+        until_said(b"SeaBIOS")
+        os.write(terminal, b"\x1d")
+        until(lambda: os.waitpid(pid, os.WNOHANG) == (pid, 0), "it has ended well", 30)
+        pid = 0
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(terminal)
+    assert len(guests(single)) == 2
 
 
 def test_a_libvirt_that_hangs_costs_no_renewal(single: Single) -> None:
