@@ -187,7 +187,7 @@ def _play(
 
 
 def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, everything: bool) -> ExitCode | None:
-    from outlive.simulation.narration import lines_of
+    from outlive.simulation.history import lines_of
 
     def shown() -> list[Any]:
         lines: list[Any] = [line, *(f"assumed: {note}" for note in notes), ""]

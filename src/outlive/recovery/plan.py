@@ -19,8 +19,9 @@ from outlive.failover.analysis.survival import matched
 from outlive.failover.model import VmView
 from outlive.failover.protection import restart_order
 from outlive.failover.rules import fits
-from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
+from outlive.node.vm.selection import MEBIBYTE, READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order
+from outlive.node.vm.states import VmState
 from outlive.placement.rules import AFFINITY, Peers, Verdict, judge
 from outlive.recovery.model import (
     Action,
@@ -73,9 +74,6 @@ REMATCHES: Final = 8
 """How often slots are matched again because VMs that got one exclude each other."""
 NAMED: Final = 3
 """Hosts or VMs that a message names."""
-MEBIBYTE: Final = 2**20
-RESTARTED_STATE: Final = "start"
-"""State of a VM that should run."""
 
 
 def plan_recovery(view: RecoveryView) -> RecoveryPlan:
@@ -356,7 +354,7 @@ class _Planner:
             vms=(
                 LostVm(
                     uuid=vm.id,
-                    state=RESTARTED_STATE,
+                    state=VmState.START,
                     node=vm.assigned,
                     memory=vm.memory_bytes / MEBIBYTE,
                     vcpus=vm.cpu_milli / 1000,

@@ -9,15 +9,24 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
+
+from outlive.base.natural import natural_key
+from outlive.base.phrases import listing
 
 EVENTS_LIMIT: Final = 200_000
 """Events that are kept; older ones are in the hash only."""
 QUOTED: Final = 12
 """Last events that a violation quotes of each object."""
+TOGETHER_S: Final = 1.5
+"""Sentences of one key that follow this closely on the first are printed as one."""
+NAMES_SHOWN: Final = 4
+"""Names and places that such a sentence lists."""
+NAMES_CHARACTERS: Final = 80
+"""Longer lists of names are left out: VMs may be named by uuids."""
 
 
 class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,3 +98,42 @@ class History:
     def trace_hash(self) -> str:
         """Of everything that happened, every write of the store included."""
         return self._digest.hexdigest()
+
+
+def grouped(events: Iterable[HistoryEvent]) -> list[HistoryEvent]:
+    """Sentences of one key that follow closely on the first become one, at the place of the first."""
+    groups: list[list[HistoryEvent]] = []
+    open_groups: dict[str, list[HistoryEvent]] = {}
+    for one in events:
+        group = open_groups.get(one.key) if one.key else None
+        if group is not None and one.at_s - group[0].at_s <= TOGETHER_S:
+            group.append(one)
+            continue
+        group = [one]
+        groups.append(group)
+        if one.key:
+            open_groups[one.key] = group
+    return [_one_of(group) for group in groups]
+
+
+def _one_of(group: list[HistoryEvent]) -> HistoryEvent:
+    first = group[0]
+    subjects = list(dict.fromkeys(one.subject for one in group))
+    if len(subjects) == 1:
+        return first
+    subjects.sort(key=natural_key)
+    places = sorted({one.where for one in group if one.where}, key=natural_key)
+    where = listing(places) if 0 < len(places) <= NAMES_SHOWN else f"{len(places)} hosts"
+    text = first.many.replace("{n}", str(len(subjects))).replace("{where}", where)
+    if len(subjects) <= NAMES_SHOWN and len("".join(subjects)) <= NAMES_CHARACTERS:
+        text += f": {', '.join(subjects)}" if ": " not in text else f" [{', '.join(subjects)}]"
+    return msgspec.structs.replace(first, text=text)
+
+
+def lines_of(events: Sequence[HistoryEvent], *, everything: bool = False) -> list[str]:
+    """The story as a log: time and sentence.
+
+    Without ``everything``, equal sentences are one line, and asides are left out.
+    """
+    shown = events if everything else grouped([one for one in events if one.loud])
+    return [f"{one.at_s:7.1f} s  {one.said}" for one in shown]

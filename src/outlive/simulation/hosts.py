@@ -7,12 +7,14 @@ all of it stands still but the watchdog device and the world around.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
+from outlive.base.errors import Refused, Unavailable
 from outlive.guard.states import State
-from outlive.node.ports import DomainState
+from outlive.node.ports import Domain, DomainState, MigrationProgress, MigrationSettings
+from outlive.resources import VirtualMachine
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.guards import SimGuard
@@ -20,9 +22,10 @@ from outlive.simulation.history import History
 from outlive.simulation.hypervisors import SimHypervisor
 from outlive.simulation.machines import Machine
 from outlive.simulation.narration import narrate_end
-from outlive.simulation.process import Process
+from outlive.simulation.process import Process, go
 from outlive.simulation.spec import HostSpec
 
+T = TypeVar("T")
 BUSY_SHARE: Final = 0.25
 """How much of its cores a guest keeps busy."""
 START_S: Final = 0.2
@@ -241,3 +244,89 @@ class SimHost:
     def _guard(self, process: Process) -> Role:
         changed = partial(self._guarded, self.name)
         return SimGuard(self.machine, self.hypervisor, process, self._history, changed)
+
+
+class HypervisorClient:
+    """The hypervisor as one process of its host reaches it: ``HypervisorPort``."""
+
+    def __init__(self, hypervisor: SimHypervisor, process: Process) -> None:
+        self._hypervisor = hypervisor
+        self._process = process
+
+    async def domains(self) -> tuple[Domain, ...]:
+        """All that exist. Looking changes nothing, so it needs nobody who goes on without the caller."""
+        self._check()
+        answer = await self._hypervisor.look()
+        self._check()
+        return answer
+
+    async def problems(self) -> tuple[str, ...]:
+        """What else starts domains here."""
+        self._check()
+        return self._hypervisor.faults.autostart
+
+    async def create(
+        self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: MigrationSettings | None = None
+    ) -> None:
+        """Create and start; goes on whatever becomes of the caller."""
+        await self._call(lambda: self._hypervisor.create(vm, run_id, epoch, incoming is not None), f"create {vm.name}")
+
+    async def destroy(self, vm: str, *, run_id: str = "", uuid: str = "") -> None:
+        """Stop hard."""
+        await self._call(lambda: self._hypervisor.destroy(vm, run_id, uuid), f"destroy {vm}")
+
+    async def decline(self, vm: str, run_id: str) -> None:
+        """End what waits for a guest."""
+        await self._call(lambda: self._hypervisor.decline(vm, run_id), f"decline {vm}")
+
+    async def shutdown(self, vm: str) -> None:
+        """Ask the guest."""
+        await self._call(lambda: self._hypervisor.shutdown(vm), f"shutdown {vm}")
+
+    async def devices(self, vm: str, *, run_id: str) -> dict[str, str]:
+        """What it has now."""
+        return await self._call(lambda: self._hypervisor.devices(vm, run_id), f"devices {vm}")
+
+    async def attach(self, vm: VirtualMachine, device: str, *, run_id: str) -> None:
+        """Give it a device; goes on whatever becomes of the caller."""
+        await self._call(lambda: self._hypervisor.attach(vm, device, run_id), f"attach {vm.name}")
+
+    async def detach(self, vm: str, device: str, *, run_id: str) -> None:
+        """Take a device away."""
+        await self._call(lambda: self._hypervisor.detach(vm, device, run_id), f"detach {vm}")
+
+    async def resume(self, vm: str, *, run_id: str) -> None:
+        """Let it go on."""
+        await self._call(lambda: self._hypervisor.resume(vm, run_id), f"resume {vm}")
+
+    async def migrate(self, vm: str, target: str, *, listens: str, settings: MigrationSettings) -> None:
+        """Send; the downtime is the network's, not the caller's."""
+        limit_s, post_copy = settings.time_limit_s, settings.post_copy
+        await self._call(lambda: self._hypervisor.migrate(vm, target, limit_s, post_copy), f"migrate {vm}")
+
+    async def cancel(self, vm: str) -> None:
+        """Call off what is being sent."""
+        self._check()
+        if vm not in self._hypervisor.sending:
+            raise Refused(f"{vm} is not being moved from {self._hypervisor.host}")
+        self._hypervisor.sending[vm] = True
+
+    async def progress(self, vm: str) -> MigrationProgress | None:
+        """How far it is."""
+        self._process.check()
+        return MigrationProgress(phase="active") if vm in self._hypervisor.sending else None
+
+    async def start_service(self) -> None:
+        """See to it that the service runs."""
+        self._process.check()
+        await self._process.call(go(self._hypervisor.start_service(), name="start service", part=self._hypervisor.part))
+
+    async def _call(self, work: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
+        self._check()
+        hypervisor = self._hypervisor
+        return await self._process.call(go(work(), name=f"{hypervisor.host}/{what}", part=hypervisor.part))
+
+    def _check(self) -> None:
+        self._process.check()
+        if not self._hypervisor.service:
+            raise Unavailable(f"the hypervisor service of {self._hypervisor.host} is stopped", remedy="start it")

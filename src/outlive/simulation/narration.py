@@ -12,9 +12,6 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
-from outlive.base.natural import natural_key
 from outlive.base.phrases import count_of, listing
 from outlive.node.health import becomes
 from outlive.node.membership.join import is_nobodys
@@ -32,17 +29,11 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.vms import MigrationPhase
-from outlive.simulation.history import HistoryEvent
+from outlive.simulation.history import NAMES_SHOWN, HistoryEvent
 from outlive.simulation.stores import Author
 
-TOGETHER_S: Final = 1.5
-"""Sentences of one key that follow this closely on the first are printed as one."""
 TRIES_PRINTED: Final = 2
 """Attempts of one fence that are printed unless everything is asked for."""
-NAMES_SHOWN: Final = 4
-"""Names and places that such a sentence lists."""
-NAMES_CHARACTERS: Final = 80
-"""Longer lists of names are left out: VMs may be named by uuids."""
 
 Event = HistoryEvent
 
@@ -478,42 +469,3 @@ def names(of: Iterable[str], noun: str) -> str:
     if not some:
         return f"no {noun}"
     return listing(some) if len(some) <= NAMES_SHOWN else f"{count_of(len(some), noun)} ({some[0]}, {some[1]}, …)"
-
-
-def grouped(events: Iterable[Event]) -> list[Event]:
-    """Sentences of one key that follow closely on the first become one, at the place of the first."""
-    groups: list[list[Event]] = []
-    open_groups: dict[str, list[Event]] = {}
-    for one in events:
-        group = open_groups.get(one.key) if one.key else None
-        if group is not None and one.at_s - group[0].at_s <= TOGETHER_S:
-            group.append(one)
-            continue
-        group = [one]
-        groups.append(group)
-        if one.key:
-            open_groups[one.key] = group
-    return [_one_of(group) for group in groups]
-
-
-def _one_of(group: list[Event]) -> Event:
-    first = group[0]
-    subjects = list(dict.fromkeys(one.subject for one in group))
-    if len(subjects) == 1:
-        return first
-    subjects.sort(key=natural_key)
-    places = sorted({one.where for one in group if one.where}, key=natural_key)
-    where = listing(places) if 0 < len(places) <= NAMES_SHOWN else f"{len(places)} hosts"
-    text = first.many.replace("{n}", str(len(subjects))).replace("{where}", where)
-    if len(subjects) <= NAMES_SHOWN and len("".join(subjects)) <= NAMES_CHARACTERS:
-        text += f": {', '.join(subjects)}" if ": " not in text else f" [{', '.join(subjects)}]"
-    return msgspec.structs.replace(first, text=text)
-
-
-def lines_of(events: Sequence[Event], *, everything: bool = False) -> list[str]:
-    """The story as a log: time and sentence.
-
-    Without ``everything``, equal sentences are one line, and asides are left out.
-    """
-    shown = events if everything else grouped([one for one in events if one.loud])
-    return [f"{one.at_s:7.1f} s  {one.said}" for one in shown]

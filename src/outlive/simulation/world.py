@@ -30,8 +30,8 @@ from outlive.simulation.controllers import Bmc, PowerClient
 from outlive.simulation.disks import Disks, StorageClient
 from outlive.simulation.guards import GuardClient
 from outlive.simulation.history import History
-from outlive.simulation.hosts import Role, Service, SimHost
-from outlive.simulation.hypervisors import HypervisorClient, SimHypervisor
+from outlive.simulation.hosts import HypervisorClient, Role, Service, SimHost
+from outlive.simulation.hypervisors import SimHypervisor
 from outlive.simulation.judges.judge import Judge
 from outlive.simulation.judges.truth import Truth, Violation
 from outlive.simulation.machines import HostClock, Machine, MachineClient

@@ -23,7 +23,8 @@ from outlive.resources.devices import attached
 from outlive.simulation.controllers import Bmc, PowerClient
 from outlive.simulation.disks import Disks, StorageClient
 from outlive.simulation.guards import GuardClient
-from outlive.simulation.hypervisors import HypervisorClient, SimDomain, domain_of
+from outlive.simulation.hosts import HypervisorClient
+from outlive.simulation.hypervisors import SimDomain, domain_of
 from outlive.simulation.machines import Machine, MachineClient
 from outlive.simulation.process import Process
 

@@ -17,7 +17,7 @@ from outlive.resources.policies import AffinityRule
 from outlive.resources.vms import MigrationPhase
 from outlive.roles.node import NodeRole
 from outlive.simulation.history import HistoryEvent
-from outlive.simulation.hypervisors import HypervisorClient
+from outlive.simulation.hosts import HypervisorClient
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 

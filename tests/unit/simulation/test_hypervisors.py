@@ -10,7 +10,8 @@ from tests.support.virtual_hosts import Bench, small_vm
 
 from outlive.base.errors import InUse, Refused, Unavailable, Unknown
 from outlive.node.ports import DomainState, MigrationSettings
-from outlive.simulation.hypervisors import PHASES, HypervisorClient
+from outlive.simulation.hosts import HypervisorClient
+from outlive.simulation.hypervisors import PHASES
 from outlive.simulation.process import Process
 
 

@@ -15,8 +15,8 @@ from outlive.resources import MemberRecord, Membership, ObjectMeta
 from outlive.resources.documents import Problems
 from outlive.runtime.units import Duration
 from outlive.simulation.expectations import Expectations, read_expectations
-from outlive.simulation.history import HistoryEvent
-from outlive.simulation.narration import grouped, narrate, narrate_end, narrate_guard, sentence
+from outlive.simulation.history import HistoryEvent, grouped
+from outlive.simulation.narration import narrate, narrate_end, narrate_guard, sentence
 from outlive.simulation.scenario import Scenario, inventory_scenario, read_scenario
 from outlive.simulation.spec import HostSpec, WorldSpec
 from outlive.simulation.states import matches
