@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.conformance.backends import claim
 from tests.conformance.objects import election, vm, with_meta, with_phase, with_project
-from tests.conformance.observing import Follower, following
+from tests.conformance.observers import Follower, following
 
 from outlive.base.errors import Unavailable
 from outlive.resources import VirtualMachine

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.objects import vm
-from tests.conformance.observing import following
+from tests.conformance.observers import following
 from tests.support.loops import run_real
 from tests.torture.test_sqlite_crashes import ROOT, acknowledged, kept
 from tests.torture.victim import numbered, whole

@@ -24,9 +24,9 @@ from outlive.failover.planner.actions import Claim, Need, Offer
 from outlive.failover.ports import PlacementPort
 from outlive.failover.sizes import ResolvedSize
 from outlive.placement.fleet import Fleet
-from outlive.placement.likeness import likeness
 from outlive.placement.ranking import Ranking
-from outlive.placement.request import PlacementRequest
+from outlive.placement.request import Intent, PlacementRequest
+from outlive.resources.codec import encode_canonical
 from outlive.runtime.tasks import OrderedTaskGroup
 
 CALLS_AT_ONCE = 4
@@ -185,3 +185,37 @@ async def _asked(port: PlacementPort, call: Call) -> Offer:
 
 def _sorted(answers: Mapping[str, Offer]) -> dict[str, Offer]:
     return {key: answers[key] for key in sorted(answers)}
+
+
+# Questions with one answer
+
+
+def likeness(fleet: Fleet, request: PlacementRequest) -> Hashable | None:
+    """A key: requests with the same one have the same answer at the same moment. ``None``: none is like this one.
+
+    An answer about one host rests on the request, on what is known of the host, and on what gives way to the asking VM
+    there. Where more than one host may be answered, ties between them are told apart by who asks.
+    """
+    hosts = request.hosts or ()
+    if len(hosts) != 1 or request.intent is not Intent.EVACUATE or not request.options.read_only:
+        return None
+    if request.group is not None:
+        return None  # a host that runs the VM itself is judged by other rules
+    anybodys = msgspec.structs.replace(
+        request,
+        resource_id="",
+        request_id="",
+        global_request_id="",
+        ignore_hosts=tuple(host for host in request.ignore_hosts if host in hosts),
+    )
+    return encode_canonical(anybodys), _giving_way(fleet, request.resource_id, hosts[0])
+
+
+def _giving_way(fleet: Fleet, vm: str, host: str) -> tuple[str, ...]:
+    """Reservations that hold something on the host and give way to this VM."""
+    row = fleet.row(host)
+    found: list[str] = []
+    for bucket in (fleet.ledger.slots_of_vm.get(vm), fleet.ledger.in_flight_of_vm.get(vm)):
+        if bucket is not None:
+            found += [name for name, entry in bucket.entries.items() if row in entry.rows]
+    return tuple(sorted(found))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.support.live_failover import live
 from tests.support.loops import run
-from tests.support.validating import bench
+from tests.support.slot_validation import bench
 
 from outlive.failover.reconciler.budget import RemovalBudget
 from outlive.failover.reconciler.validation import unusable, validity_facts

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.support.failover import GIB, Fault
 from tests.support.loops import run
-from tests.support.validating import Answering, Bench, Locations, bench
+from tests.support.slot_validation import Answering, Bench, Locations, bench
 
 from outlive.base.errors import Conflict, OutliveError, Unavailable
 from outlive.failover.calls import Call

@@ -7,12 +7,11 @@ import pytest
 from tests.support.placement import HOSTS, VMS, fleet_of, host, in_flight, random_fleet, random_request, request, slot
 
 from outlive.base.random import Random
-from outlive.failover.offers import offer_of
+from outlive.failover.offers import likeness, offer_of
 from outlive.failover.planner.actions import Offer
 from outlive.placement.engine import Engine
 from outlive.placement.errors import RunRefused
 from outlive.placement.fleet import Fleet
-from outlive.placement.likeness import likeness
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.request import SILENT, Intent, PlacementRequest
 from outlive.placement.settings import PlacementSettings

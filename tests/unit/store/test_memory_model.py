@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.conformance.objects import vm, with_meta, with_phase, with_project
-from tests.conformance.observing import Follower
+from tests.conformance.observers import Follower
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import AlreadyExists, Conflict, NotFound

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from tests.conformance.objects import vm, with_project
-from tests.conformance.observing import Follower, following
+from tests.conformance.observers import Follower, following
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock

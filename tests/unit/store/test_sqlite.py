@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.objects import vm, with_project
-from tests.conformance.observing import following
+from tests.conformance.observers import following
 from tests.support.loops import run_real
 
 from outlive.base import limits
