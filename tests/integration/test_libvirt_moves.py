@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from lab import guest
-from tests.conformance.ports.real_libvirt import RealHypervisors, real_hosts
+from tests.conformance.ports.real_libvirt import RealHypervisors, real_hosts, two_hosts
+from tests.conformance.ports.test_hypervisor import POST_COPY, in_post_copy
 from tests.support.loops import run_real
 
 from outlive.base.errors import Refused, Unavailable, Unknown
@@ -253,6 +254,166 @@ def test_a_host_without_an_address_for_moves_says_so_before_a_guest_is_sent() ->
             with pytest.raises(Refused, match=r"no address.*host\.addresses"):
                 await target.create(one.vm, run_id="r1", epoch=7, incoming=PLAIN)
             assert await target.domains() == ()
+
+    run_real(story(), limit_s=LIMIT_S)
+
+
+# Post-copy
+
+
+async def listed(driver: Any) -> Domain:
+    (found,) = await driver.domains()
+    return found
+
+
+async def becomes(driver: Any, state: DomainState, split: bool, limit_s: float = 20.0) -> None:
+    until_s = time.monotonic() + limit_s
+    while ((found := await listed(driver)).state, found.split) != (state, split):
+        assert time.monotonic() < until_s, found
+        await asyncio.sleep(0.1)
+
+
+def test_a_source_of_post_copy_whose_qemu_is_silent_is_handed_over_to_a_driver_that_comes_later() -> None:
+    async def story() -> None:
+        async with real_hosts() as hosts:
+            task = await in_post_copy(hosts)
+            (qemu,) = hosts.hosts["a"].guests()
+            os.kill(qemu, signal.SIGSTOP)
+            try:
+                for _, driver in hosts._drivers:
+                    driver.kill()
+                source = hosts.remote("a")
+                for _ in range(3):
+                    found = await listed(source)
+                    assert (found.state, found.split) == (DomainState.HANDED_OVER, True)
+                    with pytest.raises(Refused):
+                        await source.resume("vm-1", run_id=found.run_id)
+            finally:
+                os.kill(qemu, signal.SIGCONT)
+            target = hosts.remote("b")
+            await becomes(target, DomainState.RUNNING, False)
+            await becomes(source, DomainState.HANDED_OVER, False)
+            assert hosts.executes("vm-1", "b")
+            assert not hosts.both_ran("vm-1")
+            await asyncio.gather(task, return_exceptions=True)
+
+    run_real(story(), limit_s=LIMIT_S)
+
+
+def test_a_target_that_has_all_of_its_memory_is_whole_however_silent_its_qemu_is() -> None:
+    async def story() -> None:
+        async with real_hosts() as hosts:
+            task = await in_post_copy(hosts)
+            hosts.kill()  # of the target, which has let the guest run
+            await task
+            (qemu,) = hosts.hosts["b"].guests()
+            os.kill(qemu, signal.SIGSTOP)
+            try:
+                found = await listed(hosts.remote("b"))
+                assert (found.state, found.split) == (DomainState.RUNNING, False)
+            finally:
+                os.kill(qemu, signal.SIGCONT)
+            assert hosts.executes("vm-1", "b")
+
+    run_real(story(), limit_s=LIMIT_S)
+
+
+def test_a_target_that_lacks_memory_says_so_though_its_qemu_is_silent() -> None:
+    async def story() -> None:
+        async with real_hosts() as hosts:
+            task = await in_post_copy(hosts)
+            (qemu,) = hosts.hosts["b"].guests()
+            os.kill(qemu, signal.SIGSTOP)
+            found = await listed(hosts.remote("b"))
+            assert (found.state, found.split) == (DomainState.RUNNING, True)
+            os.kill(qemu, signal.SIGCONT)
+            await task
+            await becomes(hosts.remote("b"), DomainState.RUNNING, False)
+
+    run_real(story(), limit_s=LIMIT_S)
+
+
+@pytest.mark.parametrize("target", ["dies", "lives"])
+@pytest.mark.parametrize("phase", ["stopped", "paused", "let-go"])
+def test_a_guest_that_was_stopped_for_post_copy_by_a_driver_that_is_dead_runs_on(phase: str, target: str) -> None:
+    async def story() -> None:
+        async with real_hosts() as hosts:
+            vm, reached = hosts.busy_vm("vm-1"), False
+
+            def killed() -> None:
+                nonlocal reached
+                reached = True
+                hosts._drivers[0][1].kill()
+                if target == "dies":
+                    hosts.crash("", "b")
+
+            source, receiving = hosts.remote("a"), hosts.remote("b")
+            await source.create(vm, run_id="r1", epoch=7)
+            hosts.when_reached = killed
+            await source.call("stop_at", {"phase": phase})
+            for attempt in range(20):
+                await receiving.create(vm, run_id=f"r2-{attempt}", epoch=7, incoming=POST_COPY)
+                listens = (await listed(receiving)).listens
+                given = {"listens": listens, "settings": POST_COPY}
+                await asyncio.gather(
+                    asyncio.ensure_future(source.migrate("vm-1", "b", **given)), return_exceptions=True
+                )
+                if reached:
+                    break
+                await receiving.destroy("vm-1")
+            assert reached
+            source = hosts.remote("a")
+            await becomes(source, DomainState.RUNNING, False)
+            assert hosts.executes("vm-1")
+            assert not hosts.both_ran("vm-1")
+
+    run_real(story(), limit_s=LIMIT_S)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_post_copy_of_which_nothing_more_arrives_is_ended_by_its_source(follows: bool) -> None:
+    async def story() -> None:
+        async with real_hosts() as hosts:
+            switch = two_hosts().switch
+            task = await in_post_copy(hosts, stall_s=2.0)
+            try:
+                switch.cut(("host-a", "host-b"))
+                source = hosts._drivers[0][1]
+                if not follows:
+                    source.kill()
+                    source = hosts.remote("a")
+                    await source.call("post_copy_stall", {"seconds": 2.0})
+                await becomes(source, DomainState.OFF, False)
+                found = await listed(hosts.remote("b"))
+                assert found.split
+                await source.destroy("vm-1")
+            finally:
+                switch.heal()
+            assert not hosts.both_ran("vm-1")
+            await asyncio.gather(task, return_exceptions=True)
+
+    run_real(story(), limit_s=LIMIT_S)
+
+
+def test_a_live_move_that_gets_no_nearer_to_its_end_is_called_off() -> None:
+    async def story() -> None:
+        async with real_hosts() as hosts:
+            one, switch, settings = (
+                Counting(hosts),
+                two_hosts().switch,
+                MigrationSettings(bandwidth_mib_s=1, stall_limit_s=3),
+            )
+            source, _, waiting = await waits(hosts, one, settings)
+            task = asyncio.create_task(source.migrate("vm-1", "b", listens=waiting.listens, settings=settings))
+            await one.has_counted(10)
+            assert not task.done()
+            try:
+                switch.cut(("host-a", "host-b"))
+                with pytest.raises(Refused, match="no nearer to its end for 3 s"):
+                    await task
+            finally:
+                switch.heal()
+            await runs_on(source, one)
 
     run_real(story(), limit_s=LIMIT_S)
 

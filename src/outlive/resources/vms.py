@@ -121,7 +121,7 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     migration_tls: bool | None = None
     """Whether it is sent encrypted."""
     migration_limit_s: Annotated[float, Meta(ge=0)] | None = None
-    """After so long a live move is called off and tried again; 0: only after ``node.transferLimit``."""
+    """After so long a live move is called off and tried again; 0: only by ``node.transferLimit``."""
     selector: HostSelector = ""
     """How a host is chosen for it; empty: as the cluster says."""
     host_limit: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from typing import Final
 
 from outlive.base.errors import InUse, Refused, Unavailable, Unknown
 from outlive.base.random import Random
-from outlive.node.ports import Domain, DomainState
+from outlive.node.ports import POST_COPY_STALL_S, Domain, DomainState
 from outlive.resources import VirtualMachine
 from outlive.resources.definitions import cache_refusal
 from outlive.resources.devices import devices_named
@@ -449,6 +449,7 @@ class SimHypervisor:
     async def _send_memory(self, domain: SimDomain, target: str, received: SimDomain) -> None:
         """The rest of its memory, while it runs there. A side that is lost is seen by the other if its host lives."""
         left_s = self._random.uniform(*self.latencies.migrate) + LAGS * self.faults.lag_s
+        stalled_s = 0.0
         domain.split = received.split = True
         for side in (domain, received):
             self._changed(side.vm, "its memory is on two hosts")
@@ -458,7 +459,13 @@ class SimHypervisor:
                 raise Unknown(f"{domain.vm} was lost while its memory was sent", remedy="look at both sides")
             other = self.peer(target)
             if other is None or not other.powered or other.paused:
+                stalled_s += MIGRATION_LOOK_S
+                if stalled_s >= POST_COPY_STALL_S:
+                    domain.split = False
+                    self._to(domain, DomainState.OFF, f"of no use: nothing arrives at {target}")
+                    raise Unknown(f"nothing arrives at {target} any more", remedy="look at both sides")
                 continue
+            stalled_s = 0.0
             if other.domains.get(domain.vm) is not received or received.state is not DomainState.RUNNING:
                 domain.split = False
                 self._to(domain, DomainState.OFF, f"of no use: {target} has ended it")

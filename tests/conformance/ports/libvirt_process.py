@@ -52,6 +52,9 @@ class Served:
             elif name == "no_address":
                 self.driver.settings = msgspec.structs.replace(self.driver.settings, migration_address="")
                 value = None
+            elif name == "post_copy_stall":
+                self.driver.moves.post_copy_stall_s = given["seconds"]
+                value = None
             elif name == "last_move":
                 value = self.driver.moves.last
             else:

@@ -418,9 +418,14 @@ async def test_resume_lets_the_named_run_go_on_and_no_other(h: HypervisorHarness
 POST_COPY = MigrationSettings(post_copy=True, bandwidth_mib_s=1, downtime_ms=1)
 
 
-async def _in_post_copy(h: HypervisorHarness) -> asyncio.Task[None]:
-    """A guest runs on b and takes the rest of its memory from here; what has not booted needs no post-copy."""
+async def in_post_copy(h: HypervisorHarness, stall_s: float = 0.0) -> asyncio.Task[None]:
+    """A guest runs on b and takes the rest of its memory from here; what has not booted needs no post-copy.
+
+    ``stall_s``: of a real driver, after which it ends post-copy of which nothing more arrives.
+    """
     port = h.driver()
+    if stall_s:
+        await port.call("post_copy_stall", {"seconds": stall_s})  # type: ignore[attr-defined]
     await perhaps(port.create(h.busy_vm(VM), run_id="r1", epoch=7))
     for attempt in range(20):
         target = h.driver("b")
@@ -445,7 +450,7 @@ async def _in_post_copy(h: HypervisorHarness) -> asyncio.Task[None]:
 
 @claim
 async def test_by_post_copy_it_runs_there_before_all_is_sent_and_never_again_here(h: HypervisorHarness) -> None:
-    task = await _in_post_copy(h)
+    task = await in_post_copy(h)
     await task
     assert h.executes(VM, "b")
     await asyncio.sleep(h.settle_s)
@@ -459,7 +464,7 @@ async def test_by_post_copy_it_runs_there_before_all_is_sent_and_never_again_her
 
 @claim
 async def test_a_target_that_is_lost_in_post_copy_leaves_nothing_that_runs_here(h: HypervisorHarness) -> None:
-    task = await _in_post_copy(h)
+    task = await in_post_copy(h)
     h.kill()
     h.reboot("b")
     await asyncio.sleep(h.settle_s)
@@ -477,7 +482,7 @@ async def test_a_target_that_is_lost_in_post_copy_leaves_nothing_that_runs_here(
 
 @claim
 async def test_a_source_that_is_lost_in_post_copy_leaves_a_target_that_says_what_it_lacks(h: HypervisorHarness) -> None:
-    task = await _in_post_copy(h)
+    task = await in_post_copy(h)
     h.crash(VM)
     await asyncio.sleep(h.settle_s)
     target = h.driver("b")

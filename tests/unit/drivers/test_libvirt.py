@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from outlive.base.errors import InUse, Refused, Unavailable
-from outlive.drivers.libvirt.migration import connected
-from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, mark, start_time
-from outlive.drivers.libvirt.runs import Run, Runs
+from outlive.drivers.libvirt.migration import Pace, connected
+from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, mark, receives, start_time
+from outlive.drivers.libvirt.runs import POST_COPY, Run, Runs, Sending
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.libvirt.xml import METADATA, QEMU, Start, domain_xml
 from outlive.node.ports import DomainState
@@ -305,6 +305,85 @@ def test_a_process_that_appears_during_a_listing_is_listed(tmp_path: Path) -> No
     runs = Runs(str(tmp_path / "runs"), "")
     runs.claim(run())
     asyncio.run(scenario())
+
+
+def test_runs_that_ended_while_they_waited_cost_one_look_at_processes_together(tmp_path: Path) -> None:
+    pytest.importorskip("libvirt")
+    from outlive.drivers.libvirt.hypervisor import LibvirtHypervisor
+
+    looks: list[int] = []
+
+    class Counted(Processes):
+        def look(self) -> list[GuestProcess]:
+            looks.append(1)
+            return super().look()
+
+    async def nothing_known(question: object) -> dict[str, tuple[int, int]]:
+        return {}
+
+    async def scenario() -> None:
+        hypervisor = LibvirtHypervisor(replace(SETTINGS, folder=str(tmp_path / "runs")))
+        hypervisor._scans = Scans(Counted("/none", str(tmp_path)), 10)
+        hypervisor.service.ask = nothing_known  # type: ignore[assignment]
+        assert await hypervisor.domains() == ()
+
+    runs = Runs(str(tmp_path / "runs"), "")
+    for number in range(20):
+        one = replace(run(), vm=f"vm-{number}", incoming=number > 0)
+        runs.claim(one)
+        runs.mark_created(one)
+    asyncio.run(scenario())
+    assert len(looks) == 2
+    assert runs.of("vm-0") is None, "it ran here and is over"
+    assert runs.of("vm-1") is not None, "it can be declined"
+
+
+def test_a_process_receives_by_post_copy_for_as_long_as_it_is_told_which_memory_is_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "7" / "fd"
+    assert receives(7, str(tmp_path)), "what cannot be seen may be so"
+    folder.mkdir(parents=True)
+    for number, target in enumerate(("/dev/null", "anon_inode:[eventfd]")):
+        (folder / str(number)).symlink_to(target)
+    assert not receives(7, str(tmp_path))
+    (folder / "9").symlink_to("anon_inode:[userfaultfd]")
+    assert receives(7, str(tmp_path))
+
+
+def test_how_far_a_guest_is_that_is_sent_is_known_to_whoever_comes_next(tmp_path: Path) -> None:
+    runs = Runs(str(tmp_path), "")
+    runs.claim(run())
+    assert runs.moving("vm-1") is None
+    runs.mark_moving("vm-1", Sending(7, "99"))
+    assert runs.moving("vm-1") == Sending(7, "99", "")
+    runs.mark_moving("vm-1", Sending(7, "99", POST_COPY))
+    assert runs.moving("vm-1") == Sending(7, "99", POST_COPY)
+    runs.unmark_moving("vm-1")
+    assert runs.moving("vm-1") is None
+    runs.remove(run())
+    with pytest.raises(Unavailable):
+        runs.mark_moving("vm-1", Sending(7, "99"))
+
+
+def passes(*given: tuple[float, int, float], status: str = "active", pace: Pace | None = None) -> list[float]:
+    """What a transfer's pace says at each of: second, pass, and what is left."""
+    pace = pace or Pace(0.0)
+    return [
+        pace.stands_s({"status": status, "ram": {"dirty-sync-count": number, "remaining": left}}, now_s)
+        for now_s, number, left in given
+    ]
+
+
+def test_a_transfer_gets_nearer_to_its_end_in_each_pass_that_begins_with_less_than_any_before() -> None:
+    assert passes((10, 1, 900), (20, 1, 500), (30, 1, 10)) == [0, 0, 0], "a large memory takes its time"
+    assert passes((10, 1, 900), (20, 1, 900), (30, 1, 900)) == [0, 10, 20], "nothing gets through"
+    pace = Pace(0.0)
+    assert passes((10, 1, 900), (20, 1, 5), (30, 2, 400), (40, 2, 5), (50, 3, 300), pace=pace) == [0] * 5
+    assert passes((60, 3, 5), (70, 4, 300), (80, 4, 100), (90, 5, 301), (99, 5, 3), pace=pace) == [0, 10, 20, 30, 0]
+    assert passes((110, 5, 3), (120, 5, 800), pace=pace) == [11, 21]
+    split = {"status": "postcopy-active", "pace": pace}
+    assert passes((130, 6, 800), (140, 6, 700), (150, 6, 700), **split) == [0, 0, 10]
+    assert pace.stands_s({}, 160) == 20, "a QEMU that says nothing"
+    assert pace.stands_s({}, 1000) == 35, "nobody looked"
 
 
 def test_what_libvirt_cannot_say_is_an_error_that_callers_know() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.node_worlds import at, faults, holders, play, record, set_status
+from tests.support.node_worlds import assigned, at, faults, holders, play, record, set_status, vm_of
 
 from outlive.node.ports import DomainState
+from outlive.node.vm.context import VmContext
 from outlive.resources import VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
 from outlive.simulation.hypervisors import SimDomain
@@ -117,6 +118,61 @@ def test_nothing_starts_beside_a_vm_that_somebody_started_by_hand_until_that_has
         assert "web" not in hypervisor.domains
         assert holders(world, "vm-2") == [("kvm-1", 1, "running")]
         assert not _reported(world, FaultCode.HYPERVISOR_AUTOSTART)
+
+    play(story, vms=VMS, violations=True)
+
+
+def test_vm_that_may_not_start_beside_a_foreign_guest_says_so_and_asks_the_store_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads: list[float] = []
+    real = VmContext.read
+
+    async def story(world: World) -> None:
+        async def counted(self: VmContext, vm: str) -> VirtualMachine | None:
+            if self.host == "kvm-1" and vm == "vm-2":
+                reads.append(world.clock.monotonic())
+            return await real(self, vm)
+
+        hypervisor = world.hosts["kvm-1"].hypervisor
+        for vm in VMS:
+            await world.do("request", {"vm": vm.name, "verb": "stop"})
+        await at(world, 10)
+        hypervisor.faults.unkillable["web"] = True
+        hypervisor.has(_foreign("web", UUID))
+        await at(world, 20)
+        monkeypatch.setattr(VmContext, "read", counted)
+        await world.do("request", {"vm": "vm-2", "verb": "start"})
+        await at(world, 50)
+        assert len(reads) < 45, f"{len(reads)} reads in 30 s"
+        status = vm_of(world, "vm-2").status
+        assert (status.reason, "web" in status.message) == ("foreign-domain", True)
+        hypervisor.faults.unkillable.clear()
+        await at(world, 90)
+        assert holders(world, "vm-2") == [("kvm-1", 1, "running")]
+        assert vm_of(world, "vm-2").status.reason == ""
+
+    play(story, vms=VMS, violations=True, hosts=1)
+
+
+def test_vm_that_a_recovery_brought_beside_a_foreign_guest_goes_to_the_next_host() -> None:
+    async def story(world: World) -> None:
+        hypervisor = world.hosts["kvm-1"].hypervisor
+        for vm in VMS:
+            await world.do("request", {"vm": vm.name, "verb": "stop"})
+        await at(world, 10)
+        hypervisor.faults.unkillable["web"] = True
+        hypervisor.has(_foreign("web", UUID))
+        await at(world, 20)
+        await set_status(world, "vm-2", assigned=assigned("kvm-1", "kvm-2.1.abc"), phase="start")
+        await world.do("request", {"vm": "vm-2", "verb": "start"})
+        await at(world, 23)
+        assert vm_of(world, "vm-2").status.rejection is None, "what nobody has looked at yet may be a stranger"
+        await at(world, 35)
+        rejection = vm_of(world, "vm-2").status.rejection
+        assert rejection is not None
+        assert (rejection.hypervisor, rejection.reason) == ("kvm-1", "foreign-domain")
+        assert holders(world, "vm-2") == []
 
     play(story, vms=VMS, violations=True)
 

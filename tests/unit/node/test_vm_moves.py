@@ -8,16 +8,19 @@ import msgspec
 import pytest
 from tests.support.node_worlds import assigned, at, condemn, holders, host_of, narrated, play, set_status, vm_of
 
+from outlive.base.errors import Unavailable
+from outlive.node.membership.states import MemberView
 from outlive.node.migration.migration import SOURCE, TARGET, Here
 from outlive.node.ports import DomainState, MigrationSettings
-from outlive.node.vm.context import of_attempt
+from outlive.node.vm.context import VmContext, of_attempt
 from outlive.node.vm.selection import relocated
-from outlive.resources import HOST_LABEL, Holder, Membership
+from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
 from outlive.resources.policies import AffinityRule
 from outlive.resources.vms import MigrationPhase
 from outlive.roles.node import NodeRole
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.hosts import HypervisorClient
+from outlive.simulation.hypervisors import SimHypervisor
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -234,13 +237,22 @@ def test_guest_whose_target_process_dies_when_all_was_sent_runs_on_from_its_memo
     play(story)
 
 
+POST_COPY = {"migrationPostCopy": True, "migrationPostCopyAfter": "1s"}
+
+
+async def _split(world: World) -> tuple[SimHypervisor, SimHypervisor]:
+    """Both hypervisors once the guest runs at its target and takes the rest of its memory from its source."""
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+    source, target = (world.hosts[host].hypervisor for host in ("kvm-1", "kvm-2"))
+    while not ("vm-1" in target.domains and target.domains["vm-1"].split):
+        await world.clock.sleep(0.01)
+    return source, target
+
+
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_guest_of_which_a_side_ends_during_post_copy_is_started_anew_once(side: str) -> None:
     async def story(world: World) -> None:
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        source, target = (world.hosts[host].hypervisor for host in ("kvm-1", "kvm-2"))
-        while not ("vm-1" in target.domains and target.domains["vm-1"].split):
-            await world.clock.sleep(0.05)
+        source, target = await _split(world)
         runs = {source.domains["vm-1"].run_id, target.domains["vm-1"].run_id}
         (source if side == "source" else target).crash("vm-1")
         await at(world, 120)
@@ -249,7 +261,89 @@ def test_guest_of_which_a_side_ends_during_post_copy_is_started_anew_once(side: 
         assert world.hosts[host].hypervisor.domains["vm-1"].run_id not in runs
         assert not world.hosts[host].hypervisor.domains["vm-1"].split
 
-    play(story, node={"migrationPostCopy": True, "migrationPostCopyAfter": "1s"})
+    play(story, node=POST_COPY)
+
+
+def test_guest_whose_memory_arrives_no_more_although_both_hosts_live_is_started_anew_within_minutes() -> None:
+    async def story(world: World) -> None:
+        source, target = await _split(world)
+        runs = {source.domains["vm-1"].run_id, target.domains["vm-1"].run_id}
+        source.peer = lambda other: None
+        await at(world, 120)
+        (host,) = world.running("vm-1")
+        _ended_well(world, host)
+        assert world.hosts[host].hypervisor.domains["vm-1"].run_id not in runs
+
+    play(story, node=POST_COPY)
+
+
+def test_neither_side_of_a_broken_post_copy_waits_for_the_other_where_the_target_never_let_it_run() -> None:
+    """The daemon of the target ends after it had decided that the guest runs, and before it does."""
+
+    async def story(world: World) -> None:
+        world.hosts["kvm-1"].hypervisor.latencies.migrate = (15.0, 15.0)
+        _, target = await _split(world)
+        await world.do("pause-daemon", {"hosts": ["kvm-2"], "for": 8})
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        while (move := vm_of(world).status.migration) is None or move.phase is not MigrationPhase.TRANSFERRED:
+            await world.clock.sleep(0.01)
+        run_id = target.domains["vm-1"].run_id
+        target.domains["vm-1"].state = DomainState.PAUSED
+        await at(world, 150)
+        (host,) = world.running("vm-1")
+        _ended_well(world, host)
+        assert world.hosts[host].hypervisor.domains["vm-1"].run_id != run_id
+
+    play(story, node=POST_COPY)
+
+
+@pytest.mark.parametrize("phase", ["precopy", "split"])
+def test_store_that_does_not_answer_for_a_moment_ends_no_transfer(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[str] = []
+    real = VmContext.members
+
+    async def story(world: World) -> None:
+        source, target = (world.hosts[host].hypervisor for host in ("kvm-1", "kvm-2"))
+
+        async def failing(self: VmContext, vm: VirtualMachine) -> tuple[MemberView, ...]:
+            received = target.domains.get("vm-1")
+            now = "split" if received is not None and received.split else "precopy"
+            move = vm_of(world).status.migration
+            asks = self.host == "kvm-1" and "vm-1" in source.sending and move is not None and move.attempts == 2
+            if asks and now == phase and len(failures) < 3:
+                failures.append(now)
+                raise Unavailable("the store does not answer", remedy="wait")
+            return await real(self, vm)
+
+        monkeypatch.setattr(VmContext, "members", failing)
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 60)
+        assert failures
+        _ended_well(world, "kvm-2")
+        assert not any("shut down" in text for text in _domains(world, "kvm-1"))
+        assert len([text for text in _domains(world, "kvm-2") if "running as run" in text]) == 0
+
+    play(story, node=POST_COPY)
+
+
+def test_target_keeps_nothing_of_a_run_that_ended_while_it_waited_though_its_move_is_over() -> None:
+    async def story(world: World) -> None:
+        target = world.hosts["kvm-2"].hypervisor
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        while not ("vm-1" in target.domains and holders(world)[-1][0] == "kvm-2"):
+            await world.clock.sleep(0.01)
+        await world.do("pause-daemon", {"hosts": ["kvm-2"], "for": 2})
+        target.crash("vm-1")
+        assert target._never_ran
+        move = vm_of(world).status.migration
+        assert move is not None
+        ended = msgspec.structs.replace(move, phase=MigrationPhase.ABORTED, reason="live-failed")
+        await set_status(world, migration=ended, assigned=assigned("kvm-1"), phase="start")
+        await at(world, 60)
+        _ended_well(world, "kvm-1")
+        assert not target._never_ran
+
+    play(story)
 
 
 @pytest.mark.parametrize(

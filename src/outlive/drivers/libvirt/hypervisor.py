@@ -8,19 +8,17 @@ import os
 import shlex
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import libvirt
-import msgspec
 
-from outlive.base.deadline import deadline
 from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.drivers.libvirt.consoles import make_log
 from outlive.drivers.libvirt.devices import Devices
-from outlive.drivers.libvirt.migration import Moves, listen
-from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, start_time
-from outlive.drivers.libvirt.runs import SOCKETS, Run, Runs
+from outlive.drivers.libvirt.migration import SPLIT, Moves, listen
+from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, receives, start_time
+from outlive.drivers.libvirt.runs import POST_COPY, SOCKETS, Run, Runs
 from outlive.drivers.libvirt.service import Service, text_of
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.libvirt.statistics import read
@@ -49,10 +47,6 @@ STATES: Final = {
     "internal-error": DomainState.OFF,
 }
 """What QEMU says, and what that is; anything else is paused."""
-HANDING_OVER: Final = ("finish-migrate", "postmigrate")
-"""What it says of one that is being sent, or was."""
-BROKEN: Final = "postcopy-paused"
-"""Post-copy whose connection has ended: nothing is left here that could run."""
 GUESTS_SERVICE: Final = "libvirt-guests.service"
 """Saves and starts domains at boots."""
 BEGINNING: Final = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP)
@@ -80,9 +74,8 @@ class LibvirtHypervisor:
         runs = {run.vm: run for run in self.runs.all()}
         processes = await self._processes()
         found = _ours(processes)
-        missing = [run for run in runs.values() if run.vm not in found and await self._may_appear(run)]
-        later = _ours(await self._processes()) if missing else {}
-        found |= {run.vm: later[run.vm] for run in missing if run.vm in later}
+        missing = await self._may_appear([run for run in runs.values() if run.vm not in found])
+        found |= {run.vm: later for run, later in missing if later is not None}
         limit = asyncio.Semaphore(ASKED_AT_ONCE)
 
         async def shown(process: GuestProcess) -> Domain:
@@ -90,7 +83,7 @@ class LibvirtHypervisor:
                 return await self._shown(process, runs.get(process.vm), states.get(process.vm, (0, 0)))
 
         listed = [await one for one in [asyncio.ensure_future(shown(process)) for process in found.values()]]
-        listed += [_domain(run, DomainState.STARTING) for run in missing if run.vm not in found]
+        listed += [_domain(run, DomainState.STARTING) for run, later in missing if later is None]
         listed += [_foreign(process) for process in processes if process.uuid]
         return tuple(sorted(listed, key=lambda domain: domain.vm))
 
@@ -104,11 +97,11 @@ class LibvirtHypervisor:
         if run is not None:
             self.runs.note(run, process)
         beginning = run is not None and not self.runs.created(run) and (self._is_creating(run) or state == BEGINNING)
-        quiet = run is not None and not self.moves.left(run) and not self._waits(run)
+        moves = run is None or run.post_copy or self._waits(run) or self.runs.moving(run.vm) is not None
         split = False
         if beginning:
             now = DomainState.STARTING
-        elif state[0] == libvirt.VIR_DOMAIN_RUNNING and quiet and not (run is not None and run.post_copy):
+        elif state[0] == libvirt.VIR_DOMAIN_RUNNING and not moves:
             now = DomainState.RUNNING
         else:
             now, split = await self._asked(process, run)
@@ -118,33 +111,35 @@ class LibvirtHypervisor:
     async def _asked(self, process: GuestProcess, run: Run | None) -> tuple[DomainState, bool]:
         """What its QEMU says, and whether its memory is split between two hosts.
 
-        One that says nothing counts as running, or as waiting where it was last seen to wait.
+        One that says nothing is what it was last known to be: handed over from when its last part was let go, waiting
+        until it was let go on, else running.
         """
+        status, moved = "", dict[str, Any]()
         waits = run is not None and self._waits(run)
-        if run is not None and waits:
-            self.moves.receive(run)
-        try:
-            if run is not None and self.moves.left(run):
+        split = run is not None and run.post_copy and not waits and self._receives(run, process.pid)
+        with contextlib.suppress(OutliveError, OSError):
+            if run is not None and run.incoming and self.runs.moving(run.vm) is None:
+                self.moves.receive(run)
+            if run is not None:
                 await self.moves.call_off(run)
-            status = await self.moves.status(process.vm, process.run_id, STATUS_S)
-            phase = await self._phase(run, status)
-        except (OutliveError, OSError):
-            return (DomainState.INCOMING, False) if waits else (DomainState.RUNNING, run is not None and run.post_copy)
+            status, moved = await self.moves.says(process.vm, process.run_id, STATUS_S)
         state = STATES.get(status, DomainState.PAUSED)
-        if run is not None and self.moves.left(run) and phase.startswith("postcopy"):
-            return (DomainState.OFF, False) if phase == BROKEN else (DomainState.HANDED_OVER, True)
-        if state is DomainState.PAUSED and waits:
+        sending = self.runs.moving(run.vm) if run is not None else None
+        if sending is not None and sending.last and state in (DomainState.PAUSED, DomainState.HANDED_OVER):
+            if sending.last == POST_COPY and self.moves.is_lost(process.vm, moved):
+                return DomainState.OFF, False
+            return DomainState.HANDED_OVER, sending.last == POST_COPY and (not moved or moved.get("status") in SPLIT)
+        if waits and state is DomainState.PAUSED:
             return DomainState.INCOMING, False
-        return state, phase.startswith("postcopy")
+        return state if status else DomainState.RUNNING, split
 
-    async def _phase(self, run: Run | None, status: str) -> str:
-        """How far a post-copy is of which it is one side; empty: it is none."""
-        if run is None or not (run.post_copy or (self.moves.left(run) and status in HANDING_OVER)):
-            return ""
-        phase = await self.moves.phase(run.vm, run.run_id, STATUS_S)
-        if run.post_copy and phase == "completed" and not self._waits(run):
-            self.runs.change(msgspec.structs.replace(run, post_copy=False))
-        return phase
+    def _receives(self, run: Run, pid: int) -> bool:
+        """Whether parts of its memory are still to arrive."""
+        split = receives(pid)
+        if not split:
+            with contextlib.suppress(OSError):  # it was destroyed meanwhile
+                self.runs.change(run, post_copy=False)
+        return split
 
     def _waits(self, run: Run) -> bool:
         """Whether it waits for a guest, and was not let go on."""
@@ -156,19 +151,21 @@ class LibvirtHypervisor:
             return run.vm in self._creating
         return start_time(run.creator) == run.creator_started
 
-    async def _may_appear(self, run: Run) -> bool:
-        """Whether a run has a process by now or may yet get one; of one that is over nothing is kept."""
-        if not self.runs.created(run):
+    async def _may_appear(self, runs: list[Run]) -> list[tuple[Run, GuestProcess | None]]:
+        """Those that have a process by now, or may yet get one; of those that are over nothing is kept."""
+        creating, never = [], []
+        for run in [one for one in runs if not self.runs.created(one)]:
             if self._is_creating(run):
-                return True
-            if self.runs.close_gate(run):
+                creating.append(run)
+            elif self.runs.close_gate(run):
+                never.append(run)
+        later = {one.run_id: one for one in await self._processes() if not one.uuid} if runs else {}
+        there = [run for run in runs if run in creating or run.run_id in later]
+        for run in runs:
+            waited = run.incoming and not self.runs.fate(run)  # it can be declined
+            if run in never or (run not in there and not waited):
                 self.runs.remove(run)
-                return False
-        if await self._processes(run.vm, run.run_id):
-            return True
-        if not run.incoming or self.runs.fate(run):
-            self.runs.remove(run)  # else it ended while it waited, and it can be declined
-        return False
+        return [(run, later.get(run.run_id)) for run in there]
 
     async def _is_over(self, run: Run) -> bool:
         """Whether it has no process and never gets one; not where that cannot be seen."""
@@ -191,7 +188,7 @@ class LibvirtHypervisor:
         xml = domain_xml(Start(vm, run_id, epoch, incoming is not None, sockets), self.settings)
         old = self.runs.of(vm.name)
         there = await self._processes(vm.name)
-        if there or vm.name in self._creating or (old is not None and await self._may_appear(old)):
+        if there or vm.name in self._creating or (old is not None and await self._may_appear([old])):
             raise InUse(f"a domain of {vm.name} is on this host already", remedy="destroy it first")
         if old is not None:
             self.runs.remove(old)
@@ -233,12 +230,10 @@ class LibvirtHypervisor:
         try:
             vnc = await self.service.call(begin, float(self.settings.create_limit))
             if vnc is not None:
-                run = msgspec.structs.replace(run, vnc=vnc)
-                self.runs.change(run)
+                run = self.runs.change(run, vnc=vnc)
             if incoming is not None:
                 listens = await listen(self.runs, run, self.settings, incoming)
-                run = msgspec.structs.replace(run, listens=listens, post_copy=incoming.post_copy)
-                self.runs.change(run)
+                run = self.runs.change(run, listens=listens, post_copy=incoming.post_copy)
                 self.moves.receive(run)
             self.runs.mark_created(run)
         except (Unavailable, Unknown):
@@ -352,11 +347,10 @@ class LibvirtHypervisor:
         there = await self._processes(vm, run_id)
         if not there or (run is not None and self._waits(run)):
             raise Refused(f"{vm} has no run {run_id} here that could be resumed", remedy="look at its state")
-        status = await self.moves.status(vm, run_id, STATUS_S)
-        if (await self._phase(run, status)).startswith("postcopy"):
-            raise Refused(f"{vm} cannot be resumed: its memory is on two hosts", remedy="destroy it")
-        if STATES.get(status, DomainState.PAUSED) not in (DomainState.PAUSED, DomainState.HANDED_OVER):
-            raise Refused(f"{vm} cannot be resumed: it is {status}", remedy="look at its state")
+        state, split = await self._asked(there[0], run)
+        if split or state not in (DomainState.PAUSED, DomainState.HANDED_OVER):
+            why = "its memory is on two hosts" if split else f"it is {state}"
+            raise Refused(f"{vm} cannot be resumed: {why}", remedy="look at its state")
         await self.moves.go_on(vm, run_id)
 
     # Moving
@@ -399,30 +393,7 @@ class LibvirtHypervisor:
     async def start_service(self) -> None:
         """See ``HypervisorPort``."""
         words = self.settings.start_service
-        command = shlex.split(LIBVIRT["--start-service"] if words == "libvirt" else words)
-        try:
-            made = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
-            )
-        except OSError as error:
-            raise Unavailable(f"{command[0]}: {error.strerror}", remedy="set libvirt.startService") from None
-        why = Unavailable("no answer in time", remedy="see its log")
-        try:
-            with deadline(float(self.settings.call_limit)):
-                await made.wait()
-                while True:
-                    try:
-                        await self.service.ask(_version)
-                    except Unavailable as error:
-                        why = error
-                        await asyncio.sleep(0.1)
-                    else:
-                        return
-        except TimeoutError:
-            raise Unknown(f"libvirt was started and cannot be used: {why.message}", remedy=why.remedy) from None
-        finally:
-            if made.returncode is None:
-                made.kill()
+        await self.service.start(shlex.split(LIBVIRT["--start-service"] if words == "libvirt" else words))
 
 
 async def _outlives(work: asyncio.Task[T]) -> T:

@@ -11,7 +11,9 @@ guest is stopped first (``_switch``): QEMU never starts what did not run when it
 sent without that is called off, because the driver did not stop it. What was let go in post-copy never runs on here.
 
 A daemon that is killed, or whose QEMU answers too late, leaves a source that waits before the last part: whoever looks
-next calls that off.
+next calls that off. That the last part is let go is written down before it is (``runs.Sending``), so that a QEMU that
+says nothing is taken for what it is. Post-copy of which nothing more arrives is over at its source (``Pace``): QEMU
+would wait for as long as TCP does, with a monitor that may not answer.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import math
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -29,12 +32,14 @@ from outlive.base.errors import OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.drivers.libvirt.processes import start_time
 from outlive.drivers.libvirt.qmp import Qmp
-from outlive.drivers.libvirt.runs import Run, Runs
+from outlive.drivers.libvirt.runs import PLAIN, POST_COPY, Run, Runs, Sending
 from outlive.drivers.libvirt.settings import LibvirtSettings
-from outlive.node.ports import MigrationProgress, MigrationSettings
+from outlive.node.ports import POST_COPY_STALL_S, MigrationProgress, MigrationSettings
 
 LOOK_S: Final = 0.5
 """How often a move is looked at beside its events."""
+LOOKS_S: Final = 15.0
+"""Two looks at a guest are no further apart, unless nobody looked."""
 MIB: Final = 1 << 20
 UNLIMITED: Final = 1 << 50
 """Bytes a second."""
@@ -57,6 +62,8 @@ FIRST_PASS: Final = 2
 """As QEMU counts them: all of the memory was sent once, and a second round has begun."""
 STOPPED: Final = frozenset({"paused", "postmigrate"})
 """How a guest stands still that was stopped to be sent, and was not."""
+BROKEN: Final = "postcopy-paused"
+"""Post-copy whose connection has ended: nothing is left at its source that could run."""
 SPLIT: Final = frozenset({"postcopy-active", "postcopy-recover"})
 """Post-copy is under way: parts of the memory are on either side."""
 ESTABLISHED: Final = "01"
@@ -97,31 +104,43 @@ class Moves:
         """By VM, what this process sends."""
         self.last: MigrationProgress | None = None
         """How the last one was that succeeded."""
+        self.post_copy_stall_s = POST_COPY_STALL_S
         self._runs = runs
         self._settings = settings
         self._me = me
         self._receiving: dict[str, asyncio.Task[None]] = {}
+        self._paces: dict[str, Pace] = {}
+        """By VM, of what is sent, whoever began that."""
 
     # Asking
 
-    async def status(self, vm: str, run_id: str, limit_s: float) -> str:
-        """What its QEMU says that it is doing."""
+    async def says(self, vm: str, run_id: str, limit_s: float) -> tuple[str, dict[str, Any]]:
+        """What its QEMU is doing, and how far it is with what it sends or receives."""
         qmp = await Qmp.open(self._runs.socket(vm, run_id, "qmp"), limit_s)
         try:
-            return str((await qmp("query-status", limit_s))["status"])
+            status = str((await qmp("query-status", limit_s))["status"])
+            return status, dict(await qmp("query-migrate", limit_s))
         finally:
             qmp.close()
 
-    async def phase(self, vm: str, run_id: str, limit_s: float) -> str:
-        """How far its QEMU is with what it sends or receives, in QEMU's words; empty: nothing is under way."""
-        qmp = await Qmp.open(self._runs.socket(vm, run_id, "qmp"), limit_s)
-        try:
-            return str((await qmp("query-migrate", limit_s)).get("status", ""))
-        finally:
-            qmp.close()
+    def is_lost(self, vm: str, found: dict[str, Any]) -> bool:
+        """Whether post-copy has ended before its end, or nothing more of it arrives; ``found``: empty where unknown."""
+        status = found.get("status", "")
+        late = self._stands_s(vm, found) >= self.post_copy_stall_s
+        return status == BROKEN or (late and (not found or status in SPLIT))
+
+    def _stands_s(self, vm: str, found: dict[str, Any]) -> float:
+        """How long it has been no nearer to its end."""
+        now_s = asyncio.get_running_loop().time()
+        if vm not in self._paces:
+            self._paces = {one: pace for one, pace in self._paces.items() if self._runs.moving(one) is not None}
+            self._paces[vm] = Pace(now_s)
+        return self._paces[vm].stands_s(found, now_s)
 
     async def go_on(self, vm: str, run_id: str) -> None:
         """Let it run; ``Refused`` where its QEMU will not (its disks are open elsewhere)."""
+        if self._runs.moving(vm) is not None:
+            self._runs.mark_moving(vm, Sending(*self._me))  # it is not handed over any more
         qmp = await Qmp.open(self._runs.socket(vm, run_id, "qmp"))
         try:
             await qmp("cont")
@@ -130,10 +149,6 @@ class Moves:
         finally:
             qmp.close()
         self._runs.unmark_moving(vm)
-
-    def left(self, run: Run) -> bool:
-        """Whether it was being sent, by this process or another one."""
-        return self._runs.moving(run.vm) is not None
 
     def cancel(self, vm: str) -> None:
         """Call it off, unless the last part is being sent already; ``Refused`` where nothing is sent."""
@@ -160,17 +175,12 @@ class Moves:
         try:
             while not await _has_arrived(qmp):
                 await qmp.event(LOOK_S)
-            if self._runs.decide(run, "resumed") != "resumed":
+            if self._runs.moving(run.vm) is not None or self._runs.decide(run, "resumed") != "resumed":
                 return
-            await qmp("cont")
+            await qmp("cont")  # again, where whoever decided it did not come to that
+            self._runs.change(run, incoming=False)
             _log.info("domain.arrived", vm=run.vm, run_id=run.run_id)
-            while run.post_copy and (await qmp("query-migrate")).get("status") in SPLIT:
-                await qmp.event(LOOK_S)
-                _heard(qmp)
-            if run.post_copy and (await qmp("query-migrate")).get("status") == "completed":
-                with contextlib.suppress(OSError):  # it was destroyed meanwhile
-                    self._runs.change(msgspec.structs.replace(run, post_copy=False))
-        except OutliveError as error:
+        except (OutliveError, OSError) as error:
             _log.warning("domain.not_arrived", vm=run.vm, run_id=run.run_id, why=str(error))
         finally:
             qmp.close()
@@ -182,12 +192,13 @@ class Moves:
         if run.vm in self.outgoing:
             raise Refused(f"{run.vm} is being moved already", remedy="wait for its end, or call it off")
         move = self.outgoing[run.vm] = _Move()
+        self._paces.pop(run.vm, None)
         try:
             qmp = await self._monitor(run)
             try:
                 if (status := (await qmp("query-status"))["status"]) != "running":
                     raise Refused(f"{run.vm} is {status} and cannot be moved", remedy="look at its state")
-                self._runs.mark_moving(run.vm, self._me)
+                self._runs.mark_moving(run.vm, Sending(*self._me))
                 await self._prepare(qmp, tuning)
                 await qmp("migrate", uri=f"tcp:{listens}")
                 await self.reached("precopy", run)
@@ -236,33 +247,34 @@ class Moves:
             found = await qmp("query-migrate")
             status = found.get("status", "")
             move.progress = _progress(found)
+            stands_s = self._stands_s(run.vm, found)
             if status == "completed":
                 self.last = move.progress = await _counted(qmp)
                 _log.info("domain.sent", vm=run.vm, to=listens, **msgspec.structs.asdict(move.progress))
                 return
-            if status in OVER or status == "postcopy-paused":
-                why = called_off or found.get("error-desc") or "the connection ended"
+            if status in OVER or (move.sent and tuning.post_copy and self.is_lost(run.vm, found)):
+                why = called_off or found.get("error-desc") or "nothing more arrives"
                 if move.sent and tuning.post_copy:
                     raise Unknown(f"{run.vm} was being handed over: {why}", remedy="look at both sides")
                 raise Refused(f"{run.vm} was not moved: {why}", remedy="it runs on; see QEMU's log")
-            late = loop.time() > end
-            if not move.sent and not called_off and (move.cancelled or late):
-                called_off = f"not done within {tuning.time_limit_s:g} s" if late else "it was called off"
+            if not move.sent and not called_off and (why := _given_up(move, tuning, loop.time() > end, stands_s)):
+                called_off = why
                 await qmp("migrate_cancel")
             elif status == "pre-switchover" and not called_off and not move.sent:
                 called_off = await self._let_go(qmp, move, run, tuning, listens)
             elif tuning.post_copy and status == "active" and not called_off and not move.stopped:
-                await self._switch(qmp, move, found)
+                await self._switch(qmp, run, move, found)
             await qmp.event(LOOK_S if move.stopped or not tuning.post_copy else SWITCH_LOOK_S)
             if _heard(qmp) == "pre-switchover" and not called_off and not move.cancelled and not move.sent:
                 # the guest stands still: without another question
                 called_off = await self._let_go(qmp, move, run, tuning, listens)
 
-    async def _switch(self, qmp: Qmp, move: _Move, found: dict[str, Any]) -> None:
+    async def _switch(self, qmp: Qmp, run: Run, move: _Move, found: dict[str, Any]) -> None:
         """Stop the guest and let the target run it on what is there, once all of its memory was sent a first time."""
         if found.get("ram", {}).get("dirty-sync-count", 0) < FIRST_PASS:
             return
         await qmp("stop")
+        await self.reached("stopped", run)
         # One that QEMU had stopped before, to send what is left, has begun to be handed over while it ran.
         move.stopped = (await qmp("query-status"))["status"] == "paused"
         if move.stopped:
@@ -281,19 +293,24 @@ class Moves:
             await qmp("migrate_cancel")
             return why
         move.sent = True
+        self._runs.mark_moving(run.vm, Sending(*self._me, POST_COPY if tuning.post_copy else PLAIN))
+        await self.reached("let-go", run)
         try:
             await qmp("migrate-continue", state="pre-switchover")
         except Refused:
             move.sent = False  # it has failed meanwhile
+            self._runs.mark_moving(run.vm, Sending(*self._me))
         return ""
 
     async def reached(self, phase: str, run: Run) -> None:
-        """Called once sending has begun, and before the last part is sent."""
+        """Called once sending has begun, and the guest is stopped for post-copy, and before the last part is sent."""
 
     async def call_off(self, run: Run) -> None:
         """A move that nobody follows any more: stop it, unless the last part is being sent or was."""
-        owner = self._runs.moving(run.vm)
-        if run.vm in self.outgoing or owner is None or (owner != self._me and start_time(owner[0]) == owner[1]):
+        sending = self._runs.moving(run.vm)
+        if run.vm in self.outgoing or sending is None:
+            return
+        if sending[:2] != self._me and start_time(sending.pid) == sending.started:
             return
         # The monitor of whoever sent it: QEMU has done, or forgotten, all that was asked there before.
         qmp = await Qmp.open(self._runs.socket(run.vm, run.run_id, "watch"))
@@ -301,10 +318,7 @@ class Moves:
             for _ in range(CALL_OFF_LOOKS):
                 status = (await qmp("query-migrate")).get("status", "none")
                 if status in OVER or status == "none":
-                    if status == "cancelled":
-                        await _run_on(qmp)
-                    if status != "completed":
-                        self._runs.unmark_moving(run.vm)
+                    await self._is_over(qmp, run, status, sending.last)
                     break
                 if status.startswith("postcopy"):
                     break
@@ -314,6 +328,45 @@ class Moves:
                 await asyncio.sleep(CALL_OFF_S)
         finally:
             qmp.close()
+
+    async def _is_over(self, qmp: Qmp, run: Run, status: str, last: str) -> None:
+        """It runs on here where the last part was not sent. Of post-copy that failed nobody knows what has arrived."""
+        if status == "cancelled" or (status == "failed" and not last):
+            await _run_on(qmp)
+        handed_over = status == "completed" or (status == "failed" and last == POST_COPY)
+        if not handed_over or (await qmp("query-status"))["running"]:
+            self._runs.unmark_moving(run.vm)
+
+
+class Pace:
+    """How long a transfer has been no nearer to its end.
+
+    Nearer is what is sent in a pass over the memory that began with less than any before; the first one sends all of
+    it, each later one what changed during the one before. Post-copy is one pass of its own. What counts is time during
+    which it was looked at: a daemon that stood still itself knows nothing of it.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self._pass: tuple[bool, int] = (False, -1)
+        self._begins = self._left = math.inf
+        self._since_s = self._looked_s = now_s
+
+    def stands_s(self, found: dict[str, Any], now_s: float) -> float:
+        """Seconds, by QEMU's figures of now and of each call before; empty: it says nothing, which is no nearer."""
+        self._since_s += max(0.0, now_s - self._looked_s - LOOKS_S)
+        self._looked_s = now_s
+        if not found:
+            return now_s - self._since_s
+        ram, split = found.get("ram", {}), found.get("status", "") in SPLIT
+        remaining, now = ram.get("remaining", math.inf), (split, ram.get("dirty-sync-count", 0))
+        if split and not self._pass[0]:
+            self._begins = math.inf
+        if now != self._pass and remaining < self._begins:
+            self._begins, self._left = remaining, math.inf
+        self._pass = now
+        if remaining < self._left:
+            self._left, self._since_s = remaining, now_s
+        return now_s - self._since_s
 
 
 class _Move:
@@ -326,6 +379,16 @@ class _Move:
         self.sent = False
         """Whether the last part was let go."""
         self.progress: MigrationProgress | None = None
+
+
+def _given_up(move: _Move, tuning: MigrationSettings, late: bool, stands_s: float) -> str:
+    """Why it is to be called off; empty: it is not."""
+    if move.cancelled:
+        return "it was called off"
+    if late:
+        return f"not done within {tuning.time_limit_s:g} s"
+    stalled = 0 < tuning.stall_limit_s <= stands_s
+    return f"no nearer to its end for {tuning.stall_limit_s:g} s" if stalled else ""
 
 
 async def _capabilities(qmp: Qmp, tuning: MigrationSettings, more: dict[str, bool]) -> None:

@@ -30,6 +30,8 @@ MARK: Final = "outlive_"
 """How the name of the monitor begins that every guest's QEMU has: ``outlive_VM_RUN_EPOCH``."""
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 POLL_S: Final = 0.01
+USERFAULTS: Final = "anon_inode:[userfaultfd]"
+"""What the kernel calls an open file by which a process hears of missing parts of its memory."""
 KERNEL_THREAD: Final = 0x0020_0000
 """Of the flags in ``stat``."""
 
@@ -144,6 +146,23 @@ def start_time(pid: int, proc: str = "/proc") -> str:
     except OSError:
         return ""
     return "" if words[0] in (b"Z", b"X") and words[17] == b"1" else words[19].decode()
+
+
+def receives(pid: int, proc: str = "/proc") -> bool:
+    """Whether parts of its memory are still to arrive by post-copy, or that cannot be seen.
+
+    From before the guest runs until all is there its QEMU has the kernel tell it which parts are asked for. This is
+    known however busy that QEMU is: it says nothing while it waits for such a part itself.
+    """
+    try:
+        files = [entry.path for entry in os.scandir(f"{proc}/{pid}/fd")]
+    except OSError:
+        return True
+    for file in files:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(file) == USERFAULTS:  # noqa: PTH115 - no path
+                return True
+    return False
 
 
 async def kill(process: GuestProcess, limit_s: float) -> bool:

@@ -2,9 +2,9 @@
 
 ``FOLDER/<digest of the VM>/`` holds ``run.json``, ``<run>/`` with the sockets of its QEMU, ``created`` once its
 creation has ended well, ``process`` once its QEMU was seen, ``fate`` of one that waited for a guest, and ``moving``
-while it is sent elsewhere. The folder
-``<run>`` is the gate of a creation: QEMU cannot start without it, and it can be removed only while no QEMU of that run
-is there. So whoever has removed it knows that the creation never happens any more, however long libvirt queues it.
+while it is sent elsewhere. The folder ``<run>`` is the gate of a creation: QEMU cannot start without it, and it can be
+removed only while no QEMU of that run is there. So whoever has removed it knows that the creation never happens any
+more, however long libvirt queues it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pwd
 import re
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from outlive.base.errors import InUse, Refused
+from outlive.base.errors import InUse, Refused, Unavailable
 from outlive.drivers.libvirt.processes import GuestProcess
 from outlive.resources import Vnc
 
@@ -28,6 +28,8 @@ RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,47}")
 RUN, CREATED, PROCESS, FATE, MOVING = "run.json", "created", "process", "fate", "moving"
 SOCKETS: Final = ("qmp", "watch")
 """Two monitors of each QEMU: for questions, and for whoever follows what happens."""
+PLAIN, POST_COPY = "plain", "post-copy"
+"""How the last part of a guest was let go that is sent elsewhere."""
 PATH_LIMIT: Final = 107
 """Of a Unix socket."""
 
@@ -43,6 +45,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     creator_started: str
     """… and when that one was started."""
     incoming: bool = False
+    """Whether it was to receive a guest, and has not begun to run that yet."""
     listens: str = ""
     """Where it waits for the state of a guest: ``ADDRESS:PORT``."""
     post_copy: bool = False
@@ -50,6 +53,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     cpu_milli: int = 0
     memory_bytes: int = 0
     vnc: Vnc | None = None
+
+
+class Sending(NamedTuple):
+    """Who sends it elsewhere, and how far that is."""
+
+    pid: int
+    started: str
+    last: str = ""
+    """How its last part was let go: from then on it is handed over. Empty: not yet."""
 
 
 class Runs:
@@ -101,12 +113,20 @@ class Runs:
             shutil.rmtree(new, ignore_errors=True)
             raise InUse(f"a run of {run.vm} is on this host already", remedy="destroy it first") from None
 
-    def change(self, run: Run) -> None:
-        """Write down what is known of it now; ``OSError`` where it was removed."""
-        home = self.home(run.vm)
-        new = home / f"{RUN}.new"
-        new.write_bytes(msgspec.json.encode(run))
-        new.rename(home / RUN)
+    def change(self, run: Run, **changes: Any) -> Run:
+        """Write down what is known of it now, and answer that; ``OSError`` where it was removed."""
+        now = self.of(run.vm)
+        if now is None or now.run_id != run.run_id:
+            raise FileNotFoundError(run.vm)
+        now = msgspec.structs.replace(now, **changes)
+        self._put(run.vm, RUN, msgspec.json.encode(now))
+        return now
+
+    def _put(self, vm: str, name: str, content: bytes) -> None:
+        """Write one of its files as a whole."""
+        new = self.home(vm) / f"{name}.new"
+        new.write_bytes(content)
+        new.rename(self.home(vm) / name)
 
     def created(self, run: Run) -> bool:
         """Whether its creation has ended well."""
@@ -147,16 +167,19 @@ class Runs:
             return False
         return True
 
-    def moving(self, vm: str) -> tuple[int, str] | None:
-        """Which process sends it elsewhere, by its number and start; ``None``: nobody does."""
+    def moving(self, vm: str) -> Sending | None:
+        """Which process sends it elsewhere; ``None``: nobody does."""
         with contextlib.suppress(OSError, ValueError):
-            pid, started = (self.home(vm) / MOVING).read_text().split()
-            return int(pid), started
+            pid, started, *last = (self.home(vm) / MOVING).read_text().split()
+            return Sending(int(pid), started, *last)
         return None
 
-    def mark_moving(self, vm: str, sender: tuple[int, str]) -> None:
-        """That process sends it elsewhere."""
-        (self.home(vm) / MOVING).write_text(f"{sender[0]} {sender[1]}")
+    def mark_moving(self, vm: str, sending: Sending) -> None:
+        """That process sends it elsewhere, and is so far. ``Unavailable`` where that cannot be written."""
+        try:
+            self._put(vm, MOVING, " ".join(map(str, sending)).encode())
+        except OSError as error:
+            raise Unavailable(f"{vm} is not moved: {error}", remedy="look whether it is there") from None
 
     def unmark_moving(self, vm: str) -> None:
         """It is not being sent any more, and was not."""

@@ -56,6 +56,32 @@ class Service:
                 raise Unavailable(f"libvirt at {self.uri}: {text_of(error)}", remedy="see its log") from None
         raise AssertionError("the second attempt ends")
 
+    async def start(self, command: list[str]) -> None:
+        """Start libvirt by that command, and wait until it answers. ``Unknown`` where it does not in time."""
+        try:
+            made = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
+            )
+        except OSError as error:
+            raise Unavailable(f"{command[0]}: {error.strerror}", remedy="set libvirt.startService") from None
+        why = Unavailable("no answer in time", remedy="see its log")
+        try:
+            with deadline(self._limit_s):
+                await made.wait()
+                while True:
+                    try:
+                        await self.ask(lambda connection: connection.getLibVersion())
+                    except Unavailable as error:
+                        why = error
+                        await asyncio.sleep(0.1)
+                    else:
+                        return
+        except TimeoutError:
+            raise Unknown(f"libvirt was started and cannot be used: {why.message}", remedy=why.remedy) from None
+        finally:
+            if made.returncode is None:
+                made.kill()
+
     async def call(self, order: Callable[[libvirt.virConnect], T], limit_s: float | None = None) -> T:
         """What libvirt answers, or libvirtError. ``Unavailable``: it was not asked. ``Unknown``: it did not answer."""
         connection = await self._connected()

@@ -13,6 +13,7 @@ Answers say in how many seconds to look again; ``None``: when something changes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -20,8 +21,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import Refused, Unavailable, Unknown
+from outlive.base.errors import OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.membership.holders import ENTER, SEND, HoldersOutcome
 from outlive.node.migration.record import (
@@ -32,6 +32,7 @@ from outlive.node.migration.record import (
     advance,
     come_back,
     drop,
+    may_run,
     move_view,
     not_fenced,
     others,
@@ -52,6 +53,8 @@ LIVE_ATTEMPTS: Final = 3
 """Attempts to move a running guest."""
 ATTEMPT_PAUSE_S: Final = 0.5
 """Between two of them."""
+CALLED_OFF_S: Final = 5.0
+"""How long a transfer that was called off may take to end; the last part of it is not called off any more."""
 SILENT_S: Final = 3.0
 """How long the other side may be silent before it is looked whether it holds its membership."""
 QUEUE_LIMITS: Final = 10
@@ -210,27 +213,34 @@ async def _transfer(side: Side) -> None:
     node, vm, target, own = side.node, side.vm, side.move.target, side.node.settings
     settings = of_attempt(settings_of(vm, own), side.move.attempts + 1, float(own.migration_post_copy_after))
     try:
-        with deadline(float(own.transfer_limit)):
-            await _sent(side, settings)
+        await _sent(side, settings)
     except Refused as error:
         _log.warning("move.attempt_failed", vm=vm.name, target=target, why=error.message)
         await node.clock.sleep(ATTEMPT_PAUSE_S)
-    except (Unknown, Unavailable, TimeoutError) as error:
-        _log.warning("move.attempt_unknown", vm=vm.name, target=target, why=str(error) or "no answer in time")
+    except (Unknown, Unavailable) as error:
+        _log.warning("move.attempt_unknown", vm=vm.name, target=target, why=error.message)
     await node.domains.look()
 
 
 async def _sent(side: Side, settings: MigrationSettings) -> None:
-    """Wait for the transfer; by post-copy it has failed once the target is fenced, which QEMU may never notice."""
-    node, vm, move = side.node, side.vm, side.move
-    transfer = node.domains.hypervisor.migrate(vm.name, move.target, listens=move.listens, settings=settings)
-    if not settings.post_copy:
-        return await transfer
-    sending = asyncio.ensure_future(transfer)
+    """Wait for the transfer; it has failed once the target is fenced, which the hypervisor may be late to notice.
+
+    That the store does not answer says nothing of the transfer.
+    """
+    node, vm, target = side.node, side.vm.name, side.move.target
+    hypervisor = node.domains.hypervisor
+    sending = asyncio.ensure_future(hypervisor.migrate(vm, target, listens=side.move.listens, settings=settings))
     try:
         while not (await asyncio.wait((sending,), timeout=LOOK_S))[0]:
-            if not await not_fenced(node, vm, move.target):
-                raise Unknown(f"{move.target} was lost while it received {vm.name}", remedy="look at both sides")
+            with contextlib.suppress(OutliveError, TimeoutError):
+                if not await may_run(node, vm, target):
+                    break
+        else:
+            return await sending
+        with contextlib.suppress(OutliveError):
+            await hypervisor.cancel(vm)
+        if not (await asyncio.wait((sending,), timeout=CALLED_OFF_S))[0]:
+            raise Unknown(f"{target} was lost while it received {vm}", remedy="look at both sides")
         await sending
     finally:
         sending.cancel()
@@ -334,7 +344,7 @@ async def _enter(side: Side) -> float | None:
         return node.decisions.use(_ENTER, move_view(node, now, fresh), subject=name)
 
     entry = await add_entry(node, name, lambda now: now.status.migration == side.move, enter)
-    if entry is None or entry.refused:
+    if entry is None or entry.refused or entry.problem:
         return LOOK_S
     created = await create(node, entry, side.memory, incoming=settings_of(entry.vm, node.settings))
     if created is None:

@@ -152,8 +152,9 @@ async def drop(node: VmContext, name: str, domain: Domain | None) -> float | Non
     What runs goes only where the store has not gone back behind this host's membership.
     """
     never_ran = ""
-    if domain is not None and domain.split and await _is_needed(node, name):
-        return LOOK_S
+    handed_over = domain is not None and domain.state is DomainState.HANDED_OVER
+    if domain is not None and domain.split and handed_over and await may_run(node, name):
+        return LOOK_S  # without it the target loses its guest, and a target without its guest loses nothing
     if domain is not None and domain.state is DomainState.RUNNING and not await node.confirmed():
         return LOOK_S
     if domain is not None and domain.state is DomainState.INCOMING:
@@ -168,10 +169,10 @@ async def drop(node: VmContext, name: str, domain: Domain | None) -> float | Non
     return LOOK_S if not released else 0.0
 
 
-async def _is_needed(node: VmContext, name: str) -> bool:
-    """Whether another host may run it on memory that is here."""
+async def may_run(node: VmContext, name: str, host: str = "") -> bool:
+    """Whether another host, or that one, may run it, as the store is now."""
     now = await node.read(name)
-    return now is not None and bool(await not_fenced(node, now))
+    return now is not None and bool(await not_fenced(node, now, host))
 
 
 # Who owns what runs here

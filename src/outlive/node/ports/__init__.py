@@ -12,6 +12,7 @@ process asked for goes on when it is killed, or it does not; whoever comes next 
 
 from outlive.node.ports.guard import GuardPort, GuardReport
 from outlive.node.ports.hypervisor import (
+    POST_COPY_STALL_S,
     Domain,
     DomainState,
     HypervisorPort,
@@ -24,6 +25,7 @@ from outlive.node.ports.power import PowerPort, PowerReading, PowerState
 from outlive.node.ports.storage import DiskLock, StoragePort, StorageReport, StorageStatisticsPort
 
 __all__ = [
+    "POST_COPY_STALL_S",
     "CutPort",
     "CutReport",
     "DiskLock",

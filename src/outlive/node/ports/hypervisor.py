@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -75,6 +75,15 @@ class MigrationSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """Encrypted, and both sides show certificates."""
     time_limit_s: float = 0.0
     """Called off after so long, and the guest stays; 0: as long as the caller waits."""
+    stall_limit_s: float = 0.0
+    """Called off once it was no nearer to its end for so long, and the guest stays; 0: as long as the caller waits.
+
+    Each pass over the memory that begins with less than any before, and what is sent in it, is nearer.
+    """
+
+
+POST_COPY_STALL_S: Final = 60.0
+"""After so long without anything more that arrives, post-copy is given up: the guest stands still meanwhile."""
 
 
 class MigrationProgress(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -197,7 +206,8 @@ class HypervisorPort(Protocol):
 
         By post-copy the target runs it as soon as its state and a part of its memory are there, and this returns once
         all of it is; meanwhile both domains are ``split``, and ``resume`` of the source is ``Refused``, also where the
-        connection between them has ended: then the source is ``off``.
+        connection between them has ended: then the source is ``off``. The driver ends the
+        connection where nothing more arrives for ``POST_COPY_STALL_S``, also after the caller was killed.
         """
         ...
 

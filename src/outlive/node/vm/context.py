@@ -67,7 +67,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     move_limit: Duration = Duration(30.0)
     """How long the other side of a move may take for its next step."""
     transfer_limit: Duration = Duration(900.0)
-    """How long a live transfer may take."""
+    """How long a live transfer may be no nearer to its end before it is called off; 0: without end."""
     downtime_ms: int = 300
     """The longest pause of a guest while it moves live."""
     migration_bandwidth_mib_s: int = 0
@@ -83,7 +83,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     migration_tls: bool = False
     """Whether guests are sent encrypted."""
     migration_limit: Duration = Duration(0.0)
-    """After so long a live move is called off and tried again; 0: only after ``transferLimit``."""
+    """After so long a live move is called off and tried again; 0: only by ``transferLimit``."""
     drain_wait: Duration = Duration(120.0)
     """How long emptying a host waits for one virtual machine before it goes on with the next."""
     require_fit: bool = True
@@ -120,6 +120,7 @@ def settings_of(vm: VirtualMachine, settings: NodeSettings) -> MigrationSettings
         multifd=0 if post_copy else first(spec.migration_multifd, settings.migration_multifd),
         tls=first(spec.migration_tls, settings.migration_tls),
         time_limit_s=first(spec.migration_limit_s, float(settings.migration_limit)),
+        stall_limit_s=float(settings.transfer_limit),
     )
 
 
@@ -201,8 +202,8 @@ class VmMemory:
     """Run of another host to which it was sent last."""
     alone_since_s: float | None = None
     """Since when it runs on a part of its memory and nobody sends the rest."""
-    unreadable: int = 0
-    """How often in a row storage did not report the locks on its disks."""
+    doubts: int = 0
+    """How often in a row something was in the way of its start that may end."""
     waits: int = 0
     """How often in a row it had to wait for somebody else."""
     order: OrderMemory | None = None

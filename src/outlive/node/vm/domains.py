@@ -221,12 +221,12 @@ class ForeignDomains:
         """Names of those that are, or of which nobody knows."""
         return tuple(sorted(one.vm for uuid, one in self._domains.foreign.items() if uuid not in self._strangers))
 
-    def block(self, vm: VirtualMachine) -> bool:
-        """Whether this virtual machine must not start here now."""
+    def block(self, vm: VirtualMachine) -> tuple[str, ...]:
+        """Names of those because of which this virtual machine must not start here now."""
         for one in self._domains.foreign.values():
             if _is(one, vm):
                 self._strangers.pop(one.uuid, None)
-        return bool(self.others)
+        return self.others
 
     async def end(self) -> tuple[str, ...]:
         """End those of the store's virtual machines that the last look has shown; names of those that are left.

@@ -45,7 +45,12 @@ WAIT_S: Final = 2.0
 """First wait for somebody else, such as a holder that is not fenced; it doubles."""
 WAIT_CAP_S: Final = 15.0
 """The longest."""
-TRIED_AGAIN: Final = (VmReason.LOCKS_UNREADABLE, VmReason.ISOLATION_UNCONFIRMED, VmReason.GUARD_GAVE_UP)
+TRIED_AGAIN: Final = (
+    VmReason.LOCKS_UNREADABLE,
+    VmReason.ISOLATION_UNCONFIRMED,
+    VmReason.GUARD_GAVE_UP,
+    VmReason.FOREIGN_DOMAIN,
+)
 """Reasons that may end, and that another host may not have."""
 TRIES: Final = 3
 """How often in a row such a reason is met for what a recovery brought, before this host rejects it."""
@@ -86,6 +91,8 @@ class Entry:
     held_in: str = ""
     """The store's incarnation before the step was decided on."""
     refused: Refusal | None = None
+    problem: Reason | None = None
+    """What on this host is in the way of every entry."""
 
 
 async def add_entry(
@@ -102,8 +109,10 @@ async def add_entry(
     """
     held_in, me = node.desired.incarnation, node.lease.me
     vm = await node.read(name)
-    if vm is None or not may(vm) or node.foreign.block(vm):
+    if vm is None or not may(vm):
         return None
+    if foreign := node.foreign.block(vm):
+        return Entry(vm, problem=reason(VmReason.FOREIGN_DOMAIN, domains=", ".join(foreign)))
     members = await node.members(vm)
     paused = await node.pause.paused()
     if not await node.confirmed():
@@ -296,6 +305,8 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
     entry = await add_entry(node, name, may, hold, turn.order)
     if entry is None:
         return AGAIN_S if node.lease.held else SOON_S
+    if entry.problem is not None:
+        return await _obstructed(node, entry.vm, entry.problem, memory)
     if entry.refused is not None:
         await turn_over(node, entry.vm, turn)
         if entry.refused.precondition == GATE_OPEN.name and (await node.guard.report()).gave_up:
@@ -306,7 +317,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
     why = await obstacle(node, entry.vm)
     if why is not None:
         return await _obstructed(node, entry.vm, why, memory)
-    memory.unreadable = 0
+    memory.doubts = 0
     created = await create(node, entry, memory)
     if created is None:
         return not_before(node, memory)
@@ -340,22 +351,23 @@ def not_before(node: VmContext, memory: VmMemory) -> float:
 
 
 async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: VmMemory) -> float | None:
-    """A lock on its disks is in the way: release the hold, and report what would help.
+    """A lock on its disks, or something on this host, is in the way: release the hold, and report what would help.
 
     A lock of somebody else is in the way of every host: what a recovery assigned here stays and is tried again.
     What only this host cannot do another one may be able to.
     """
-    unreadable, unconfirmed = why.code in TRIED_AGAIN, why.code == VmReason.LOCK_UNCONFIRMED
+    again, unconfirmed = why.code in TRIED_AGAIN, why.code == VmReason.LOCK_UNCONFIRMED
     stays = unconfirmed or why.code == VmReason.LOCK_FOREIGN
-    leaves = brought(vm) or (restarts_elsewhere(vm) and not stays)
-    memory.unreadable = memory.unreadable + 1 if unreadable else 0
+    waits = stays or why.code == VmReason.FOREIGN_DOMAIN
+    leaves = brought(vm) or (restarts_elsewhere(vm) and not waits)
+    memory.doubts = memory.doubts + 1 if again else 0
     _log.warning("vm.obstructed", vm=vm.name, host=node.host, reason=why.code, why=render(why).text)
-    if (unreadable and memory.unreadable < TRIES) or ((unreadable or unconfirmed) and not leaves):
+    if (again and memory.doubts < TRIES) or ((again or unconfirmed) and not leaves):
         await release(node, vm.name, why=why)
         return not_before(node, memory)
     if not leaves:
         return None if await release(node, vm.name, phase=VmState.FAIL, why=why) else SOON_S
-    memory.unreadable = 0
+    memory.doubts = 0
     released = await release(
         node, vm.name, rejection=_rejection(node, vm, why, stays=stays), why=why if stays else None
     )

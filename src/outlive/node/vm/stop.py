@@ -24,7 +24,6 @@ from outlive.node.vm.states import (
     VmAction,
     VmEventInput,
     VmState,
-    active_move,
     in_phase,
     of_host,
     state_of,
@@ -104,7 +103,7 @@ async def release(
 async def _ended_while_it_waited(node: VmContext, vm: str) -> str:
     """The run of it that was to receive a guest here, is gone, and certainly never ran; empty: there is none."""
     known = await node.find(vm)
-    if known is None or active_move(known) is None:
+    if known is None:
         return ""
     waited = next((one.run_id for one in of_host(known, node.lease.me) if one.role == "incoming"), "")
     return waited if waited and await node.domains.decline(vm, waited) else ""

@@ -37,6 +37,8 @@ class VmReason(enum.StrEnum):
     DEVICE_REFUSED = "device-refused"
     AGAINST_AFFINITY = "against-affinity"
     """Where it was to start a hard affinity rule of it closes its host, as others are by then."""
+    FOREIGN_DOMAIN = "foreign-domain"
+    """On its host runs what Outlive did not make, and which may be a VM of the cluster; that may pass."""
     NOT_CREATED = "not-created"
     NOT_STARTED = "not-started"
     START_FAILED = "start-failed"
@@ -115,6 +117,10 @@ TABLE: Final[Table] = {
     VmReason.AGAINST_AFFINITY: Template(
         "{why}",
         "move it to a host that its rules allow (outlive request VM move), or change the rule; then request its start",
+    ),
+    VmReason.FOREIGN_DOMAIN: Template(
+        "domains that Outlive did not make run on its host and may be VMs of the cluster: {domains}",
+        "wait until the daemon has looked, and end those that do not end by themselves",
     ),
     VmReason.NOT_CREATED: Template("{problem}", "see the hypervisor's log on its host"),
     VmReason.NOT_STARTED: Template("{host} did not start it, or died before"),
