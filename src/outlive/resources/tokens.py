@@ -10,7 +10,6 @@ from outlive.resources.meta import KindInfo, Resource, Writers
 
 HOST_TOKENS: Final = "host."
 """Before the name of a host, the name of its token."""
-DIGEST_CHARACTERS: Final = 64
 
 
 class Token(Resource, frozen=True, kw_only=True, tag="Token"):

@@ -15,8 +15,9 @@ from typing import Final
 
 from outlive.base.natural import natural_key
 from outlive.node.migration.record import P, abort
-from outlive.node.vm.context import VmContext
+from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.selection import works
+from outlive.node.vm.start import SOON_S, refuse, start, start_turn
 from outlive.node.vm.states import active_move, of_host, rejected_by, wanted
 from outlive.placement.rules import AFFINITY, ANTI_AFFINITY, Demands, Peers, judge
 from outlive.resources import HOST_LABEL, VirtualMachine
@@ -90,18 +91,31 @@ def _not_let_in(vm: VirtualMachine, move: Migration, host: str) -> bool:
 # One that is to start here
 
 
+async def start_by_rules(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> float | None:
+    """One try to start it in its turn, if its rules allow that here; when to look again."""
+    turn = await start_turn(node, vm, memory)
+    if turn.wait_s is not None:
+        return turn.wait_s
+    with _arrival(node, vm) as alone:
+        if not alone:
+            return SOON_S
+        if why := await refuses_start(node, vm):
+            return await refuse(node, vm, turn, why)
+        return await start(node, vm, memory, turn)
+
+
 @contextmanager
-def start_turn(node: VmContext, vm: VirtualMachine) -> Iterator[bool]:
-    """Whether it may be looked whether it starts: no other that it is to be kept apart from is between that and its
-    own start."""
+def _arrival(node: VmContext, vm: VirtualMachine) -> Iterator[bool]:
+    """From the look whether it may start to its own entry. Whether no other that it is to be kept apart from is between
+    these two as well; else it comes after that one."""
     apart = _of_policy(vm, ANTI_AFFINITY)
-    free = not any(rule in apart for rules in node.arriving.values() for rule in rules)
-    if free:
+    alone = not any(rule in apart for rules in node.arriving.values() for rule in rules)
+    if alone:
         node.arriving[vm.name] = apart
     try:
-        yield free
+        yield alone
     finally:
-        if free:
+        if alone:
             del node.arriving[vm.name]
 
 

@@ -21,17 +21,15 @@ from outlive.node.membership.registration import report_unknown
 from outlive.node.migration import migration
 from outlive.node.migration.record import LOOK_S, adopt, not_fenced, own_after_restore, tidy
 from outlive.node.ports import DomainState
-from outlive.node.vm.affinity import refuses_start, start_turn
+from outlive.node.vm.affinity import start_by_rules
 from outlive.node.vm.context import Seen, VmContext, VmMemory
 from outlive.node.vm.requests import answer, is_asked
 from outlive.node.vm.start import (
     BACK_OFF_S,
     SOON_S,
     create_is_over,
-    refuse,
     report_running,
     report_waiting,
-    start,
 )
 from outlive.node.vm.states import (
     VM_EVENT,
@@ -271,12 +269,7 @@ async def _start(seen: Seen) -> float | None:
         return await _crashed(seen)
     if vm.status.phase == VmState.STOP:
         await _to_start(seen)
-    with start_turn(node, vm) as free:
-        if not free:
-            return SOON_S
-        if why := await refuses_start(node, vm):
-            return await refuse(node, vm, why)
-        return await start(node, vm, seen.memory)
+    return await start_by_rules(node, vm, seen.memory)
 
 
 async def _to_start(seen: Seen) -> float | None:

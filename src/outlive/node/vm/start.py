@@ -270,14 +270,16 @@ async def end_former_creates(guard: GuardPort, domains: LocalDomains, own: Colle
 # Starting
 
 
-async def start(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> float | None:
-    """One try, once those run that it starts after."""
+async def start_turn(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> StartTurn:
+    """Whether it may be tried now: not too soon after the last try, and once those run that it starts after."""
     wait_s = memory.not_before_s - node.clock.monotonic()
     if wait_s > 0:
-        return wait_s
-    turn = await turn_of(node, vm, memory)
-    if turn.wait_s is not None:
-        return turn.wait_s
+        return StartTurn(after=vm.spec.start_after, wait_s=wait_s)
+    return await turn_of(node, vm, memory)
+
+
+async def start(node: VmContext, vm: VirtualMachine, memory: VmMemory, turn: StartTurn) -> float | None:
+    """One try, in its turn."""
     async with node.starts:
         return await _start(node, vm.name, turn, memory)
 
@@ -376,10 +378,11 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     return None if released else SOON_S
 
 
-async def refuse(node: VmContext, vm: VirtualMachine, why: str) -> float | None:
+async def refuse(node: VmContext, vm: VirtualMachine, turn: StartTurn, why: str) -> float | None:
     """It goes to the next host, if another one may start it: where it is, a hard rule of it closes this host."""
     problem = reason(VmReason.AGAINST_AFFINITY, why=why)
     _log.warning("vm.against_rule", vm=vm.name, host=node.host, why=why)
+    await turn_over(node, vm, turn)
     if restarts_elsewhere(vm):
         return None if await release(node, vm.name, rejection=_rejection(node, vm, problem)) else SOON_S
     return None if await release(node, vm.name, phase=VmState.FAIL, why=problem) else SOON_S
