@@ -109,7 +109,7 @@ def _definition(name: str, memory_mib: int) -> str:
     return f"""<domain type='qemu'><name>{name}</name><uuid>{uuid.uuid5(uuid.NAMESPACE_DNS, name)}</uuid>
 <memory unit='MiB'>{memory_mib}</memory><vcpu>1</vcpu>
 <os><type arch='x86_64' machine='pc'>hvm</type><bios useserial='yes'/></os>
-<devices><graphics type='vnc'/></devices></domain>"""
+<features><acpi/></features><devices><graphics type='vnc'/></devices></domain>"""
 
 
 async def _fill(url: str, token: str, count: int, memory_mib: int) -> None:

@@ -10,12 +10,13 @@ import shutil
 import signal
 import sys
 import time
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.processes import run, until
+from lab.processes import LabError, run, until
 from lab.single import Single
 
 from outlive.base.errors import Unavailable
@@ -82,6 +83,41 @@ def test_what_a_guest_writes_to_its_console_is_kept_and_its_screen_is_known(sing
     screens = {name: single.outlive("vm", "info", name)["vnc"] for name in ("vm-1", "vm-2")}
     assert {one["listen"] for one in screens.values()} == {"127.0.0.1"}
     assert len({one["port"] for one in screens.values()}) == 2
+
+
+def vm_verb(single: Single, verb: str, *words: str) -> str:
+    """What ``outlive vm VERB`` prints; ``LabError`` with its one line where it is refused."""
+    program, token = str(Path(sys.executable).with_name("outlive")), f"@{single.state / 'store/token'}"
+    env = ["env", f"OUTLIVE_SERVER={single.url}", f"OUTLIVE_TOKEN={token}", "OUTLIVE_INSECURE=1"]
+    return run(*single.switch.inside("store", *env, program, "vm", verb, *words), limit_s=120)
+
+
+def test_a_guest_is_given_a_disk_while_it_runs_and_its_definition_has_it_at_the_same_address(single: Single) -> None:
+    disk, device = single.state / "more.raw", single.state / "disk.xml"
+    disk.write_bytes(bytes(1 << 20))
+    source = f"<driver name='qemu' type='raw'/><source file='{disk}'/>"
+    device.write_text(f"<disk type='file'>{source}<target dev='vdb' bus='virtio'/></disk>")
+
+    def spec() -> dict[str, Any]:
+        return dict(single.outlive("get", "vm", "vm-1")["spec"])
+
+    def runs_with() -> str:
+        return single.host.run("virsh", "--connect", "qemu:///system", "dumpxml", "vm-1")
+
+    for _ in range(2):
+        assert vm_verb(single, "attach", "vm-1", str(device)).endswith("vm-1 has vdb\n")
+    assert spec()["disks"] == [f"file:{disk}"]
+    address = ET.fromstring(spec()["definition"]).find("devices/disk[target]/address")
+    there = ET.fromstring(runs_with()).find("devices/disk[target]/address")
+    assert address is not None
+    assert there is not None
+    assert (there.get("slot"), there.get("bus")) == (address.get("slot"), address.get("bus")) == ("0x1f", "0x00")
+    with pytest.raises(LabError, match=r"disk file:.* belongs to vm-1"):
+        vm_verb(single, "attach", "vm-2", str(device))
+    with pytest.raises(LabError, match="vm-1 still has vdb"):
+        vm_verb(single, "detach", "vm-1", "vdb")  # nothing of this guest's answers
+    assert spec()["disks"] == [f"file:{disk}"]
+    assert len(guests(single)) == 2
 
 
 @pytest.fixture

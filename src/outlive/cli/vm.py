@@ -402,7 +402,7 @@ async def attach(
     async with access.open(write=True) as store:
         found = await find_vm(store, vm)
         try:
-            write(f"{await attach_device(store, access.clock, SystemIds(), found, device, _say)}\n")
+            write(f"{await attach_device(store, access.clock, SystemIds(), found, device)}\n")
         except BadInput as error:
             raise BadInput(error.message, place=str(file), remedy=error.remedy) from None
 
@@ -421,7 +421,7 @@ async def detach(
     """Take a disk or network interface away from a VM while it runs, and from then on. What is on a disk stays."""
     async with access.open(write=True) as store:
         found = await find_vm(store, vm)
-        write(f"{await detach_device(store, access.clock, SystemIds(), found, device, _say, force=force)}\n")
+        write(f"{await detach_device(store, access.clock, SystemIds(), found, device, force=force)}\n")
 
 
 async def _ask(access: Access, name: str, verb: RequestVerb, wait: bool, **how: Any) -> ExitCode | None:

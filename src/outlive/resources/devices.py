@@ -144,6 +144,9 @@ def _address(domain: ET.Element) -> ET.Element:
     if "q35" in kind or architecture not in ("x86_64", "i686"):
         remedy = "write its <address type='pci' …/>: the bus of a free pcie-root-port of the definition"
         raise _bad(f"for machine {(kind or architecture)[:64]} no PCI address is chosen", remedy)
+    if domain.find("features/acpi") is None:
+        remedy = "write <features><acpi/></features> into the definition, and start the VM again"
+        raise _bad("without ACPI nothing is plugged into the PCI bus of a machine that runs", remedy)
     taken = set()
     for one in domain.iterfind("devices/*/address[@type='pci']"):
         if int(one.get("bus", "0"), 0) == 0:

@@ -80,7 +80,8 @@ class Hypervisors(Processes):
     def vm_with_disk(self, name: str, target: str) -> VirtualMachine:
         xml = (
             f"<domain type='qemu'><name>{name}</name><uuid>00000000-0000-4000-8000-000000000002</uuid>"
-            "<memory unit='MiB'>16</memory><vcpu>1</vcpu><devices><controller type='scsi'/></devices></domain>"
+            "<memory unit='MiB'>16</memory><vcpu>1</vcpu><features><acpi/></features>"
+            "<devices><controller type='scsi'/></devices></domain>"
         )
         vm = small_vm(name)
         definition, _ = attached(

@@ -550,6 +550,7 @@ async def test_what_runs_is_given_a_disk_and_loses_it_again(h: HypervisorHarness
     assert h.executes(VM)
     for _ in range(2):
         await perhaps(port.detach(VM, "sda", run_id="r1"))
+        await asyncio.sleep(h.settle_s)
         assert "sda" not in await port.devices(VM, run_id="r1")
     assert h.executes(VM)
 

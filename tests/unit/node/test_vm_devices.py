@@ -26,7 +26,7 @@ VDA = "<disk type='file'><source file='/a.raw'/><target dev='vda'/></disk>"
 VDB = "<disk type='file'><source file='/b.raw'/><target dev='vdb'/></disk>"
 DEFINITION = (
     f"<domain type='kvm'><name>web</name><uuid>{UUID}</uuid><memory unit='MiB'>96</memory><vcpu>1</vcpu>"
-    f"<devices>{VDA}</devices></domain>"
+    f"<features><acpi/></features><devices>{VDA}</devices></domain>"
 )
 IDS = SeededIds(Random(3))
 
@@ -50,7 +50,7 @@ def _domain(world: World) -> SimDomain:
 async def _attach(world: World) -> str:
     """What an operator is told, or why it was refused."""
     try:
-        return await attach_device(world.store, world.clock, IDS, vm_of(world), VDB, lambda line: None)
+        return await attach_device(world.store, world.clock, IDS, vm_of(world), VDB)
     except Refused as error:
         return str(error)
 
@@ -65,7 +65,7 @@ def test_a_disk_is_in_the_definition_and_in_the_guest_until_it_is_taken_away() -
         await at(world, 60)
         assert world.running("vm-1") == ("kvm-2",)
         assert world.hosts["kvm-2"].hypervisor.domains["vm-1"].devices == {"vda": "file:/a.raw", "vdb": "file:/b.raw"}
-        said = await detach_device(world.store, world.clock, IDS, vm_of(world), "vdb", lambda line: None)
+        said = await detach_device(world.store, world.clock, IDS, vm_of(world), "vdb")
         assert "has vdb no more" in said
         assert (parse(vm_of(world).spec.definition).disk_ids, vm_of(world).spec.disks) == (
             ("file:/a.raw",),
@@ -119,13 +119,11 @@ def test_a_guest_that_keeps_a_disk_keeps_it_in_its_definition_and_a_user_may_ask
         await _attach(world)
         defined, ignores = vm_of(world).spec.definition, world.hosts["kvm-1"].hypervisor.faults.ignores_shutdown
         ignores["vm-1"] = True
-        said: list[str] = []
-        with pytest.raises(Refused, match="still has vdb"):
-            await detach_device(world.store, world.clock, IDS, vm_of(world), "vdb", said.append)
-        assert "does not let go of vdb" in said[-1]
+        with pytest.raises(Refused, match="does not let go of vdb"):
+            await detach_device(world.store, world.clock, IDS, vm_of(world), "vdb")
         assert vm_of(world).spec.definition == defined
         ignores.clear()
-        await detach_device(world.store, world.clock, IDS, vm_of(world), "vdb", said.append)
+        await detach_device(world.store, world.clock, IDS, vm_of(world), "vdb")
         assert (_domain(world).disks, vm_of(world).spec.disks) == (("file:/a.raw",), ("file:/a.raw",))
 
     play(story)
@@ -145,6 +143,22 @@ def test_a_definition_never_lists_less_than_the_guest_may_have() -> None:
         await world.clock.sleep(30.0)
         assert await _attach(world) == "web has vdb"
         assert _domain(world).disks == ("file:/a.raw", "file:/b.raw")
+
+    play(story)
+
+
+def test_a_guest_that_ends_while_a_lock_is_waited_for_is_started_again_at_once() -> None:
+    async def story(world: World) -> None:
+        await _defined(world)
+        await world.do("pause-daemon", {"hosts": ["kvm-2"]})
+        world.disks.lock("file:/b.raw", "kvm-2")
+        task = asyncio.create_task(_attach(world))
+        await world.clock.sleep(12.0)
+        assert not task.done()
+        await world.do("guest-crash", {"vms": ["vm-1"]})
+        assert "was not given vdb" in await task
+        await world.clock.sleep(10.0)
+        assert (world.running("vm-1"), _domain(world).disks) == (("kvm-1",), ("file:/a.raw",))
 
     play(story)
 

@@ -17,7 +17,8 @@ PORTS = "<interface type='bridge'/><interface type='bridge'><mac address='52:54:
 def definition(devices: str = VDA + PORTS, machine: str = "pc") -> str:
     return (
         f"<domain type='kvm'><name>web</name><uuid>{UUID}</uuid><memory unit='MiB'>96</memory><vcpu>1</vcpu>"
-        f"<os><type arch='x86_64' machine='{machine}'>hvm</type></os><devices>{devices}</devices></domain>"
+        f"<os><type arch='x86_64' machine='{machine}'>hvm</type></os><features><acpi/></features>"
+        f"<devices>{devices}</devices></domain>"
     )
 
 
@@ -92,6 +93,11 @@ def test_machines_whose_slots_take_nothing_while_they_run_need_an_address() -> N
     address = "<address type='pci' domain='0' bus='3' slot='0' function='0'/>"
     text, _ = attached(definition(machine="pc-q35-7.2"), VDB.replace("</disk>", f"{address}</disk>"))
     assert slot(text, "vdb") == "0"
+
+
+def test_machines_without_acpi_take_nothing_while_they_run() -> None:
+    with pytest.raises(BadInput, match="without ACPI"):
+        attached(definition().replace("<acpi/>", ""), VDB)
 
 
 def test_a_device_that_is_not_there_is_named() -> None:

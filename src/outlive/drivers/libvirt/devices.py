@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import xml.etree.ElementTree as ET
 from typing import Final
 
@@ -15,10 +14,6 @@ from outlive.drivers.libvirt.xml import METADATA, device_xml
 from outlive.resources import VirtualMachine
 from outlive.resources.devices import Device, devices_of
 
-RELEASE_POLLS: Final = 100
-"""Looks whether a guest has let go of a device, …"""
-RELEASE_S: Final = 0.1
-"""… and how long between two."""
 LIVE: Final = libvirt.VIR_DOMAIN_AFFECT_LIVE
 
 
@@ -55,20 +50,13 @@ class Devices:
         return found is not None
 
     async def detach(self, vm: str, name: str, run_id: str) -> None:
-        """Ask the guest, and wait until it has let go."""
+        """Ask the guest; libvirt waits a few seconds for it."""
         if name not in await self.all(vm, run_id):
             return
-        why = "it does not let go of it"
         try:
             await self._service.call(lambda connection: _detach(connection, vm, run_id, name), self._limit_s)
         except libvirt.libvirtError as error:
-            why = text_of(error)  # also where it was asked before, and has not answered yet
-        for _ in range(RELEASE_POLLS):
-            if name not in await self.all(vm, run_id):
-                return
-            await asyncio.sleep(RELEASE_S)
-        limit_s = RELEASE_POLLS * RELEASE_S
-        raise Refused(f"{vm} keeps {name} after {limit_s:g} s: {why}", remedy="see to its guest, and repeat")
+            raise Refused(f"{vm} keeps {name}: {text_of(error)}", remedy="see to its guest, and repeat") from None
 
 
 def _present(connection: libvirt.virConnect, vm: str, run_id: str) -> list[Device] | None:

@@ -181,9 +181,10 @@ class HypervisorPort(Protocol):
         ...
 
     async def detach(self, vm: str, device: str, *, run_id: str) -> None:
-        """Take a device away from the running domain of that run; nothing is written to its disk when this returns.
+        """Ask the guest of that run to let go of a device; it may ignore that. Asking twice is as asking once.
 
-        Fine if it has none of that name. ``Refused`` where the guest does not let go of it in time; it may still do.
+        ``devices`` shows when it has let go, and from then on nothing is written to the disk. Fine if it has none of
+        that name. ``Refused`` where it cannot be asked, be it that it was asked just now.
         """
         ...
 

@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.deadline import deadline
+from outlive.base.deadline import deadline, set_within
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.membership.states import Reach, cut_off, member_view
@@ -102,10 +102,10 @@ REPORTS_NEEDED: Final = 2
 """Writings of a host's figures after its lock was seen, of which the last counts."""
 ADDRESSES_S: Final = 10.0
 """For how long it is remembered which host has which address."""
-FLUSH_LOOKS: Final = 24
-"""Looks whether hosts have reported, where a user asks for locks to be removed, …"""
+FLUSH_S: Final = 120.0
+"""How long hosts have to report, where a user asks for locks to be removed, …"""
 FLUSH_LOOK_S: Final = 5.0
-"""… and the pause between two."""
+"""… and how often is looked whether they have."""
 NO_ANSWER: Final = "no answer in time"
 _replace = msgspec.structs.replace
 _log = get_logger("node.vm")
@@ -170,18 +170,22 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
 async def flush(node: VmContext, vm: VirtualMachine, disks: tuple[str, ...], *, strangers: bool) -> Reason | None:
     """Remove the locks on these disks of it, which nobody uses as long as it is as it was read; what keeps one of them.
 
-    Locks of hosts that live and have yet to say whether it is on them are waited for (``FLUSH_LOOKS``), until a user
-    asks for something else. ``strangers``: as of ``obstacle``.
+    Locks of hosts that live and have yet to say whether it is on them are waited for (``FLUSH_S``), until something
+    else happens to it here, or is wanted of it. ``strangers``: as of ``obstacle``.
     """
-    for _ in range(FLUSH_LOOKS):
+    changed, here = node.memory(vm.name).changed, node.domains.by_vm.get(vm.name)
+    until_s = node.clock.monotonic() + FLUSH_S
+    while True:
+        changed.clear()
         why = await obstacle(node, _replace(vm, spec=_replace(vm.spec, disks=disks)), strangers=strangers)
-        if why is None or why.code != VmReason.LOCK_UNCONFIRMED:
+        waits = why is not None and why.code == VmReason.LOCK_UNCONFIRMED
+        if not waits or node.clock.monotonic() >= until_s:
             return why
-        await node.clock.sleep(FLUSH_LOOK_S)
+        await set_within(changed, FLUSH_LOOK_S)
         now = await node.read(vm.name)
-        if now is None or (now.spec, now.status.holders) != (vm.spec, vm.status.holders):
+        as_before = now is not None and (now.spec, now.status.holders) == (vm.spec, vm.status.holders)
+        if not as_before or node.domains.by_vm.get(vm.name) != here:
             return why
-    return why
 
 
 async def owners(

@@ -249,9 +249,7 @@ async def _relabel(
 # Devices
 
 
-async def attach_device(
-    store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, device: str, report: Callable[[str], None]
-) -> str:
+async def attach_device(store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, device: str) -> str:
     """Give a VM that runs a device (an element of domain XML), and keep it in its definition.
 
     The definition and the request are one write: whatever ends in between, the VM has the device from its next start on
@@ -265,31 +263,32 @@ async def attach_device(
         if disk and one.name != vm.name and disk in one.spec.disks:
             raise Refused(f"disk {disk} belongs to {called(one)}", remedy="detach it there first")
     asked = await request_vm(store, clock, ids, vm.name, "attach", device=name, definition=(before, after))
-    if await follow(store, clock, vm.name, asked.request, report):
-        return f"{called(vm)} has {name}"
-    await _redefine(store, clock, vm, after, before, asked.request)
-    raise Refused(f"{called(vm)} was not given {name}", remedy="see what its host answered, and repeat")
+    if why := await _refusal(store, clock, vm, asked.request):
+        await _redefine(store, clock, vm, after, before, asked.request)
+        raise Refused(why, remedy=f"{called(vm)} was not given {name}, and its definition is as before")
+    return f"{called(vm)} has {name}"
 
 
 async def detach_device(
-    store: Store,
-    clock: Clock,
-    ids: Ids,
-    vm: VirtualMachine,
-    name: str,
-    report: Callable[[str], None],
-    *,
-    force: bool = False,
+    store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, name: str, *, force: bool = False
 ) -> str:
     """Take a device away from a VM that runs, and then out of its definition; repeating it is fine after an end in
     between. ``Refused`` as ``detached``, or with what its host answered; ``NotFound``."""
     before = _definition_of(vm)
     after, device = detached(before, name, force=force), device_of(before, name).name
     asked = await request_vm(store, clock, ids, vm.name, "detach", device=device)
-    if not await follow(store, clock, vm.name, asked.request, report):
-        raise Refused(f"{called(vm)} still has {device}", remedy="see what its host answered, and repeat")
+    if why := await _refusal(store, clock, vm, asked.request):
+        raise Refused(
+            why, remedy=f"{called(vm)} still has {device}, as its definition has: see to its guest, and repeat"
+        )
     await _redefine(store, clock, vm, before, after, asked.request)
     return f"{called(vm)} has {device} no more"
+
+
+async def _refusal(store: Store, clock: Clock, vm: VirtualMachine, request: Request) -> str:
+    """Why its host did not do it; empty: it did."""
+    said: list[str] = []
+    return "" if await follow(store, clock, vm.name, request, said.append) else said[-1]
 
 
 def _definition_of(vm: VirtualMachine) -> str:

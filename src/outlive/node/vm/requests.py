@@ -15,7 +15,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outlive.base.errors import BadInput, NotFound, Refused
+from outlive.base.errors import BadInput, NotFound, Refused, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.locks import flush
@@ -308,6 +308,12 @@ async def _flush_locks(node: VmContext, vm: VirtualMachine, request: Request) ->
     return await flush(node, vm, vm.spec.disks, strangers=request.force)
 
 
+RELEASE_S: Final = 10.0
+"""How long a guest may take to let go of a device, …"""
+RELEASE_LOOK_S: Final = 0.5
+"""… and how often is looked whether it has."""
+
+
 async def _attach(node: VmContext, vm: VirtualMachine, request: Request) -> Reason | None:
     """Give what runs a device of its definition, whose disk nobody else has open."""
     name, run_id = request.device, _running(node, vm)
@@ -332,8 +338,19 @@ async def _detach(node: VmContext, vm: VirtualMachine, request: Request) -> Reas
     run_id = _running(node, vm)
     if not run_id:
         return _refused(f"it does not run on {node.host}")
+    why, name = f"its guest does not let go of {request.device}", request.device
+    until_s = node.clock.monotonic() + RELEASE_S
     try:
-        await node.domains.detach(vm.name, request.device, run_id)
+        await node.domains.detach(vm.name, name, run_id)
+    except Refused as error:
+        why = error.message  # it may have been asked before
+    except Unknown:
+        pass  # the hypervisor may wait for the guest for longer than it is given
+    try:
+        while name in await node.domains.devices(vm.name, run_id):
+            if node.clock.monotonic() >= until_s:
+                return _refused(why)
+            await node.clock.sleep(RELEASE_LOOK_S)
     except Refused as error:
         return _refused(error.message)
     return None
