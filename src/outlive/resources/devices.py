@@ -79,11 +79,10 @@ def device_of(definition: str, name: str) -> Device:
 
 
 def _named(domain: ET.Element, uuid: str, name: str) -> Device:
-    found = next(
-        (one for one in devices_of(domain, uuid) if name.lower() in (one.name, one.disk.lower() or None)), None
-    )
+    devices = list(devices_of(domain, uuid))
+    found = next((one for one in devices if one.name in (name, name.lower()) or one.disk == (name or None)), None)
     if found is None:
-        names = ", ".join(one.name for one in devices_of(domain, uuid)) or "none"
+        names = ", ".join(one.name for one in devices) or "none"
         raise NotFound(f"the definition has no device {name[:80]!r}", remedy=f"it has {names}")
     return found
 
@@ -149,13 +148,21 @@ def _address(domain: ET.Element) -> ET.Element:
         raise _bad("without ACPI nothing is plugged into the PCI bus of a machine that runs", remedy)
     taken = set()
     for one in domain.iterfind("devices/*/address[@type='pci']"):
-        if int(one.get("bus", "0"), 0) == 0:
-            taken.add(int(one.get("slot", "0"), 0))
+        if _number(one.get("bus", "0")) == 0:
+            taken.add(_number(one.get("slot", "0")))
     free = next((slot for slot in SLOTS if slot not in taken), None)
     if free is None:
         raise _bad(f"{len(SLOTS)} PCI slots are taken", "take a device away, or write its <address type='pci' …/>")
     place = {"domain": "0x0000", "bus": "0x00", "slot": f"0x{free:02x}", "function": "0x0"}
     return ET.Element("address", {"type": "pci", **place})
+
+
+def _number(text: str) -> int:
+    """Of a part of an address, as libvirt reads it."""
+    try:
+        return int(text, 16 if text.lower().startswith("0x") else 10)
+    except ValueError:
+        raise _bad(f"{text[:64]!r} is no part of a PCI address", "write one such as slot='0x05'") from None
 
 
 def detached(definition: str, name: str, *, force: bool = False) -> str:

@@ -100,6 +100,21 @@ def test_machines_without_acpi_take_nothing_while_they_run() -> None:
         attached(definition().replace("<acpi/>", ""), VDB)
 
 
+def test_disks_whose_paths_differ_in_their_letters_are_two() -> None:
+    both = definition(VDA + VDA.replace("/a.raw", "/A.raw").replace("vda", "vdb"))
+    assert parse(detached(both, "file:/A.raw", force=True)).disk_ids == ("file:/a.raw",)
+    for name in ("", "FILE:/a.raw"):
+        with pytest.raises(NotFound):
+            detached(both, name)
+
+
+@pytest.mark.parametrize("place", ["bus='x'", "slot='0xzz'"])
+def test_an_address_that_is_none_is_named(place: str) -> None:
+    wrong = VDA.replace("</disk>", f"<address type='pci' {place}/></disk>")
+    with pytest.raises(BadInput, match="is no part of a PCI address"):
+        attached(definition(wrong), VDB)
+
+
 def test_a_device_that_is_not_there_is_named() -> None:
     with pytest.raises(NotFound, match="no device 'vdz'"):
         detached(definition(), "vdz")
