@@ -46,25 +46,24 @@ class OnHypervisors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def locate(
-    vm: VmView, reported_on: str | None, *, on_own_host: bool, trust_hosts: bool, lost: bool = False
+    vm: VmView, reported_on: str | None, *, on_own_host: bool, trust_hosts: bool, past: bool = False
 ) -> VmView | None:
     """The VM where it is, or ``None`` where the two sides do not say so together.
 
-    ``reported_on`` is the host that reports it, ``lost`` whether that one is proven dead (then only such ones do),
-    ``on_own_host`` whether the source's own host reports it. With ``trust_hosts`` the reporting host is the location;
-    without, the source's is, and that very host must report the VM.
+    ``reported_on`` is the host that reports it, ``past`` whether only such ones do that are proven dead or cannot run
+    it by the VM's own document, ``on_own_host`` whether the source's own host reports it. With ``trust_hosts`` the
+    reporting host is the location; without, the source's is, and that very host must report the VM.
 
-    Where nobody reports it, or only a host that is dead or cannot run it by the VM's own document, a VM that is due
-    counts where it is to run: it has no domain only because it is being started, restarted or moved. If that host fails
-    now, it is recovered like any other, so its slots stay; where it goes it needs some already.
+    Where nobody reports it, or what is reported is of the past, a VM that is due counts where it is to run: it has no
+    domain only because it is being started, restarted or moved. If that host fails now, it is recovered like any other,
+    so its slots stay; where it goes it needs some already.
     """
     is_due = vm.due and vm.host != ""
     if reported_on is None:
         return vm if is_due else None
     if trust_hosts:
         return msgspec.structs.replace(vm, host=reported_on, source="hypervisor")
-    is_past = lost or (vm.held != () and reported_on not in vm.held)
-    return vm if on_own_host or (is_past and is_due) else None
+    return vm if on_own_host or (past and is_due) else None
 
 
 class Locations:
@@ -130,9 +129,10 @@ class Locations:
         """The VM where it is, or ``None`` where that is not known."""
         if vm is None:
             return None
-        first = self.first(vm.id)
-        own = vm.host in self._of.get(vm.id, ())
-        return locate(vm, first, on_own_host=own, trust_hosts=self._trust_hosts, lost=first in self.lost)
+        found = self._of.get(vm.id, ())
+        past = all(host in self.lost or (vm.held != () and host not in vm.held) for host in found)
+        own = vm.host in found
+        return locate(vm, self.first(vm.id), on_own_host=own, trust_hosts=self._trust_hosts, past=past)
 
     def unplaced(self, vm: VmView) -> CoverageReason | None:
         """Why a VM without location counts as exposed; ``None`` for one that is stopped."""

@@ -75,8 +75,8 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     stopped: bool = False
     """Whether it is not meant to run: then it needs no slots, and nobody misses it where it is not reported."""
     held: tuple[str, ...] = ()
-    """The hosts that may run it, where its own document says so and names its host among them: what any other host
-    reports of it is of the past."""
+    """The hosts that may run it, or wait for it in a move, where its own document says so and its host is among them:
+    what any other host reports of it is of the past."""
 
     @property
     def rules(self) -> tuple[AffinityRule, ...]:

@@ -222,8 +222,8 @@ def _place(vm: VirtualMachine) -> str:
 
 
 def _held(vm: VirtualMachine, place: str) -> tuple[str, ...]:
-    """Who may run it, once that is the host where it counts; one that waits for it in a move does not have it yet."""
-    hosts = {one.hypervisor: None for one in vm.status.holders if one.role == ""}
+    """Who may run it, or waits for it in a move, once the host where it counts is among them."""
+    hosts = {one.hypervisor: None for one in vm.status.holders}
     return tuple(sorted(hosts)) if place in hosts else ()
 
 

@@ -546,3 +546,13 @@ def test_vm_that_was_recovered_to_the_target_of_a_move_does_not_run_beside_one_t
         hosts=3,
         vms=tuple(VmSpec(name=f"vm-{n}", host=f"kvm-{n}", affinity=APART, migration_method="live") for n in (1, 2)),
     )
+
+
+def test_label_is_not_changed_where_the_assignment_is_not() -> None:
+    async def story(world: World) -> None:
+        shared = cast(NodeRole, world.hosts["kvm-1"].daemon.role).daemon.shared
+        before = vm_of(world)
+        assert await shared.assign("vm-1", "kvm-2", lambda now: None) == before
+        assert vm_of(world).metadata.resource_version == before.metadata.resource_version
+
+    play(story)

@@ -125,10 +125,6 @@ async def abort(
         current = active_move(now)
         return current if current is not None and current.id == move.id and current.phase in phases else None
 
-    fresh = await node.read(name)
-    if fresh is None or may(fresh) is None:
-        return LOOK_S  # a label that is changed for nothing would only wake everybody
-
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         current = may(now)
         if current is None:

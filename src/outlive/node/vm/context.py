@@ -383,7 +383,13 @@ class VmContext:
         await compare_and_swap(self.store, VirtualMachine, vm, labelled, clock=self.clock, half="spec")
 
     async def assign(self, vm: str, host: str, change: Change) -> VirtualMachine | None:
-        """A change that assigns it to ``host``: the label first, and set right again where it is not assigned there."""
+        """A change that assigns it to ``host``: the label first, and set right again where it is not assigned there.
+
+        A label that is changed for nothing would only wake everybody, this host as well.
+        """
+        fresh = await self.read(vm)
+        if fresh is None or change(fresh) is None:
+            return fresh
         await self.relabel(vm, host)
         after = await self.change(vm, change)
         now = after.status.assigned if after is not None else None
