@@ -11,6 +11,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from outlive.base.clock import FasterOf, Instant, SlowerOf
@@ -331,3 +332,43 @@ class MachineClient:
     def disk_stall(self) -> float | None:
         """What its disks make everything wait."""
         return self._machine.disk_stall
+
+
+# What becomes of its hypervisor
+
+
+@dataclass(slots=True)
+class Latencies:
+    """How long a hypervisor takes, in seconds, from and to."""
+
+    look: tuple[float, float] = (0.005, 0.02)
+    create: tuple[float, float] = (0.3, 1.2)
+    destroy: tuple[float, float] = (0.05, 0.4)
+    migrate: tuple[float, float] = (2.0, 6.0)
+    downtime: tuple[float, float] = (0.05, 0.3)
+    service: tuple[float, float] = (0.3, 1.0)
+    shutdown: tuple[float, float] = (2.0, 8.0)
+
+
+@dataclass(slots=True)
+class HypervisorFaults:
+    """What goes wrong on one host, until it is taken away."""
+
+    start_fails: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """VM (or ``*``) → the reason, and how often yet."""
+    slow_starts_s: float = 0.0
+    """Added to each start."""
+    ignores_shutdown: dict[str, bool] = field(default_factory=dict)
+    """VMs whose guest ignores a shutdown."""
+    migration: str = ""
+    """Where the next migration from here fails: ``precopy``, ``paused``, ``sent``, ``last``."""
+    outside: bool = False
+    """Processes of guests begin outside the slice that the guard empties."""
+    autostart: tuple[str, ...] = ()
+    """What else starts domains, as the daemon reads it."""
+    unkillable: dict[str, bool] = field(default_factory=dict)
+    """VMs whose process hangs in the kernel, so that no signal ends it."""
+    lag_s: float = 0.0
+    """Added to whatever the hypervisor is asked."""
+    lost_answers: float = 0.0
+    """Of calls that are carried out and answered ``Unknown``."""
