@@ -16,7 +16,7 @@ from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unkno
 from outlive.base.logging import get_logger
 from outlive.drivers.libvirt.consoles import make_log
 from outlive.drivers.libvirt.devices import Devices
-from outlive.drivers.libvirt.migration import SPLIT, Moves, listen
+from outlive.drivers.libvirt.migration import BROKEN, SPLIT, Moves, listen
 from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, receives, start_time
 from outlive.drivers.libvirt.runs import POST_COPY, SOCKETS, Run, Runs
 from outlive.drivers.libvirt.service import Service, text_of
@@ -116,7 +116,6 @@ class LibvirtHypervisor:
         """
         status, moved = "", dict[str, Any]()
         waits = run is not None and self._waits(run)
-        split = run is not None and run.post_copy and not waits and self._receives(run, process.pid)
         with contextlib.suppress(OutliveError, OSError):
             if run is not None and run.incoming and self.runs.moving(run.vm) is None:
                 self.moves.receive(run)
@@ -131,15 +130,16 @@ class LibvirtHypervisor:
             return DomainState.HANDED_OVER, sending.last == POST_COPY and (not moved or moved.get("status") in SPLIT)
         if waits and state is DomainState.PAUSED:
             return DomainState.INCOMING, False
+        split = run is not None and run.post_copy and not waits and self._receives(run, process.pid, moved)
         return state if status else DomainState.RUNNING, split
 
-    def _receives(self, run: Run, pid: int) -> bool:
-        """Whether parts of its memory are still to arrive."""
-        split = receives(pid)
-        if not split:
+    def _receives(self, run: Run, pid: int, moved: dict[str, Any]) -> bool:
+        """Whether parts of its memory are still to arrive; its silence is no sign of that."""
+        split, phase = receives(pid), moved.get("status", "")
+        if split is False or phase == "completed":
             with contextlib.suppress(OSError):  # it was destroyed meanwhile
                 self.runs.change(run, post_copy=False)
-        return split
+        return phase in (*SPLIT, BROKEN) if split is None else split
 
     def _waits(self, run: Run) -> bool:
         """Whether it waits for a guest, and was not let go on."""

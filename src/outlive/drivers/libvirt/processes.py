@@ -148,8 +148,8 @@ def start_time(pid: int, proc: str = "/proc") -> str:
     return "" if words[0] in (b"Z", b"X") and words[17] == b"1" else words[19].decode()
 
 
-def receives(pid: int, proc: str = "/proc") -> bool:
-    """Whether parts of its memory are still to arrive by post-copy, or that cannot be seen.
+def receives(pid: int, proc: str = "/proc") -> bool | None:
+    """Whether parts of its memory are still to arrive by post-copy; ``None`` where this process may not look.
 
     From before the guest runs until all is there its QEMU has the kernel tell it which parts are asked for. This is
     known however busy that QEMU is: it says nothing while it waits for such a part itself.
@@ -157,7 +157,7 @@ def receives(pid: int, proc: str = "/proc") -> bool:
     try:
         files = [entry.path for entry in os.scandir(f"{proc}/{pid}/fd")]
     except OSError:
-        return True
+        return None
     for file in files:
         with contextlib.suppress(OSError):  # closed meanwhile
             if os.readlink(file) == USERFAULTS:  # noqa: PTH115 - no path
