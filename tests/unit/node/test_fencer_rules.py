@@ -10,6 +10,7 @@ from tests.support.loops import run
 
 from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.errors import Unavailable
+from outlive.node.fencing.fence import Opening
 from outlive.node.fencing.rules import RateRule
 from outlive.resources import Condition, GuardRecord, Hypervisor, Instance, Membership
 from outlive.resources.cluster import Timing
@@ -477,6 +478,29 @@ def test_request_for_another_epoch_is_not_heeded():
             await s.change_fencing("h6", requested="1||nobody said so")
             await asyncio.sleep(30)
             assert await _revoked(s, ["h6", "h7"]) == []
+
+    run(story())
+
+
+@pytest.mark.parametrize("order", ["1|ann|its disk hangs", ""], ids=["of the epoch before", "called off"])
+def test_order_to_fence_counts_as_it_is_when_the_host_is_condemned(order: str):
+    """Between the look at the order and the write the host may have joined again, or somebody called it off."""
+
+    async def story():
+        async with site() as s:
+            await _racks(s, 8)
+            watch = s.watch("h0")
+            await asyncio.sleep(BEFORE_S)
+            await s.write(await s.store.get(Membership, "h7"), epoch=2)
+            await s.change_fencing("h7", requested=order)
+            await asyncio.sleep(1)
+            seen = watch.fencer.context.watcher.get("h7")
+            assert seen is not None
+            assert seen.record.epoch == 2
+            assert await Opening(watch.fencer.context).condemn("h7", seen, ordered=True) is None
+            assert (await s.record("h7")).state == "Held"
+            await s.change_fencing("h7", requested="2|ann|its disk hangs")
+            await s.until("h7", lambda record: record.state == "Revoked", limit_s=6)
 
     run(story())
 

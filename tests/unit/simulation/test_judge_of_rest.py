@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from tests.support.virtual_hosts import Bench
 
 from outlive.base.clock import as_datetime
 from outlive.node.ports import DomainState
-from outlive.resources import Assigned, Condition, Fault, Holder, ObjectMeta, ObjectRef
+from outlive.resources import Assigned, Condition, Fault, Holder, Membership, ObjectMeta, ObjectRef
 from outlive.resources.policies import RecoveryPolicy
 from outlive.resources.reasons import VmReason
 from outlive.resources.vms import Recovery
@@ -199,6 +200,15 @@ def test_room_that_is_counted_twice_is_found_at_rest() -> None:
     twice = (make_host("h1", "vm-9"), make_host("h2", "vm-9"), make_registered("h1"))
     assert judged_at_rest(*twice, make_registered("h2")) == ["room"]
     assert judged_at_rest(*twice) == [], "what h2 reported before its Membership was deleted may be long past"
+
+    async def silent(bench: Bench, silent_s: float) -> None:
+        bench.store.load((*twice, make_registered("h2")))
+        uid = bench.store.look(Membership, "h2").metadata.uid
+        bench.judge.truth.renewed_s[uid] = asyncio.get_running_loop().time() - silent_s
+        bench.judge.rest()
+
+    assert judged(lambda bench: silent(bench, 20.0)) == ["room"]
+    assert judged(lambda bench: silent(bench, 40.0)) == [], "h2 went silent, and nobody is left to condemn it"
 
 
 def test_vm_that_only_a_condemned_host_still_lists_is_where_it_is_assigned() -> None:

@@ -20,7 +20,7 @@ from outlive.base.logging import get_logger
 from outlive.node.fencing.context import FencerContext, Written
 from outlive.node.fencing.identity import expected_system
 from outlive.node.fencing.isolation import CUT_OFF, FenceIsolation
-from outlive.node.fencing.policy import HostSettings, departure_of, operator_assertion
+from outlive.node.fencing.policy import HostSettings, departure_of, fence_order, operator_assertion
 from outlive.node.fencing.power import longer_s
 from outlive.node.fencing.proofs import (
     GUARD_SLACK_S,
@@ -75,18 +75,25 @@ class Opening:
         return result
 
     async def condemn(
-        self, host: str, seen: Seen, *, observers: str = "", looks: str = "", by: str = "", reason: str = ""
+        self, host: str, seen: Seen, *, observers: str = "", looks: str = "", ordered: bool = False
     ) -> Fence | None:
         """Condemn a silent host on the version that was seen; ``None``: it lives.
 
         ``observers`` and ``looks`` explain, for whoever asks why, who saw the silence and how often it was looked at.
-        ``by`` is somebody who asks for it, silent or not; then only maintenance forbids it.
+        ``ordered``: somebody asks for it, silent or not; then only maintenance forbids it. What counts is the order as
+        it is now, and for the epoch that the host is in now: it may have joined again since the order was seen.
         """
         context, on, since = self._context, seen.membership, seen.since
         settings = await context.settings(host)
         current = await context.membership(host)
         if current is None or current.record.epoch != on.record.epoch:
             return None
+        by, reason = "", ""
+        if ordered:
+            order = fence_order(settings.fencing.requested, current.metadata.uid)
+            if order is None or order[0] != current.record.epoch:
+                return None
+            _, by, reason = order
         if current.metadata.resource_version != on.metadata.resource_version:
             if not by:
                 return None

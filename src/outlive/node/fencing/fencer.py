@@ -202,9 +202,7 @@ class Fencer:
                 del self._asked[host]
             elif not mine or host == self.me:
                 continue
-            elif due <= now and self._start(
-                host, partial(self._opening.condemn, host, seen, by=asked[1], reason=asked[2])
-            ):
+            elif due <= now and self._start(host, partial(self._opening.condemn, host, seen, ordered=True)):
                 self._asked[host] = now + ASKED_AGAIN_S
         self._holds.waits = self.me in self._asked and not any(map(self.context.is_heard, self.context.others))
 

@@ -12,13 +12,25 @@ from typing import Final
 
 from outlive.base.clock import LoopClock, as_datetime
 from outlive.node.vm.states import is_ignored
-from outlive.resources import FAILOVER, Amounts, Coverage, Fault, Hypervisor, Reservation, VirtualMachine, condition
+from outlive.resources import (
+    FAILOVER,
+    Amounts,
+    Coverage,
+    Fault,
+    Hypervisor,
+    Membership,
+    Reservation,
+    VirtualMachine,
+    condition,
+)
 from outlive.resources.reasons import VmReason
 from outlive.simulation.judges.truth import Truth
 
 STOPPED_PHASES: Final = ("stop", "shutdown", "disable")
 IMPORTED_PHASE: Final = "ACTIVE"
 """Of a VM that runs on a host without our daemon."""
+SILENT_S: Final = 30.0
+"""What a host reported is long past once it has not renewed for so long; whoever lives renews far more often."""
 ORDER_SLACK_S: Final = 5.0
 """So much longer than it says may a VM wait for others."""
 
@@ -211,14 +223,15 @@ def _is_off(truth: Truth, host: str) -> bool:
 def _stale(truth: Truth, host: str) -> bool:
     """Whether what the host reported last may be long past.
 
-    It is off, which may not have been noticed yet; is condemned, is no member any more, or has not registered in this
-    very store, which was restored.
+    It is off, which may not have been noticed yet; is condemned, is no member any more, has not registered in this
+    very store, which was restored, or does not renew, and no coordinator lives that could condemn it.
     """
-    if _is_off(truth, host):
+    found = truth.store.look(Membership, host)
+    if _is_off(truth, host) or found is None or found.record.state == "Revoked":
         return True
-    member = truth.store.look_member(host)
-    unheard = member is not None and member.incarnation not in ("", truth.store.incarnation)
-    return member is None or member.state == "Revoked" or unheard
+    now_s = LoopClock().monotonic()
+    silent = now_s - truth.renewed_s.get(found.metadata.uid, now_s) > SILENT_S
+    return silent or found.record.incarnation not in ("", truth.store.incarnation)
 
 
 def _holds(slot: Reservation, cpu_milli: int, memory_bytes: int) -> bool:
