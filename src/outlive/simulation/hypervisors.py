@@ -91,7 +91,7 @@ def domain_of(vm: VirtualMachine, run_id: str, epoch: int, state: DomainState) -
         state=state,
         cpu_milli=spec.resources.cpu_milli,
         memory_bytes=spec.resources.memory_bytes,
-        devices=devices_named(spec.definition) if spec.definition else {},
+        devices=devices_named(spec.definition) if spec.definition else {disk: disk for disk in spec.disks},
         disks=spec.disks,
         ports=spec.ports,
         accept_duplicate=spec.network_policy == "accept-duplicate",

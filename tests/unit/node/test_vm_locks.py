@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.support.node_worlds import at, holders, play, record, vm_of
 
 from outlive.node.ports import DomainState
+from outlive.resources import VirtualMachine
 from outlive.simulation.hypervisors import domain_of
 from outlive.simulation.spec import VmSpec
+from outlive.simulation.verbs.operations import change_spec
 from outlive.simulation.world import World
 
 
@@ -137,6 +140,104 @@ def test_lock_at_the_own_address_is_left_alone_by_a_stop_where_another_host_repo
         assert bool(world.disks.locks((disk,))) is shared
 
     play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+
+
+# Disks that another virtual machine has as well
+
+
+async def _shares_the_disk_of(world: World, other: str) -> str:
+    """vm-1, which is stopped, is defined with the disk of the other one as well; that disk."""
+    await _stopped(world)
+    (disk,) = vm_of(world, other).spec.disks
+    await change_spec(world, VirtualMachine, "vm-1", lambda spec: msgspec.structs.replace(spec, disks=(disk,)))
+    assert len(world.disks.locks((disk,))) == 1
+    return disk
+
+
+@pytest.mark.parametrize("verb", ["start", "flush-locks"])
+@pytest.mark.parametrize("host", ["kvm-1", "kvm-2"])
+def test_lock_of_a_living_host_stays_where_another_vm_has_the_disk(host: str, verb: str) -> None:
+    """That its figures do not name the one virtual machine says nothing of the other."""
+
+    async def story(world: World) -> None:
+        disk = await _shares_the_disk_of(world, "vm-2")
+        locks = world.disks.locks((disk,))
+        await world.do("request", {"vm": "vm-1", "verb": verb})
+        await at(world, 200)
+        assert (world.running("vm-1"), world.running("vm-2")) == ((), (host,))
+        assert world.disks.locks((disk,)) == locks
+        answer, status = vm_of(world).status.answered, vm_of(world).status
+        assert answer is not None
+        said = status.message if verb == "start" else answer.message
+        assert "may be that of vm-2, which has the same disk" in said
+
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host=host)))
+
+
+@pytest.mark.parametrize("host", ["kvm-1", "kvm-2"])
+def test_lock_stays_although_it_is_of_a_guest_whose_document_is_gone(host: str) -> None:
+    async def story(world: World) -> None:
+        disk = await _shares_the_disk_of(world, "vm-2")
+        locks, daemon = world.disks.locks((disk,)), world.hosts[host].hypervisor
+        daemon.faults.unkillable["vm-2"] = True
+        found = vm_of(world, "vm-2")
+        await world.store.delete(found.ref, uid=found.metadata.uid, version=found.metadata.resource_version)
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 200)
+        assert (world.running("vm-1"), world.running("vm-2")) == ((), (host,))
+        assert world.disks.locks((disk,)) == locks
+
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host=host)), violations=True)
+
+
+def test_lock_at_the_own_address_stays_where_a_guest_here_has_a_disk_that_its_definition_lacks() -> None:
+    async def story(world: World) -> None:
+        disk = await _shares_the_disk_of(world, "vm-2")
+        locks = world.disks.locks((disk,))
+        await change_spec(world, VirtualMachine, "vm-2", lambda spec: msgspec.structs.replace(spec, disks=()))
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 60)
+        assert world.running("vm-1") == ()
+        assert world.disks.locks((disk,)) == locks
+        assert "may be that of vm-2, which has the same disk" in vm_of(world).status.message
+
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1")))
+
+
+def test_lock_that_was_seen_later_than_another_of_its_host_is_reported_on_by_itself() -> None:
+    async def story(world: World) -> None:
+        await _reboot(world, "kvm-2")
+        await _stopped(world)
+        await at(world, 110)
+        first, second = vm_of(world).spec.disks
+        world.disks.lock(first, "kvm-2")
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        for second_s in range(111, 300):
+            await at(world, second_s)
+            world.disks.unlock(second)
+            world.disks.lock(second, "kvm-2")  # always a new one, of which no figures were written yet
+            assert world.running("vm-1") == ()
+            assert len(world.disks.locks((second,))) == 1
+
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", disks=("d1", "d2")),))
+
+
+def test_lock_stays_although_a_stale_one_on_another_disk_has_the_same_id() -> None:
+    """A client numbers its locks by itself, on each image anew."""
+
+    async def story(world: World) -> None:
+        await _stopped(world)
+        first, second = vm_of(world).spec.disks
+        world.disks.lock(first, "kvm-1")
+        world.disks.lock(second, "192.0.2.9:0/1")
+        (lock,) = world.disks.locks((second,))
+        world.disks._locks[second] = msgspec.structs.replace(lock, id=world.disks.locks((first,))[0].id)
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 30)
+        assert (world.disks.locks((first,)), len(world.disks.locks((second,)))) == ((), 1)
+        assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "fail")
+
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", disks=("d1", "d2")),))
 
 
 # Locks that a user asks to be removed

@@ -1,21 +1,27 @@
 """The locks on a virtual machine's disks: which of them are stale, their removal, and what keeps it from starting.
 
-A lock of this very host is stale: the host knows that the virtual machine is not running on it. A lock of a host that
-was proven dead is stale as well. Any other may belong to a writer, and then nothing starts. Locks are the second line:
-the hold was acknowledged before they are read (docs/reference/node-decisions.md#rbdstart_locks).
+A lock of this very host is stale where no domain of it has the disk, by what the hypervisor says of each. A lock of a
+host that was proven dead is stale as well. Any other may belong to a writer, and then nothing starts. Locks are the
+second line: the hold was acknowledged before they are read (docs/reference/node-decisions.md#rbdstart_locks).
 
 A lock names the address of a client: whose that is, hosts say themselves (``status.storageAddress``). An address that
 no host says is a stranger's, and one that several say is of all of them, be it this host's own.
 
 A lock names no epoch. A host that lives and is no holder either left its lock behind in an epoch that is over, or runs
-something that the store does not know. Only its figures, which list what is on it, show that: two of them that were
-written after the lock was seen, by the same daemon, are needed, because the first may be older than its writing. What
-this does not give: a lock that is taken right after it was read.
+something that the store does not know, or another virtual machine that has the same disk. Its lock is stale only where
+no other definition has the disk, and its figures, which list what is on it, name neither the virtual machine nor one
+without a document. Two of them that were written after the lock was seen, by the same daemon, are needed, because the
+first may be older than its writing.
+
+What this does not give: a lock that is taken right after it was read; and guests that Outlive did not make, whose disks
+nobody asks for.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, Literal
 
@@ -25,13 +31,14 @@ from outlive.base.deadline import deadline, set_within
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.membership.states import Reach, cut_off, member_view
-from outlive.node.ports import DiskLock
+from outlive.node.ports import DiskLock, DomainState
 from outlive.node.vm.context import Addresses, LockReport, VmContext
 from outlive.node.vm.states import VmState
 from outlive.resources import Holder, Hypervisor, HypervisorUsage, Membership, VirtualMachine
 from outlive.resources.reasons import Reason, VmReason, reason
 from outlive.runtime.decisions import Decision
 from outlive.store import answered, list_all, read
+from outlive.store.access import LIST_S
 
 
 class StartLocksInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,20 +141,22 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
             locks = await node.storage.locks(vm.spec.disks)
         if not locks:
             return None
-        stale, silent, unknown = await owners(node, vm, locks)
+        known = await owners(node, vm, locks)
     except (OutliveError, TimeoutError) as error:
         return reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
+    over = (*known.stale, *known.unknown) if strangers else known.stale
     given = StartLocksInput(
-        storage_ip="",  # it is among the stale ones, where no other host says that it has the same
+        storage_ip="",  # it is among the stale ones, where all its locks are
         volumes=vm.spec.disks,
         locks=locks,
         vm_state=VmState.START,
-        fenced_ips=(*stale, *unknown) if strangers else stale,
+        fenced_ips=over,
     )
     result = node.decisions.use(START_LOCKS, given, subject=vm.name)
     stuck: Reason | None = None
     for lock in locks:
-        if lock.id in result.removed:
+        # ids are those of a client on one volume: somebody else's lock on another one may have the same
+        if lock.id in result.removed and str(lock_owner(lock.address)) in over:
             try:
                 with deadline(float(node.settings.call_limit)):
                     await node.storage.release(lock)
@@ -159,12 +168,9 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
         return stuck
     if result.result == "start":
         return None
-    kept = next((lock for lock in locks if lock.id == result.lock), None)
-    owner = _owner(kept) if kept is not None else ""
-    if kept is not None and kept.id in silent:
-        host = silent[kept.id]
-        return reason(VmReason.LOCK_UNCONFIRMED, lock=kept.id, owner=owner, host=host, vm=vm.name)
-    return reason(VmReason.LOCK_FOREIGN, lock=result.lock or "", owner=owner)
+    return next(
+        known.stays[lock] for lock in locks if lock in known.stays and str(lock_owner(lock.address)) not in over
+    )
 
 
 async def flush(node: VmContext, vm: VirtualMachine, disks: tuple[str, ...], *, strangers: bool) -> Reason | None:
@@ -188,25 +194,96 @@ async def flush(node: VmContext, vm: VirtualMachine, disks: tuple[str, ...], *, 
             return why
 
 
-async def owners(
-    node: VmContext, vm: VirtualMachine, locks: tuple[DiskLock, ...]
-) -> tuple[tuple[str, ...], dict[str, str], tuple[str, ...]]:
-    """Addresses whose hosts write these disks no more, or are this one; locks of hosts that have yet to report; and
-    addresses of clients of which no host says that they are its own."""
-    stale: list[str] = []
-    silent: dict[str, str] = {}
+@dataclass(frozen=True, slots=True)
+class LockOwners:
+    """Whose some locks are: addresses that may have them removed, and what keeps the others."""
+
+    stale: tuple[str, ...]
+    """Of hosts that write these disks no more, or of this one: no lock there stays."""
+    unknown: tuple[str, ...]
+    """Of clients of which no host says that they are its own."""
+    stays: Mapping[DiskLock, Reason]
+    """Each lock that is not known to be stale."""
+
+
+async def owners(node: VmContext, vm: VirtualMachine, locks: tuple[DiskLock, ...]) -> LockOwners:
+    """Whose they are, by what is looked at from now on. Errors of the store and of the hypervisor."""
+    stays: dict[DiskLock, Reason] = {}
     unknown: list[str] = []
-    mine = lock_owner(node.storage.address())
+    mine, users = lock_owner(node.storage.address()), DiskUsers(node, vm)
     for lock in locks:
         owner = lock_owner(lock.address)
-        over = {host: await _is_over(node, vm, lock, host) for host in await _hosts_at(node, owner)}
-        if all(over.values()) and (over or owner == mine):
-            stale.append(str(owner))
-        elif over and False not in over.values():
-            silent[lock.id] = next(host for host, one in over.items() if one is None)
-        elif not over and lock.address:
-            unknown.append(str(owner))
-    return tuple(stale), silent, tuple(unknown)
+        over = {host: await _is_over(node, vm, lock, host, users) for host in await _hosts_at(node, owner)}
+        why = next((one for one in over.values() if one is not None and one.code != VmReason.LOCK_UNCONFIRMED), None)
+        why = why or next((one for one in over.values() if one is not None), None)
+        if why is None and owner == mine and (user := await users.here(lock.volume)):
+            why = _shared(lock, user)
+        if why is None and not over and owner != mine:
+            user = await users.anywhere(lock.volume)
+            why = _shared(lock, user) if user else reason(VmReason.LOCK_FOREIGN, lock=lock.id, owner=_owner(lock))
+            if lock.address and not user:
+                unknown.append(str(owner))
+        if why is not None:
+            stays[lock] = why
+    kept = {str(lock_owner(lock.address)) for lock in stays}
+    stale = {str(lock_owner(lock.address)): None for lock in locks}
+    shared = {str(lock_owner(lock.address)) for lock, why in stays.items() if why.code != VmReason.LOCK_FOREIGN}
+    return LockOwners(
+        tuple(one for one in stale if one not in kept), tuple(one for one in unknown if one not in shared), stays
+    )
+
+
+def _shared(lock: DiskLock, user: str) -> Reason:
+    return reason(VmReason.LOCK_SHARED, lock=lock.id, owner=_owner(lock), user=user)
+
+
+class DiskUsers:
+    """Who else has a disk. All of it is looked at after the locks were read, once, and where it is first needed."""
+
+    def __init__(self, node: VmContext, vm: VirtualMachine) -> None:
+        self._node = node
+        self._vm = vm
+        self._defined: dict[str, tuple[str, ...]] | None = None
+        self._open: dict[str, tuple[str, ...]] | None = None
+
+    async def _definitions(self) -> dict[str, tuple[str, ...]]:
+        """Other virtual machines, and their disks. Errors of the store."""
+        if self._defined is None:
+            with answered("all virtual machines", LIST_S):
+                every = [one async for one in list_all(self._node.store, VirtualMachine)]
+            self._defined = {one.name: one.spec.disks for one in every if one.name != self._vm.name}
+        return self._defined
+
+    async def anywhere(self, disk: str) -> str:
+        """The first other one whose definition has the disk; empty: none has."""
+        return next((name for name, disks in (await self._definitions()).items() if disk in disks), "")
+
+    async def are_defined(self, names: Collection[str]) -> bool:
+        """Whether each of them has a document, so that its disks are known."""
+        defined = await self._definitions()
+        return all(name in defined for name in names)
+
+    async def here(self, disk: str) -> str:
+        """The first other one with a domain on this host that has the disk, whatever its definition or label says.
+
+        Errors of the store and of the hypervisor, also where that cannot say which disks a domain has.
+        """
+        if self._open is None:
+            node, found = self._node, dict[str, tuple[str, ...]]()
+            await node.domains.look()
+            for name in node.domains.names():
+                if name == self._vm.name:
+                    continue
+                domain = node.domains.by_vm.get(name)
+                if domain is not None and domain.state is DomainState.OFF:
+                    continue  # it has ended
+                if domain is None or domain.state is DomainState.STARTING or name in node.domains.creating:
+                    starting = await node.read(name)
+                    found[name] = starting.spec.disks if starting is not None else ()
+                if domain is not None and domain.state is not DomainState.STARTING:
+                    found[name] = (*found.get(name, ()), *(await node.domains.devices(name, domain.run_id)).values())
+            self._open = found
+        return next((name for name, disks in self._open.items() if disk in disks), "")
 
 
 async def _hosts_at(node: VmContext, address: _Owner) -> tuple[str, ...]:
@@ -223,25 +300,35 @@ async def _hosts_at(node: VmContext, address: _Owner) -> tuple[str, ...]:
     return known.hosts.get(str(address), ())
 
 
-async def _is_over(node: VmContext, vm: VirtualMachine, lock: DiskLock, host: str) -> bool | None:
-    """Whether a lock of ``host`` is in nobody's way; ``None``: it lives and has not reported yet.
+async def _is_over(node: VmContext, vm: VirtualMachine, lock: DiskLock, host: str, users: DiskUsers) -> Reason | None:
+    """What keeps a lock of ``host``; ``None``: it is in nobody's way.
 
     The store has acknowledged that this host alone holds the virtual machine. Errors of the store.
     """
+    foreign = reason(VmReason.LOCK_FOREIGN, lock=lock.id, owner=_owner(lock))
     if any(one.hypervisor == host for one in vm.status.holders):
-        return False
+        return foreign
     member = await read(node.store, Membership, host, limit_s=float(node.settings.call_limit))
     if member is None:
-        return False
+        return foreign
     view = member_view(member)
     entry = Holder(hypervisor=view.host, member_uid=view.uid, epoch=view.record.epoch)
     if view.record.dead_through >= view.record.epoch or cut_off(entry, (view,), Reach(disks=vm.spec.disks)):
-        return True
-    return await _reported(node, vm, lock, member) if view.record.state == "Held" else False
+        return None
+    if view.record.state != "Held":
+        return foreign
+    if user := await users.anywhere(lock.volume):
+        return _shared(lock, user)
+    present = await _reported(node, lock, member)
+    if present is not None and vm.name in present:
+        return foreign
+    if present is None or not await users.are_defined(present):
+        return reason(VmReason.LOCK_UNCONFIRMED, lock=lock.id, owner=_owner(lock), host=host, vm=vm.name)
+    return None
 
 
-async def _reported(node: VmContext, vm: VirtualMachine, lock: DiskLock, member: Membership) -> bool | None:
-    """What the host reports, which lives."""
+async def _reported(node: VmContext, lock: DiskLock, member: Membership) -> Collection[str] | None:
+    """What is on the host, which lives, as it has reported since the lock was seen; ``None``: it has not."""
     usage = await read(node.store, HypervisorUsage, member.name, limit_s=float(node.settings.call_limit))
     figures = "" if usage is None else f"{usage.metadata.uid} {usage.metadata.resource_version}"
     record, key, known = member.record, (lock.volume, lock.id, member.name), node.lock_reports
@@ -254,6 +341,4 @@ async def _reported(node: VmContext, vm: VirtualMachine, lock: DiskLock, member:
     known[key] = seen
     while len(known) > REPORTS:
         del known[next(iter(known))]
-    if seen.reports < REPORTS_NEEDED or usage is None or usage.usage.present is None:
-        return None
-    return vm.name not in usage.usage.present
+    return usage.usage.present if usage is not None and seen.reports >= REPORTS_NEEDED else None

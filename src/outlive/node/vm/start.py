@@ -359,7 +359,7 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     What only this host cannot do another one may be able to.
     """
     again, unconfirmed = why.code in TRIED_AGAIN, why.code == VmReason.LOCK_UNCONFIRMED
-    stays = unconfirmed or why.code == VmReason.LOCK_FOREIGN
+    stays = unconfirmed or why.code in (VmReason.LOCK_FOREIGN, VmReason.LOCK_SHARED)
     waits = stays or why.code == VmReason.FOREIGN_DOMAIN
     leaves = brought(vm) or (restarts_elsewhere(vm) and not waits)
     memory.doubts = memory.doubts + 1 if again else 0

@@ -122,7 +122,7 @@ async def _unlock(node: VmContext, vm: str) -> None:
         with deadline(float(node.settings.call_limit)):
             mine = lock_owner(node.storage.address())
             for lock in await node.storage.locks(known.spec.disks):
-                if lock_owner(lock.address) == mine and (await owners(node, known, (lock,)))[0]:
+                if lock_owner(lock.address) == mine and (await owners(node, known, (lock,))).stale:
                     await node.storage.release(lock)
     except (OutliveError, TimeoutError) as error:
         _log.warning("vm.not_unlocked", vm=vm, host=node.host, error=str(error) or "no answer in time")

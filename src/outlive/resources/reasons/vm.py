@@ -31,6 +31,8 @@ class VmReason(enum.StrEnum):
     """Its host could not remove a stale lock; another one may."""
     LOCK_FOREIGN = "lock-foreign"
     """Somebody who is not proven dead has a lock: no host may start it."""
+    LOCK_SHARED = "lock-shared"
+    """Another VM has the same disk, and the lock may be its: no host may start it."""
     LOCK_UNCONFIRMED = "lock-unconfirmed"
     """A living host has a lock, and has not reported yet whether the VM is on it."""
     STILL_HERE = "still-here"
@@ -108,6 +110,10 @@ TABLE: Final[Table] = {
     VmReason.LOCK_FOREIGN: Template(
         "lock {lock}{owner} says that somebody else may be writing",
         "see who has its disk open and end that, or prove that host dead (outlive fence HOST)",
+    ),
+    VmReason.LOCK_SHARED: Template(
+        "lock {lock}{owner} may be that of {user}, which has the same disk",
+        "take the disk out of the definition of one of them (outlive vm define), or undefine that one",
     ),
     VmReason.LOCK_UNCONFIRMED: Template(
         "lock {lock}{owner} may be in use: {host} lives, and its figures have yet to say that {vm} is not on it"
