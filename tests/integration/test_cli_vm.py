@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from tests.support.command import COMMAND, Result, environment, outlive
 
+from outlive.cli.vm import STATE_COLOURS
+
 UUID = "3f1c6f2e-5a0b-4c1d-9e57-0a4b6c8d2e10"
 HOSTS = "".join(
     f"apiVersion: outlive.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: {name}}}\nspec: {{management: {by}}}\n---\n"
@@ -252,6 +254,9 @@ def test_states_have_colours_on_a_terminal_alone(cloud: Cloud) -> None:
     assert "\x1b[31mstop" in on_a_terminal(cloud, "info", "web")
     assert "\x1b[31m" not in on_a_terminal(cloud, "list", NO_COLOR="1")
     assert '"state": "stop"' in on_a_terminal(cloud, "list", "-o", "json")
+    assert {STATE_COLOURS[state] for state in ("restart", "shutdown")} == {"yellow"}
+    assert (STATE_COLOURS["start"], STATE_COLOURS["mirror"]) == ("green", "magenta")
+    assert "migrate" not in STATE_COLOURS, "it is blue, as all others are"
 
 
 @pytest.mark.parametrize(
@@ -261,7 +266,6 @@ def test_states_have_colours_on_a_terminal_alone(cloud: Cloud) -> None:
         ("attach", b"\xff", 3, "a device is text in UTF-8"),
         ("attach", "x" * 300_000, 8, "is larger than"),
         ("detach", "vda", 1, "web does not run"),
-        ("flush-locks", "", 0, ""),
     ],
 )
 def test_devices_of_what_does_not_run_are_changed_by_its_definition(
@@ -273,4 +277,10 @@ def test_devices_of_what_does_not_run_are_changed_by_its_definition(
     given = {"attach": [str(file)], "detach": ["vda"]}.get(command, [])
     done = cloud.vm(command, "web", *given)
     assert done.code == code, done.err
-    assert words in (done.line if code else done.out)
+    assert words in done.line
+
+
+def test_the_locks_of_a_vm_are_flushed_by_request(cloud: Cloud) -> None:
+    cloud.define(xml())
+    done = cloud.vm("flush-locks", "web")
+    assert (done.code, f"{UUID}: flush-locks is requested as " in done.out) == (0, True), done.err

@@ -92,11 +92,12 @@ def vm_verb(single: Single, verb: str, *words: str) -> str:
     return run(*single.switch.inside("store", *env, program, "vm", verb, *words), limit_s=120)
 
 
-def test_a_guest_is_given_a_disk_while_it_runs_and_its_definition_has_it_at_the_same_address(single: Single) -> None:
-    disk, device = single.state / "more.raw", single.state / "disk.xml"
-    disk.write_bytes(bytes(1 << 20))
-    source = f"<driver name='qemu' type='raw'/><source file='{disk}'/>"
-    device.write_text(f"<disk type='file'>{source}<target dev='vdb' bus='virtio'/></disk>")
+def test_a_guest_is_given_an_interface_while_it_runs_and_its_definition_has_it_at_the_same_address(
+    single: Single,
+) -> None:
+    mac, device, disk = "52:54:00:00:00:0b", single.state / "port.xml", single.state / "disk.xml"
+    device.write_text(f"<interface type='user'><mac address='{mac}'/><model type='virtio'/></interface>")
+    disk.write_text("<disk type='file'><source file='/more.raw'/><target dev='vdb' bus='virtio'/></disk>")
 
     def spec() -> dict[str, Any]:
         return dict(single.outlive("get", "vm", "vm-1")["spec"])
@@ -105,18 +106,18 @@ def test_a_guest_is_given_a_disk_while_it_runs_and_its_definition_has_it_at_the_
         return single.host.run("virsh", "--connect", "qemu:///system", "dumpxml", "vm-1")
 
     for _ in range(2):
-        assert vm_verb(single, "attach", "vm-1", str(device)).endswith("vm-1 has vdb\n")
-    assert spec()["disks"] == [f"file:{disk}"]
-    address = ET.fromstring(spec()["definition"]).find("devices/disk[target]/address")
-    there = ET.fromstring(runs_with()).find("devices/disk[target]/address")
+        assert vm_verb(single, "attach", "vm-1", str(device)).endswith(f"vm-1 has {mac}\n")
+    address = ET.fromstring(spec()["definition"]).find("devices/interface[mac]/address")
+    there = ET.fromstring(runs_with()).find("devices/interface[mac]/address")
     assert address is not None
     assert there is not None
     assert (there.get("slot"), there.get("bus")) == (address.get("slot"), address.get("bus")) == ("0x1f", "0x00")
-    with pytest.raises(LabError, match=r"disk file:.* belongs to vm-1"):
-        vm_verb(single, "attach", "vm-2", str(device))
-    with pytest.raises(LabError, match="vm-1 still has vdb"):
-        vm_verb(single, "detach", "vm-1", "vdb")  # nothing of this guest's answers
-    assert spec()["disks"] == [f"file:{disk}"]
+    with pytest.raises(LabError, match="a disk is not given to a guest that runs"):
+        vm_verb(single, "attach", "vm-1", str(disk))
+    with pytest.raises(LabError, match=f"vm-1 still has {mac}"):
+        vm_verb(single, "detach", "vm-1", mac)  # nothing of this guest's answers
+    assert mac in spec()["definition"]
+    assert mac in runs_with()
     assert len(guests(single)) == 2
 
 

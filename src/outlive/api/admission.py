@@ -9,14 +9,16 @@ A step that this version does not know is a warning, never an error, so that a r
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final
 
 from starlette.responses import Response
 
-from outlive.base.errors import BadInput, Invalid, Refused
+from outlive.base.errors import BadInput, Invalid, NotFound, Refused
 from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
+from outlive.node.vm.requests import VmRequestCode
 from outlive.node.vm.start_order import circles
 from outlive.placement.pipelines import admit
 from outlive.placement.rule_conflicts import HardGroups, contradictions
@@ -24,6 +26,7 @@ from outlive.placement.rules import HARD, demands_of
 from outlive.resources import Cluster, Hypervisor, Pipeline, Resource, Secret, VirtualMachine
 from outlive.resources.definitions import cache_refusal
 from outlive.resources.definitions import completed as completed_vm
+from outlive.resources.devices import device_of
 from outlive.resources.meta import ZONE_LABEL
 from outlive.resources.policies import AFFINITY_LIMIT, WEIGHT_LIMIT
 from outlive.resources.reasons import Reason, render
@@ -106,6 +109,18 @@ def _refuse(vm: VirtualMachine, conflicts: Sequence[Reason]) -> None:
         raise Invalid(f"the rules of VM {vm.name} cannot be met: {text}", place="spec.affinity", remedy=remedy)
 
 
+def _detached(vm: VirtualMachine) -> str:
+    """The disk that its host has taken away from its guest by the last request; empty: none."""
+    request, answer = vm.spec.request, vm.status.answered
+    if request is None or request.verb != "detach" or answer is None or answer.id != request.id:
+        return ""
+    if answer.code != VmRequestCode.ACCEPTED:
+        return ""
+    with contextlib.suppress(NotFound, BadInput):
+        return device_of(vm.spec.definition, request.device).disk
+    return ""
+
+
 class Neighbours:
     """What VMs are checked beside: those of the store, and on top of them what was checked before."""
 
@@ -125,6 +140,7 @@ class Neighbours:
         (docs/concepts/start-order.md), and a fault names the contradiction (docs/operating/policies.md).
         """
         if isinstance(obj, VirtualMachine):
+            await self._check_disks(obj)
             await self._check_circle(obj)
             await self._check_rules(obj)
         self._put(obj)
@@ -164,6 +180,19 @@ class Neighbours:
         groups = await self._read_groups()
         known = contradictions(groups.concerned(before), self._zones) if before is not None else []
         _refuse(vm, [one for one in contradictions(groups.concerned(now), self._zones) if one not in known])
+
+    async def _check_disks(self, vm: VirtualMachine) -> None:
+        """``Invalid`` where it loses a disk that its guest may have open, unless its host has taken that away."""
+        found = await self._vm(vm.name)
+        if found is None or not found.status.holders:
+            return
+        gone = set(found.spec.disks) - set(vm.spec.disks) - {_detached(found)}
+        if gone:
+            raise Invalid(
+                f"VM {vm.name} may be running, and its guest may have {listing(sorted(gone), most=NAMED)} open",
+                place="spec.disks",
+                remedy=f"outlive vm stop {vm.name} -w first, or outlive vm detach {vm.name} DEVICE",
+            )
 
     async def _check_circle(self, vm: VirtualMachine) -> None:
         if not vm.spec.start_after:

@@ -27,7 +27,7 @@ from outlive.node.vm.operator import (
     check_size,
     detach_device,
     find_vm,
-    follow,
+    follow_request,
     rename_vm,
     running_entry,
     set_profile,
@@ -322,9 +322,14 @@ async def start(access: Access, vm: OneVm, force: Force = False, wait: Wait = Fa
 
 
 @command(app)
-async def stop(access: Access, vm: OneVm, wait: Wait = False) -> ExitCode | None:
+async def stop(
+    access: Access,
+    vm: OneVm,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Also where it is a mirror.")] = False,
+    wait: Wait = False,
+) -> ExitCode | None:
     """Stop a VM at once, as if its power was cut."""
-    return await _ask(access, vm, "stop", wait)
+    return await _ask(access, vm, "stop", wait, force=force)
 
 
 @command(app)
@@ -390,11 +395,9 @@ async def flush_locks(
 async def attach(
     access: Access,
     vm: OneVm,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A <disk> or <interface> of domain XML; - for standard input.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An <interface> of domain XML; - for standard input.")],
 ) -> None:
-    """Give a VM a disk or network interface while it runs, and from then on."""
+    """Give a VM a network interface while it runs, and from then on. Waits for its host's answer."""
     try:
         device = read_input(file, limit=SIZE_LIMIT).decode()
     except UnicodeDecodeError:
@@ -402,7 +405,7 @@ async def attach(
     async with access.open(write=True) as store:
         found = await find_vm(store, vm)
         try:
-            write(f"{await attach_device(store, access.clock, SystemIds(), found, device)}\n")
+            write(f"{await attach_device(store, access.clock, SystemIds(), found, device, _say)}\n")
         except BadInput as error:
             raise BadInput(error.message, place=str(file), remedy=error.remedy) from None
 
@@ -415,13 +418,21 @@ async def detach(
         str, typer.Argument(metavar="DEVICE", help="Target or id of a disk, or MAC address of an interface.")
     ],
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Also one without a PCI address in the definition.")
+        bool,
+        typer.Option(
+            "--force",
+            "-f",
+            help="Also one without a PCI address in the definition: live moves may fail until a restart.",
+        ),
     ] = False,
 ) -> None:
-    """Take a disk or network interface away from a VM while it runs, and from then on. What is on a disk stays."""
+    """Take a disk or interface away from a VM while it runs, and from then on; waits for its host's answer.
+
+    What is on a disk stays.
+    """
     async with access.open(write=True) as store:
         found = await find_vm(store, vm)
-        write(f"{await detach_device(store, access.clock, SystemIds(), found, device, force=force)}\n")
+        write(f"{await detach_device(store, access.clock, SystemIds(), found, device, _say, force=force)}\n")
 
 
 async def _ask(access: Access, name: str, verb: RequestVerb, wait: bool, **how: Any) -> ExitCode | None:
@@ -433,7 +444,7 @@ async def _ask(access: Access, name: str, verb: RequestVerb, wait: bool, **how: 
 
 
 async def _follow(access: Access, store: Store, vm: VirtualMachine, request: Request) -> ExitCode | None:
-    done = await follow(store, access.clock, vm.name, request, _say)
+    done = await follow_request(store, access.clock, vm.name, request, _say)
     return None if done else ExitCode.NO
 
 

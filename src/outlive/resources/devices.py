@@ -21,6 +21,7 @@ BUSES: Final = {"vd": "virtio", "sd": "scsi", "hd": "ide", "fd": "fdc"}
 """What libvirt takes a target for whose bus is not written."""
 PLUGGABLE: Final = ("virtio", "scsi")
 """Buses of disks that guests accept while they run."""
+NO_DISK: Final = "a disk is not given to a guest that runs"
 
 
 class Device(NamedTuple):
@@ -105,6 +106,8 @@ def attached(definition: str, device: str) -> tuple[str, str]:
     check_pluggable(new)
     there = next((one for one in devices_of(domain, uuid) if one.name == new.name), None)
     if there is not None and there.disk == new.disk:
+        if (kind := _kind(there)) != _kind(new):
+            raise _bad(f"{new.name} is there already, as {kind}", "detach that one first, or give it another name")
         return definition, new.name
     if new.bus == "scsi" and domain.find("devices/controller[@type='scsi']") is None:
         raise _bad(f"{new.name} needs a SCSI controller", "define <controller type='scsi' model='virtio-scsi'/> first")
@@ -115,6 +118,13 @@ def attached(definition: str, device: str) -> tuple[str, str]:
     text = ET.tostring(domain, encoding="unicode")
     parse(text)
     return text, new.name
+
+
+def _kind(device: Device) -> str:
+    """What it is of: its type and source, in one line."""
+    source = device.element.find("source")
+    words = sorted(f"{key}={value}" for key, value in (source.attrib if source is not None else {}).items())
+    return " ".join((device.element.get("type", ""), *words)).strip() or device.element.tag
 
 
 def check_pluggable(device: Device) -> None:

@@ -87,7 +87,8 @@ class Hypervisors(Processes):
         definition, _ = attached(
             xml, f"<disk type='file'><source file='/{target}.img'/><target dev='{target}'/></disk>"
         )
-        return msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, definition=definition))
+        disks = (*vm.spec.disks, f"file:/{target}.img")
+        return msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, definition=definition, disks=disks))
 
     def processes(self, vm: str, host: str = "a") -> int:
         domain = self._hypervisors[host].domains.get(vm)

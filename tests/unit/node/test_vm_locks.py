@@ -340,3 +340,16 @@ def test_a_daemon_that_ends_while_it_removes_locks_leaves_the_request_to_the_nex
         assert (answer.code, vm_of(world).status.phase) == ("accepted", "stop")
 
     play(story)
+
+
+def test_locks_stay_while_something_of_the_vm_is_on_its_host() -> None:
+    async def story(world: World) -> None:
+        disk = await _stopped(world)
+        hypervisor = world.hosts["kvm-1"].hypervisor
+        hypervisor.faults.unkillable["vm-1"] = True
+        hypervisor.has(domain_of(vm_of(world), "unknown-run", 1, DomainState.RUNNING))
+        code, message = await _flush(world, at_s=30)
+        assert (code, "is still on kvm-1" in message) == ("failed", True)
+        assert len(world.disks.locks((disk,))) == 1
+
+    play(story, violations=True)

@@ -12,7 +12,7 @@ from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.operator import request_vm
-from outlive.node.vm.operator import at_rest, find_vm, follow, outcome_of, rename_vm, undefine_vm
+from outlive.node.vm.operator import at_rest, find_vm, follow_request, outcome_of, rename_vm, undefine_vm
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.vms import Answer, Request, RequestVerb, VirtualMachineStatus
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
@@ -26,7 +26,7 @@ async def ask(world: World, verb: RequestVerb, vm: str = "vm-1", *, target: str 
     """Ask and follow; whether it came to that, and what was said."""
     said: list[str] = []
     asked = await request_vm(world.store, world.clock, IDS, vm, verb, target=target)
-    return await follow(world.store, world.clock, vm, asked.request, said.append), said
+    return await follow_request(world.store, world.clock, vm, asked.request, said.append), said
 
 
 def test_requests_are_followed_until_their_end() -> None:
@@ -93,7 +93,7 @@ def test_a_vm_of_no_host_is_brought_to_one_and_starts_when_asked() -> None:
             vm = VirtualMachineSpec(resources=size, power_state="stopped", request=wanted, disks=(f"{name}-root",))
             await world.store.create(VirtualMachine(metadata=ObjectMeta(name=name), spec=vm))
             said: list[str] = []
-            assert await follow(world.store, world.clock, name, wanted, said.append), said
+            assert await follow_request(world.store, world.clock, name, wanted, said.append), said
             assert vm_of(world, name).host == (target or vm_of(world, name).host) != ""
             await world.clock.sleep(30)
             assert world.running(name) == ()

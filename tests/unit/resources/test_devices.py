@@ -49,6 +49,15 @@ def test_an_interface_gets_a_mac_address_and_is_called_by_it() -> None:
     assert device_of(detached(text, name), "vda").disk == "file:/a.raw"
 
 
+def test_an_interface_of_that_address_that_is_another_one_is_refused() -> None:
+    port = "<interface type='bridge'><mac address='52:54:00:00:00:01'/><source bridge='{}'/></interface>"
+    text = definition(VDA + port.format("br0"))
+    assert attached(text, port.format("br0")) == (text, "52:54:00:00:00:01")
+    for other in (port.format("br1"), port.format("br0").replace("'bridge'", "'network'")):
+        with pytest.raises(BadInput, match="52:54:00:00:00:01 is there already, as bridge bridge=br0"):
+            attached(text, other)
+
+
 def test_interfaces_that_stay_keep_their_mac_addresses() -> None:
     devices = PORTS + "<interface type='bridge'/>"
     without = detached(definition(devices), "52:54:00:00:00:01", force=True)

@@ -206,6 +206,8 @@ class VmMemory:
     """How often in a row something was in the way of its start that may end."""
     waits: int = 0
     """How often in a row it had to wait for somebody else."""
+    unanswered: tuple[str, float] = ("", 0.0)
+    """Id of the request that was tried without its outcome becoming known, and since when."""
     order: OrderMemory | None = None
     """While it may start and does not run yet, if it starts after others."""
 

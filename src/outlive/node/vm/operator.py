@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,7 @@ from outlive.node.vm.requests import RELOCATIONS, WORK, VmRequestCode
 from outlive.node.vm.states import HALTED, MIGRATING, VmState, active_move, state_of, wanted
 from outlive.resources import Amounts, Console, Holder, Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.definitions import check_name, host_problem, parse, redefined
-from outlive.resources.devices import attached, detached, device_of
+from outlive.resources.devices import NO_DISK, attached, detached, device_of
 from outlive.resources.meta import PROFILE_LABEL, TAG_LABEL_PREFIX, WORD_LENGTH_LIMIT, check_key
 from outlive.resources.meta import check_name as check_object_name
 from outlive.resources.reasons import VmReason
@@ -135,7 +135,9 @@ def running_entry(vm: VirtualMachine, host: str = "") -> Holder | None:
     return next((one for one in said if one.seen == "running"), None)
 
 
-async def follow(store: Store, clock: Clock, name: str, request: Request, report: Callable[[str], None]) -> bool:
+async def follow_request(
+    store: Store, clock: Clock, name: str, request: Request, report: Callable[[str], None]
+) -> bool:
     """Whether the VM came to what was requested within ``WAIT_LIMIT_S``; ``report`` gets a line for every change.
 
     ``NotFound`` where it is deleted meanwhile.
@@ -165,6 +167,8 @@ def _why_not(vm: VirtualMachine, request: Request) -> str:
         return f"{what} was not answered: something else is requested by now (outlive vm info {vm.name})"
     if answer.code == VmRequestCode.FAILED:
         return f"{what} failed on {vm.host}: {answer.message}"
+    if answer.code == VmRequestCode.UNKNOWN:
+        return f"{what} may have been done or not on {vm.host}: {answer.message}"
     if answer.code not in DONE:
         message = f": {answer.message}" if answer.message else ""
         return f"{what} was refused as {answer.code}{message} (docs/reference/node-decisions.md#vmrequest)"
@@ -249,46 +253,76 @@ async def _relabel(
 # Devices
 
 
-async def attach_device(store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, device: str) -> str:
-    """Give a VM that runs a device (an element of domain XML), and keep it in its definition.
+async def attach_device(
+    store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, device: str, report: Callable[[str], None]
+) -> str:
+    """Give a VM that runs an interface (an element of domain XML), and keep it in its definition.
 
-    The definition and the request are one write: whatever ends in between, the VM has the device from its next start on
-    at the latest, and its host goes on until it has answered. Where that refuses, the definition is as it was.
-    ``BadInput``; ``Refused`` where it does not run or another VM has the disk, or with what its host answered.
+    The definition and the request are one write: whatever ends in between, the VM has the interface from its next start
+    on at the latest, and its host goes on until it has answered. Where that refuses, and knows that nothing was done,
+    the definition is as it was. ``BadInput``; ``Refused`` for a disk, where it does not run, or with what its host
+    answered.
     """
     before = _definition_of(vm)
     after, name = attached(before, device)
-    disk = device_of(after, name).disk
-    async for one in list_all(store, VirtualMachine):
-        if disk and one.name != vm.name and disk in one.spec.disks:
-            raise Refused(f"disk {disk} belongs to {called(one)}", remedy="detach it there first")
+    if device_of(after, name).disk:
+        raise Refused(NO_DISK, remedy="write it into the definition (outlive vm define), and restart the VM")
     asked = await request_vm(store, clock, ids, vm.name, "attach", device=name, definition=(before, after))
-    if why := await _refusal(store, clock, vm, asked.request):
+    refusal = await _refusal(store, clock, vm, asked.request, report)
+    if refusal is not None and not refusal.known:
+        undo = f"outlive vm detach {vm.name} {name} takes it out"
+        raise Refused(f"{called(vm)} may have been given {name}, and its definition keeps it ({undo}); {refusal.why}")
+    if refusal is not None:
         await _redefine(store, clock, vm, after, before, asked.request)
-        raise Refused(why, remedy=f"{called(vm)} was not given {name}, and its definition is as before")
+        raise Refused(f"{called(vm)} was not given {name}, and its definition is as before; {refusal.why}")
     return f"{called(vm)} has {name}"
 
 
 async def detach_device(
-    store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, name: str, *, force: bool = False
+    store: Store,
+    clock: Clock,
+    ids: Ids,
+    vm: VirtualMachine,
+    name: str,
+    report: Callable[[str], None],
+    *,
+    force: bool = False,
 ) -> str:
     """Take a device away from a VM that runs, and then out of its definition; repeating it is fine after an end in
     between. ``Refused`` as ``detached``, or with what its host answered; ``NotFound``."""
     before = _definition_of(vm)
     after, device = detached(before, name, force=force), device_of(before, name).name
+    run = running_entry(vm, vm.host)
     asked = await request_vm(store, clock, ids, vm.name, "detach", device=device)
-    if why := await _refusal(store, clock, vm, asked.request):
-        raise Refused(
-            why, remedy=f"{called(vm)} still has {device}, as its definition has: see to its guest, and repeat"
-        )
-    await _redefine(store, clock, vm, before, after, asked.request)
+    refusal = await _refusal(store, clock, vm, asked.request, report)
+    if refusal is not None:
+        has = "still has" if refusal.known else "may still have"
+        raise Refused(f"{called(vm)} {has} {device}, as its definition has; {refusal.why}")
+    await _redefine(store, clock, vm, before, after, asked.request, run_id=run.run_id if run is not None else "")
     return f"{called(vm)} has {device} no more"
 
 
-async def _refusal(store: Store, clock: Clock, vm: VirtualMachine, request: Request) -> str:
-    """Why its host did not do it; empty: it did."""
+class _Refusal(NamedTuple):
+    """That its host did not do it."""
+
+    why: str
+    """With what to do about it."""
+    known: bool
+    """Whether it is certain that nothing was done."""
+
+
+async def _refusal(
+    store: Store, clock: Clock, vm: VirtualMachine, request: Request, report: Callable[[str], None]
+) -> _Refusal | None:
+    """``None``: its host did it. ``report`` gets a line before that is waited for."""
     said: list[str] = []
-    return "" if await follow(store, clock, vm.name, request, said.append) else said[-1]
+    report(f"{called(vm)}: {request.verb} is requested as {request.id}; {vm.host} answers")
+    if await follow_request(store, clock, vm.name, request, said.append):
+        return None
+    found = await store.get(VirtualMachine, vm.name, fresh=True)
+    answer = found.status.answered
+    known = answer is not None and answer.id == request.id and answer.code != VmRequestCode.UNKNOWN
+    return _Refusal(said[-1], known)
 
 
 def _definition_of(vm: VirtualMachine) -> str:
@@ -300,19 +334,32 @@ def _definition_of(vm: VirtualMachine) -> str:
     return vm.spec.definition
 
 
-async def _redefine(store: Store, clock: Clock, vm: VirtualMachine, before: str, after: str, request: Request) -> None:
+async def _redefine(
+    store: Store,
+    clock: Clock,
+    vm: VirtualMachine,
+    before: str,
+    after: str,
+    request: Request,
+    *,
+    run_id: str | None = None,
+) -> None:
     """Write the definition that follows from the answer to that request.
 
-    ``Refused`` where it was not answered, or something else is requested by now: then the guest may have what the
-    definition has, which never lists less than that.
+    ``Refused`` where it was not answered, something else is requested by now, or another run than ``run_id`` has begun,
+    which was made of the definition as it is: then the guest may have what the definition has, which never lists less.
     """
 
     def changed(found: VirtualMachine | None) -> VirtualMachine | None:
         if found is None:
             return None
         answer = found.status.answered
-        if found.spec.request != request or answer is None or answer.id != request.id:
+        if found.spec.request != request:
             raise Refused(f"something else is requested of {called(vm)} by now", remedy="repeat")
+        if answer is None or answer.id != request.id:
+            raise Refused(f"the host of {called(vm)} has not answered; the request goes on", remedy="repeat later")
+        if run_id is not None and any(one.run_id != run_id for one in found.status.holders):
+            raise Refused(f"{called(vm)} was started again meanwhile, and may have it", remedy="repeat")
         return redefined(found, before, after)
 
     await compare_and_swap(store, VirtualMachine, vm.name, changed, clock=clock, half="spec")
@@ -371,7 +418,7 @@ async def undefine_vm(store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, 
     ``Conflict`` where it changed before it was deleted; nothing is deleted then."""
     if not at_rest(vm):
         asked = await request_vm(store, clock, ids, vm.name, "stop")
-        if not await follow(store, clock, vm.name, asked.request, report):
+        if not await follow_request(store, clock, vm.name, asked.request, report):
             raise Refused(f"{called(vm)} was not stopped, and is kept", remedy=f"outlive why {vm.name} says more")
     found = await store.get(VirtualMachine, vm.name, fresh=True)
     if not at_rest(found):

@@ -15,10 +15,10 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outlive.base.errors import BadInput, NotFound, Refused, Unknown
+from outlive.base.errors import BadInput, NotFound, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.vm.context import VmContext
-from outlive.node.vm.locks import flush
+from outlive.node.vm.context import VmContext, VmMemory
+from outlive.node.vm.locks import FLUSH_S, flush
 from outlive.node.vm.selection import (
     Choice,
     Choosing,
@@ -38,7 +38,7 @@ from outlive.node.vm.selection import (
 from outlive.node.vm.states import active_move, in_phase, state_of
 from outlive.placement.rules import demands_of
 from outlive.resources import VirtualMachine
-from outlive.resources.devices import device_of
+from outlive.resources.devices import NO_DISK, device_of
 from outlive.resources.reasons import Reason, VmReason, reason, render
 from outlive.resources.vms import Answer, Request, RequestVerb, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
@@ -67,7 +67,9 @@ class VmRequestCode(enum.StrEnum):
     CLUSTER_PAUSED = "cluster_paused"
     NOT_STOPPED = "not_stopped"
     FAILED = "failed"
-    """Its host could not do it; the answer's message says why."""
+    """Its host could not do it, and nothing of it was done; the answer's message says why."""
+    UNKNOWN = "unknown"
+    """Its host does not know whether it was done; the answer's message says why."""
 
 
 class VmRequestArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +160,7 @@ def _answer(given: VmRequestInput, args: VmRequestArgs) -> VmRequestResult:
             return _accepted(VmWrites(state=given.request))
         case "flush-locks":
             _need(not given.host_away, VmRequestCode.NODE_NOT_READY)
-            _need(given.vm.state in AT_REST and not given.vm.held, VmRequestCode.NOT_STOPPED)
+            _need(given.vm.state in FLUSHABLE and not given.vm.held, VmRequestCode.NOT_STOPPED)
             _need(not given.vm.migration_active, VmRequestCode.BUSY)
             return _accepted(VmWrites())
         case "attach" | "detach":
@@ -174,8 +176,8 @@ def _answer(given: VmRequestInput, args: VmRequestArgs) -> VmRequestResult:
             return _relocation(given, args)
 
 
-AT_REST: Final = frozenset({"stop", "disable", "fail", "mirror"})
-"""States in which nobody has its disks open."""
+FLUSHABLE: Final = frozenset({"stop", "disable", "fail", "mirror"})
+"""States in which locks may be flushed, where no host may be running it."""
 
 
 def _disabled(vm: RequestedVm, args: VmRequestArgs) -> VmWrites:
@@ -272,8 +274,20 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
     assert request is not None
     places = await places_for(node.store, vm, request)
     first = _decide(node, vm, request, places)
-    work = WORK.get(request.verb) if first.ok else None
-    why = await work(node, vm, request) if work is not None else None
+    memory = node.memory(vm.name)
+    work, why = WORK.get(request.verb) if first.ok else None, None
+    if request.verb in WORK and not first.ok and memory.unanswered[0] == request.id:
+        why = _refused(f"it was begun, and {vm.name} was found {first.code} before that had ended")
+    if work is not None:
+        try:
+            why = await work(node, vm, request)
+        except (Unavailable, Unknown) as error:
+            _tried(memory, request, node.clock.monotonic())
+            if node.clock.monotonic() - memory.unanswered[1] < WORK_S:
+                raise  # it is tried again
+            why = _refused(error.message)
+    known = memory.unanswered[0] != request.id or request.verb not in ("attach", "detach")
+    code = first.code if why is None else VmRequestCode.FAILED if known else VmRequestCode.UNKNOWN
     move_id = node.ids.uuid()
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
@@ -281,8 +295,8 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
             return None
         if demands_of(now) != demands_of(vm):
             return None  # its rules changed meanwhile: look again
-        if work is not None:
-            return _replace(now.status, answered=places.answer(request, first, why))
+        if work is not None or why is not None:
+            return _replace(now.status, answered=places.answer(request, _replace(first, code=code), why))
         result = _decide(node, now, request, places)
         if result.writes != first.writes:
             return None  # it changed meanwhile: look again
@@ -293,11 +307,19 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
         await node.assign(vm.name, first.writes.node, change)
     else:
         await node.change(vm.name, change)
-    memory = node.memory(vm.name)
     if request.verb in ("start", "restart"):
         memory.failures, memory.not_before_s = 0, 0.0
-    code = first.code if why is None else VmRequestCode.FAILED
     _log.info("vm.request", vm=vm.name, verb=request.verb, id=request.id, code=code.value)
+
+
+WORK_S: Final = FLUSH_S
+"""For how long a request is tried again whose outcome its host does not know."""
+
+
+def _tried(memory: VmMemory, request: Request, now_s: float) -> None:
+    """Remember that nobody knows what came of a try."""
+    if memory.unanswered[0] != request.id:
+        memory.unanswered = (request.id, now_s)
 
 
 async def _flush_locks(node: VmContext, vm: VirtualMachine, request: Request) -> Reason | None:
@@ -315,18 +337,15 @@ RELEASE_LOOK_S: Final = 0.5
 
 
 async def _attach(node: VmContext, vm: VirtualMachine, request: Request) -> Reason | None:
-    """Give what runs a device of its definition, whose disk nobody else has open."""
-    name, run_id = request.device, _running(node, vm)
-    if not run_id:
-        return _refused(f"it does not run on {node.host}")
+    """Give what runs an interface of its definition."""
+    name, run_id, domain = request.device, _running(node, vm), node.domains.by_vm.get(vm.name)
     try:
-        disk = device_of(vm.spec.definition, name).disk if vm.spec.definition else ""
-        there = await node.domains.devices(vm.name, run_id)
-        if disk and name not in there:
-            if why := _user_of(node, vm, disk, there):
-                return _refused(why)
-            if locked := await flush(node, vm, (disk,), strangers=False):
-                return locked
+        if domain is not None and name in await node.domains.devices(vm.name, domain.run_id):
+            return None  # by an earlier try, whatever state it is in by now
+        if not run_id:
+            return _refused(f"it does not run on {node.host}")
+        if vm.spec.definition and device_of(vm.spec.definition, name).disk:
+            return _refused(NO_DISK)
         await node.domains.attach(vm, name, run_id)
     except (BadInput, NotFound, Refused) as error:
         return _refused(error.message)
@@ -362,14 +381,6 @@ def _running(node: VmContext, vm: VirtualMachine) -> str:
     return domain.run_id if domain is not None and node.runs(vm) and not domain.split else ""
 
 
-def _user_of(node: VmContext, vm: VirtualMachine, disk: str, there: Mapping[str, str]) -> str:
-    """Who on this host has the disk open: its locks would be taken for stale ones."""
-    if disk in there.values():
-        return f"it has disk {disk} under another name"
-    others = sorted(one.name for one in node.informer.items() if one.name != vm.name and disk in one.spec.disks)
-    return f"disk {disk} belongs to {others[0]} as well" if others else ""
-
-
 def _refused(why: str) -> Reason:
     return reason(VmReason.DEVICE_REFUSED, error=why)
 
@@ -396,7 +407,7 @@ class Places:
         """With the rule by which it is refused, or the soft ones that it goes against where it goes; ``why``: what kept
         its host from doing it."""
         if why is not None:
-            return Answer(id=request.id, code=VmRequestCode.FAILED, message=str(render(why)))
+            return Answer(id=request.id, code=result.code, message=str(render(why)))
         message = "; ".join(str(render(one)) for one in self._told(result, request.target or self.home))
         return Answer(id=request.id, code=result.code, message=message)
 
