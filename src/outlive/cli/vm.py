@@ -23,6 +23,7 @@ from outlive.node.operator import AskedVm, check_hosts_of_ours, check_request, r
 from outlive.node.vm.operator import (
     attach_device,
     called,
+    change_vm,
     check_name_is_free,
     check_size,
     detach_device,
@@ -221,7 +222,10 @@ async def meta(
     async with access.open(write=True) as store:
         await _check_hosts(store, given.get("host_limit", ()))
         found = await find_vm(store, vm)
-        outcome = await write_resource(store, _checked(found, "", **given)) if given else "unchanged"
+        after = found
+        if given:
+            after = await change_vm(store, access.clock, found, lambda now: _checked(now, "", **given))
+        outcome = "unchanged" if after.spec == found.spec else "configured"
         if profile is not None and await set_profile(store, access.clock, found, "" if profile == UNSET else profile):
             outcome = "configured"
         write(f"{called(found)}: {outcome}\n")

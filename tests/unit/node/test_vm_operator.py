@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from tests.support.loops import run
@@ -12,7 +14,15 @@ from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.operator import request_vm
-from outlive.node.vm.operator import at_rest, find_vm, follow_request, outcome_of, rename_vm, undefine_vm
+from outlive.node.vm.operator import (
+    at_rest,
+    change_vm,
+    find_vm,
+    follow_request,
+    outcome_of,
+    rename_vm,
+    undefine_vm,
+)
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.vms import Answer, Request, RequestVerb, VirtualMachineStatus
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
@@ -123,6 +133,33 @@ def store_of(*vms: VirtualMachine) -> MemoryStore:
     store = MemoryStore(LoopClock(), IDS)
     store.load(vms)
     return store
+
+
+class Between(MemoryStore):
+    """A daemon writes the VM's status between a client's reading and its writing, once."""
+
+    written = False
+
+    async def replace(self, item: Any) -> Any:
+        if not self.written:
+            self.written = True
+            found = await self.get(VirtualMachine, item.name)
+            status = msgspec.structs.replace(found.status, home="kvm-1")
+            await self.replace_status(msgspec.structs.replace(found, status=status))
+        return await super().replace(item)
+
+
+def test_what_is_wanted_of_a_vm_is_changed_though_its_daemon_reports_in_the_same_moment() -> None:
+    def live(found: VirtualMachine) -> VirtualMachine:
+        return msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, migration_method="live"))
+
+    async def changed() -> VirtualMachine:
+        store = Between(LoopClock(), IDS)
+        store.load([vm("vm-1", "web")])
+        return await change_vm(store, LoopClock(), await find_vm(store, "web"), live)
+
+    after = run(changed())
+    assert (after.spec.migration_method, after.spec.display_name, after.status.home) == ("live", "web", "kvm-1")
 
 
 def test_display_names_are_found_where_only_one_has_them() -> None:

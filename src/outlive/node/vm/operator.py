@@ -240,10 +240,21 @@ async def set_profile(store: Store, clock: Clock, vm: VirtualMachine, profile: s
 async def _relabel(
     store: Store, clock: Clock, vm: VirtualMachine, change: Callable[[Mapping[str, str]], dict[str, str]]
 ) -> VirtualMachine:
+    def changed(found: VirtualMachine) -> VirtualMachine:
+        return _replace(found, metadata=_replace(found.metadata, labels=change(found.metadata.labels)))
+
+    return await change_vm(store, clock, vm, changed)
+
+
+async def change_vm(
+    store: Store, clock: Clock, vm: VirtualMachine, change: Callable[[VirtualMachine], VirtualMachine]
+) -> VirtualMachine:
+    """The VM after this change of its labels or spec, made to what it is now; ``NotFound``."""
+
     def changed(found: VirtualMachine | None) -> VirtualMachine:
         if found is None:
             raise NotFound(f"there is no VM {vm.name!r}", remedy="see outlive vm list")
-        return _replace(found, metadata=_replace(found.metadata, labels=change(found.metadata.labels)))
+        return change(found)
 
     after = await compare_and_swap(store, VirtualMachine, vm.name, changed, clock=clock, half="spec")
     assert after is not None, "a missing VM raises"
