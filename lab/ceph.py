@@ -18,6 +18,20 @@ from typing import Any
 from lab.processes import LabError, Process, run, until
 
 POOL = "vms"
+RIGHTS = {
+    "mon": 'profile rbd, allow command "osd blocklist", allow command "config-key get" with key prefix "outlive/", '
+    'allow command "config-key set" with key prefix "outlive/", '
+    'allow command "config-key dump" with key prefix "outlive/", '
+    'allow command "config-key rm" with key prefix "outlive/"',
+    "osd": "allow *",
+    "mgr": "allow r",
+}
+"""Of the daemons' user, as in docs/operating/storage.md …"""
+GUESTS_USER = "libvirt"
+GUESTS_RIGHTS = {"mon": "profile rbd", "osd": f"profile rbd pool={POOL}"}
+"""… and of the guests', whose key libvirt keeps."""
+GUESTS_SECRET = "3a0f4b8e-52c6-4a1c-9d0e-6f75746c6976"
+"""By which libvirt knows that key."""
 MODULES_OFF = (
     "cephadm dashboard restful prometheus rook diskprediction_local influx zabbix telegraf selftest snap_schedule nfs "
     "test_orchestrator stats mirroring mds_autoscaler k8sevents insights hello feedback alerts localpool "
@@ -101,6 +115,7 @@ class Ceph:
         self.osds = [Process(state / f"osd-{number}.pid") for number in range(osds)]
         self.mon = Process(state / "mon.pid")
         self._mgr = Process(state / "mgr.pid")
+        self._clients = state / "clients"
         self._enter = enter
         self._port = port
         self._grace_s = grace_s
@@ -158,6 +173,42 @@ class Ceph:
         file.write_text(self.ceph("auth", "get-or-create", f"client.{name}", *rights))
         file.chmod(0o600)
         return file
+
+    # --- what its clients have
+
+    def make_clients(self) -> None:
+        """Make the users of hosts, and what ``let_in`` gives to each host; once for each cluster."""
+        folder = self._clients
+        if folder.exists():
+            return
+        new = folder.with_suffix(".new")
+        new.mkdir(exist_ok=True)
+        lines = [line for line in self.conf.read_text().splitlines() if line.startswith(("fsid", "mon host"))]
+        (new / "ceph.conf").write_text("\n".join(["[global]", *lines, ""]))
+        shutil.copy(self.make_user("outlive", **RIGHTS), new / "ceph.client.outlive.keyring")
+        keyring = str(self.make_user(GUESTS_USER, **GUESTS_RIGHTS))
+        key = new / "guests.key"
+        key.touch(0o600)
+        key.write_text(run("ceph-authtool", keyring, "-n", f"client.{GUESTS_USER}", "--print-key").strip())
+        (new / "guests.xml").write_text(
+            f"<secret ephemeral='no' private='yes'><uuid>{GUESTS_SECRET}</uuid>"
+            f"<usage type='ceph'><name>client.{GUESTS_USER}</name></usage></secret>"
+        )
+        new.rename(folder)
+
+    def let_in(self, etc: Path) -> None:
+        """Write into that folder what a host needs: configuration, the daemon's key, and the guests' for libvirt."""
+        shutil.copytree(self._clients, etc / "ceph", dirs_exist_ok=True)
+
+    @staticmethod
+    def disk(image: str) -> str:
+        """The element of a definition for that image of ``POOL``."""
+        return f"""<disk type='network' device='disk'>
+      <driver name='qemu' type='raw' cache='none'/>
+      <auth username='{GUESTS_USER}'><secret type='ceph' uuid='{GUESTS_SECRET}'/></auth>
+      <source protocol='rbd' name='{POOL}/{image}'/>
+      <target dev='vda' bus='virtio'/>
+    </disk>"""
 
     # --- how it is made
 

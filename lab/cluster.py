@@ -5,10 +5,13 @@ Everything is recorded in the state directory, so any process can take hold of t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import yaml  # type: ignore[import-untyped]
 
 from lab import guest, watchdog
 from lab.bmc import PASSWORD, USERNAME, Ipmi
+from lab.ceph import GUESTS_SECRET, POOL, Ceph
 from lab.hosts import NET, PROJECT, STORE, Host, Switch, Volume, hosts
 from lab.libvirtd import GUESTS as GUEST_GROUP
 from lab.libvirtd import Libvirtd
@@ -24,6 +28,7 @@ from lab.processes import LabError, Process, run, until
 HOSTS = 3
 GUESTS = 6
 STORE_PORT = 8080
+CEPH_NUMBER = 200
 BMC_NUMBER = 100
 """Power controllers have the addresses from here on."""
 GUEST = "tick_ms=100"
@@ -41,8 +46,10 @@ SETTINGS: dict[str, Any] = {
 class Lab:
     """See the module. ``start`` and ``stop`` are idempotent."""
 
-    def __init__(self, state: Path, *, guests_count: int = GUESTS, homes: Sequence[str] = ()) -> None:
-        """``homes``: the hosts on which guests begin, in turn; none: all."""
+    def __init__(
+        self, state: Path, *, guests_count: int = GUESTS, homes: Sequence[str] = (), on_ceph: bool = False
+    ) -> None:
+        """``homes``: the hosts on which guests begin, in turn; none: all. ``on_ceph``: their disks are images."""
         self.state = state.resolve()
         self.switch = Switch(self.state)
         self.hosts = hosts(self.switch, HOSTS)
@@ -51,6 +58,10 @@ class Lab:
         self.server = Process(self.state / "server.pid")
         """``outlive up``: the store and all controllers."""
         self.disk_of_store = Volume(self.state / "store")
+        self.ceph: Ceph | None = None
+        if on_ceph:
+            enter = partial(self.switch.inside, "ceph")
+            self.ceph = Ceph(self.state / "ceph", f"{NET}.{CEPH_NUMBER}", enter)
         self._watchdogs = Process(self.state / "watchdogs.pid")
         self.url = f"https://{NET}.{STORE}:{STORE_PORT}"
 
@@ -83,8 +94,13 @@ class Lab:
         )
 
     def disk(self, name: str) -> Path:
-        """The disk of a guest."""
-        return self.state / "disks" / f"{name}.raw"
+        """The disk of a guest, or a copy of what its image holds now."""
+        path = self.state / "disks" / f"{name}.raw"
+        if self.ceph is not None:
+            path.parent.mkdir(exist_ok=True)
+            path.unlink(missing_ok=True)
+            self.ceph.rbd("export", "--no-progress", f"{POOL}/{name}", str(path))
+        return path
 
     def console(self, name: str) -> Path:
         """What a guest wrote to its serial console, wherever it ran."""
@@ -98,20 +114,20 @@ class Lab:
         self.switch.start()
         self.disk_of_store.mount()
         yield "network is there: a switch, a store and three hosts"
-        self.start_server()
-        yield f"outlive up listens at {self.url}"
-        self.outlive("secret", "set", SECRET, "--username", USERNAME, stdin=PASSWORD)
-        for host in self.hosts:
-            self._prepare(host)
-            self._start_controller(host)
-        watchdogs = [sys.executable, "-S", str(PROJECT / "lab/watchdog.py"), str(self.state), str(len(self.hosts))]
-        self._watchdogs.start(watchdogs, self.state / "watchdogs.log")
-        yield "power controllers answer"
-        for host in self.hosts:
-            host.power_on()
-            self._join(host)
-        for host in self.hosts:
-            self.libvirtd(host).start()
+        with ThreadPoolExecutor() as threads:
+            storage = threads.submit(self._start_storage)
+            self.start_server()
+            yield f"outlive up listens at {self.url}"
+            self.outlive("secret", "set", SECRET, "--username", USERNAME, stdin=PASSWORD)
+            for host in self.hosts:
+                self._prepare(host)
+                self._start_controller(host)
+            watchdogs = [sys.executable, "-S", str(PROJECT / "lab/watchdog.py"), str(self.state), str(len(self.hosts))]
+            self._watchdogs.start(watchdogs, self.state / "watchdogs.log")
+            yield "power controllers answer"
+            storage.result()
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(self._boot, self.hosts))
         yield "libvirt answers on every host"
         until(self._all_joined, "all hosts are members of the cluster", 120, 0.2)
         self._apply(self._desired_hosts())
@@ -129,6 +145,8 @@ class Lab:
             host.power_off()
             host.disk.unmount()
         self.server.stop()
+        if self.ceph is not None:
+            self.ceph.stop()
         self.disk_of_store.unmount()
         self.switch.stop()
 
@@ -185,11 +203,14 @@ class Lab:
         ask = f"{sys.executable} -I -S {PROJECT / 'lab/service.py'}"
         etc = host.folder / "etc/outlive"
         etc.mkdir(exist_ok=True)
+        addresses = {"cluster": host.address}
+        if self.ceph is not None:
+            addresses["storage"] = host.address
         settings = {
             "host": {
                 "name": host.name,
                 "mode": "coordinator",
-                "addresses": {"cluster": host.address},
+                "addresses": addresses,
                 "capacity": {"cpu": "8", "memory": "2Gi"},
                 "boardIdFile": BOARD_FILE,
             },
@@ -213,6 +234,22 @@ class Lab:
         host.add_service("30-guard", [program, "guard", *guard, *commands])  # which reads no wall clock
         host.add_service("40-node", [program, "node"], clock)
 
+    def _start_storage(self) -> None:
+        if self.ceph is not None:
+            self.switch.plug("ceph", CEPH_NUMBER)
+            self.ceph.start()
+            self.ceph.make_clients()
+
+    def _boot(self, host: Host) -> None:
+        """Until it has a token and its libvirt answers."""
+        if self.ceph is not None:
+            self.ceph.let_in(host.folder / "etc")
+        host.power_on()
+        self._join(host)
+        self.libvirtd(host).start()
+        if self.ceph is not None:
+            self._give_key(host)
+
     def _join(self, host: Host) -> None:
         """Exchange a token that is good once for the host's own."""
         if (host.folder / "etc/outlive/node.token").exists():
@@ -221,6 +258,12 @@ class Lab:
         token = json.loads(said)["token"]
         program = str(Path(sys.executable).with_name("outlive"))
         host.run(program, "node", "join", self.url, "--token", token, "--fingerprint", self._fingerprint())
+
+    def _give_key(self, host: Host) -> None:
+        """Let libvirt have the key of its guests, as docs/operating/storage.md says."""
+        virsh = self.libvirtd(host).virsh
+        virsh("secret-define", "/etc/ceph/guests.xml")
+        virsh("secret-set-value", "--secret", GUESTS_SECRET, "--file", "/etc/ceph/guests.key")
 
     def _start_controller(self, host: Host) -> None:
         number = self.hosts.index(host) + 1
@@ -255,9 +298,16 @@ class Lab:
     def _desired_guests(self) -> list[dict[str, Any]]:
         made = []
         for number, name in enumerate(self.guests):
-            guest.make_disk(self.disk(name))
+            element = ""
+            if self.ceph is not None:
+                with contextlib.suppress(LabError):  # it is there
+                    self.ceph.rbd("create", "--size", "1M", f"{POOL}/{name}")
+                element = self.ceph.disk(name)
+            else:
+                guest.make_disk(self.disk(name))
             self.console(name).parent.mkdir(exist_ok=True)
-            xml = guest.definition(name, self.disk(name), self.console(name), extra=GUEST)
+            path = self.state / "disks" / f"{name}.raw"
+            xml = guest.definition(name, path, self.console(name), extra=GUEST, element=element)
             host = self.homes[number % len(self.homes)]
             document = _document("VirtualMachine", name, {"definition": xml})
             document["metadata"]["labels"] = {"outlive.dev/host": host}

@@ -177,7 +177,7 @@ def _tell_recovery(
     """Who proved the host dead, and where each of its guests counts again."""
     if not names:
         return
-    dead = until(lambda: _proof(lab, host.name), f"{host.name} is proven dead", RECOVERY_S, 0.2)
+    dead = until(lambda: proof(lab, host.name), f"{host.name} is proven dead", RECOVERY_S, 0.2)
     tell(f"{host.name} is proven dead by {dead}")
     when = story.wait_counting(lab, names, before, RECOVERY_S)
     where = story.places(lab)
@@ -196,7 +196,7 @@ def slots_of(lab: Lab) -> dict[str, str]:
     return found if set(lab.guests) <= set(found) else {}
 
 
-def _proof(lab: Lab, host: str) -> str:
+def proof(lab: Lab, host: str) -> str:
     """The kind of proof of the newest death of a host; empty while it is not dead."""
     for one in lab.objects("memberships"):
         record = one["record"]

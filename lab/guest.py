@@ -105,12 +105,19 @@ def _pack(work: Path, initrd: Path) -> None:
     initrd.write_bytes(gzip.compress((work / "initrd").read_bytes(), 6))
 
 
-def definition(name: str, disk: Path, console: Path, *, guest: Guest | None = None, extra: str = "") -> str:
+def definition(
+    name: str, disk: Path, console: Path, *, guest: Guest | None = None, extra: str = "", element: str = ""
+) -> str:
     """A domain's XML, as an operator would write it: this guest with one disk and a console log.
 
-    ``extra`` goes to the kernel's command line (``count_ms=20``).
+    ``extra`` goes to the kernel's command line (``count_ms=20``). ``element`` of the disk: none: that of a raw file.
     """
     made = guest or build()
+    file = f"""<disk type='file' device='disk'>
+      <driver name='qemu' type='raw' cache='none'/>
+      <source file='{disk}'/>
+      <target dev='vda' bus='virtio'/>
+    </disk>"""
     return f"""<domain type='qemu'>
   <name>{name}</name>
   <uuid>{uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}.{disk}")}</uuid>
@@ -124,11 +131,7 @@ def definition(name: str, disk: Path, console: Path, *, guest: Guest | None = No
   </os>
   <features><acpi/></features>
   <devices>
-    <disk type='file' device='disk'>
-      <driver name='qemu' type='raw' cache='none'/>
-      <source file='{disk}'/>
-      <target dev='vda' bus='virtio'/>
-    </disk>
+    {element or file}
     <serial type='file'><source path='{console}' append='on'/><target port='0'/></serial>
     <memballoon model='none'/>
   </devices>

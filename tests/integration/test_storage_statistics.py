@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from urllib.request import Request, urlopen
 
 import pytest
-from lab.ceph import POOL, Ceph
-from tests.conformance.ports.real_ceph import RIGHTS
+from lab.ceph import POOL, RIGHTS, Ceph
 from tests.support.command import Server, outlive, spawned, up
 from tests.support.hosts import Host, within
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-from lab.ceph import POOL, Ceph
+from lab.ceph import POOL, RIGHTS, Ceph
 from lab.hosts import NET, Switch
 from lab.processes import LabError
 from tests.conformance.claims import Subject
@@ -36,15 +36,6 @@ from outlive.node.ports import CutPort, StoragePort, StorageStatisticsPort
 from outlive.runtime.units import Duration
 
 NUMBERS = {"ceph": 200, "a": 21, "b": 32}
-RIGHTS = {
-    "mon": 'profile rbd, allow command "osd blocklist", allow command "config-key get" with key prefix "outlive/", '
-    'allow command "config-key set" with key prefix "outlive/", '
-    'allow command "config-key dump" with key prefix "outlive/", '
-    'allow command "config-key rm" with key prefix "outlive/"',
-    "osd": "allow *",
-    "mgr": "allow r",
-}
-"""Of docs/operating/storage.md."""
 REACHED_S = 8.0
 START_S, TEST_S = 60.0, 120.0
 """Of the cluster, at its first use; and of one test, on a machine that is busy with others."""
