@@ -29,6 +29,7 @@ from outlive.node.vm.stop import ASK_AGAIN_S
 from outlive.resources import Hypervisor, MemberRecord, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import Decision
+from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.runtime.units import Amount, Count
 from outlive.store import list_all
 from outlive.store.access import CALL_S
@@ -106,6 +107,8 @@ WRITE_S: Final = 10.0
 """How long the last writes get."""
 GUESTS_S: Final = 1.0
 """How often it is looked whether guests that were asked to end have ended."""
+ASKED_AT_ONCE: Final = 8
+"""Guests that are asked to end at the same time."""
 LISTED: Final = 5
 """Names of virtual machines that a message lists."""
 
@@ -239,31 +242,51 @@ async def _shut_guests(daemon: Daemon) -> None:
 
     Of each that has ended its document says so at once: others may start after it.
     """
-    domains, limit_s = daemon.shared.domains, float(daemon.shared.settings.shutdown_limit)
-    await domains.look()
+    domains, clock = daemon.shared.domains, daemon.shared.clock
+    deadline_s = clock.monotonic() + float(daemon.shared.settings.shutdown_limit)
+    ask_s = clock.monotonic()
+    asking: asyncio.Task[None] | None = None
+    await _look(daemon)
     running = [domain.vm for domain in domains.present()]
-    await _ask_guests(daemon)
-    ask_s = daemon.shared.clock.monotonic() + ASK_AGAIN_S
-    deadline_s = daemon.shared.clock.monotonic() + limit_s
-    while (domains.present() or domains.split()) and daemon.shared.clock.monotonic() < deadline_s:
-        if daemon.shared.clock.monotonic() >= ask_s:
-            await _ask_guests(daemon)
-            ask_s = daemon.shared.clock.monotonic() + ASK_AGAIN_S
-        await daemon.shared.clock.sleep(GUESTS_S)
-        await domains.look()
-        running = await _still_said_to_run(daemon, running)
+    try:
+        while (domains.present() or domains.split()) and clock.monotonic() < deadline_s:
+            if clock.monotonic() >= ask_s and (asking is None or asking.done()):
+                ask_s = clock.monotonic() + ASK_AGAIN_S
+                asking = asyncio.create_task(_ask_guests(daemon), name="ask guests to end")
+            await clock.sleep(GUESTS_S)
+            await _look(daemon)
+            running = await _still_said_to_run(daemon, running)
+    finally:
+        if asking is not None:
+            asking.cancel()
     left = [domain.vm for domain in domains.present()]
     if left:
         _log.warning("daemon.guests_left", host=daemon.shared.host, left=left[:LISTED], count=len(left))
 
 
+async def _look(daemon: Daemon) -> None:
+    """Take a new picture; without an answer the last one counts, and guests are asked and waited for all the same."""
+    try:
+        await daemon.shared.domains.look()
+    except OutliveError as error:
+        _log.warning("daemon.domains_not_listed", host=daemon.shared.host, error=str(error))
+
+
 async def _ask_guests(daemon: Daemon) -> None:
-    for domain in daemon.shared.domains.present():
-        try:
-            async with asyncio.timeout(WRITE_S):
-                await daemon.shared.domains.hypervisor.shutdown(domain.vm)
-        except (OutliveError, TimeoutError) as error:
-            _log.warning("vm.shutdown_not_asked", vm=domain.vm, error=str(error) or "no answer in time")
+    """All that run now, a few at a time: one that nobody can ask does not delay the others."""
+    turn = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def ask(vm: str) -> None:
+        async with turn:
+            try:
+                async with asyncio.timeout(WRITE_S):
+                    await daemon.shared.domains.hypervisor.shutdown(vm)
+            except (OutliveError, TimeoutError) as error:
+                _log.warning("vm.shutdown_not_asked", vm=vm, error=str(error) or "no answer in time")
+
+    async with OrderedTaskGroup() as group:
+        for domain in daemon.shared.domains.present():
+            group.create_task(ask(domain.vm))
 
 
 async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:

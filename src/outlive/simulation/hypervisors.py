@@ -285,7 +285,7 @@ class SimHypervisor:
 
     async def shutdown(self, vm: str) -> None:
         """Ask the guest; it ends later, or not at all."""
-        await self._takes(self.latencies.look)
+        await self._takes(self.latencies.look, self.faults.lag_s)
         domain = self.domains.get(vm)
         if domain is not None and not domain.listed:
             raise Refused(f"the hypervisor service of {self.host} does not know of {vm}", remedy="destroy it")

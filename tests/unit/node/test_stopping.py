@@ -96,6 +96,33 @@ def test_guest_that_was_not_ready_to_hear_that_its_machine_goes_down_is_asked_ag
     play(story)
 
 
+def test_guests_that_nobody_can_ask_to_end_delay_their_machine_no_longer_than_others() -> None:
+    many = tuple(VmSpec(name=f"vm-{n}", host="kvm-1") for n in range(1, 7))
+
+    async def story(world: World) -> None:
+        await world.do("guest-ignores-shutdown", {"vms": [one.name for one in many[1:]]})
+        await world.do("laggy-hypervisor", {"hosts": ["kvm-1"], "by": 9.0})
+        await world.do("stop-daemon", {"hosts": ["kvm-1"], "goingDown": True})
+        await at(world, 35)
+        assert holders(world) == [("kvm-1", 1, "")], "what has ended is reported while others are asked"
+        await at(world, 60)
+        assert not world.hosts["kvm-1"].daemon.alive
+
+    play(story, vms=many, node={"shutdownLimit": "20s"})
+
+
+def test_a_hypervisor_that_does_not_answer_for_a_moment_ends_no_guest_hard() -> None:
+    async def story(world: World) -> None:
+        await world.do("laggy-hypervisor", {"hosts": ["kvm-1"], "by": 6.0})
+        await world.do("stop-daemon", {"hosts": ["kvm-1"], "goingDown": True})
+        await at(world, 4)
+        await world.do("laggy-hypervisor", {"hosts": ["kvm-1"], "by": 0.0})
+        await at(world, 30)
+        assert (world.hosts["kvm-1"].daemon.alive, world.running("vm-1")) == (False, ())
+
+    play(story, node={"callLimit": "5s"})
+
+
 def test_a_second_request_does_not_wait_for_the_guests_of_a_machine_that_goes_down() -> None:
     async def story(world: World) -> None:
         await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
