@@ -9,6 +9,7 @@ from ipaddress import ip_interface
 from typing import Final, Protocol, TypeVar
 
 from outlive.base.errors import NotFound, OutliveError, Unavailable
+from outlive.base.logging import get_logger
 from outlive.node.ports import CutPort, CutReport, DiskLock
 from outlive.resources import Hypervisor
 from outlive.store import Store, list_all
@@ -17,6 +18,8 @@ AT_ONCE: Final = 8
 """Disks of one VM that are asked for at the same time."""
 
 T = TypeVar("T")
+
+_log = get_logger("drivers.storage")
 
 
 class Locks(Protocol):
@@ -115,9 +118,10 @@ class Cuts:
         await self._all(lambda part: part.lift(host, epoch), list(self._parts.values()), host)
 
     async def hosts(self) -> Mapping[str, int]:
-        """Of each of them."""
+        """Of each of them that answers: another one hides none of these. ``Unavailable`` where none does."""
         found: dict[str, int] = {}
-        for part in await self._all(lambda part: part.hosts(), list(self._parts.values()), "any host"):
+        parts = list(self._parts.values())
+        for part in await self._all(lambda part: part.hosts(), parts, "any host", some_will_do=True):
             for host, through in part.items():
                 found[host] = min(through, found.get(host, through))
         return found
@@ -126,7 +130,9 @@ class Cuts:
         kinds = {one.removeprefix("disk:").partition(":")[0] for one in scope if one.startswith("disk:")}
         return [part for kind, part in self._parts.items() if kind in kinds]
 
-    async def _all(self, call: Callable[[CutPort], Awaitable[T]], parts: list[CutPort], host: str) -> list[T]:
+    async def _all(
+        self, call: Callable[[CutPort], Awaitable[T]], parts: list[CutPort], host: str, *, some_will_do: bool = False
+    ) -> list[T]:
         answers: list[T] = []
         missing: list[NotFound] = []
         failed: list[OutliveError] = []
@@ -137,8 +143,10 @@ class Cuts:
                 missing.append(error)
             except OutliveError as error:
                 failed.append(error)
-        if failed:
+        if failed and not (some_will_do and answers):
             raise failed[0]
+        for why in failed:
+            _log.warning("storage.part_not_asked", error=str(why))
         if not answers:
             raise missing[0] if missing else NotFound(f"nobody can shut {host} out of its disks or networks")
         return answers

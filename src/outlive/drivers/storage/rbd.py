@@ -26,7 +26,8 @@ import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
-from outlive.base.errors import LimitExceeded, NotFound, Unavailable
+from outlive.base.errors import LimitExceeded, NotFound, OutliveError, Unavailable
+from outlive.base.logging import get_logger
 from outlive.drivers.storage.ceph import CephCommands, decoded
 from outlive.node.ports import CutReport, DiskLock
 
@@ -44,6 +45,8 @@ CLOCKS_DIFFER_S: Final = 300.0
 """By how much the monitors' clocks may be ahead of this host's."""
 NOTE_BYTES: Final = 60_000
 """The monitors store 64 KiB under one key."""
+
+_log = get_logger("drivers.storage")
 
 Addresses = Callable[[str], Awaitable[tuple[str, ...]]]
 """All addresses from which clients of a host reach Ceph; ``NotFound`` where they are not all known."""
@@ -188,7 +191,7 @@ class RbdCut:
         await self._lifted(host)
 
     async def hosts(self) -> Mapping[str, int]:
-        """Hosts with a note, of which any address is on the list."""
+        """Hosts with a note, of which any address is on the list; a note that nobody understands hides no other."""
         self._ceph.configured()
         notes = await self._ceph.ask_json("config-key", "dump", _note_key(""))
         if not notes:
@@ -196,9 +199,12 @@ class RbdCut:
         blocked = (await self._map()).blocked
         found: dict[str, int] = {}
         for key, text in notes.items():
-            note = _read_note(key, str(text))
-            if any(_entry(address) in blocked for address in note.addresses):
-                found[key.removeprefix(_note_key(""))] = note.epoch
+            try:
+                note = _read_note(key, str(text))
+                if any(_entry(address) in blocked for address in note.addresses):
+                    found[key.removeprefix(_note_key(""))] = note.epoch
+            except OutliveError as error:
+                _log.warning("storage.note_not_read", key=key, error=str(error))
         return found
 
     async def _lifted(self, host: str) -> None:

@@ -58,5 +58,6 @@ class CutPort(Protocol):
         """Every host that is shut out of anything now, and through which epoch: the lowest, where there are several.
 
         Whoever ordered it, and whether or not a record says so. An address of no host of ours is not among them.
+        What cannot be read hides no other host: one that is missing is found the next time.
         """
         ...
