@@ -186,6 +186,24 @@ def test_isolation_of_which_the_record_is_gone_ends_where_it_isolates_only_dead_
             s.renew("d")
             await asyncio.sleep(90)
             assert ("d" not in cuts.out) == ends
+            assert (await _fault(s, "isolation-unrecorded") == "") == ends
+
+    run(story())
+
+
+def test_fault_of_an_isolation_without_a_record_ends_with_it():
+    async def story():
+        async with site() as s:
+            cuts = Cuts(lasts_s=None)
+            await _is_cut(s, cuts)
+            current = await s.store.get(Membership, "d", fresh=True)
+            await s.write(current, state="Held", epoch=1, dead_through=0, cut=Cut(), fence=FenceRecord())
+            s.renew("d")
+            await asyncio.sleep(90)
+            assert "through epoch 1" in await _fault(s, "isolation-unrecorded")
+            await cuts.lift("d", 1)  # by hand
+            await asyncio.sleep(90)
+            assert await _fault(s, "isolation-unrecorded") == ""
 
     run(story())
 

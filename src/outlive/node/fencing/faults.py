@@ -6,11 +6,12 @@ next one ends or refreshes (docs/concepts/safety.md#woken).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fence import AWAITED
+from outlive.node.fencing.isolation import Isolations, Unrecorded
 from outlive.node.fencing.states import POWER_ON_WAITS_S, TAKEN, is_off, is_open
 from outlive.resources import MemberRecord, ObjectRef
 from outlive.resources.reasons.faults import FaultCode
@@ -53,9 +54,13 @@ class Holds:
 
 
 def fencing_faults(
-    me: str, members: Iterable[tuple[str, MemberRecord]], holds: Holds, now: float
+    me: str,
+    members: Iterable[tuple[str, MemberRecord]],
+    holds: Holds,
+    now: float,
+    unrecorded: Mapping[str, Unrecorded] | None = None,
 ) -> Iterator[ActiveFault]:
-    """All that are active at ``now`` (monotonic)."""
+    """All that are active at ``now`` (monotonic). ``unrecorded``: as of ``Isolations``."""
     for code, fields in holds.active(now):
         yield ActiveFault(code, CLUSTER, fields)
     if holds.waits:
@@ -64,6 +69,8 @@ def fencing_faults(
         subject = ObjectRef(kind="Hypervisor", name=host)
         for code, fields in _of_host(record):
             yield ActiveFault(code, subject, fields)
+    for host, isolated in (unrecorded or {}).items():
+        yield ActiveFault(FaultCode.ISOLATION_UNRECORDED, ObjectRef(kind="Hypervisor", name=host), isolated._asdict())
 
 
 def _of_host(record: MemberRecord) -> Iterator[tuple[FaultCode, dict[str, Value]]]:
@@ -94,9 +101,10 @@ def _of_host(record: MemberRecord) -> Iterator[tuple[FaultCode, dict[str, Value]
 class FenceFaults:
     """Records them while this fencer leads."""
 
-    def __init__(self, context: FencerContext, holds: Holds, recorder: FaultRecorder) -> None:
+    def __init__(self, context: FencerContext, holds: Holds, isolations: Isolations, recorder: FaultRecorder) -> None:
         self._context = context
         self._holds = holds
+        self._isolations = isolations
         self._recorder = recorder
         self._led = False
 
@@ -109,4 +117,8 @@ class FenceFaults:
         self._led = leads
         if leads:
             members = [(host, seen.record) for host, seen in context.watcher]
-            await self._recorder.record(fencing_faults(context.me, members, self._holds, context.clock.monotonic()))
+            unrecorded, now = self._isolations.unrecorded, context.clock.monotonic()
+            await self._recorder.record(
+                fencing_faults(context.me, members, self._holds, now, unrecorded),
+                undetermined=() if unrecorded is not None else (FaultCode.ISOLATION_UNRECORDED,),
+            )

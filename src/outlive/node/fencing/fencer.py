@@ -80,7 +80,8 @@ class Fencer:
         self._ids = ids
         self._rules = context.rules
         self._holds = Holds()
-        self._faults = FenceFaults(context, self._holds, faults)
+        self._isolations = Isolations(context)
+        self._faults = FenceFaults(context, self._holds, self._isolations, faults)
         self._suspicions = Suspicions(context.watcher, context.rules.looks)
         self._opening = Opening(context)
         self._confirmation = PeerConfirmation(context)
@@ -111,7 +112,7 @@ class Fencer:
             for seconds, name, look in (
                 (FAULTS_S, "reports faults", self._faults.look),
                 (TRUST_S, "trusts again", self._trust),
-                (ISOLATIONS_S, "ends isolations", Isolations(context).end),
+                (ISOLATIONS_S, "ends isolations", self._isolations.end),
                 (POWER_ON_S, "switches on", partial(switch_on_hosts, context, group)),
                 (FORECAST_S, "forecasts", Forecast(context).look),
             ):

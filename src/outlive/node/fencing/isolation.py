@@ -333,6 +333,13 @@ class FenceIsolation:
         )
 
 
+class Unrecorded(NamedTuple):
+    """A member that storage isolates through an epoch that is not known to be dead, without a record."""
+
+    through: int
+    dead_through: int
+
+
 class Isolations:
     """Ends isolations that nobody needs any more; one of the coordinators does."""
 
@@ -340,11 +347,14 @@ class Isolations:
         self._context = context
         self._looks_s = 0.0
         """When it is looked again for those that no record names; monotonic."""
+        self.unrecorded: dict[str, Unrecorded] | None = None
+        """Hosts that stay isolated without a record; ``None``: nobody has looked here yet."""
 
     async def end(self) -> None:
         """Of hosts that have joined in a new boot, and what isolates none but dead epochs without a record."""
         context, orders = self._context, self._context.isolation
         if orders is None or not context.leads():
+            self.unrecorded, self._looks_s = None if orders else {}, 0.0
             return
         for host, seen in list(context.watcher):
             if seen.record.state == "Held" and 0 < seen.record.cut.through <= seen.record.dead_through:
@@ -356,27 +366,37 @@ class Isolations:
         if now_s < self._looks_s:
             return
         self._looks_s = now_s + UNRECORDED_S
+        found: dict[str, Unrecorded] = {}
         with suppress(NotFound):  # nobody here isolates anybody
             for host, through in sorted((await orders.hosts()).items()):
                 try:
-                    await _end_unrecorded(context, orders, host, through)
+                    left = await _end_unrecorded(context, orders, host, through)
                 except OutliveError as error:
                     _log.info("fence.isolation_put_off", host=host, error=str(error))
+                    left = (self.unrecorded or {}).get(host)
+                if left is not None:
+                    found[host] = left
+        self.unrecorded = found
 
 
-async def _end_unrecorded(context: FencerContext, orders: Isolation, host: str, through: int) -> None:
-    """The record is read after storage was: it names each epoch before storage isolates it."""
+async def _end_unrecorded(context: FencerContext, orders: Isolation, host: str, through: int) -> Unrecorded | None:
+    """The record is read after storage was: it names each epoch before storage isolates it.
+
+    What may isolate an epoch that is not dead stays, and is answered: a Membership that was made anew has begun to
+    count its epochs anew, and does not say which boots the old one has seen dead.
+    """
     member = await context.membership(host)
     if member is None or member.record.state != "Held" or member.record.cut.through:
-        return
+        return None
     dead_through = member.record.dead_through
     if through > dead_through:
         _log.warning("fence.isolation_unrecorded", host=host, through=through, dead_through=dead_through)
-        return
+        return Unrecorded(through, dead_through)
     if (await context.settings(host)).paused:
-        return
+        return None
     why = await orders.lift(host, dead_through)
     _log.warning("fence.isolation_without_record_ended", host=host, epoch=dead_through, why_not=why)
+    return None
 
 
 async def _end(context: FencerContext, orders: Isolation, host: str, epoch: int) -> None:

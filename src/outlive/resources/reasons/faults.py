@@ -29,6 +29,7 @@ class FaultCode(enum.StrEnum):
     POWER_UNREACHABLE = "power-unreachable"
     PROOF_CONTRADICTED = "proof-contradicted"
     CUT_FAILING = "cut-failing"
+    ISOLATION_UNRECORDED = "isolation-unrecorded"
     # daemons
     MEMBERSHIP_GONE = "membership-gone"
     HOST_UNKNOWN = "host-unknown"
@@ -151,6 +152,13 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         50,
         "{subject} may reach its VMs' disks and networks again: {why}",
         "see to it that {subject} is off, at once",
+    ),
+    FaultCode.ISOLATION_UNRECORDED: FaultEntry(
+        25,
+        "{subject} is isolated through epoch {through} although its Membership knows of no isolation, and none of its "
+        "epochs after {dead_through} is dead: VMs that start there do not reach their disks",
+        "see to it that {subject} has booted since it was isolated, then let it in by hand "
+        "(docs/operating/storage.md); or move its VMs away",
     ),
     FaultCode.MEMBERSHIP_GONE: FaultEntry(
         25,
