@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from tests.support.fencing import Interposed, Site, site
 from tests.support.loops import run
@@ -12,7 +13,7 @@ from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.errors import Unavailable
 from outlive.node.fencing.fence import Opening
 from outlive.node.fencing.rules import RateRule
-from outlive.resources import Condition, GuardRecord, Hypervisor, Instance, Membership
+from outlive.resources import Condition, FencePhase, GuardRecord, Hypervisor, Instance, Membership
 from outlive.resources.cluster import Timing
 
 BEFORE_S = 20.0
@@ -501,6 +502,29 @@ def test_order_to_fence_counts_as_it_is_when_the_host_is_condemned(order: str):
             assert (await s.record("h7")).state == "Held"
             await s.change_fencing("h7", requested="2|ann|its disk hangs")
             await s.until("h7", lambda record: record.state == "Revoked", limit_s=6)
+
+    run(story())
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["after its proof", "before its proof"])
+def test_what_proved_nothing_is_written_again_where_the_store_went_back(found: bool):
+    async def story():
+        async with site() as s:
+            await _racks(s, 8)
+            await s.change_fencing("h7", proofs=2)
+            s.watch("h0")
+            await asyncio.sleep(BEFORE_S)
+            s.silence("h7")
+            await s.until("h7", lambda record: record.fence.phase == "unconfirmed")
+            now = await s.store.get(Membership, "h7", fresh=True)
+            fence = now.record.fence
+            assert [one.kind for one in fence.findings] == ["power"]
+            before = msgspec.structs.replace(
+                fence, phase=FencePhase.CONDEMNED, unproven=(), findings=fence.findings if found else ()
+            )
+            await s.write(now, fence=before)
+            await s.until("h7", lambda record: record.fence.phase == "unconfirmed", limit_s=15)
+            assert (await s.record("h7")).fence.unproven
 
     run(story())
 

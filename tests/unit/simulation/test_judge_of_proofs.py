@@ -64,6 +64,21 @@ def test_entry_of_a_host_that_is_cut_off_needs_all_of_the_scope() -> None:
     assert judged(story(("disk:vm-1-root",))) == ["S2"]
 
 
+def test_entry_of_a_host_that_was_cut_off_may_go_until_caches_see_that_its_membership_was_deleted() -> None:
+    def story(after_s: float) -> Any:
+        async def reported(bench: Bench) -> None:
+            cut = Cut(through=1, scope=("disk:vm-1-root", "port:vm-1-net"), proof=Proof(kind="cut", epoch=1))
+            bench.store.load([make_vm(make_holder("h1"))])
+            deleted_s = asyncio.get_running_loop().time() - after_s
+            bench.judge.truth.cut_when_deleted[make_holder("h1").member_uid] = (cut, deleted_s)
+            await write_as(bench, author("h2", "recovery"), without_holders)
+
+        return reported
+
+    assert judged(story(1.0)) == []
+    assert judged(story(3.0)) == ["S2"]
+
+
 def test_own_entry_goes_only_without_a_domain() -> None:
     async def story(bench: Bench) -> None:
         bench.store.load([make_vm(make_holder("h1")), make_member("h1")])

@@ -43,6 +43,8 @@ def test_ignored_vm_is_excused_only_where_its_host_does_not_live() -> None:
     ignored = _replace(vm, spec=_replace(vm.spec, recovery=RecoveryPolicy(mode="ignore")))
     assert judged_at_rest(ignored, make_condemned("h1")) == []
     assert judged_at_rest(ignored, make_registered("h1")) == ["L1"]
+    moving = _replace(ignored, status=_replace(ignored.status, holders=(make_holder("h2"), make_holder("h1"))))
+    assert judged_at_rest(moving, make_registered("h1"), make_condemned("h2")) == [], "its move's source may run it"
 
     async def off(bench: Bench) -> None:
         bench.store.load((ignored, make_registered("h1")))
@@ -66,6 +68,23 @@ def test_vm_that_waits_for_the_end_of_a_pause_is_held_while_a_fault_says_what_th
     assert judged_at_rest(vm, fault) == []
     assert judged_at_rest(vm, _replace(fault, ended=True)) == ["L1"]
     assert judged_at_rest(make_vm(), fault) == ["L1"]
+
+
+def test_vm_that_waits_on_a_host_that_stays_isolated_is_held_while_a_fault_says_so() -> None:
+    status = _replace(make_vm().status, phase="start", reason=VmReason.ISOLATION_UNCONFIRMED)
+    vm = _replace(make_vm(), status=status)
+    fault = Fault(
+        metadata=ObjectMeta(name="isolation-unrecorded.h1"),
+        code="isolation-unrecorded",
+        subject=ObjectRef(kind="Hypervisor", name=vm.host),
+        message="it is isolated",
+        remedy="let it in by hand",
+        first_seen=as_datetime(0.0),
+        last_seen=as_datetime(0.0),
+    )
+    assert judged_at_rest(vm, fault) == []
+    assert judged_at_rest(vm, _replace(fault, ended=True)) == ["L1"]
+    assert judged_at_rest(vm, _replace(fault, subject=ObjectRef(kind="Hypervisor", name="h9"))) == ["L1"]
 
 
 def test_vm_is_not_excused_by_the_phase_of_imported_ones_where_there_are_daemons() -> None:

@@ -38,7 +38,7 @@ from outlive.node.fencing.states import ATTEMPT, CONDEMN, TAKE_OVER, AttemptView
 from outlive.node.fencing.suspicion import FENCE_EVALUATE, EvaluateResult
 from outlive.node.fencing.watcher import HAIR_S, Seen
 from outlive.node.membership.steps import RecordOutcome
-from outlive.resources import FencePhase, MemberRecord, Membership, ProofKind, Unproven
+from outlive.resources import FencePhase, FenceRecord, MemberRecord, Membership, ProofKind, Unproven
 from outlive.runtime.steps import ProtocolStep
 from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -160,6 +160,13 @@ class Opening:
         return self._present[1]
 
 
+def _went_back(before: FenceRecord, now: FenceRecord) -> bool:
+    """Whether less is written than was, as in a store that was restored; a proof that is found is no step back."""
+    if len(now.findings) != len(before.findings):
+        return len(now.findings) < len(before.findings)
+    return len(now.unproven) < len(before.unproven)
+
+
 class Fence:
     """An open fence that this fencer carries on.
 
@@ -189,7 +196,7 @@ class Fence:
             self.dead = self.dead or (record is not None and record.dead_through >= self.epoch)
             self._over.set()
             return
-        if record.distrusted != self.record.distrusted:
+        if record.distrusted != self.record.distrusted or _went_back(self.record.fence, record.fence):
             self._wake.set()
         self.record = record
 
@@ -236,8 +243,10 @@ class Fence:
                 if slow and (longer := longer_s(limit_s)) > limit_s:
                     await self.pause(SLOW_PAUSE_S)
                     continue
-            elif tries == 0:
-                await self.nothing_by("power", "it is off, and another kind of proof is demanded")
+            else:
+                kept = self._unproven.get("power")
+                why = kept.why if kept is not None else "it is off, and another kind of proof is demanded"
+                await self.nothing_by("power", why)
             pause = BACKOFF_S[min(tries, len(BACKOFF_S) - 1)]
             tries += 1
             await self.pause(LOOK_S if settings.fencing.power_in_maintenance(self._clock.now()) else pause)

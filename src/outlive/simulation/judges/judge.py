@@ -105,6 +105,9 @@ class Judge:
         if after is None:
             if isinstance(before, VirtualMachine):
                 truth.deleted[before.name] = None
+            elif isinstance(before, Membership):
+                now_s = asyncio.get_running_loop().time()
+                truth.cut_when_deleted[before.metadata.uid] = (before.record.cut, now_s)
             return
         self._found("limits", write.key, within_limits(after))
         if isinstance(after, VirtualMachine):

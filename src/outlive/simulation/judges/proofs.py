@@ -8,15 +8,19 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
+from outlive.base.clock import LoopClock
 from outlive.guard.states import State
 from outlive.node.fencing.policy import fence_order
 from outlive.node.ports import DomainState
 from outlive.resources import Holder, MemberRecord, Membership, VirtualMachine
+from outlive.resources.memberships import Cut
 from outlive.simulation.judges.truth import Truth
 from outlive.simulation.stores import Author
 
 SILENT_S: Final = 2.0
 """No limit of silence is shorter."""
+DELETION_SEEN_S: Final = 2.0
+"""So much later may be used what a Membership proved before somebody deleted it: caches see that late."""
 CLOCKS_APART: Final = 0.005
 """So much the clock of a guard may run slow, and that of a fencer fast: both are allowed for, one can be seen here."""
 RESET_S: Final = 2.0
@@ -29,15 +33,22 @@ def fenced(truth: Truth, vm: VirtualMachine, holder: Holder) -> bool:
     if truth.proven.get(holder.member_uid, 0) >= holder.epoch:
         return True
     if record is None:
-        return truth.lost_and_over(holder)
+        cut, deleted_s = truth.cut_when_deleted.get(holder.member_uid, (Cut(), -inf))
+        seen = LoopClock().monotonic() - deleted_s <= DELETION_SEEN_S
+        return truth.lost_and_over(holder) or (seen and _isolated(cut, vm, holder))
     if record.dead_through >= holder.epoch:
         return record.proof is not None
-    if record.cut.through < holder.epoch or not vm.spec.disks:
+    return _isolated(record.cut, vm, holder)
+
+
+def _isolated(cut: Cut, vm: VirtualMachine, holder: Holder) -> bool:
+    """Whether it proves that the holder reaches nothing of the VM's any more."""
+    if cut.through < holder.epoch or not vm.spec.disks:
         return False
     wanted = [f"disk:{disk}" for disk in vm.spec.disks]
     if vm.spec.network_policy != "accept-duplicate":
         wanted += [f"port:{port}" for port in vm.spec.ports]
-    return all(one in record.cut.scope for one in wanted) and record.cut.proof is not None
+    return all(one in cut.scope for one in wanted) and cut.proof is not None
 
 
 def entries_go_with_proof(truth: Truth, before: VirtualMachine, after: VirtualMachine, author: Author) -> str:

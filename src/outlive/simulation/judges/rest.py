@@ -24,6 +24,7 @@ from outlive.resources import (
     condition,
 )
 from outlive.resources.reasons import VmReason
+from outlive.resources.reasons.faults import FaultCode
 from outlive.simulation.judges.truth import Truth
 
 STOPPED_PHASES: Final = ("stop", "shutdown", "disable")
@@ -51,14 +52,22 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     if len(running) > 1:
         harmful = [host for host in running if truth.harms(host, vm.name)]
         return "" if len(harmful) == 1 else f"runs on {' and '.join(running)}"
-    if not running and is_ignored(vm) and (_is_off(truth, vm.host) or not _lives(truth, vm.host)):
+    hosts = {vm.host, *(one.hypervisor for one in vm.status.holders)}
+    if not running and is_ignored(vm) and any(_is_off(truth, host) or not _lives(truth, host) for host in hosts):
         return ""
     recovery = vm.status.recovery
     if recovery is not None and recovery.unfinished and recovery.reason and recovery.remedy:
         return ""
     paused = vm.status.reason in (VmReason.CLUSTER_PAUSED, VmReason.CLUSTER_FROZEN)
+    shut_out = vm.host if vm.status.reason == VmReason.ISOLATION_UNCONFIRMED else ""
     fault = any(
-        (one.subject.name == vm.name or (paused and one.subject.kind == "Cluster")) and not one.ended and one.remedy
+        not one.ended
+        and one.remedy
+        and (
+            one.subject.name == vm.name
+            or (paused and one.subject.kind == "Cluster")
+            or (one.code == FaultCode.ISOLATION_UNRECORDED and one.subject.name == shut_out)
+        )
         for one in truth.store.all_of(Fault)
     )
     if fault or (vm.status.phase == "fail" and vm.status.reason):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from outlive.resources import Holder, MemberRecord, Membership, VirtualMachine
+from outlive.resources.memberships import Cut
 from outlive.simulation.disks import Disks
 from outlive.simulation.history import History, HistoryEvent
 from outlive.simulation.hypervisors import SimHypervisor
@@ -50,6 +51,8 @@ class Truth:
     """Hosts about which somebody lied to the protocol on purpose, and how: what is proven of them may be untrue."""
     proven: dict[str, int] = field(default_factory=dict)
     """Membership, by uid → epoch through which it was on record as dead, also after somebody deleted it."""
+    cut_when_deleted: dict[str, tuple[Cut, float]] = field(default_factory=dict)
+    """Membership that somebody deleted, by uid → what its host was isolated from then, and when that was."""
     renewed_s: dict[str, float] = field(default_factory=dict)
     """Membership, by uid → when a write of it counted last while it was held."""
     ordered: dict[tuple[str, str], None] = field(default_factory=dict)
