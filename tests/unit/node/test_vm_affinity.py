@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from tests.support.node_worlds import assigned, at, condemn, play, set_status, vm_of
 
-from outlive.resources import HOST_LABEL
+from outlive.resources import HOST_LABEL, VirtualMachine
 from outlive.resources.policies import AffinityRule, RecoveryPolicy
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
+from outlive.store.contract import Page
+from outlive.store.selectors import Selector
 
 APART = (AffinityRule(group="db", policy="anti-affinity"),)
 TOGETHER = (AffinityRule(group="web", policy="affinity"),)
@@ -97,13 +101,19 @@ def test_vm_that_a_user_starts_does_not_run_beside_one_that_is_leaving(phase: st
     async def story(world: World) -> None:
         await _stop(world, "vm-1")
         await world.do("move", {"vm": "vm-2", "to": "kvm-3"})
-        while (move := vm_of(world, "vm-2").status.migration) is None or move.phase != phase:
+        for _ in range(3000):
+            if (move := vm_of(world, "vm-2").status.migration) is not None and move.phase == phase:
+                break
             await world.clock.sleep(0.01)
+        else:
+            raise AssertionError(f"no phase {phase}")
         await _place(world, "vm-1", "kvm-2")
         await world.do("request", {"vm": "vm-1", "verb": "start"})
-        for _ in range(300):
+        for _ in range(900):
             await world.clock.sleep(0.1)
             assert any("kvm-2" not in world.running(name) for name in ("vm-1", "vm-2"))
+        assert world.running("vm-2") == ("kvm-3",), "it has left"
+        assert world.running("vm-1") == ("kvm-2",) or _said(world, "vm-1")[:2] == ("kvm-2", "against-affinity")
 
     play(story, hosts=3, vms=_apart("kvm-1", "kvm-2"))
 
@@ -132,6 +142,53 @@ def test_vm_starts_where_its_group_is_nowhere_else(others: str) -> None:
         await world.do("request", {"vm": "vm-1", "verb": "start"})
         await at(world, 120)
         assert world.running("vm-1") == ("kvm-2",)
+
+    play(story, vms=_together("kvm-1", "kvm-1"), violations=True)
+
+
+@pytest.mark.parametrize("first", ["vm-1", "vm-2"])
+@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.05, 0.3])
+def test_of_a_group_that_starts_at_once_on_several_hosts_one_starts(first: str, after_s: float) -> None:
+    async def story(world: World) -> None:
+        other = "vm-2" if first == "vm-1" else "vm-1"
+        await _stop(world, "vm-1", "vm-2")
+        for name in ("vm-1", "vm-2"):
+            vm = vm_of(world, name)
+            spec = msgspec.structs.replace(vm.spec, affinity=TOGETHER)
+            await world.store.replace(msgspec.structs.replace(vm, spec=spec))
+        await world.clock.sleep(1)
+        await world.do("request", {"vm": first, "verb": "start"})
+        await world.clock.sleep(after_s)
+        await world.do("request", {"vm": other, "verb": "start"})
+        await world.clock.sleep(60)
+        down = [name for name in ("vm-1", "vm-2") if not world.running(name)]
+        assert len(down) == 1
+        status = vm_of(world, down[0]).status
+        assert (status.phase, status.reason) == ("fail", "against-affinity")
+
+    here = RecoveryPolicy(mode="hold")
+    play(story, vms=tuple(VmSpec(name=f"vm-{n}", host=f"kvm-{n}", recovery=here) for n in (1, 2)))
+
+
+def test_other_vms_are_not_listed_for_one_that_may_not_start_yet() -> None:
+    async def story(world: World) -> None:
+        listed: list[Selector | None] = []
+        lists = world.store.list
+
+        async def counted(
+            kind: type[Any], *, selector: Selector | None = None, limit: int = 500, token: str = ""
+        ) -> Page[Any]:
+            if kind is VirtualMachine and selector is None:
+                listed.append(selector)
+            return await lists(kind, selector=selector, limit=limit, token=token)
+
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        await condemn(world, "kvm-1")
+        await _place(world, "vm-1", "kvm-2")
+        world.store.list = counted  # type: ignore[method-assign]
+        await world.clock.sleep(120)
+        assert vm_of(world, "vm-1").status.holders, "kvm-1 may still run it"
+        assert len(listed) < 3
 
     play(story, vms=_together("kvm-1", "kvm-1"), violations=True)
 

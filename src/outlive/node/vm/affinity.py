@@ -1,10 +1,11 @@
 """Hard affinity rules where a virtual machine comes to this host: a move brings it, or it is to start here.
 
 Whoever assigned it had looked before. This is a fresh look after that was written, so that of two that come at once at
-least one sees the other. Whoever has been let in stays, also while it starts again in place. Nothing is read for a
-virtual machine without such rules; for an anti-affinity rule those of this host are listed, and for an affinity rule
-all, where no other of its group is here. Soft rules, zones and limits of hosts are not looked at: nothing but where
-others are changes between a choice and an arrival.
+least one sees the other. Of a group that starts on several hosts at once the first by name goes first, once it is known
+that no other one has begun. Whoever has been let in stays, also while it starts again in place. Nothing is read for a
+virtual machine without such rules, or that may not start yet for another reason; for an anti-affinity rule those of
+this host are listed, and for an affinity rule all, where no other of its group is here. Soft rules, zones and limits of
+hosts are not looked at: nothing but where others are changes between a choice and an arrival.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from outlive.base.natural import natural_key
 from outlive.node.migration.record import P, abort
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.selection import works
-from outlive.node.vm.start import SOON_S, refuse, start, start_turn
+from outlive.node.vm.start import SOON_S, Ruling, start, start_turn
 from outlive.node.vm.states import active_move, of_host, rejected_by, wanted
 from outlive.placement.rules import AFFINITY, ANTI_AFFINITY, Demands, Peers, judge
 from outlive.resources import HOST_LABEL, VirtualMachine
@@ -28,13 +29,16 @@ from outlive.store import list_all
 from outlive.store.selectors import Selector
 
 _INCOMING: Final = "incoming"
+YIELD_S: Final = 5.0
+"""How long the first by name lets others go first that are to start elsewhere: the look of one that does not know of it
+yet has ended in an entry by then."""
 
 
 def _of_policy(vm: VirtualMachine, policy: str) -> tuple[AffinityRule, ...]:
     return tuple(rule for rule in vm.spec.affinity_rules if rule.policy == policy)
 
 
-def _beside(vm: VirtualMachine, other: VirtualMachine, host: str) -> str | None:
+def _conflict(vm: VirtualMachine, other: VirtualMachine, host: str) -> str | None:
     """How it is against a rule that one comes to the host where the other is, or goes; ``None``: it is not."""
     peers, apart = Peers(), _of_policy(vm, ANTI_AFFINITY)
     if other.host == host:
@@ -47,7 +51,7 @@ def _refusal(vm: VirtualMachine, rules: tuple[AffinityRule, ...], host: str, pee
     return None if refusal is None else render(refusal).text
 
 
-async def _of_this_host(node: VmContext) -> Mapping[str, VirtualMachine]:
+async def _local_vms(node: VmContext) -> Mapping[str, VirtualMachine]:
     """Those that are assigned to it, or were a moment ago, and those that run here and are assigned elsewhere."""
     labelled = Selector.labels({HOST_LABEL: node.host})
     found = {one.name: one async for one in list_all(node.store, VirtualMachine, selector=labelled)}
@@ -69,15 +73,15 @@ async def refuses_move(node: VmContext, vm: VirtualMachine) -> str:
     """
     if not _of_policy(vm, ANTI_AFFINITY):
         return ""
-    for one in (await _of_this_host(node)).values():
-        why = _beside(vm, one, node.host)
+    for one in (await _local_vms(node)).values():
+        why = _conflict(vm, one, node.host)
         if why is None or one.name == vm.name:
             continue
-        move, back = active_move(one), _beside(one, vm, node.host)
+        move, back = active_move(one), _conflict(one, vm, node.host)
         if move is not None and back is not None and one.name > vm.name and _not_let_in(one, move, node.host):
             await abort(node, one.name, move, reason(MigrationReason.AGAINST_RULE, why=back), frozenset({P.REQUESTED}))
             now = await node.read(one.name)
-            if now is None or _beside(vm, now, node.host) is None:
+            if now is None or _conflict(vm, now, node.host) is None:
                 continue
         return why
     return ""
@@ -99,9 +103,7 @@ async def start_by_rules(node: VmContext, vm: VirtualMachine, memory: VmMemory) 
     with _arrival(node, vm) as alone:
         if not alone:
             return SOON_S
-        if why := await refuses_start(node, vm):
-            return await refuse(node, vm, turn, why)
-        return await start(node, vm, memory, turn)
+        return await start(node, vm, memory, turn, lambda now: _judged(node, now, memory))
 
 
 @contextmanager
@@ -119,34 +121,34 @@ def _arrival(node: VmContext, vm: VirtualMachine) -> Iterator[bool]:
             del node.arriving[vm.name]
 
 
-async def refuses_start(node: VmContext, vm: VirtualMachine) -> str:
-    """Why it must not start here; empty where it may. Errors of the store.
+async def _judged(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> Ruling:
+    """Whether it may start here. Errors of the store.
 
     Moves to this host of those that it is to be kept apart from are called off, while that goes. Then it must not start
     beside one that runs here, or was let in to; nor apart from its group where that is on other hosts that work. What
-    nobody wants to run, or what its own host has rejected, is nowhere. Who belongs here and is away comes back.
+    nobody wants to run, or what its own host has rejected, is nowhere. A VM that held this host before may start again.
     """
     apart, together = _of_policy(vm, ANTI_AFFINITY), _of_policy(vm, AFFINITY)
     if not (apart or together) or of_host(vm, node.lease.me):
-        return ""
+        return Ruling()
     peers, with_it = Peers(), set[AffinityRule]()
-    for one in (await _of_this_host(node)).values():
+    for one in (await _local_vms(node)).values():
         if one.name == vm.name:
             continue
         if one.host == node.host:
             with_it.update(rule for rule in together if rule in one.spec.affinity_rules)
-        now = await _stays(node, vm, one)
+        now = await _occupies(node, vm, one)
         if now is not None:
             peers.put(one.name, [rule for rule in apart if rule in now.spec.affinity_rules], (node.host,))
     why = _refusal(vm, apart, node.host, peers)
     if why is not None:
-        return why
-    return await _away_from_its_group(node, vm, tuple(rule for rule in together if rule not in with_it))
+        return Ruling(why)
+    return await _away_from_its_group(node, vm, tuple(rule for rule in together if rule not in with_it), memory)
 
 
-async def _stays(node: VmContext, vm: VirtualMachine, other: VirtualMachine) -> VirtualMachine | None:
+async def _occupies(node: VmContext, vm: VirtualMachine, other: VirtualMachine) -> VirtualMachine | None:
     """The other one as it is now, if it runs here, or will; its move to here is called off where that goes."""
-    move, why = active_move(other), _beside(other, vm, node.host)
+    move, why = active_move(other), _conflict(other, vm, node.host)
     now: VirtualMachine | None = other
     if move is not None and move.target == node.host and why is not None:
         await abort(node, other.name, move, reason(MigrationReason.AGAINST_RULE, why=why))
@@ -158,21 +160,35 @@ async def _stays(node: VmContext, vm: VirtualMachine, other: VirtualMachine) -> 
     return now if comes or holds else None
 
 
-async def _away_from_its_group(node: VmContext, vm: VirtualMachine, rules: tuple[AffinityRule, ...]) -> str:
-    """Why it must not start apart from its group, of which nobody is here; empty where it may."""
-    peers, known = Peers(), dict[str, bool]()
+async def _away_from_its_group(
+    node: VmContext, vm: VirtualMachine, rules: tuple[AffinityRule, ...], memory: VmMemory
+) -> Ruling:
+    """Whether it may start apart from its group, of which nobody is here.
+
+    Of those that are to start, none of which has an entry yet, each gives way to the ones before it by name; the first
+    one waits until whoever did not know of it yet has an entry.
+    """
+    everyone, first, known = Peers(), Peers(), dict[str, bool]()
     if not rules:
-        return ""
+        return Ruling()
     async for one in list_all(node.store, VirtualMachine):
         shared = [rule for rule in rules if rule in one.spec.affinity_rules]
-        if not shared or one.name == vm.name or not _is_somewhere(one):
+        if not shared or one.name == vm.name or not _is_placed(one):
             continue
         for host in one.hosts() - known.keys():
             known[host] = await works(node.store, host)
         at = {node.host} if one.status.home == node.host else {host for host in one.hosts() if known[host]}
-        peers.put(one.name, shared, sorted(at, key=natural_key))
-    return _refusal(vm, rules, node.host, peers) or ""
+        for peers in (everyone, first) if one.status.holders or one.name < vm.name else (everyone,):
+            peers.put(one.name, shared, sorted(at, key=natural_key))
+    if _refusal(vm, rules, node.host, everyone) is None:
+        return Ruling()
+    if why := _refusal(vm, rules, node.host, first):
+        return Ruling(why)
+    now_s = node.clock.monotonic()
+    if now_s > memory.yields_until_s + YIELD_S:
+        memory.yields_until_s = now_s + YIELD_S
+    return Ruling(wait_s=max(0.0, memory.yields_until_s - now_s))
 
 
-def _is_somewhere(vm: VirtualMachine) -> bool:
+def _is_placed(vm: VirtualMachine) -> bool:
     return bool(vm.status.holders) or (wanted(vm) and not rejected_by(vm, vm.host))

@@ -202,12 +202,14 @@ class VmMemory:
     """Run of another host to which it was sent last."""
     alone_since_s: float | None = None
     """Since when it runs on a part of its memory and nobody sends the rest."""
-    doubts: int = 0
+    obstructions: int = 0
     """How often in a row something was in the way of its start that may end."""
     waits: int = 0
     """How often in a row it had to wait for somebody else."""
     unanswered: tuple[str, float] = ("", 0.0)
     """Id of the request that was tried without its outcome becoming known, and since when."""
+    yields_until_s: float = float("-inf")
+    """Until then it lets others of its group that are to start elsewhere go first."""
     order: OrderMemory | None = None
     """While it may start and does not run yet, if it starts after others."""
 

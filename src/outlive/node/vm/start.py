@@ -14,7 +14,7 @@ Answers say in how many seconds to look again; ``None``: when something changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,14 +45,14 @@ WAIT_S: Final = 2.0
 """First wait for somebody else, such as a holder that is not fenced; it doubles."""
 WAIT_CAP_S: Final = 15.0
 """The longest."""
-TRIED_AGAIN: Final = (
+TRANSIENT: Final = (
     VmReason.LOCKS_UNREADABLE,
     VmReason.ISOLATION_UNCONFIRMED,
     VmReason.GUARD_GAVE_UP,
     VmReason.FOREIGN_DOMAIN,
 )
 """Reasons that may end, and that another host may not have."""
-TRIES: Final = 3
+OBSTRUCTION_TRIES: Final = 3
 """How often in a row such a reason is met for what a recovery brought, before this host rejects it."""
 AGAIN_S: Final = 0.1
 """Until the next try where only a swap was lost."""
@@ -82,6 +82,19 @@ class Fresh:
 
 
 @dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the hard affinity rules say of a start on this host."""
+
+    why_not: str = ""
+    """Why it must not start here; empty where it may."""
+    wait_s: float = 0.0
+    """When to look again before it may."""
+
+
+Rules = Callable[[VirtualMachine], Awaitable[Ruling]]
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """What came of it."""
 
@@ -93,6 +106,7 @@ class Entry:
     refused: Refusal | None = None
     problem: Reason | None = None
     """What on this host is in the way of every entry."""
+    ruling: Ruling = Ruling()
 
 
 async def add_entry(
@@ -101,11 +115,13 @@ async def add_entry(
     may: Callable[[VirtualMachine], bool],
     step: Callable[[VirtualMachine, Fresh], HoldersOutcome],
     order: StartOrder | UnsetType | None = UNSET,
+    rules: Rules | None = None,
 ) -> Entry | None:
     """Write this host's entry as the step says, on exactly the version for which ``may`` and the step said yes.
 
-    ``order``: what the document is to say with it of others, if anything else. ``None``: that is not what the store has
-    now, or it is not certain that the store has not gone back.
+    ``order``: what the document is to say with it of others, if anything else. ``rules``: asked only where nothing else
+    is in the way, because they list others. ``None``: that is not what the store has now, or it is not certain that the
+    store has not gone back.
     """
     held_in, me = node.desired.incarnation, node.lease.me
     vm = await node.read(name)
@@ -113,12 +129,15 @@ async def add_entry(
         return None
     if foreign := node.foreign.block(vm):
         return Entry(vm, problem=reason(VmReason.FOREIGN_DOMAIN, domains=", ".join(foreign)))
-    members = await node.members(vm)
-    paused = await node.pause.paused()
+    if rules is not None and vm.spec.affinity_rules:
+        outcome = step(vm, await _fresh(node, vm, ""))
+        ruling = await rules(vm) if outcome.refused is None else Ruling()
+        if outcome.refused is not None or ruling != Ruling():
+            return Entry(vm, refused=outcome.refused, ruling=ruling)
+    fresh = await _fresh(node, vm, node.ids.uuid())
     if not await node.confirmed():
         return None
-    run_id = node.ids.uuid()
-    fresh = Fresh(run_id, members, (await node.guard.report()).gate_open, paused)
+    run_id = fresh.run_id
     refusal: Refusal | None = None
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
@@ -139,6 +158,12 @@ async def add_entry(
         return Entry(after, run_id, held_in)
     _log.info("vm.not_held", vm=name, host=node.host, why=refusal.why if refusal is not None else "changed")
     return Entry(after, refused=refusal) if after is not None and refusal is not None else None
+
+
+async def _fresh(node: VmContext, vm: VirtualMachine, run_id: str) -> Fresh:
+    members = await node.members(vm)
+    paused = await node.pause.paused()
+    return Fresh(run_id, members, (await node.guard.report()).gate_open, paused)
 
 
 # Creating its domain
@@ -278,13 +303,13 @@ async def start_turn(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> S
     return await turn_of(node, vm, memory)
 
 
-async def start(node: VmContext, vm: VirtualMachine, memory: VmMemory, turn: StartTurn) -> float | None:
-    """One try, in its turn."""
+async def start(node: VmContext, vm: VirtualMachine, memory: VmMemory, turn: StartTurn, rules: Rules) -> float | None:
+    """One try, in its turn, as its rules allow."""
     async with node.starts:
-        return await _start(node, vm.name, turn, memory)
+        return await _start(node, vm.name, turn, memory, rules)
 
 
-async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) -> float | None:
+async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, rules: Rules) -> float | None:
     def hold(now: VirtualMachine, fresh: Fresh) -> HoldersOutcome:
         view = HoldView(
             vm=name,
@@ -304,7 +329,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
     def may(now: VirtualMachine) -> bool:
         return now.host == node.host and now.spec.start_after == turn.after
 
-    entry = await add_entry(node, name, may, hold, turn.order)
+    entry = await add_entry(node, name, may, hold, turn.order, rules)
     if entry is None:
         return AGAIN_S if node.lease.held else SOON_S
     if entry.problem is not None:
@@ -316,10 +341,14 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory) 
         if entry.refused.precondition == NOT_PAUSED.name:
             await report_waiting(node, entry.vm, VmReason.CLUSTER_PAUSED)
         return _later(memory)
+    if entry.ruling.why_not:
+        return await _refuse(node, entry.vm, turn, entry.ruling.why_not)
+    if entry.ruling.wait_s:
+        return entry.ruling.wait_s
     why = await obstacle(node, entry.vm)
     if why is not None:
         return await _obstructed(node, entry.vm, why, memory)
-    memory.doubts = 0
+    memory.obstructions = 0
     created = await create(node, entry, memory)
     if created is None:
         return not_before(node, memory)
@@ -358,18 +387,18 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     A lock of somebody else is in the way of every host: what a recovery assigned here stays and is tried again.
     What only this host cannot do another one may be able to.
     """
-    again, unconfirmed = why.code in TRIED_AGAIN, why.code == VmReason.LOCK_UNCONFIRMED
+    again, unconfirmed = why.code in TRANSIENT, why.code == VmReason.LOCK_UNCONFIRMED
     stays = unconfirmed or why.code in (VmReason.LOCK_FOREIGN, VmReason.LOCK_SHARED)
     waits = stays or why.code == VmReason.FOREIGN_DOMAIN
     leaves = brought(vm) or (restarts_elsewhere(vm) and not waits)
-    memory.doubts = memory.doubts + 1 if again else 0
+    memory.obstructions = memory.obstructions + 1 if again else 0
     _log.warning("vm.obstructed", vm=vm.name, host=node.host, reason=why.code, why=render(why).text)
-    if (again and memory.doubts < TRIES) or ((again or unconfirmed) and not leaves):
+    if (again and memory.obstructions < OBSTRUCTION_TRIES) or ((again or unconfirmed) and not leaves):
         await release(node, vm.name, why=why)
         return not_before(node, memory)
     if not leaves:
         return None if await release(node, vm.name, phase=VmState.FAIL, why=why) else SOON_S
-    memory.doubts = 0
+    memory.obstructions = 0
     released = await release(
         node, vm.name, rejection=_rejection(node, vm, why, stays=stays), why=why if stays else None
     )
@@ -378,10 +407,10 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     return None if released else SOON_S
 
 
-async def refuse(node: VmContext, vm: VirtualMachine, turn: StartTurn, why: str) -> float | None:
+async def _refuse(node: VmContext, vm: VirtualMachine, turn: StartTurn, why: str) -> float | None:
     """It goes to the next host, if another one may start it: where it is, a hard rule of it closes this host."""
     problem = reason(VmReason.AGAINST_AFFINITY, why=why)
-    _log.warning("vm.against_rule", vm=vm.name, host=node.host, why=why)
+    _log.warning("vm.start_against_affinity", vm=vm.name, host=node.host, why=why)
     await turn_over(node, vm, turn)
     if restarts_elsewhere(vm):
         return None if await release(node, vm.name, rejection=_rejection(node, vm, problem)) else SOON_S
