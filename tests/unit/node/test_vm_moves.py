@@ -326,6 +326,21 @@ def test_store_that_does_not_answer_for_a_moment_ends_no_transfer(phase: str, mo
     play(story, node=POST_COPY)
 
 
+def test_guest_that_stands_still_on_its_way_says_so() -> None:
+    async def story(world: World) -> None:
+        world.hosts["kvm-1"].hypervisor.latencies.downtime = (50.0, 50.0)
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2"})
+        await at(world, 50)
+        assert vm_of(world).status.reason == ""
+        await at(world, 90)
+        status = vm_of(world).status
+        assert (status.reason, "kvm-2" in status.message) == ("handover-late", True)
+        await at(world, 200)
+        assert (world.running("vm-1"), vm_of(world).status.reason) == (("kvm-2",), "")
+
+    play(story)
+
+
 def test_target_keeps_nothing_of_a_run_that_ended_while_it_waited_though_its_move_is_over() -> None:
     async def story(world: World) -> None:
         target = world.hosts["kvm-2"].hypervisor

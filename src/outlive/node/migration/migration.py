@@ -45,7 +45,7 @@ from outlive.node.vm.start import Fresh, add_entry, create, not_before
 from outlive.node.vm.states import HALTED, VmState, active_move, in_phase, mine
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
 from outlive.resources import Membership, VirtualMachine
-from outlive.resources.reasons import MigrationReason, reason
+from outlive.resources.reasons import MigrationReason, VmReason, reason
 from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
 from outlive.store import read
 
@@ -57,6 +57,8 @@ CALLED_OFF_S: Final = 5.0
 """How long a transfer that was called off may take to end; the last part of it is not called off any more."""
 SILENT_S: Final = 3.0
 """How long the other side may be silent before it is looked whether it holds its membership."""
+STANDS_STILL_S: Final = 60.0
+"""How long a guest may stand still on its way before its virtual machine says so."""
 QUEUE_LIMITS: Final = 10
 """So many times the limit of a step a move may wait for its turn on the target."""
 _ENTER: Final = ENTER.decision
@@ -225,16 +227,19 @@ async def _transfer(side: Side) -> None:
 async def _sent(side: Side, settings: MigrationSettings) -> None:
     """Wait for the transfer; it has failed once the target is fenced, which the hypervisor may be late to notice.
 
-    That the store does not answer says nothing of the transfer.
+    That the store does not answer says nothing of the transfer. The last part is not called off: a guest that stands
+    still for long because of it is reported.
     """
     node, vm, target = side.node, side.vm.name, side.move.target
     hypervisor = node.domains.hypervisor
+    still_since_s: float | None = None
     sending = asyncio.ensure_future(hypervisor.migrate(vm, target, listens=side.move.listens, settings=settings))
     try:
         while not (await asyncio.wait((sending,), timeout=LOOK_S))[0]:
             with contextlib.suppress(OutliveError, TimeoutError):
                 if not await may_run(node, vm, target):
                     break
+                still_since_s = await _stands_still(side, still_since_s)
         else:
             return await sending
         with contextlib.suppress(OutliveError):
@@ -244,6 +249,24 @@ async def _sent(side: Side, settings: MigrationSettings) -> None:
         await sending
     finally:
         sending.cancel()
+
+
+async def _stands_still(side: Side, since_s: float | None) -> float | None:
+    """Since when the guest runs on neither side, as far as is seen here; reported once that is long."""
+    node, name = side.node, side.vm.name
+    domain, now_s = node.domains.by_vm.get(name), node.clock.monotonic()
+    if domain is None or domain.split or _here(domain) is not Here.WAITING:
+        return None
+    if since_s is None or now_s - since_s < STANDS_STILL_S:
+        return now_s if since_s is None else since_s
+    why = reason(VmReason.HANDOVER_LATE, target=side.move.target, limit_s=STANDS_STILL_S)
+
+    def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+        same = now.status.migration is not None and now.status.migration.id == side.move.id
+        return in_phase(now.status, now.status.phase, why) if same and not now.status.reason else None
+
+    await node.change(name, change)
+    return since_s
 
 
 async def _handed_over(side: Side) -> float | None:

@@ -35,6 +35,8 @@ class VmReason(enum.StrEnum):
     """Another VM has the same disk, and the lock may be its: no host may start it."""
     LOCK_UNCONFIRMED = "lock-unconfirmed"
     """A living host has a lock, and has not reported yet whether the VM is on it."""
+    HANDOVER_LATE = "handover-late"
+    """It stands still on its way to another host, which does not say that it runs there."""
     STILL_HERE = "still-here"
     DEVICE_REFUSED = "device-refused"
     AGAINST_AFFINITY = "against-affinity"
@@ -118,7 +120,11 @@ TABLE: Final[Table] = {
     VmReason.LOCK_UNCONFIRMED: Template(
         "lock {lock}{owner} may be in use: {host} lives, and its figures have yet to say that {vm} is not on it"
     ),
-    VmReason.STILL_HERE: Template("something of it is still on {host}", "outlive vm stop, then repeat"),
+    VmReason.HANDOVER_LATE: Template(
+        "it was handed over to {target} and stands still: after {limit_s} s {target} does not run it yet",
+        "see to the network of moves, and to {target}",
+    ),
+    VmReason.STILL_HERE: Template("a domain of it is still on {host}", "outlive vm stop, then repeat"),
     VmReason.DEVICE_REFUSED: Template("{error}", "see its definition, its guest, and libvirt's log on its host"),
     VmReason.AGAINST_AFFINITY: Template(
         "{why}",
