@@ -214,6 +214,17 @@ def test_vms_are_tagged_and_listed_by_their_tags(cloud: Cloud) -> None:
     assert cloud.vm("tag", "remove", "web", "shop").out == "web: no tags\n"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("list", "-g", ","), ("list", "-G", ""), ("tag", "add", "web", ","), ("tag", "remove", "web", "")],
+    ids=" ".join,
+)
+def test_where_tags_are_asked_for_one_is_named(cloud: Cloud, arguments: tuple[str, ...]) -> None:
+    cloud.define(xml())
+    refused = cloud.vm(*arguments)
+    assert (refused.code, "names no tag" in refused.line) == (2, True), refused.err
+
+
 @pytest.mark.parametrize("name", ["a/b", "-a", "a b", "x" * 64])
 def test_a_name_that_no_label_can_have_is_no_tag(cloud: Cloud, name: str) -> None:
     cloud.define(xml())

@@ -339,7 +339,9 @@ async def request(
     vm: OneVm,
     verb: Annotated[str, typer.Argument(metavar="VERB", help=f"One of {', '.join(VERBS)}.")],
     to: Annotated[str, typer.Option("--to", metavar="HOST", help="With migrate or move: where to.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="As the verb takes it: do not wait, or do not ask.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="As the verb's own command takes it: outlive vm VERB --help.")
+    ] = False,
 ) -> None:
     """Ask for a VM to be started, stopped or moved, once; its host answers. Also after it has failed."""
     wanted = next((one for one in VERBS if one == verb), None)

@@ -60,7 +60,6 @@ app.add_typer(tag, name="tag")
 
 OneVm = Annotated[str, typer.Argument(metavar="VM", help="Its display name, or the name of its object.")]
 Wait = Annotated[bool, typer.Option("--wait", "-w", help="Say what happens, and return when it is done.")]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Do not wait, or do not ask, as the verb takes it.")]
 ForceLive = Annotated[bool, typer.Option("--force-live", help="Only live: it is not stopped for it.")]
 To = Annotated[str, typer.Option("--to", "-t", metavar="HOST", help="Where to; otherwise the best host is chosen.")]
 Limit = Annotated[
@@ -320,7 +319,12 @@ def _facts(vm: VirtualMachine) -> dict[str, Any]:
 
 
 @command(app)
-async def start(access: Access, vm: OneVm, force: Force = False, wait: Wait = False) -> ExitCode | None:
+async def start(
+    access: Access,
+    vm: OneVm,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Also where it is a mirror.")] = False,
+    wait: Wait = False,
+) -> ExitCode | None:
     """Start a VM, also after it has failed."""
     return await _ask(access, vm, "start", wait, force=force)
 
@@ -349,7 +353,12 @@ async def restart(access: Access, vm: OneVm, wait: Wait = False) -> ExitCode | N
 
 
 @command(app)
-async def disable(access: Access, vm: OneVm, force: Force = False, wait: Wait = False) -> ExitCode | None:
+async def disable(
+    access: Access,
+    vm: OneVm,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Stop it at once; also a mirror.")] = False,
+    wait: Wait = False,
+) -> ExitCode | None:
     """Shut a VM down, or with --force stop it, and keep it so until somebody starts it."""
     return await _ask(access, vm, "disable", wait, force=force)
 

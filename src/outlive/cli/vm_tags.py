@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from outlive.base.errors import Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, table, write
@@ -18,17 +19,27 @@ from outlive.store.selectors import Term
 tag = group("Tags of VMs, by which outlive vm list --tag finds them.")
 
 OneVm = Annotated[str, typer.Argument(metavar="VM", help="Its display name, or the name of its object.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", "-g", metavar="TAG,…", help="With these tags.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", "-g", metavar="TAG,…", help="Tags of the VM.")]
 ProtectedTags = Annotated[
     list[str] | None,
-    typer.Option("--protected-tag", "-G", metavar="TAG,…", help="With these tags, which only --force removes."),
+    typer.Option("--protected-tag", "-G", metavar="TAG,…", help="Its protected tags: removed with --force only."),
 ]
 TagNames = Annotated[list[str], typer.Argument(metavar="TAG…", help="Names of tags.")]
 
 
 def labels_of(user: list[str] | None, protected: list[str] | None) -> dict[str, str]:
-    """The labels that the options for tags mean; each is protected that any of them says is."""
-    return tag_labels(words(*user or ()), protected=False) | tag_labels(words(*protected or ()), protected=True)
+    """The labels that the options for tags mean; each is protected that any says is. ``Usage``: no tag named."""
+    plain = {} if user is None else tag_labels(_names("--tag", user), protected=False)
+    return plain | ({} if protected is None else tag_labels(_names("--protected-tag", protected), protected=True))
+
+
+def _names(place: str, texts: list[str]) -> list[str]:
+    names = words(*texts)
+    if not names:
+        raise Usage(
+            f"{','.join(texts)[:80]!r} names no tag", place=place, remedy="write names with commas between them"
+        )
+    return names
 
 
 def selector_of(user: list[str] | None, protected: list[str] | None) -> Selector | None:
@@ -48,7 +59,7 @@ async def add_tags(
     protected: Annotated[bool, typer.Option("--protected", "-p", help="Only --force removes them.")] = False,
 ) -> None:
     """Tag a VM; what it has already stays."""
-    labels = tag_labels(words(*names), protected=protected)
+    labels = tag_labels(_names("TAG", names), protected=protected)
     async with access.open(write=True) as store:
         write(_tagged_line(await tag_vm(store, access.clock, await find_vm(store, vm), labels)))
 
@@ -61,9 +72,10 @@ async def remove_tags(
     force: Annotated[bool, typer.Option("--force", "-f", help="Protected ones as well.")] = False,
 ) -> None:
     """Take tags off a VM; none where one of them is protected, or is not there."""
+    removed = _names("TAG", names)
     async with access.open(write=True) as store:
         found = await find_vm(store, vm)
-        write(_tagged_line(await untag_vm(store, access.clock, found, words(*names), force=force)))
+        write(_tagged_line(await untag_vm(store, access.clock, found, removed, force=force)))
 
 
 def _tagged_line(vm: VirtualMachine) -> str:

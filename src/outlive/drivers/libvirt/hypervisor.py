@@ -159,13 +159,13 @@ class LibvirtHypervisor:
                 creating.append(run)
             elif self.runs.close_gate(run):
                 never.append(run)
-        later = {one.run_id: one for one in await self._processes() if not one.uuid} if runs else {}
-        there = [run for run in runs if run in creating or run.run_id in later]
+        later = {(one.vm, one.run_id): one for one in await self._processes() if not one.uuid} if runs else {}
+        there = [run for run in runs if run in creating or (run.vm, run.run_id) in later]
         for run in runs:
             waited = run.incoming and not self.runs.fate(run)  # it can be declined
             if run in never or (run not in there and not waited):
                 self.runs.remove(run)
-        return [(run, later.get(run.run_id)) for run in there]
+        return [(run, later.get((run.vm, run.run_id))) for run in there]
 
     async def _is_over(self, run: Run) -> bool:
         """Whether it has no process and never gets one; not where that cannot be seen."""
