@@ -127,7 +127,7 @@ def test_a_daemon_that_is_out_is_a_fault_until_it_is_in_again(cloud: Cloud) -> N
     cloud.until(lambda: "storage-daemon-out.2" in cloud.faults())
     fault = cloud.all("faults")["storage-daemon-out.2"]
     assert (fault["delta"], fault["metadata"]["labels"]) == (50, {"outlive.dev/reporter": "primary"})
-    assert cloud.all("storagedaemons")["2"]["status"].get("in", False) is False
+    cloud.until(lambda: cloud.all("storagedaemons")["2"]["status"].get("in", False) is False)
     cloud.ceph.ceph("osd", "in", "2")
     cloud.until(lambda: "storage-daemon-out.2" not in cloud.faults())
 
