@@ -18,10 +18,11 @@ from outlive.failover.analysis.explain.model import Answer, Answers, State
 from outlive.failover.analysis.explain.placement import answer_of
 from outlive.failover.analysis.explain.vm import Explainer
 from outlive.failover.calls import Caller
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.offers import free_capacity
 from outlive.failover.planner.plan import plan
 from outlive.failover.sizes import ResolvedSize
+from outlive.placement.vms import VmView
 from outlive.resources import (
     Amounts,
     FailoverStatus,

@@ -16,11 +16,12 @@ import msgspec
 
 from bench.figures import Figure
 from outlive.base.random import Random
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Need, Offer
 from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.planner.selection import Missing, SelectInput, SelectResult, select
 from outlive.failover.sizes import resolve_size
+from outlive.placement.vms import VmView
 
 GIB: Final = 2**30
 K: Final = 2

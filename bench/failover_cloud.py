@@ -7,7 +7,6 @@ from collections import Counter
 
 from outlive.base.random import Random
 from outlive.failover.calls import Caller
-from outlive.failover.model import VmView
 from outlive.failover.offers import InProcessPlacement, Offers, claim_of, free_capacity, gather_offers
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.sizes import resolve_size
@@ -16,6 +15,7 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import PlacementRequest
+from outlive.placement.vms import VmView
 from outlive.resources import Amounts, Hypervisor
 from outlive.resources.hosts import DomainCapabilities, HypervisorStatus
 from outlive.resources.meta import ZONE_LABEL, ObjectMeta

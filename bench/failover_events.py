@@ -23,7 +23,7 @@ from bench.figures import Figure
 from outlive.base.clock import SystemClock
 from outlive.base.logging import configure_logging
 from outlive.base.random import Random
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.offers import Offers, claim_of, free_amounts
 from outlive.failover.planner.actions import Action, Join, Open
 from outlive.failover.planner.cleanup import CleanResult, LeaveInput, leave
@@ -36,6 +36,7 @@ from outlive.failover.reconciler.decider import Decider
 from outlive.failover.reconciler.informers import Informers
 from outlive.failover.reconciler.inputs import Terms
 from outlive.failover.sizes import resolve_size
+from outlive.placement.vms import VmView
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     Amounts,

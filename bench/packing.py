@@ -18,11 +18,12 @@ from bench.figures import Figure
 from outlive.base.random import Random
 from outlive.failover.analysis.bound import BoundInput, BoundResult, bound
 from outlive.failover.check import CheckInput, check
-from outlive.failover.model import HostView, VmView
+from outlive.failover.model import HostView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan, shortfalls_of
 from outlive.failover.planner.repack import RepackInput, after_moves, repack
 from outlive.failover.planner.replan import replan
+from outlive.placement.vms import VmView
 
 GIB = 2**30
 EFFORT_S = 60.0

@@ -20,7 +20,8 @@ import msgspec
 from bench.failover_cloud import ZONE, Cloud
 from bench.figures import Figure
 from outlive.failover.certificate import CertifyInput, certify, encode_certificate, without_room
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
+from outlive.placement.vms import VmView
 from outlive.resources import (
     FAILOVER,
     HOST_LABEL,

@@ -13,10 +13,10 @@ from tests.support.loops import run_real
 from outlive.base.errors import BadInput, Refused, Unavailable
 from outlive.drivers.scheduler_client import SchedulerClient
 from outlive.failover.calls import Caller, with_candidates
-from outlive.failover.model import VmView
 from outlive.failover.sizes import resolve_size
 from outlive.placement.external import decode_request
 from outlive.placement.request import Options
+from outlive.placement.vms import VmView
 
 GIB = 2**30
 VM = VmView(id="v", host="h1", zone="z", project="p", flavor="m4", cpu_milli=2500, memory_bytes=4 * GIB + 1)

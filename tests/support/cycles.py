@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlive.failover.model import VmView
-from outlive.failover.vms import VmList
+from outlive.placement.vms import VmList, VmView
 from outlive.resources import Reservation
 from tests.support.failover import Cloud
 from tests.support.literal_rules import DependencyGraph

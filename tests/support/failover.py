@@ -17,7 +17,7 @@ from outlive.failover.assembly import HOST_INDEX, Failover, Informers
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.model import SlotView
 from outlive.failover.offers import InProcessPlacement
-from outlive.failover.ports import Computer, Inline, PlacementPort, VMSource
+from outlive.failover.ports import Computer, Inline, PlacementPort
 from outlive.failover.protection import ProtectionSettings
 from outlive.failover.slots import slot_view
 from outlive.placement.engine import Engine
@@ -27,6 +27,7 @@ from outlive.placement.ranking import Ranking
 from outlive.placement.request import PlacementRequest
 from outlive.placement.reservations import blocked_hosts
 from outlive.placement.settings import PlacementSettings
+from outlive.placement.vms import VMSource
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,

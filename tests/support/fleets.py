@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from outlive.base.random import Random
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.slotsets import bits
+from outlive.placement.vms import VmView
 
 GIB = 2**30
 

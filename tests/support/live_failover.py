@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from outlive.failover.ports import VMSource
+from outlive.placement.vms import VMSource
 from outlive.runtime.manager import Manager
 from outlive.runtime.tasks import OrderedTaskGroup
 from tests.support.failover import Cloud

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.separation import ServerGroup
 from outlive.failover.topology import Topology
 from outlive.placement.rules import ANTI_AFFINITY
+from outlive.placement.vms import VmView
 
 
 def barred(

@@ -10,12 +10,12 @@ from typing import Any
 from outlive.base.errors import OutliveError
 from outlive.base.random import Random
 from outlive.failover.calls import Call
-from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.reconciler.budget import RemovalBudget
 from outlive.failover.reconciler.validation import SlotValidation
 from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.slots import OverbookedHosts
+from outlive.placement.vms import VmView
 from outlive.resources import Reservation
 from outlive.runtime.controller import Requeue
 from tests.support.failover import GIB, Cloud

@@ -12,11 +12,12 @@ from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.config import FailoverUpkeepSettings
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Open
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.rules import fits, is_vm_eligible_for_reservation
 from outlive.failover.snapshot import Snapshot, gather, plan_input
+from outlive.placement.vms import VmView
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,

@@ -14,9 +14,9 @@ from outlive.cli.output import Output, cut_table, table
 from outlive.cli.snapshot import Config, look
 from outlive.cli.values import amounts, flavor_named, unknown_flavor
 from outlive.failover.calls import Caller, pipeline_for
-from outlive.failover.model import VmView
 from outlive.inventory.places import creation_request
 from outlive.placement.request import Intent, PlacementRequest
+from outlive.placement.vms import VmView
 from outlive.resources import Amounts, VirtualMachine
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from outlive.failover.analysis.drain.steps import Step
     from outlive.failover.analysis.whatif.altered import Altered
     from outlive.failover.analysis.whatif.answers import Answer, Tolerated
-    from outlive.failover.model import VmView
+    from outlive.placement.vms import VmView
     from outlive.resources import Amounts, Hypervisor
     from outlive.store import Store
 
@@ -188,7 +188,7 @@ def _new_hosts(
 
 async def _like(now: Altered, store: Store, flavor: str, size: Amounts, *, zone: str, project: str) -> VmView:
     """A VM of the flavor, or of that size."""
-    from outlive.failover.model import VmView
+    from outlive.placement.vms import VmView
     from outlive.resources import CPU, MEMORY, Amounts
 
     known: dict[str, int] = {}

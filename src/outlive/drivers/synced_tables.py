@@ -32,9 +32,17 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from outlive.base.errors import BadInput, LimitExceeded, OutliveError, Unavailable
-from outlive.failover.model import VmView
-from outlive.failover.vms import FlavorRow, ServerRow, VmList, join_row, join_rows, parse_extra_specs, vm_of_row
 from outlive.inventory.records import FlavorRecord, Inventory, VmRecord
+from outlive.placement.vms import (
+    FlavorRow,
+    ServerRow,
+    VmList,
+    VmView,
+    join_row,
+    join_rows,
+    parse_extra_specs,
+    vm_of_row,
+)
 from outlive.resources import Amounts
 from outlive.resources.reasons import Reason
 from outlive.resources.reasons.inventory import ImportNotice

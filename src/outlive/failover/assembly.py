@@ -13,7 +13,7 @@ from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.offers import WithCandidates, free_amounts
-from outlive.failover.ports import Computer, PlacementPort, VMSource
+from outlive.failover.ports import Computer, PlacementPort
 from outlive.failover.protection import Demands, ProtectionSettings
 from outlive.failover.reconciler.budget import RemovalBudget
 from outlive.failover.reconciler.cache import FleetCache
@@ -29,6 +29,7 @@ from outlive.failover.report.metrics import Gauges
 from outlive.failover.report.reporter import Events, Reporter
 from outlive.failover.slots import OverbookedHosts
 from outlive.placement.fleet import Fleet
+from outlive.placement.vms import VMSource
 from outlive.resources import R, Reservation
 from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog

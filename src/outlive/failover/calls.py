@@ -15,9 +15,9 @@ import msgspec
 
 from outlive.base.errors import Refused
 from outlive.failover.config import Profile
-from outlive.failover.model import VmView
 from outlive.failover.sizes import ResolvedSize, resource_group
 from outlive.placement.request import GROUP_HINT, HANA_SPEC, HYPERVISOR_TYPE, SILENT, Intent, Options, PlacementRequest
+from outlive.placement.vms import VmView
 from outlive.resources import FAILOVER, Amounts, Hypervisor
 from outlive.resources.codec import encode_canonical
 

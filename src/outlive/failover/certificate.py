@@ -19,12 +19,13 @@ import msgspec
 
 from outlive.failover.analysis.coverage import allocation_fault
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.sizes import amounts
 from outlive.failover.slots import slot_view
 from outlive.failover.snapshot import Observation, Snapshot
 from outlive.failover.topology import HOST_UNIT, Topology
 from outlive.placement.reservations import blocked_hosts, blocks_somebody, has_landed, unused
+from outlive.placement.vms import VmView
 from outlive.resources import CPU, FAILOVER, MEMORY, Hypervisor, Reservation, Resource
 from outlive.resources.reasons import AllocationFault, CoverageReason, render
 from outlive.resources.state import state_digest

@@ -15,11 +15,12 @@ import msgspec
 from outlive.failover.breaches import Breach
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.culprits import removals
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.rules import fits
 from outlive.failover.separation import ServerGroup, groups_of
 from outlive.failover.topology import Topology
 from outlive.placement.rules import ANTI_AFFINITY, may_run_on
+from outlive.placement.vms import VmView
 
 
 class Fault(enum.StrEnum):

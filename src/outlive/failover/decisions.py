@@ -19,15 +19,17 @@ from outlive.failover.analysis.survival import FailuresInput, FailuresResult, su
 from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceResult, tolerance
 from outlive.failover.certificate import CertifyInput, CertifyResult, certify
 from outlive.failover.check import CheckInput, CheckResult, check
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.protection import required
 from outlive.failover.rebalance import FAIL_BACK, REBALANCE
 from outlive.failover.reconciler.decider import DECISIONS as RECONCILER_DECISIONS
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
-from outlive.failover.sizes import ResolvedSize, groups_by_flavor, resolve_size
+from outlive.failover.sizes import ResolvedSize, resolve_size
 from outlive.failover.topology import Topology
 from outlive.failover.verify.check import Verdict, VerifyInput
 from outlive.failover.verify.check import decide as verify
+from outlive.placement.flavor_groups import groups_by_flavor
+from outlive.placement.vms import VmView
 from outlive.resources import FlavorGroupSpec
 from outlive.runtime.decisions import Decision
 

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.model import SlotView, VmView, amounts_of
+from outlive.failover.model import SlotView
 from outlive.failover.topology import HOSTS_ALONE, Topology
 from outlive.failover.units import Ints
 from outlive.placement.rules import ANTI_AFFINITY
+from outlive.placement.vms import VmView, amounts_of
 from outlive.resources import CPU, MEMORY
 
 NO_LIMIT = 2**62

@@ -1,6 +1,6 @@
 """Where VMs are: what a source believes, merged with what hosts report; and VMs of which that cannot be said.
 
-A source knows every VM's attributes and *believes* where it is (``outlive.failover.vms``); each host *reports* the VMs
+A source knows every VM's attributes and *believes* where it is (``outlive.placement.vms``); each host *reports* the VMs
 that are active on it. ``locate`` merges the two for one VM, in one of two trust modes
 (docs/reference/failover-operation.md#vm-source). A VM that is to run and has no location is *unplaced*: it is counted
 and reported with its reason, and covered by nothing. A stopped VM is neither: it needs no slots. ``merge`` answers for
@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, KeysView, Mapping
 
 import msgspec
 
-from outlive.failover.model import HostView, VmView
+from outlive.failover.model import HostView
+from outlive.placement.vms import VmView
 from outlive.resources.reasons.coverage import CoverageReason
 
 

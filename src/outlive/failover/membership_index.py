@@ -14,11 +14,12 @@ from typing import NamedTuple, Self
 
 from outlive.base.errors import BadInput
 from outlive.failover.journal import Journal
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.separation import SeparationIndex, groups_of
 from outlive.failover.slotsets import ByCount, bits, union
 from outlive.failover.topology import HOSTS_ALONE, Topology
 from outlive.failover.units import FaultIndex
+from outlive.placement.vms import VmView
 
 SIZES_REMEMBERED = 4096
 """VM sizes whose fitting slots are remembered; beyond it all are forgotten and found again."""

@@ -19,13 +19,13 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.calls import Call, Caller, NoCandidates, common_host, placement_class, with_candidates
 from outlive.failover.fleet import FreeAmounts
-from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Claim, Need, Offer
 from outlive.failover.ports import PlacementPort
 from outlive.failover.sizes import ResolvedSize
 from outlive.placement.fleet import Fleet
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import Intent, PlacementRequest
+from outlive.placement.vms import VmView
 from outlive.resources.codec import encode_canonical
 from outlive.runtime.tasks import OrderedTaskGroup
 

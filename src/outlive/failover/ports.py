@@ -10,23 +10,9 @@ from collections.abc import Hashable
 from typing import Any, Protocol
 
 from outlive.failover.calls import Call
-from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
-from outlive.failover.vms import VmList
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.runtime.decisions import Decision
-
-
-class VMSource(Protocol):
-    """Who knows all VMs, and believes where they are."""
-
-    async def list_vms(self) -> VmList:
-        """Every VM with a host and a known size, in an order that repeats. Nothing at all or everything."""
-        ...
-
-    async def get_vm(self, vm_id: str) -> VmView | None:
-        """One VM, or ``None`` where it is unknown, without a host or without a size."""
-        ...
 
 
 class PlacementPort(Protocol):

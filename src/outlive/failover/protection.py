@@ -15,7 +15,7 @@ import msgspec
 
 from outlive.base.errors import BadInput, Invalid
 from outlive.base.patterns import Pattern, compile_pattern
-from outlive.failover.model import VmView
+from outlive.placement.vms import VmView
 
 LEVELS_LIMIT: Final = 100
 """Levels that settings may name."""

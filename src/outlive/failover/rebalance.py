@@ -19,9 +19,10 @@ from typing import Final
 import msgspec
 
 from outlive.failover.fleet import Fleet, FreeAmounts
-from outlive.failover.model import SlotView, VmView, amounts_of
+from outlive.failover.model import SlotView
 from outlive.failover.topology import Topology
 from outlive.placement.rules import Demands, Peers, judge
+from outlive.placement.vms import VmView, amounts_of
 from outlive.resources import CPU, MEMORY
 from outlive.runtime.decisions import Decision
 

@@ -14,9 +14,10 @@ import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.topology import HOSTS_ALONE, Topology
 from outlive.placement.rules import may_run_on
+from outlive.placement.vms import VmView
 from outlive.resources import Reservation
 
 SLOT_RESOURCES = ("cpu", "memory")

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.model import VmView
 from outlive.placement.rules import AFFINITY, HARD
+from outlive.placement.vms import VmView
 
 if TYPE_CHECKING:
     from outlive.failover.membership_index import MembershipIndex

@@ -7,16 +7,14 @@ here is whether the VM fits a given slot: that compares the VM's own size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from outlive.base.quantity import format_bytes, format_milli
-from outlive.failover.model import VmView
+from outlive.placement.settings import MIB
+from outlive.placement.vms import MILLI, VmView
 from outlive.resources import FlavorGroupSpec
-
-MIB = 2**20
-MILLI = 1000
 
 
 class ResolvedSize(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -27,31 +25,6 @@ class ResolvedSize(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Empty where the size is the VM's own."""
     cpu_milli: int = 0
     memory_bytes: int = 0
-
-
-def is_consistent(group: FlavorGroupSpec) -> bool:
-    """Whether a group may be used for sizing.
-
-    Legal ratios: none at all; one number alone or with an equal minimum and maximum; a minimum below a maximum
-    and no number. A ratio over flavors without memory means nothing.
-    """
-    ratio, low, high = group.ram_core_ratio, group.ram_core_ratio_min, group.ram_core_ratio_max
-    if ratio is not None:
-        legal = (low is None and high is None) or (low == ratio and high == ratio)
-    else:
-        legal = (low is None and high is None) or (low is not None and high is not None and low < high)
-    has_ratio = ratio is not None or low is not None or high is not None
-    return legal and not (has_ratio and group.smallest_flavor.memory_mb == 0)
-
-
-def groups_by_flavor(groups: Iterable[FlavorGroupSpec]) -> dict[str, FlavorGroupSpec]:
-    """Flavor name → its group. Inconsistent groups are left out; of several groups the first by name counts."""
-    found: dict[str, FlavorGroupSpec] = {}
-    for group in sorted(groups, key=lambda g: g.group_name):
-        if is_consistent(group):
-            for flavor in group.flavors:
-                found.setdefault(flavor.name, group)
-    return found
 
 
 def resolve_size(vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None = None) -> ResolvedSize:

@@ -13,8 +13,9 @@ import msgspec
 from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, coverage
 from outlive.failover.calls import Caller, pins_projects
 from outlive.failover.config import FailoverSettings
+from outlive.failover.hosts import host_view, names_on
 from outlive.failover.locations import OnHypervisors, merge
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.offers import InProcessPlacement, Offers, claim_of, free_capacity, gather_offers
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.greedy import failure
@@ -22,15 +23,16 @@ from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import RepackInput
 from outlive.failover.planner.selection import SelectInput, select
 from outlive.failover.protection import Demands
-from outlive.failover.sizes import ResolvedSize, enough_for, groups_by_flavor, resolve_size
+from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size
 from outlive.failover.slots import as_it_stands, is_slot, slot_view, too_much, unschedulable_hosts
 from outlive.failover.topology import Topology
-from outlive.failover.vms import VmList, host_view, list_resources, names_on
 from outlive.placement.engine import Engine
+from outlive.placement.flavor_groups import groups_by_flavor
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import Options, PlacementRequest
+from outlive.placement.vms import VmList, VmView, list_resources
 from outlive.resources import FlavorGroup, Hypervisor, Pipeline, Reservation, VirtualMachine
 from outlive.resources.reasons import Reason, reason
 from outlive.store import Store, list_all

@@ -15,7 +15,6 @@ import msgspec
 
 from outlive.failover.calls import Caller, forced_hosts, pipeline_for, placement_class
 from outlive.failover.sizes import ResolvedSize
-from outlive.failover.vms import view_of_resource
 from outlive.inventory.check import Existing
 from outlive.inventory.plan import ImportPlan, after
 from outlive.placement.engine import Engine
@@ -23,6 +22,7 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import Intent, PlacementRequest
+from outlive.placement.vms import view_of_resource
 from outlive.resources import Amounts, Hypervisor, Pipeline, Reservation, VirtualMachine
 from outlive.store import Store, list_all
 

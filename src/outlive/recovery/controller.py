@@ -27,12 +27,12 @@ from outlive.failover.ports import PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import Events
 from outlive.failover.rules import fits
-from outlive.failover.vms import view_of_resource
 from outlive.node.membership.pause import PauseGate
 from outlive.node.vm.requests import is_asked
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import SILENT
 from outlive.placement.rules import may_run_on
+from outlive.placement.vms import view_of_resource
 from outlive.recovery.act import RecoveryActions, StepRefused
 from outlive.recovery.faults import RecoveryFaults
 from outlive.recovery.in_flight import InFlightRoom

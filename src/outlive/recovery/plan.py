@@ -16,13 +16,13 @@ import msgspec
 
 from outlive.base.phrases import count_of
 from outlive.failover.analysis.survival import matched
-from outlive.failover.model import VmView
 from outlive.failover.protection import restart_order
 from outlive.failover.rules import fits
 from outlive.node.vm.selection import MEBIBYTE, READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order
 from outlive.node.vm.states import VmState
 from outlive.placement.rules import AFFINITY, Peers, Verdict, judge
+from outlive.placement.vms import VmView
 from outlive.recovery.model import (
     Action,
     ActionKind,

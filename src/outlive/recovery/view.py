@@ -14,13 +14,12 @@ from typing import Final
 import msgspec
 
 from outlive.base.clock import Clock, as_instant
-from outlive.failover.model import VmView
-from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.policy import Departure, HostSettings, Profile, absence_limit_s, departure_of, profile_of
 from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
 from outlive.node.vm.states import active_move, asked_since, order_here, reach_of, rejection_here, wanted
 from outlive.placement.rules import Group, Peers, Verdict, demands_of, judge
+from outlive.placement.vms import VmView, view_of_resource
 from outlive.recovery.informers import (
     ASSIGNED_INDEX,
     CONSUMER_INDEX,

@@ -20,7 +20,7 @@ from outlive.base.random import Random
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers
 from outlive.failover.calls import Caller
 from outlive.failover.offers import InProcessPlacement, WithCandidates
-from outlive.failover.ports import Computer, PlacementPort, VMSource
+from outlive.failover.ports import Computer, PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
 from outlive.node.vm.console import console_sweeper
@@ -29,6 +29,7 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.reservations import blocked_hosts
 from outlive.placement.service import PlacementService
+from outlive.placement.vms import VMSource
 from outlive.recovery.controller import RecoveryController
 from outlive.recovery.informers import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.rebalancer import Rebalancer

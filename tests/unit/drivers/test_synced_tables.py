@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.drivers.synced_tables import RAM_MIB_MOST, VCPUS_MOST, flavor_row, readable, server_row
-from outlive.failover.vms import join_rows
+from outlive.placement.vms import join_rows
 
 SERVER = {
     "id": "v", "name": "n", "status": "ACTIVE", "tenant_id": "p", "os_ext_srv_attr_host": "h",

@@ -11,11 +11,12 @@ from tests.support.plain_placement import tie_key
 
 from outlive.base.errors import BadInput
 from outlive.base.random import Random
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planner.assign import AssignInput, AssignResult, assign
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.sizes import ResolvedSize, resolve_size
+from outlive.placement.vms import VmView
 from outlive.resources.reasons import CoverageReason
 
 GIB = 2**30

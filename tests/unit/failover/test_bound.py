@@ -10,8 +10,9 @@ from tests.support.literal_rules import DependencyGraph
 
 from outlive.base.random import Random
 from outlive.failover.analysis.bound import BoundInput, BoundResult, bound
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.topology import Topology
+from outlive.placement.vms import VmView
 
 GIB = 2**30
 

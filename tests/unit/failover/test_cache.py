@@ -11,12 +11,12 @@ from tests.support.fleets import eligible_slots
 
 from outlive.base.clock import SystemClock
 from outlive.base.random import Random
-from outlive.failover.model import VmView
 from outlive.failover.protection import Demands
 from outlive.failover.reconciler.cache import FleetCache
 from outlive.failover.reconciler.comparison import COMPARED, Comparison
 from outlive.failover.reconciler.informers import Informers
 from outlive.failover.topology import TopologyChoice
+from outlive.placement.vms import VmView
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,

@@ -13,9 +13,9 @@ from outlive.failover.calls import (
     placement_class,
     with_candidates,
 )
-from outlive.failover.model import VmView
 from outlive.failover.sizes import ResolvedSize, resolve_size
 from outlive.placement.request import HANA_SPEC, SILENT, Intent, Options
+from outlive.placement.vms import VmView
 from outlive.resources import Aggregate, Amounts, Hypervisor, HypervisorSpec, HypervisorStatus, ObjectMeta
 
 GIB = 2**30

@@ -9,8 +9,9 @@ from tests.support.certified import certified, documents, fleet, planned, resour
 
 from outlive.base.random import Random
 from outlive.failover.certificate import Certificate, CertifyInput, CertifyResult, Lack, certify, encode_certificate
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.topology import Topology
+from outlive.placement.vms import VmView
 
 
 def vm(name: str, host: str, cpu: int = 1000) -> VmView:

@@ -9,9 +9,10 @@ from tests.support import fleets
 
 from outlive.base.random import Random
 from outlive.failover.check import CheckInput, Fault, Violation, check
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.planner.plan import PlanInput, plan
+from outlive.placement.vms import VmView
 
 
 def vm(name: str, host: str, cpu: int = 0) -> VmView:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.planner.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave
+from outlive.placement.vms import VmView
 
 
 def vm(name: str, host: str) -> VmView:

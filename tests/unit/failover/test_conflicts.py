@@ -16,9 +16,10 @@ from tests.support.literal_rules import DependencyGraph, with_hosts
 from outlive.base.random import Random
 from outlive.failover.breaches import Breach
 from outlive.failover.conflicts import NEW_SLOT, ConflictIndex
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.topology import Topology
+from outlive.placement.vms import VmView
 
 SEEDS = st.integers(0, 2**32)
 

@@ -15,7 +15,6 @@ from tests.support.loops import run
 from tests.support.plain_placement import host_free_capacity
 
 from outlive.base.clock import SystemClock
-from outlive.failover.model import VmView
 from outlive.failover.protection import Demands, LevelSettings, ProtectionSettings
 from outlive.failover.reconciler.cache import FleetCache
 from outlive.failover.reconciler.informers import Informers
@@ -25,6 +24,7 @@ from outlive.failover.slots import slot_view
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import Intent
 from outlive.placement.reservations import CapacityQuery
+from outlive.placement.vms import VmView
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     Amounts,

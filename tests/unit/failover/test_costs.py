@@ -10,7 +10,8 @@ from tests.support import fleets
 
 from outlive.base.random import Random
 from outlive.failover.analysis.costs import CostResult, CostTable, shares
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
+from outlive.placement.vms import VmView
 
 GIB = 2**30
 

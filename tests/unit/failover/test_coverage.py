@@ -11,9 +11,10 @@ from tests.support.literal_rules import DependencyGraph
 
 from outlive.base.random import Random
 from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, coverage
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.planner.actions import Fail, Offer
 from outlive.failover.planner.plan import PlanInput, plan
+from outlive.placement.vms import VmView
 from outlive.resources.codec import encode
 from outlive.resources.reasons import AllocationFault, CoverageReason
 

@@ -11,7 +11,7 @@ from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import Unavailable
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.planner.actions import Need, Offer
 from outlive.failover.planner.assign import AssignInput
 from outlive.failover.planner.cleanup import CleanInput
@@ -22,6 +22,7 @@ from outlive.failover.reconciler import decider
 from outlive.failover.reconciler.decider import ENCODED, encode_large
 from outlive.failover.reconciler.reconciler import PASS_VMS
 from outlive.failover.sizes import ResolvedSize
+from outlive.placement.vms import VmView
 from outlive.resources.codec import encode_canonical
 from outlive.runtime.decisions import Decision
 

@@ -12,7 +12,7 @@ from outlive.failover.locations import OnHypervisors, merge
 from outlive.failover.model import HostView
 from outlive.failover.report.reporter import NAMED_IN_A_CYCLE, disagreements, log_disagreements
 from outlive.failover.snapshot import gather
-from outlive.failover.vms import FlavorRow, ServerRow, VmList, join_rows
+from outlive.placement.vms import FlavorRow, ServerRow, VmList, join_rows
 from outlive.resources import Hypervisor, ObjectMeta
 from outlive.store.memory import MemoryStore
 

@@ -20,7 +20,7 @@ from outlive.failover.analysis.explain.placement import EngineAnswers, explainer
 from outlive.failover.calls import Caller
 from outlive.failover.config import FailoverUpkeepSettings
 from outlive.failover.decisions import DECISIONS
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.plan import plan
 from outlive.failover.separation import groups_of
@@ -30,6 +30,7 @@ from outlive.placement.engine import STEP_ERRORS
 from outlive.placement.errors import RunRefused
 from outlive.placement.request import PlacementRequest
 from outlive.placement.rules import AFFINITY
+from outlive.placement.vms import VmView
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     ZONE_LABEL,

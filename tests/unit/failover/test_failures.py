@@ -21,9 +21,10 @@ from outlive.failover.analysis.survival import (
     survive,
 )
 from outlive.failover.analysis.tolerance import SurvivalMatrix, ToleranceInput, tolerance
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.rules import fits
 from outlive.failover.topology import TopologyChoice
+from outlive.placement.vms import VmView
 
 
 class Fleet:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.failover.fleet import Fleet, FreeAmounts
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.topology import Topology
+from outlive.placement.vms import VmView
 
 HOSTS = ("a", "b", "c", "d")
 FREE = {host: {"cpu": 10, "memory": 20, "gpu": 1} for host in HOSTS[:3]}

@@ -21,7 +21,7 @@ from outlive.failover.calls import Caller, placement_class
 from outlive.failover.certificate import Lack, encode_certificate
 from outlive.failover.check import CheckInput, Fault, check
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Fail, Join, Offer, Open
 from outlive.failover.planner.cleanup import Cause, CleanInput, clean
 from outlive.failover.planner.plan import PlanInput, plan
@@ -35,6 +35,7 @@ from outlive.node.membership.holders import HOLD, HoldView, Me
 from outlive.node.membership.states import MemberView
 from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
 from outlive.placement.rules import may_run_on
+from outlive.placement.vms import VmView
 from outlive.recovery.model import (
     Action,
     ActionKind,

@@ -9,7 +9,7 @@ from outlive.failover.analysis.coverage import CoverageInput, coverage
 from outlive.failover.analysis.questions import Question, any_units, names
 from outlive.failover.analysis.survival import FailuresInput, survive
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.report.html.coverage import coverage_report
 from outlive.failover.report.html.figures import (
     FleetFigures,
@@ -23,6 +23,7 @@ from outlive.failover.report.html.figures import (
 )
 from outlive.failover.report.html.heatmap import CaseEffect, host_text, hosts_table
 from outlive.failover.report.html.survival import survival_report
+from outlive.placement.vms import VmView
 
 EVIL = "</td><script>alert('x')</script>&\"'"
 GIB = 2**30

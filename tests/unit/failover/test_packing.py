@@ -12,12 +12,13 @@ from tests.support.literal_rules import DependencyGraph
 from outlive.base.random import Random
 from outlive.failover.analysis.bound import BoundInput, bound
 from outlive.failover.check import CheckInput, check
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.planner.actions import Fail, Join, Offer, Open
 from outlive.failover.planner.packing.board import Board
 from outlive.failover.planner.packing.search import Annealer
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.topology import Topology
+from outlive.placement.vms import VmView
 
 GIB = 2**30
 LITTLE = 0.05

@@ -9,7 +9,7 @@ from tests.support.cycles import Database, check_rules, six_hosts
 from tests.support.failover import GIB, Cloud
 from tests.support.loops import run
 
-from outlive.failover.model import VmView
+from outlive.placement.vms import VmView
 from outlive.resources import (
     Fault,
     FlavorGroup,

@@ -11,8 +11,8 @@ from tests.support.loops import run
 
 from outlive.base.errors import AlreadyExists, Unavailable, Unknown
 from outlive.base.random import Random
-from outlive.failover.vms import VmList
 from outlive.placement.request import Intent
+from outlive.placement.vms import VmList
 from outlive.store.faults import FaultRates, FaultStore
 
 AWAY = Unavailable("the store is away")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.support.loops import run
 
 from outlive.failover.calls import Call, Caller
-from outlive.failover.model import VmView
 from outlive.failover.offers import WithCandidates, claim_of, gather_offers
 from outlive.failover.planner.actions import Fail, Need, Offer
 from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.sizes import resolve_size
 from outlive.placement.fleet import Fleet
+from outlive.placement.vms import VmView
 from outlive.resources import Amounts, Hypervisor, HypervisorStatus, ObjectMeta
 
 GIB = 2**30

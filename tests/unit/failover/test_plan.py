@@ -13,9 +13,10 @@ from tests.support import fleets
 from outlive.base.random import Random
 from outlive.failover.analysis.bound import BoundInput, bound
 from outlive.failover.check import CheckInput, check
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.planner.actions import Fail, Join, Offer, Open
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
+from outlive.placement.vms import VmView
 
 SEEDS = st.integers(0, 2**32)
 GIB = 2**30

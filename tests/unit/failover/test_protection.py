@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from outlive.base.errors import BadInput, Invalid
-from outlive.failover.model import VmView
 from outlive.failover.protection import (
     LEVELS_LIMIT,
     PATTERNS_LIMIT,
@@ -19,6 +18,7 @@ from outlive.failover.protection import (
     check_vm_protection,
     restart_order,
 )
+from outlive.placement.vms import VmView
 
 LEVELS = {"critical": {"slots": 3, "priority": 100}, "batch": {"slots": 0, "priority": -5}, "plain": {"priority": 1}}
 

@@ -10,11 +10,12 @@ from tests.support import fleets
 from outlive.base.random import Random
 from outlive.failover.check import CheckInput, check
 from outlive.failover.fleet import Fleet
-from outlive.failover.model import SlotView, VmView, amounts_of
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.rebalance import BalancedHost, BalanceReason, RebalanceInput, RebalanceResult, rebalance
 from outlive.placement.rules import Demands
+from outlive.placement.vms import VmView, amounts_of
 from outlive.resources import CPU, MEMORY
 from outlive.resources.policies import AffinityRule
 

@@ -15,11 +15,12 @@ from tests.support.loops import run
 from outlive.base.errors import Unavailable
 from outlive.base.random import Random
 from outlive.failover.check import CheckInput, check
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import Move, RepackInput, repack
 from outlive.failover.rules import is_vm_eligible_for_reservation
+from outlive.placement.vms import VmView
 
 HOSTS = [f"h{n}" for n in range(9)]
 LITTLE = 0.03

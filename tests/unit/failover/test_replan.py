@@ -16,10 +16,11 @@ from tests.support.loops import run
 from outlive.base.random import Random
 from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.check import CheckInput, check
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Fail, Join, Leave, Offer, Open
 from outlive.failover.planner.plan import PlanInput, plan, shortfalls_of
 from outlive.failover.planner.replan import replan
+from outlive.placement.vms import VmView
 from outlive.resources import Amounts, Reservation
 
 GIB = 2**30

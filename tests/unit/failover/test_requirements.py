@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.failover.model import VmView
 from outlive.failover.protection import Demands, required
+from outlive.placement.vms import VmView
 
 
 def of_flavor(flavor: str) -> VmView:

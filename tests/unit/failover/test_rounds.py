@@ -10,12 +10,13 @@ from tests.support import fleets
 
 from outlive.base.random import Random
 from outlive.failover.check import CheckInput, check
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Fail, Need, Offer, Open
 from outlive.failover.planner.assign import AssignInput, AssignResult, assign
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.selection import Missing, SelectInput, select
 from outlive.failover.sizes import resolve_size
+from outlive.placement.vms import VmView
 
 GIB = 2**30
 

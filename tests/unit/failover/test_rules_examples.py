@@ -7,13 +7,14 @@ from tests.support.literal_rules import DependencyGraph
 
 from outlive.base.errors import BadInput
 from outlive.failover.culprits import removals
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.rules import (
     find_eligible_reservations,
     fits,
     is_vm_eligible_for_reservation,
     validate_failover_reservation_resources,
 )
+from outlive.placement.vms import VmView
 from outlive.resources import Amounts
 from outlive.resources.meta import ObjectMeta
 from outlive.resources.reservations import Reservation, ReservationSpec

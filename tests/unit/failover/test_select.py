@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from outlive.failover.config import FailoverConfig
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.selection import SelectInput, SelectResult, select
 from outlive.failover.reconciler.reconciler import next_pause_s
 from outlive.failover.report.reporter import Summary
+from outlive.placement.vms import VmView
 
 
 def vm(name: str, memory: int) -> VmView:

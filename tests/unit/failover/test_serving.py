@@ -17,7 +17,6 @@ from outlive.base.random import Random
 from outlive.failover.check import CheckInput, check
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.fleet import FreeAmounts
-from outlive.failover.model import VmView
 from outlive.failover.offers import Offers, claim_of
 from outlive.failover.planner.actions import Action, Claim, Fail, Join, Offer, Open
 from outlive.failover.planner.assign import AssignInput, assign
@@ -32,6 +31,7 @@ from outlive.failover.reconciler.inputs import Terms
 from outlive.failover.separation import groups_of
 from outlive.failover.sizes import resolve_size
 from outlive.failover.topology import TopologyChoice
+from outlive.placement.vms import VmView
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,

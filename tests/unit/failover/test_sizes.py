@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from outlive.failover.model import VmView
-from outlive.failover.sizes import ResolvedSize, enough_for, groups_by_flavor, resolve_size, resource_group
+from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size, resource_group
+from outlive.placement.flavor_groups import groups_by_flavor
+from outlive.placement.vms import VmView
 from outlive.resources import FlavorGroupSpec, GroupFlavor
 
 GIB = 2**30

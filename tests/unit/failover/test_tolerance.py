@@ -11,11 +11,12 @@ from tests.support import fleets
 
 from outlive.base.random import Random
 from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceResult, fewest, tolerance
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.rules import fits
 from outlive.failover.topology import TopologyChoice
+from outlive.placement.vms import VmView
 
 FLEETS = 1_000
 BATCHES = 5

@@ -15,7 +15,7 @@ from outlive.base.random import Random
 from outlive.failover.check import CheckInput, Fault, check, separations
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.culprits import find_culprits
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.planner.actions import Fail, Join, Need, Offer, Open
 from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.planner.cleanup import CleanInput, clean
@@ -24,6 +24,7 @@ from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_fo
 from outlive.failover.separation import groups_of
 from outlive.failover.sizes import resolve_size
 from outlive.failover.topology import Topology, TopologyChoice
+from outlive.placement.vms import VmView
 from outlive.resources import AffinityRule
 
 GIB = 2**30

@@ -11,8 +11,7 @@ from tests.support.loops import run
 
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.random import Random
-from outlive.failover.model import VmView
-from outlive.failover.vms import VmList
+from outlive.placement.vms import VmList, VmView
 from outlive.resources import Assigned, Condition, Coverage, Hypervisor, Instance, Reservation, VirtualMachine
 
 

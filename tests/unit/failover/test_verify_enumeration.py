@@ -10,6 +10,7 @@ from tests.support.tampered import CONSISTENT, Case, judged, members
 from outlive.base.errors import LimitExceeded, Usage
 from outlive.base.random import Random
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
+from outlive.failover.hosts import host_view
 from outlive.failover.locations import merge
 from outlive.failover.slots import as_it_stands, is_slot, slot_view, unschedulable_hosts
 from outlive.failover.verify import cases
@@ -18,7 +19,7 @@ from outlive.failover.verify.check import Options, check
 from outlive.failover.verify.document import CertifiedState
 from outlive.failover.verify.fleet import StateFleet
 from outlive.failover.verify.memberships import Memberships
-from outlive.failover.vms import host_view, list_resources
+from outlive.placement.vms import list_resources
 from outlive.resources import Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.resources.state import state_facts
 

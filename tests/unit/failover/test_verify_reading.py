@@ -12,10 +12,11 @@ from tests.support.tampered import Case, Doc, other_host, slot_shrunk
 from outlive.base.errors import BadInput
 from outlive.base.random import Random
 from outlive.failover.decisions import DECISIONS
+from outlive.failover.hosts import host_view
 from outlive.failover.locations import merge
 from outlive.failover.verify.document import read_certificate
 from outlive.failover.verify.fleet import StateFleet
-from outlive.failover.vms import host_view, list_resources
+from outlive.placement.vms import list_resources
 from outlive.resources import Hypervisor, VirtualMachine
 from outlive.resources.state import state_facts
 from outlive.runtime.decisions import DecisionTable

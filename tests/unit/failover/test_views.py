@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from outlive.base.errors import BadInput
-from outlive.failover.model import VmView
 from outlive.failover.protection import Demands, ProtectionSettings
 from outlive.failover.report.views import VIEWS, Inventory, Table, ViewOptions, inventory_of, make_views
 from outlive.failover.topology import TopologyChoice
+from outlive.placement.vms import VmView
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     Amounts,

@@ -3,12 +3,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from outlive.failover.hosts import host_view
 from outlive.failover.locations import Disagreement, Locations, locate, merge
-from outlive.failover.model import HostView, VmView
-from outlive.failover.vms import (
+from outlive.failover.model import HostView
+from outlive.placement.vms import (
     FlavorRow,
     ServerRow,
-    host_view,
+    VmView,
     join_row,
     join_rows,
     list_resources,

@@ -18,10 +18,11 @@ from outlive.failover.analysis.whatif.answers import Answer, Short, WholeRemedy
 from outlive.failover.analysis.whatif.questions import require
 from outlive.failover.check import separations
 from outlive.failover.config import FailoverSettings
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Join, Leave, Offer, Open
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.topology import Topology
+from outlive.placement.vms import VmView
 from outlive.resources import Amounts, ObjectMeta
 
 GIB = 2**30

@@ -11,7 +11,8 @@ import msgspec
 from outlive.failover.analysis.bound import BoundInput, bound
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.check import CheckInput, Fault, check
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
+from outlive.placement.vms import VmView
 
 PAGE = (Path(__file__).parents[3] / "docs/concepts/coverage.md").read_text()
 GIB = 2**30

@@ -271,6 +271,6 @@ def test_flavor_groups_follow_the_flavors() -> None:
 
 
 def _theirs() -> Any:
-    from outlive.placement.controllers import flavor_groups
+    from outlive.placement.flavor_groups import flavor_groups
 
     return flavor_groups([flavor("x", 4, "theirs")])[0]

@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.model import HostView, VmView
+from outlive.failover.model import HostView
 from outlive.failover.topology import Topology
+from outlive.placement.vms import VmView
 
 THRESHOLDS = 64
 """Sizes at which the slots of larger VMs are bounded, where a fleet has more than ``LOOKED_AT`` allows; with more

@@ -15,10 +15,11 @@ import msgspec
 
 from outlive.failover.analysis.coverage import CoverageResult, Reserved
 from outlive.failover.analysis.tolerance import tolerances
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.plan import PlanInput, plan, reserves, with_room_of
 from outlive.failover.snapshot import Snapshot, plan_input
+from outlive.placement.vms import VmView
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -17,12 +17,13 @@ from msgspec import UNSET, UnsetType
 from outlive.failover.analysis.bound import BoundInput, BoundResult, bound
 from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.planner.actions import Fail
 from outlive.failover.rules import counts, fits
 from outlive.failover.sizes import amounts
 from outlive.failover.topology import Topology
 from outlive.placement.rules import may_run_on
+from outlive.placement.vms import VmView
 from outlive.resources import Amounts, CoverageStatus
 from outlive.resources.reasons import AllocationFault, CoverageReason, Reason, reason, render
 

@@ -19,8 +19,9 @@ import msgspec
 
 from outlive.base.errors import BadInput, LimitExceeded
 from outlive.failover.analysis.tolerance import SurvivalMatrix
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.slotsets import bits, union
+from outlive.placement.vms import VmView
 
 PAIRS_LIMIT = 2_000_000_000
 """Pairs of a case and an affected VM that an enumeration on request may look at."""

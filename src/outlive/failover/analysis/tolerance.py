@@ -19,10 +19,11 @@ from typing import NamedTuple
 import msgspec
 
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.rules import counts
 from outlive.failover.slotsets import bits, union
 from outlive.failover.topology import Topology
+from outlive.placement.vms import VmView
 
 WEAKEST_SHOWN = 10
 """VMs that are listed with a set of failures which they do not survive, unless more are asked for."""

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size, resource_group
 from outlive.failover.topology import Topology
+from outlive.placement.vms import VmView
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

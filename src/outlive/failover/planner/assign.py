@@ -12,11 +12,12 @@ import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.failover.fleet import Fleet
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Claim, Fail, Join, Need, Offer, Offered, Open
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.planner.selection import presence, serve_all
 from outlive.failover.separation import ServerGroup
+from outlive.placement.vms import VmView
 
 __all__ = ["Action", "AssignInput", "AssignResult", "Fail", "Join", "Need", "Offer", "Open", "assign"]
 

@@ -15,11 +15,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from outlive.failover.culprits import Culprit, find_culprits, without
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.rules import fits
 from outlive.failover.sizes import amounts
 from outlive.failover.topology import Topology
 from outlive.placement.rules import may_run_on
+from outlive.placement.vms import VmView
 
 DETAIL_LIMIT = 300
 """Letters of a detail that names hosts."""

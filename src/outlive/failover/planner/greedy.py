@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.failover.fleet import Fleet, FreeAmounts
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open, new_slot, opening
 from outlive.failover.planner.offers import HostHashes, Ints, NewHosts, ReuseHosts
 from outlive.failover.sizes import amounts
+from outlive.placement.vms import VmView
 from outlive.resources.reasons import CoverageReason, Reason, render
 
 _AFTER_ALL_NAMES = "\U0010ffff"

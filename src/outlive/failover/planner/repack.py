@@ -14,9 +14,10 @@ import msgspec
 
 from outlive.base.random import Random
 from outlive.failover.fleet import Fleet
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Offer, offered
 from outlive.failover.topology import Topology
+from outlive.placement.vms import VmView
 
 LUCK: Final = 0.5
 """How much luck there is in the choice of the next slot, from 0 to 1."""

@@ -18,10 +18,11 @@ from typing import Final, TypeGuard
 
 import msgspec
 
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Claim, Fail, Open
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.rules import serves
+from outlive.placement.vms import VmView
 from outlive.resources.reasons import CoverageReason
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger, global_request_id, request_context
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
 from outlive.failover.planner.cleanup import Cause, CleanResult, Deletion, Drop, departure
 from outlive.failover.reconciler.context import Context
@@ -26,6 +26,7 @@ from outlive.failover.reconciler.plan_writes import stages
 from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.rules import serves
 from outlive.placement.rules import may_run_on
+from outlive.placement.vms import VmView
 from outlive.resources import Reservation
 from outlive.resources.reasons import Reason, render
 from outlive.resources.reasons.coverage import CoverageReason

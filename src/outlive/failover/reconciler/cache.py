@@ -17,15 +17,16 @@ from outlive.base.clock import Clock
 from outlive.base.errors import Unavailable
 from outlive.failover.calls import pins_projects
 from outlive.failover.fleet import Fleet
+from outlive.failover.hosts import failure_domains, host_view, names_on
 from outlive.failover.locations import Locations, OnHypervisors
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.cleanup import departure
 from outlive.failover.protection import Demands
 from outlive.failover.reconciler.informers import Informers
 from outlive.failover.rules import serves
 from outlive.failover.slots import UNKNOWN_HOST, as_it_stands, is_slot, slot_view
 from outlive.failover.topology import Topology, TopologyChoice, unit_of
-from outlive.failover.vms import failure_domains, host_view, names_on, vm_of_resource
+from outlive.placement.vms import VmView, vm_of_resource
 from outlive.resources import Hypervisor, ObjectRef, Reservation, Resource, VirtualMachine
 from outlive.resources.reasons.coverage import CoverageReason
 from outlive.runtime.informer import Informer

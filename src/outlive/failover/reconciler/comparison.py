@@ -10,10 +10,10 @@ from typing import Final
 
 from outlive.base.batches import batches
 from outlive.base.clock import Clock
-from outlive.failover.model import VmView
 from outlive.failover.reconciler.cache import VMS_AT_ONCE, FleetCache
 from outlive.failover.rules import serves
 from outlive.failover.slots import is_slot, slot_view
+from outlive.placement.vms import VmView
 from outlive.resources.hosts import unschedulable
 
 COMPARED: Final = 300

@@ -11,7 +11,7 @@ from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.fleet import FreeAmounts
-from outlive.failover.ports import PlacementPort, VMSource
+from outlive.failover.ports import PlacementPort
 from outlive.failover.protection import ProtectionSettings
 from outlive.failover.reconciler.budget import RemovalBudget
 from outlive.failover.reconciler.cache import FleetCache
@@ -20,6 +20,7 @@ from outlive.failover.reconciler.decider import Decider
 from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.report.forecast import Forecast
 from outlive.failover.report.reporter import Reporter
+from outlive.placement.vms import VMSource
 from outlive.runtime.faults import FaultRecorder
 
 

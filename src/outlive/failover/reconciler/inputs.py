@@ -15,7 +15,7 @@ from outlive.base.errors import Unavailable
 from outlive.base.logging import get_logger, global_request_id
 from outlive.failover.calls import Caller
 from outlive.failover.fleet import FreeAmounts
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.offers import Offers, claim_of, gather_offers
 from outlive.failover.planner.actions import Claim
 from outlive.failover.planner.assign import AssignInput
@@ -26,7 +26,9 @@ from outlive.failover.planner.selection import SelectInput
 from outlive.failover.reconciler.context import Context
 from outlive.failover.reconciler.informers import check_current
 from outlive.failover.separation import groups_of
-from outlive.failover.sizes import ResolvedSize, enough_for, groups_by_flavor, resolve_size
+from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size
+from outlive.placement.flavor_groups import groups_by_flavor
+from outlive.placement.vms import VmView
 from outlive.resources import FlavorGroupSpec
 
 KEY_PREFIX: Final = "+new-"

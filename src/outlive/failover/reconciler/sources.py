@@ -12,12 +12,11 @@ from typing import Final
 
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
-from outlive.failover.model import VmView
 from outlive.failover.reconciler.context import Context
 from outlive.failover.reconciler.decider import Aborted
 from outlive.failover.reconciler.informers import check_current
 from outlive.failover.report.reporter import Step
-from outlive.failover.vms import VmList
+from outlive.placement.vms import VmList, VmView
 
 LOOKUPS: Final = 50
 """VMs that one pass looks up in the VM source."""

@@ -18,13 +18,13 @@ from outlive.base.errors import BadInput, Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
 from outlive.base.random import Random
 from outlive.failover.calls import Call, Caller
-from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.reconciler.context import Context
 from outlive.failover.reconciler.writes import INVALID_REASON, SlotWriter
 from outlive.failover.rules import validate_failover_reservation_resources
 from outlive.failover.slots import NO_ROOM_REASON, OverbookedHosts, has_no_room
 from outlive.placement.rules import may_run_on
+from outlive.placement.vms import VmView
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
 from outlive.resources.hosts import bad_condition
 from outlive.resources.reasons.failover_events import FailoverEvent

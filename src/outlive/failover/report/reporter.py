@@ -21,7 +21,7 @@ from outlive.failover.locations import Disagreement, OnHypervisors
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.cleanup import Brake, Deletion
 from outlive.failover.report.forecast import FullProtection, Outlook
-from outlive.failover.vms import VmList
+from outlive.placement.vms import VmList
 from outlive.resources import CPU, MEMORY, ObjectRef
 from outlive.resources.reasons.failover_events import EVENTS, FULL_PROTECTION, FailoverEvent
 from outlive.resources.reasons.model import Value, fill

@@ -12,11 +12,12 @@ from typing import Literal
 
 import msgspec
 
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.hosts import host_view
+from outlive.failover.model import SlotView
 from outlive.failover.protection import Demands
 from outlive.failover.slots import building_block, slot_view
 from outlive.failover.topology import Topology, TopologyChoice
-from outlive.failover.vms import host_view, view_of_resource
+from outlive.placement.vms import VmView, view_of_resource
 from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor, Reservation, VirtualMachine
 
 

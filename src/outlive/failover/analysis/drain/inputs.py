@@ -14,7 +14,6 @@ from outlive.base.errors import OutliveError
 from outlive.failover.analysis.drain.steps import DrainInput
 from outlive.failover.analysis.whatif.altered import running
 from outlive.failover.calls import Caller, forced_hosts, pipeline_for, placement_class
-from outlive.failover.model import VmView, amounts_of
 from outlive.failover.planner.actions import Offer
 from outlive.failover.protection import restart_order
 from outlive.failover.sizes import ResolvedSize
@@ -24,6 +23,7 @@ from outlive.placement.fleet import NEVER, Fleet
 from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import SILENT, SOURCE_HOST_HINT, Intent, PlacementRequest
 from outlive.placement.reservations import CapacityQuery
+from outlive.placement.vms import VmView, amounts_of
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT
 
 EMPTY = msgspec.structs.replace(

@@ -12,11 +12,12 @@ import msgspec
 from outlive.failover.analysis.drain.steps import Close, DrainInput, Move, Step
 from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.fleet import Fleet, FreeAmounts
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Join, Leave, Offer, new_slot, opening
 from outlive.failover.rules import serves
 from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size
 from outlive.placement.rules import may_run_on
+from outlive.placement.vms import VmView
 from outlive.resources import MEMORY
 
 NEW_SLOT = "new-{}"

@@ -17,7 +17,7 @@ from outlive.failover.analysis.drain.search import Search, searchable
 from outlive.failover.analysis.drain.steps import DrainInput, DrainResult, Obstacle, Stuck
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.fleet import held_by
-from outlive.failover.model import amounts_of
+from outlive.placement.vms import amounts_of
 
 ROUNDS = 8
 """Passes over everything that is still there; a pass in which nothing changes is the last."""

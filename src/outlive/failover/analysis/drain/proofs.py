@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 
 from outlive.failover.analysis.drain.steps import DrainInput, Obstacle, Stuck
 from outlive.failover.fleet import Fleet, FreeAmounts, held_by, holders
-from outlive.failover.model import VmView, amounts_of
 from outlive.failover.planner.actions import Offer
 from outlive.failover.sizes import amounts
+from outlive.placement.vms import VmView, amounts_of
 
 
 def impossibilities(given: DrainInput, floors: dict[str, int], *, lawful: bool) -> list[Obstacle]:

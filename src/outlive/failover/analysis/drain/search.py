@@ -16,9 +16,9 @@ from functools import partial
 from outlive.failover.analysis.drain.layout import Layout
 from outlive.failover.analysis.drain.steps import DrainInput
 from outlive.failover.fleet import holders
-from outlive.failover.model import amounts_of
 from outlive.failover.rules import fits
 from outlive.failover.sizes import ResolvedSize
+from outlive.placement.vms import amounts_of
 
 SEARCHED_HOSTS = 8
 """The largest fleet that is searched, in hosts …"""

@@ -11,10 +11,11 @@ import enum
 
 import msgspec
 
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Join, Leave, Offer, Open
 from outlive.failover.sizes import ResolvedSize
 from outlive.failover.topology import Topology
+from outlive.placement.vms import VmView
 
 SEARCHED_CHANGES = 30_000
 """Changes from one arrangement to another that a search looks at."""

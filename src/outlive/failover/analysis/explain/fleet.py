@@ -28,10 +28,10 @@ from outlive.failover.analysis.explain.search import Search, new_names
 from outlive.failover.analysis.explain.trials import Change
 from outlive.failover.analysis.explain.vm import Explainer
 from outlive.failover.analysis.whatif.answers import WholeRemedy
-from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Fail, Need
 from outlive.failover.planner.selection import service_rank
 from outlive.failover.sizes import amounts, enough_for, resolve_size
+from outlive.placement.vms import VmView
 from outlive.resources.reasons import CoverageReason
 
 GROUPS_TRIED: Final = 50

@@ -15,10 +15,11 @@ import msgspec
 
 from outlive.base.phrases import count_of, listing, noun_for
 from outlive.base.quantity import format_bytes, format_milli
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import HostView, SlotView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.sizes import ResolvedSize, amounts
 from outlive.failover.topology import Topology
+from outlive.placement.vms import VmView
 from outlive.resources.reasons.obstacles import Obstacle
 
 CAPACITY_WORD: Final = "capacity"

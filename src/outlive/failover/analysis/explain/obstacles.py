@@ -20,11 +20,12 @@ from outlive.failover.analysis.explain.model import Answer, Reason, State, Tally
 from outlive.failover.breaches import Breach
 from outlive.failover.conflicts import NEW_SLOT
 from outlive.failover.fleet import Fleet, FreeAmounts
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.rules import serves
 from outlive.failover.separation import groups_of
 from outlive.failover.sizes import ResolvedSize, amounts
 from outlive.failover.slotsets import bits
+from outlive.placement.vms import VmView
 from outlive.resources.reasons import render
 from outlive.resources.reasons.obstacles import Obstacle, of_many, of_one
 

@@ -15,7 +15,6 @@ from outlive.base.errors import OutliveError
 from outlive.failover.analysis.explain.model import Answer, Answers, NewHost, Refusal, State
 from outlive.failover.analysis.explain.vm import Explainer
 from outlive.failover.calls import Caller, pins_projects, placement_class
-from outlive.failover.model import VmView
 from outlive.failover.offers import free_capacity, offer_of
 from outlive.failover.planner.actions import Offer
 from outlive.failover.sizes import ResolvedSize
@@ -28,6 +27,7 @@ from outlive.placement.fleet import NEVER, Fleet
 from outlive.placement.pipelines import BoundFilter
 from outlive.placement.request import HYPERVISOR_TYPE, PlacementRequest
 from outlive.placement.steps import FactsFilter, Run
+from outlive.placement.vms import VmView
 from outlive.resources import ZONE_LABEL, Amounts, Hypervisor, ObjectMeta
 from outlive.resources.codec import encode_canonical
 from outlive.resources.hosts import Capabilities, DomainCapabilities, HypervisorStatus

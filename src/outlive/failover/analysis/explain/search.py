@@ -32,10 +32,10 @@ from outlive.failover.analysis.explain.model import (
 )
 from outlive.failover.analysis.explain.obstacles import Against
 from outlive.failover.analysis.explain.trials import Change, Model, done_of
-from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Action
 from outlive.failover.rules import counts
 from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size
+from outlive.placement.vms import VmView
 from outlive.resources.reasons.obstacles import Obstacle
 
 MOVES_TRIED: Final = 24

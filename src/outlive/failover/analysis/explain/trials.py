@@ -15,12 +15,12 @@ import msgspec
 
 from outlive.failover.analysis.explain.model import Answer, State
 from outlive.failover.analysis.explain.obstacles import Ground
-from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Action, Fail, Need, Offer
 from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.planner.selection import service_rank
 from outlive.failover.sizes import ResolvedSize
+from outlive.placement.vms import VmView
 
 _CLASS = ""
 Needs = Sequence[tuple[VmView, Need]]

@@ -25,10 +25,11 @@ from outlive.failover.analysis.explain.model import (
 from outlive.failover.analysis.explain.obstacles import Against, Ground
 from outlive.failover.analysis.explain.search import Search
 from outlive.failover.analysis.explain.trials import Model, done_of
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Fail
 from outlive.failover.rules import counts
 from outlive.failover.sizes import ResolvedSize, amounts, enough_for, resolve_size
+from outlive.placement.vms import VmView
 from outlive.resources.reasons import CoverageReason, render
 from outlive.resources.reasons.obstacles import Obstacle
 

@@ -13,9 +13,8 @@ import msgspec
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
 from outlive.failover.config import FailoverSettings
-from outlive.failover.model import VmView, amounts_of
 from outlive.failover.snapshot import Snapshot, gather
-from outlive.failover.vms import VmList
+from outlive.placement.vms import VmList, VmView, amounts_of
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     Amounts,

@@ -30,7 +30,7 @@ from outlive.failover.analysis.whatif.answers import (
     Unplaced,
     WholeRemedy,
 )
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.offers import free_capacity
 from outlive.failover.planner.actions import Fail, Leave
 from outlive.failover.planner.plan import PlanResult, plan
@@ -39,6 +39,7 @@ from outlive.failover.snapshot import Snapshot, coverage_of, plan_input
 from outlive.failover.topology import HOST_UNIT
 from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import Intent
+from outlive.placement.vms import VmView
 from outlive.resources import ZONE_LABEL, Hypervisor
 
 HOSTS_ADDED = 256

@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from outlive.failover.fleet import Fleet, FreeAmounts
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import PlanInput, offered
 from outlive.placement.rules import may_run_on
+from outlive.placement.vms import VmView
 from outlive.resources import CPU, MEMORY
 
 Size = tuple[int, int]

@@ -1,4 +1,4 @@
-"""VMs and hosts as decisions see them, made from rows of a database and from our own objects.
+"""VMs as decisions see them: plain, frozen views, made from rows of a database and from our own objects.
 
 A VM source is the reference's synchronised tables or our own ``VirtualMachine`` objects. Nothing here reads
 a database or a store, and nothing is dropped without being counted. Where a VM is believed to be is the source's word
@@ -9,27 +9,79 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Final, Protocol
 
 import msgspec
 
-from outlive.failover.model import HostView, VmView
-from outlive.failover.sizes import MIB, MILLI
-from outlive.resources import (
-    CPU,
-    DOMAIN_LABEL_PREFIX,
-    MEMORY,
-    ZONE_LABEL,
-    Hypervisor,
-    VirtualMachine,
-    VirtualMachineSpec,
-)
-from outlive.resources.hosts import unschedulable
+from outlive.placement.settings import MIB
+from outlive.resources import CPU, MEMORY, AffinityRule, Amounts, VirtualMachine, VirtualMachineSpec
+from outlive.resources.policies import every_rule
+
+MILLI: Final = 1000
+"""Milli-cores of a core."""
 
 DUE_PHASES = frozenset({"start", "restart", "migrate", "migrate-live", "unmigrate"})
 """What our own daemons say of a VM that is to run and may be without a domain for a while."""
 
 STOPPED_STATES = frozenset({"SHUTOFF", "STOPPED", "SUSPENDED", "PAUSED", "SHELVED", "SHELVED_OFFLOADED", "DELETED"})
 """What Nova says of a server that is not meant to run now."""
+
+
+class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """A VM with its location, and who said so."""
+
+    id: str
+    name: str = ""
+    host: str
+    zone: str = ""
+    project: str = ""
+    flavor: str = ""
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    also_needs: dict[str, int] = {}
+    """Other resources that it needs and that no slot holds, such as ``{"gpu": 1}``."""
+    host_limit: tuple[str, ...] = ()
+    """The only hosts that it may run on, by name; empty: any."""
+    extra_specs: dict[str, str] = {}
+    os_type: str = ""
+    disk_gib: int = 0
+    status: str = ""
+    server_group: str = ""
+    group_policy: str = ""
+    """The group's policy; the soft ones are preferences."""
+    affinity: tuple[AffinityRule, ...] = ()
+    """Further groups that it is in."""
+    preferred: dict[str, int] = {}
+    """Host → weight: where it is to run rather than elsewhere."""
+    level: str = ""
+    """Protection level that the VM itself asks for."""
+    priority: int | None = None
+    """Restart priority of the VM itself, larger is earlier."""
+    unprotected: bool = False
+    """Whether somebody has taken it out of protection: then it needs no slots …"""
+    unprotected_why: str = ""
+    """… and why, in the words of whoever did."""
+    created_at: float = 0.0
+    source: str = ""
+    """Who gave the location: ``database``, ``hypervisor`` or ``resource``."""
+    due: bool = False
+    """Whether it is about to run on its host, so that it counts there while nobody reports it: it is being started,
+    restarted or moved by our own daemons, or waits for its host to come back."""
+    stopped: bool = False
+    """Whether it is not meant to run: then it needs no slots, and nobody misses it where it is not reported."""
+    held: tuple[str, ...] = ()
+    """The hosts that may run it, or wait for it in a move, where its own document says so and its host is among them:
+    what any other host reports of it is of the past."""
+
+    @property
+    def rules(self) -> tuple[AffinityRule, ...]:
+        """Every group that it is in, each once."""
+        return every_rule(self.server_group, self.group_policy, self.affinity)
+
+
+def amounts_of(vm: VmView) -> Amounts:
+    """Everything the VM needs."""
+    return Amounts({"cpu": vm.cpu_milli, "memory": vm.memory_bytes, **vm.also_needs})
 
 
 class ServerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +122,18 @@ class VmList(msgspec.Struct, frozen=True, kw_only=True):
     """Further rows of VMs that were listed already; the first row of each counts."""
     unreadable: dict[str, int] = {}
     """Table → rows left out because a column of theirs cannot be read."""
+
+
+class VMSource(Protocol):
+    """Who knows all VMs, and believes where they are."""
+
+    async def list_vms(self) -> VmList:
+        """Every VM with a host and a known size, in an order that repeats. Nothing at all or everything."""
+        ...
+
+    async def get_vm(self, vm_id: str) -> VmView | None:
+        """One VM, or ``None`` where it is unknown, without a host or without a size."""
+        ...
 
 
 def join_rows(servers: Iterable[ServerRow], flavors: Iterable[FlavorRow]) -> VmList:
@@ -232,32 +296,3 @@ def list_resources(vms: Iterable[VirtualMachine]) -> VmList:
     views = [vm_of_resource(vm) for vm in sorted(vms, key=lambda v: v.name)]
     found = tuple(view for view in views if view is not None)
     return VmList(vms=found, without_host=len(views) - len(found))
-
-
-def host_view(host: Hypervisor) -> HostView:
-    """A host with the VMs that it reports as active."""
-    why = unschedulable(host)
-    return HostView(
-        name=host.name,
-        zone=host.metadata.labels.get(ZONE_LABEL, ""),
-        domains=failure_domains(host),
-        active=tuple(instance.id for instance in host.status.instances if instance.active),
-        stopped=tuple(instance.id for instance in host.status.instances if not instance.active),
-        lost=bool(host.status.lost),
-        closed=bool(why),
-        unschedulable=why,
-    )
-
-
-def names_on(host: Hypervisor) -> dict[str, str]:
-    """Active VM → what its host calls it."""
-    return {one.id: one.name for one in host.status.instances if one.active and one.name}
-
-
-def failure_domains(host: Hypervisor) -> dict[str, str]:
-    """Name → value of the failure domains that the host's labels name."""
-    return {
-        label.removeprefix(DOMAIN_LABEL_PREFIX): value
-        for label, value in sorted(host.metadata.labels.items())
-        if label.startswith(DOMAIN_LABEL_PREFIX) and value
-    }
