@@ -14,6 +14,24 @@ from outlive.resources.cluster import (
     PrimaryRequest,
     Timing,
 )
+from outlive.resources.commitments import (
+    ACTIVE_STATES,
+    CommitmentChange,
+    CommitmentState,
+    CommitmentStep,
+    CommittedResource,
+    CommittedResourceSpec,
+    CommittedResourceStatus,
+    CommittedType,
+    FlavorCapacity,
+    FlavorGroupCapacity,
+    FlavorGroupCapacitySpec,
+    FlavorGroupCapacityStatus,
+    ProjectQuota,
+    ProjectQuotaSpec,
+    ProjectQuotaStatus,
+    SlotChange,
+)
 from outlive.resources.consoles import Console, Vnc
 from outlive.resources.hosts import (
     Aggregate,
@@ -127,6 +145,8 @@ KINDS: dict[str, type[Resource]] = {
     kind.__name__: kind
     for kind in (
         Cluster,
+        CommitmentChange,
+        CommittedResource,
         Console,
         Coverage,
         DecisionRecord,
@@ -135,11 +155,13 @@ KINDS: dict[str, type[Resource]] = {
         Fault,
         Flavor,
         FlavorGroup,
+        FlavorGroupCapacity,
         HostLog,
         Hypervisor,
         HypervisorUsage,
         Membership,
         Pipeline,
+        ProjectQuota,
         Reservation,
         Secret,
         StorageCluster,

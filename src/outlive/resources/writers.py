@@ -26,6 +26,7 @@ PRIMARY: Final = ("primary",)
 """Under which a coordinator writes while it holds ``Election/primary``."""
 CONTROLLER: Final = (
     "failover",
+    "commitments",
     "recovery",
     "controller",
     "candidate",

@@ -49,6 +49,20 @@ STEP = r.Step(
 
 PROOF = r.Proof(kind="power", evidence="said off twice", epoch=3, by="h2", fence="h1.3.abc", at=MOMENT)
 
+COMMITTED = r.CommittedResourceSpec(
+    commitment_uuid="abc123",
+    scheduling_domain="other",
+    flavor_group_name="g",
+    resource_type="memory",
+    amount="16Gi",
+    availability_zone="z",
+    project_id="p",
+    domain_id="d",
+    start_time=MOMENT,
+    end_time=MOMENT,
+    state="confirmed",
+    allow_rejection=True,
+)
 FULL: tuple[r.Resource, ...] = (
     r.Cluster(
         metadata=META,
@@ -107,6 +121,44 @@ FULL: tuple[r.Resource, ...] = (
             key_ids=("a1",),
             former_incarnations=("h",),
             pause=Pause(reason="went-back", since=MOMENT, waits_for=("kvm-9",)),
+        ),
+    ),
+    r.CommitmentChange(
+        metadata=META,
+        part_of="change-1",
+        parts=1,
+        phase="applied",
+        availability_zone="z",
+        request_id="r",
+        requested_by="u",
+        decided_at=MOMENT,
+        applied_at=MOMENT,
+        steps=(
+            r.CommitmentStep(
+                uuid="abc123",
+                before=COMMITTED,
+                after=COMMITTED,
+                accepted=True,
+                slots=(
+                    r.SlotChange(
+                        name="s", host="h1", flavor="f", memory_bytes=2**30, cpu_milli=1000, vm="vm-1", kept=True
+                    ),
+                ),
+            ),
+        ),
+    ),
+    r.CommittedResource(
+        metadata=META,
+        spec=COMMITTED,
+        status=r.CommittedResourceStatus(
+            accepted_spec=COMMITTED,
+            accepted_at=MOMENT,
+            assigned_instances=("vm-1",),
+            used_resources=AMOUNTS,
+            last_usage_reconcile_at=MOMENT,
+            usage_observed_generation=2,
+            conditions=(READY,),
+            status_summary="Accepted",
         ),
     ),
     r.Console(metadata=META, host="h1", text="login: ", changed_at=MOMENT),
@@ -186,6 +238,32 @@ FULL: tuple[r.Resource, ...] = (
             ram_core_ratio=1024,
             ram_core_ratio_min=512,
             ram_core_ratio_max=2048,
+        ),
+    ),
+    r.FlavorGroupCapacity(
+        metadata=META,
+        spec=r.FlavorGroupCapacitySpec(flavor_group="g", availability_zone="z"),
+        status=r.FlavorGroupCapacityStatus(
+            flavors=(
+                r.FlavorCapacity(
+                    flavor_name="f",
+                    placeable_hosts=1,
+                    placeable_vms=2,
+                    total_capacity_hosts=3,
+                    total_capacity_vm_slots=4,
+                ),
+            ),
+            committed_capacity=1,
+            committed_capacity_bytes=2**30,
+            smallest_flavor_name="f",
+            total_capacity=AMOUNTS,
+            free_capacity=AMOUNTS,
+            exclusively_free_capacity=AMOUNTS,
+            exclusively_free_slots=3,
+            running_instances=2,
+            running_resources=AMOUNTS,
+            last_reconcile_at=MOMENT,
+            conditions=(READY,),
         ),
     ),
     r.HostLog(metadata=META, process="p", last=2, lines=("one", "two"), written_at=MOMENT),
@@ -316,6 +394,29 @@ FULL: tuple[r.Resource, ...] = (
             create_history=False,
         ),
         status=r.PipelineStatus(conditions=(READY,)),
+    ),
+    r.ProjectQuota(
+        metadata=META,
+        spec=r.ProjectQuotaSpec(
+            project_id="p",
+            project_name="n",
+            domain_id="d",
+            domain_name="dn",
+            availability_zone="z",
+            quota={"hw_version_g_ram": 10},
+        ),
+        status=r.ProjectQuotaStatus(
+            observed_generation=2,
+            total_usage={"hw_version_g_ram": 4},
+            payg_usage={"hw_version_g_ram": 2},
+            total_usage_summary="g: c=1 i=1 r=4",
+            payg_usage_summary="g: c=1 i=1 r=2",
+            limes_usage_summary="g: c=1 i=1 r=4",
+            limes_quota_summary="g: c=0 i=0 r=10",
+            last_reconcile_at=MOMENT,
+            last_full_reconcile_at=MOMENT,
+            conditions=(READY,),
+        ),
     ),
     r.Reservation(
         metadata=META,
@@ -555,6 +656,18 @@ FULL: tuple[r.Resource, ...] = (
 _FLAVOR = r.GroupFlavor(name="f", vcpus=1)
 SMALL: tuple[r.Resource, ...] = (
     r.Cluster(),
+    r.CommitmentChange(),
+    r.CommittedResource(
+        spec=r.CommittedResourceSpec(
+            commitment_uuid="abc123",
+            flavor_group_name="g",
+            resource_type="cores",
+            amount="4",
+            availability_zone="z",
+            project_id="p",
+            state="planned",
+        )
+    ),
     r.Console(host="h1", changed_at=MOMENT),
     r.Coverage(status=r.CoverageStatus(required=1, covered=True)),
     r.DecisionRecord(decision="d", by="b", at=MOMENT),
@@ -563,11 +676,13 @@ SMALL: tuple[r.Resource, ...] = (
     r.Fault(code="c", subject=REF, message="m", first_seen=MOMENT, last_seen=MOMENT),
     r.Flavor(spec=r.FlavorSpec(flavor_name="f")),
     r.FlavorGroup(spec=r.FlavorGroupSpec(group_name="g", largest_flavor=_FLAVOR, smallest_flavor=_FLAVOR)),
+    r.FlavorGroupCapacity(spec=r.FlavorGroupCapacitySpec(flavor_group="g", availability_zone="z")),
     r.HostLog(process="p", written_at=MOMENT),
     r.Hypervisor(),
     r.HypervisorUsage(usage=r.HostUsage()),
     r.Membership(record=r.MemberRecord(machine_id="m", boot_id="b")),
     r.Pipeline(spec=r.PipelineSpec()),
+    r.ProjectQuota(spec=r.ProjectQuotaSpec(project_id="p", availability_zone="z")),
     r.Reservation(spec=r.ReservationSpec(type=r.FAILOVER)),
     r.Secret(),
     r.StorageCluster(metadata=r.ObjectMeta(name="s"), term=1),
