@@ -16,7 +16,16 @@ import msgspec
 from outlive.base.errors import Refused
 from outlive.failover.config import Profile
 from outlive.failover.sizes import ResolvedSize, resource_group
-from outlive.placement.request import GROUP_HINT, HANA_SPEC, HYPERVISOR_TYPE, SILENT, Intent, Options, PlacementRequest
+from outlive.placement.request import (
+    GROUP_HINT,
+    HANA_SPEC,
+    HYPERVISOR_TYPE,
+    SILENT,
+    Intent,
+    Options,
+    PlacementRequest,
+    image_properties,
+)
 from outlive.placement.vms import VmView
 from outlive.resources import FAILOVER, Amounts, Hypervisor
 from outlive.resources.codec import encode_canonical
@@ -28,15 +37,6 @@ NEW_PIPELINE = "kvm-new-failover-reservation"
 VALIDATE_PIPELINE = "kvm-acknowledge-failover-reservation"
 TENANT_KEY = "filter_tenant_id"
 """Aggregate metadata with this prefix pins its hosts to projects."""
-
-_IMAGE_OF_TYPE = {
-    "QEMU": {"img_hv_type": "kvm"},
-    "qemu": {"img_hv_type": "kvm"},
-    "CH": {"img_hv_type": "kvm"},
-    "ch": {"img_hv_type": "kvm"},
-    "VMware vCenter Server": {"hypervisor_type": "vmware"},
-    "Ironic": {"hypervisor_type": "baremetal"},
-}
 
 
 class CallKind(enum.StrEnum):
@@ -120,7 +120,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             request,
             pipeline=pipeline_for(vm),
             options=options,
-            image_properties=dict(_IMAGE_OF_TYPE.get(kind, {})),
+            image_properties=image_properties(kind),
         )
 
     def extra_specs(self, vm: VmView) -> dict[str, str]:

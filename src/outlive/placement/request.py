@@ -27,6 +27,15 @@ HANA_TRAIT: Final = "CUSTOM_HANA_EXCLUSIVE_HOST"
 HANA_SPEC: Final = f"trait:{HANA_TRAIT}"
 """Extra spec by which a flavor asks for such a host, or not."""
 
+_IMAGE_OF_TYPE: Final = {
+    "QEMU": {"img_hv_type": "kvm"},
+    "qemu": {"img_hv_type": "kvm"},
+    "CH": {"img_hv_type": "kvm"},
+    "ch": {"img_hv_type": "kvm"},
+    "VMware vCenter Server": {"hypervisor_type": "vmware"},
+    "Ironic": {"hypervisor_type": "baremetal"},
+}
+
 
 class Intent(enum.StrEnum):
     """What the caller is up to (docs/reference/placement.md#intents)."""
@@ -88,6 +97,11 @@ def hint_word(intent: Intent) -> str | None:
     if intent is Intent.UNKNOWN:
         return None
     return "live_migrate" if intent is Intent.LIVE_MIGRATION else intent.value
+
+
+def image_properties(hypervisor_type: str) -> dict[str, str]:
+    """What the image of a VM says that runs on hypervisors of this type; nothing of a type that is not known."""
+    return dict(_IMAGE_OF_TYPE.get(hypervisor_type, {}))
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

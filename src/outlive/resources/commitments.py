@@ -144,7 +144,8 @@ class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChang
     """Of a further document: the name of the change that it belongs to."""
     parts: Annotated[int, Meta(ge=0)] = 0
     """Further documents, named after it with ``-1`` and so on."""
-    phase: Literal["decided", "applied"] = "decided"
+    phase: Literal["decided", "applied", "withdrawn"] = "decided"
+    """``withdrawn``: its creation was in doubt, and this object keeps it from coming after all."""
     availability_zone: str = ""
     request_id: str = ""
     requested_by: str = ""

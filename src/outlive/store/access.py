@@ -81,17 +81,19 @@ async def compare_and_swap(
     clock: Clock,
     half: Half = "status",
     tries: int = TRIES,
+    cache: Callable[[str], R | None] | None = None,
 ) -> R | None:
     """The object as it is after the change, or as it was read where there was nothing to write.
 
     ``change`` gets the object, or ``None`` if there is none, and returns what to write, or ``None`` for nothing; an
-    object without a version is created. ``Unavailable`` if the store does not answer, or if others kept changing the
-    object for ``tries`` writes.
+    object without a version is created. ``cache`` says what the first try starts from, instead of a read: for objects
+    of which nobody else writes what ``change`` looks at. ``Unavailable`` if the store does not answer, or if others
+    kept changing the object for ``tries`` writes.
     """
     for attempt in range(tries):
         if attempt > 1:
             await clock.sleep(RETRY_S * 2.0 ** (attempt - 2))
-        found = await read(store, kind, name)
+        found = cache(name) if cache is not None and attempt == 0 else await read(store, kind, name)
         wanted = change(found)
         if wanted is None or wanted == found:
             return found

@@ -1,0 +1,230 @@
+"""Writes what a committed change says: commitments first, then their slots, then that they are accepted.
+
+Every write can be repeated, and every one may be the last before a crash: the change says what is still missing. Others
+write the status of the same objects meanwhile, so each write starts from what the store holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import NotFound
+from outlive.commitments.handover import handed
+from outlive.commitments.names import commitment_name
+from outlive.commitments.placer import SlotPlacer, placed, status_of
+from outlive.commitments.slots import NewSlot, synchronised
+from outlive.commitments.state import (
+    ACCEPTED_TEXT,
+    Commitment,
+    ReadyReason,
+    from_spec,
+    summary,
+    with_ready,
+)
+from outlive.commitments.view import CommitmentView
+from outlive.resources import (
+    REQUEST_ID_ANNOTATION,
+    CommitmentChange,
+    CommitmentStep,
+    CommittedResource,
+    CommittedStatus,
+    ObjectMeta,
+    R,
+    Reservation,
+    SlotChange,
+)
+from outlive.runtime.informer import Informer
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import Store
+from outlive.store.access import Half, compare_and_swap
+
+WRITERS: Final = 64
+"""Commitments that are written at the same time."""
+
+
+class ChangeApplier:
+    """See the module."""
+
+    def __init__(self, store: Store, view: CommitmentView, placer: SlotPlacer, *, clock: Clock) -> None:
+        self._store = store
+        self._view = view
+        self._placer = placer
+        self._clock = clock
+
+    def hold(self, steps: Iterable[CommitmentStep]) -> None:
+        """The ledger counts the slots of these steps as they will be."""
+        for step in steps:
+            for change in step.slots:
+                if not change.host:
+                    self._placer.let_go(change.name)
+                elif step.after is not None:
+                    shown = self._view.informers.reservations.get(change.name)
+                    self._placer.hold(_as_changed(shown, change, from_spec(step.after), self._clock.now(), ""))
+
+    def take_back(self, steps: Iterable[CommitmentStep]) -> None:
+        """The ledger counts these slots as the store shows them."""
+        self._placer.put_back(change.name for step in steps for change in step.slots)
+
+    async def apply(self, steps: Iterable[CommitmentStep], *, request_id: str) -> None:
+        """Write everything; an error of the store leaves the rest for another call."""
+        limit = asyncio.Semaphore(WRITERS)
+
+        async def one(step: CommitmentStep) -> None:
+            async with limit:
+                await self._step(step, request_id)
+
+        try:
+            async with OrderedTaskGroup() as group:
+                for step in steps:
+                    group.create_task(one(step), name=f"commitment {step.uuid}")
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def mark(self, head: CommitmentChange) -> None:
+        """Say that the change is applied."""
+
+        def applied(found: CommitmentChange | None) -> CommitmentChange | None:
+            if found is None or found.phase != "decided":
+                return None
+            return replace(found, phase="applied", applied_at=as_datetime(self._clock.now()))
+
+        await compare_and_swap(self._store, CommitmentChange, head.name, applied, clock=self._clock)
+
+    async def _step(self, step: CommitmentStep, request_id: str) -> None:
+        if step.after is None:
+            await self._delete(CommittedResource, commitment_name(step.uuid), self._view.informers.commitments)
+            for change in step.slots:
+                await self._delete(Reservation, change.name, self._view.informers.reservations)
+            return
+        written = await self._write_spec(step, request_id)
+        commitment = from_spec(step.after, written.metadata.generation)
+        for change in step.slots:
+            if change.host:
+                await self._write_slot(change, commitment, request_id)
+            else:
+                await self._delete(Reservation, change.name, self._view.informers.reservations)
+        if step.accepted:
+            await self._accept(written)
+
+    async def _write_spec(self, step: CommitmentStep, request_id: str) -> CommittedResource:
+        wanted, name = step.after, commitment_name(step.uuid)
+        assert wanted is not None
+
+        def change(found: CommittedResource | None) -> CommittedResource | None:
+            if found is None:
+                meta = ObjectMeta(name=name, annotations={REQUEST_ID_ANNOTATION: request_id} if request_id else {})
+                return CommittedResource(metadata=meta, spec=wanted)
+            if found.spec == wanted:
+                return None
+            annotations = {**found.metadata.annotations}
+            if request_id:
+                annotations[REQUEST_ID_ANNOTATION] = request_id
+            return replace(found, metadata=replace(found.metadata, annotations=annotations), spec=wanted)
+
+        written = await self._swap(CommittedResource, name, change, self._view.informers.commitments, "spec")
+        assert written is not None
+        return written
+
+    async def _write_slot(self, change: SlotChange, commitment: Commitment, request_id: str) -> None:
+        def spec(found: Reservation | None) -> Reservation | None:
+            wanted = _as_changed(found, change, commitment, self._clock.now(), request_id)
+            return None if found is not None and found.spec == wanted.spec else wanted
+
+        def status(found: Reservation | None) -> Reservation | None:
+            if found is None:
+                return None
+            if not change.kept and not found.status.conditions:
+                return replace(found, status=status_of(found, commitment.generation))
+            seen = found.status.committed_resource_reservation or CommittedStatus()
+            seen = replace(seen, observed_parent_generation=commitment.generation)
+            return replace(found, status=replace(found.status, committed_resource_reservation=seen))
+
+        cache = self._view.informers.reservations
+        await self._swap(Reservation, change.name, spec, cache, "spec")
+        await self._swap(Reservation, change.name, status, cache, "status")
+
+    async def _accept(self, written: CommittedResource) -> None:
+        generation = written.metadata.generation
+
+        def change(found: CommittedResource | None) -> CommittedResource | None:
+            if found is None or found.metadata.generation != generation:
+                return None
+            now = self._clock.now()
+            conditions = with_ready(
+                found.status.conditions,
+                ready=True,
+                reason=ReadyReason.ACCEPTED,
+                message=ACCEPTED_TEXT,
+                generation=generation,
+                now=now,
+            )
+            if conditions == found.status.conditions:
+                return None
+            status = replace(
+                found.status, accepted_spec=found.spec, accepted_at=as_datetime(now), conditions=conditions
+            )
+            found = replace(found, status=status)
+            return replace(found, status=replace(status, status_summary=summary(found, now)))
+
+        name = written.metadata.name
+        await self._swap(CommittedResource, name, change, self._view.informers.commitments, "status")
+
+    async def _swap(
+        self, kind: type[R], name: str, change: Callable[[R | None], R | None], cache: Informer[R], half: Half
+    ) -> R | None:
+        """``compare_and_swap``, first against what the cache shows; the cache shows what was written."""
+        return await swap_cached(self._store, kind, name, change, cache, half, clock=self._clock)
+
+    async def _delete(self, kind: type[R], name: str, cache: Informer[R]) -> None:
+        shown = cache.get(name)
+        try:
+            found = shown if shown is not None else await self._store.get(kind, name, fresh=True)
+            await self._store.delete(found.ref, uid=found.metadata.uid)
+        except NotFound:
+            return
+        cache.note_gone(found.ref)
+
+
+async def swap_cached(
+    store: Store,
+    kind: type[R],
+    name: str,
+    change: Callable[[R | None], R | None],
+    cache: Informer[R],
+    half: Half,
+    *,
+    clock: Clock,
+) -> R | None:
+    """``compare_and_swap`` that starts from what the cache shows, and shows there what was written."""
+    seen: list[str] = []
+
+    def noted(found: R | None) -> R | None:
+        seen.append(found.metadata.resource_version if found is not None else "")
+        return change(found)
+
+    written = await compare_and_swap(store, kind, name, noted, clock=clock, half=half, cache=cache.get)
+    if written is not None and written.metadata.resource_version != seen[-1]:
+        cache.note(written, replaced=seen[-1])
+    return written
+
+
+def _as_changed(
+    found: Reservation | None, change: SlotChange, commitment: Commitment, now: float, request_id: str
+) -> Reservation:
+    """The slot as the change wants it: handed to the commitment if it is there, else made."""
+    if found is not None:
+        return synchronised(handed(found, commitment, change.memory_bytes), commitment)
+    new = NewSlot(
+        name=change.name,
+        flavor=change.flavor,
+        memory_bytes=change.memory_bytes,
+        cpu_milli=change.cpu_milli,
+        host=change.host,
+        vm=change.vm,
+    )
+    return placed(new, commitment, now=now, request_id=request_id)

@@ -1,0 +1,296 @@
+"""Batches of changes, one after the other: decided, committed by one write, and applied.
+
+A batch counts as a whole from the creation of its ``CommitmentChange`` on; whatever is in the way afterwards, it is
+applied, by this process or by the next one that leads (docs/reference/commitments.md#batches). Nothing is undone in the
+store, because nothing is written before. What is not promised: while the store does not say whether that one write was
+applied, no other batch is decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from outlive.base import limits
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.deadline import deadline
+from outlive.base.errors import AlreadyExists, LimitExceeded, OutliveError, Unavailable, Unknown
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
+from outlive.commitments.application import ChangeApplier
+from outlive.commitments.batch import Batch, timeout_text
+from outlive.commitments.decision import Accepted, Decider, Refusal
+from outlive.commitments.settings import CommitmentSettings
+from outlive.resources import CommitmentChange, CommitmentStep, ObjectMeta
+from outlive.resources.codec import encode
+from outlive.store import Store, list_all
+from outlive.store.access import CALL_S, read
+
+BATCHES_LIMIT: Final = 64
+"""Batches that wait; one more is refused."""
+DOCUMENT_BYTES: Final = limits.OBJECT_BYTES * 3 // 4
+"""What one document of a change has of it, at most."""
+RETRY_S: Final = 0.5
+"""The first pause after a write of which nobody knows what became of it; it doubles."""
+RETRY_CAP_S: Final = 15.0
+KEPT_S: Final = 30 * 86_400.0
+"""How long the record of a change is kept."""
+KEPT: Final = 10_000
+"""Records that are kept at most."""
+
+_log = get_logger("commitments.changes")
+
+
+class _Asked(msgspec.Struct):
+    """A batch that waits for its answer."""
+
+    batch: Batch
+    request_id: str
+    requested_by: str
+    answer: asyncio.Future[Refusal | None]
+    deadline_s: float
+
+
+class Changes:
+    """See the module. ``lock`` is held by whoever decides about commitment slots, ``turn`` by whoever places."""
+
+    def __init__(
+        self,
+        store: Store,
+        decider: Decider,
+        applier: ChangeApplier,
+        settings: CommitmentSettings,
+        *,
+        lock: asyncio.Lock,
+        turn: asyncio.Lock,
+        clock: Clock,
+        ids: Ids,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._store = store
+        self._decider = decider
+        self._applier = applier
+        self._settings = settings
+        self._lock = lock
+        self._turn = turn
+        self._clock = clock
+        self._ids = ids
+        self._leads = leads
+        self._waiting: deque[_Asked] = deque()
+        self._added = asyncio.Event()
+        self._running = False
+
+    async def change(self, batch: Batch, *, request_id: str, requested_by: str) -> Refusal | None:
+        """The answer to a batch: nothing once all of it counts, else why none of it does.
+
+        A caller that is cancelled before the batch is committed takes it back. ``Unavailable`` where this process does
+        not decide, or where the store does not take the batch; ``LimitExceeded`` where too many wait.
+        """
+        if not self._running or not self._leads():
+            raise Unavailable("this process does not lead", remedy="ask again in a moment, or the one that leads")
+        if len(self._waiting) >= BATCHES_LIMIT:
+            raise LimitExceeded(f"{BATCHES_LIMIT} batches wait already", remedy="ask again in a moment")
+        asked = _Asked(
+            batch=batch,
+            request_id=request_id,
+            requested_by=requested_by,
+            answer=asyncio.get_running_loop().create_future(),
+            deadline_s=self._clock.monotonic() + self._settings.watch_timeout,
+        )
+        self._waiting.append(asked)
+        self._added.set()
+        return await asked.answer
+
+    async def run(self) -> None:
+        """Finish what was decided before, then answer batches until cancelled."""
+        try:
+            async with self._lock:
+                await self._finish()
+            self._running = True
+            while True:
+                while self._waiting:
+                    await self._serve(self._waiting.popleft())
+                self._added.clear()
+                await self._added.wait()
+        finally:
+            self._running = False
+            while self._waiting:
+                _answer(self._waiting.popleft(), Unavailable("this process stops to lead", remedy="ask again"))
+
+    async def sweep(self) -> None:
+        """Delete records that are old, and parts of changes that never came to be."""
+        now = self._clock.now()
+        kept: list[CommitmentChange] = []
+        heads: set[str] = set()
+        parts: list[CommitmentChange] = []
+        async for change in list_all(self._store, CommitmentChange):
+            if change.part_of:
+                parts.append(change)
+                continue
+            heads.add(change.name)
+            if change.phase != "decided":
+                kept.append(change)
+        kept.sort(key=lambda one: one.decided_at or as_datetime(0.0), reverse=True)
+        old = [one for place, one in enumerate(kept) if place >= KEPT or _age_s(one, now) > KEPT_S]
+        orphans = [one for one in parts if one.part_of not in heads and _age_s(one, now) > KEPT_S / 30]
+        gone = {one.name for one in old}
+        for one in (*orphans, *(part for part in parts if part.part_of in gone), *old):
+            await self._store.delete(one.ref, uid=one.metadata.uid)
+
+    async def _serve(self, asked: _Asked) -> None:
+        if asked.answer.done():
+            return  # the caller gave up
+        try:
+            async with self._lock:
+                await self._decide(asked)
+        except OutliveError as error:
+            _answer(asked, error)
+        except BaseException:
+            _answer(asked, Unavailable("the batch was not decided", remedy="ask again"))
+            raise
+
+    async def _decide(self, asked: _Asked) -> None:
+        async with self._turn:
+            if self._clock.monotonic() >= asked.deadline_s:
+                seconds = self._settings.watch_timeout
+                number = sum(len(one.commitments) for p in asked.batch.projects for one in p.resources)
+                _answer(asked, Refusal(timeout_text(seconds, number)))
+                return
+            if asked.batch.dry_run:
+                _answer(asked, await self._decider.try_out(asked.batch, asked.deadline_s))
+                return
+            decided = await self._decider.decide(asked.batch, asked.deadline_s)
+        if isinstance(decided, Refusal):
+            _answer(asked, decided)
+            return
+        documents = self._documents(asked, decided)
+        committed = False
+        try:
+            committed = not asked.answer.done() and await self._commit(documents, asked.deadline_s)
+        finally:
+            if not committed:
+                self._applier.take_back(decided.steps)
+        if not committed:
+            _answer(asked, Refusal(timeout_text(self._settings.watch_timeout, len(decided.steps))))
+            return
+        _answer(asked, None)
+        await self._apply(documents[-1], decided.steps)
+
+    def _documents(self, asked: _Asked, accepted: Accepted) -> list[CommitmentChange]:
+        """The change, its head last."""
+        name, now = f"change-{self._ids.uuid()}", as_datetime(self._clock.now())
+        parts = _split(accepted.steps)
+        rest = [
+            CommitmentChange(
+                metadata=ObjectMeta(name=f"{name}-{number}"), part_of=name, decided_at=now, steps=tuple(steps)
+            )
+            for number, steps in enumerate(parts[1:], 1)
+        ]
+        head = CommitmentChange(
+            metadata=ObjectMeta(name=name),
+            parts=len(rest),
+            availability_zone=asked.batch.zone,
+            request_id=asked.request_id,
+            requested_by=asked.requested_by,
+            decided_at=now,
+            steps=tuple(parts[0]),
+        )
+        return [*rest, head]
+
+    async def _commit(self, documents: list[CommitmentChange], deadline_s: float) -> bool:
+        """Create all documents; whether the last one is there. If its time is over, it is kept from coming.
+
+        ``Unavailable`` before the last one was sent: nothing of the batch counts.
+        """
+        try:
+            for part in documents[:-1]:
+                with deadline(CALL_S):
+                    await self._store.create(part)
+        except (Unknown, TimeoutError):
+            raise Unavailable("the store did not take the batch", remedy="ask again in a moment") from None
+        head, pause_s, number = documents[-1], RETRY_S, 0
+        while True:
+            number += 1
+            late = self._clock.monotonic() >= deadline_s and number > 1
+            wanted = replace(head, phase="withdrawn", steps=(), parts=0) if late else head
+            try:
+                with deadline(CALL_S):
+                    await self._store.create(wanted)
+                return not late
+            except AlreadyExists:
+                found = await self._settled(head.name)
+                if found is not None:
+                    return found.phase != "withdrawn"
+            except (Unknown, TimeoutError, Unavailable) as error:
+                if number == 1 and isinstance(error, Unavailable):
+                    raise  # certainly not applied
+                _log.warning("commitment_change.in_doubt", change=head.name, error=str(error))
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_CAP_S)
+
+    async def _settled(self, name: str) -> CommitmentChange | None:
+        try:
+            return await read(self._store, CommitmentChange, name)
+        except OutliveError:
+            return None
+
+    async def _finish(self) -> None:
+        """Apply every change that was committed and is not applied yet."""
+        heads: dict[str, CommitmentChange] = {}
+        parts: dict[str, list[CommitmentChange]] = {}
+        async for change in list_all(self._store, CommitmentChange):
+            if change.part_of:
+                parts.setdefault(change.part_of, []).append(change)
+            elif change.phase == "decided":
+                heads[change.name] = change
+        for head in sorted(heads.values(), key=lambda one: (one.decided_at or as_datetime(0.0), one.name)):
+            rest = sorted(parts.get(head.name, ()), key=lambda one: int(one.name.rpartition("-")[2]))
+            steps = head.steps + tuple(step for part in rest[: head.parts] for step in part.steps)
+            _log.info("commitment_change.taken_up", change=head.name, commitments=len(steps))
+            self._applier.hold(steps)
+            await self._apply(head, steps)
+
+    async def _apply(self, head: CommitmentChange, steps: tuple[CommitmentStep, ...]) -> None:
+        """Write all of a committed change, however long the store is away, and mark it."""
+        pause_s = RETRY_S
+        while True:
+            try:
+                await self._applier.apply(steps, request_id=head.request_id)
+                await self._applier.mark(head)
+                return
+            except OutliveError as error:
+                _log.warning("commitment_change.not_applied", change=head.name, error=str(error))
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_CAP_S)
+
+
+def _answer(asked: _Asked, answer: Refusal | OutliveError | None) -> None:
+    if asked.answer.done():
+        return
+    if isinstance(answer, OutliveError):
+        asked.answer.set_exception(answer)
+    else:
+        asked.answer.set_result(answer)
+
+
+def _split(steps: tuple[CommitmentStep, ...]) -> list[list[CommitmentStep]]:
+    """The steps in portions that each fit into one document; at least one portion, which may be empty."""
+    portions: list[list[CommitmentStep]] = [[]]
+    size = 0
+    for step in steps:
+        bytes_ = len(encode(step))
+        if portions[-1] and size + bytes_ > DOCUMENT_BYTES:
+            portions.append([])
+            size = 0
+        portions[-1].append(step)
+        size += bytes_
+    return portions
+
+
+def _age_s(change: CommitmentChange, now: float) -> float:
+    return now - change.decided_at.timestamp() if change.decided_at is not None else 0.0

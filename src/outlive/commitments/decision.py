@@ -1,0 +1,330 @@
+"""Whether a batch of changes can be had as a whole, and what it does then.
+
+What is decided is held in the ledger until the caller has written it or takes it back
+(docs/reference/commitments.md#batches).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from outlive.base.clock import Clock
+from outlive.base.ids import Ids
+from outlive.commitments.acceptance import HeadroomOutcome, headroom, insufficient_text
+from outlive.commitments.batch import (
+    Batch,
+    BatchPlan,
+    dry_run_failed_text,
+    dry_run_needs,
+    dry_run_timeout_text,
+    failed_text,
+    steps_of,
+    timeout_text,
+)
+from outlive.commitments.handover import Handover, hand_over
+from outlive.commitments.placer import SlotPlacer, placed
+from outlive.commitments.settings import CommitmentSettings
+from outlive.commitments.slots import NewSlot, SlotLimitExceeded, SlotOptions, SlotPlan, plan_slots
+from outlive.commitments.state import SLOT_STATES, Commitment, from_spec, has_slots
+from outlive.commitments.view import CommitmentView
+from outlive.resources import (
+    CommitmentStep,
+    CommittedResource,
+    CommittedResourceStatus,
+    FlavorGroupSpec,
+    ObjectMeta,
+    Reservation,
+    SlotChange,
+)
+
+TURN_S: Final = 0.02
+"""How long a batch is decided before others get their turn."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a batch is refused."""
+
+    reason: str
+    retry_at: datetime | None = None
+    """When it may be worth another try; absent: nobody knows."""
+
+
+class TimedOut(Exception):
+    """The time for a batch is over."""
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """What an accepted batch does."""
+
+    steps: tuple[CommitmentStep, ...] = ()
+
+
+class Decider:
+    """Decides one batch at a time; whoever calls holds the lock of all placements."""
+
+    def __init__(
+        self, view: CommitmentView, placer: SlotPlacer, settings: CommitmentSettings, *, clock: Clock, ids: Ids
+    ) -> None:
+        self._view = view
+        self._placer = placer
+        self._settings = settings
+        self._clock = clock
+        self._ids = ids
+
+    async def decide(self, batch: Batch, deadline_s: float) -> Accepted | Refusal:
+        """What the batch does, held in the ledger, or its refusal, with nothing held.
+
+        ``deadline_s``: when it has taken too long, on the monotonic clock.
+        """
+        now, view = self._clock.now(), self._view
+        groups = view.groups()
+        before = {uuid: cr for uuid in _uuids(batch) if (cr := view.commitment(uuid)) is not None}
+        plan = steps_of(batch, groups, self._settings, before, now)
+        if plan.refusal:
+            return Refusal(plan.refusal)
+        attempt = _Attempt(self, plan, groups, now)
+        try:
+            accepted = await attempt.run(deadline_s)
+        except TimedOut:
+            attempt.take_back()
+            return Refusal(timeout_text(self._settings.watch_timeout, attempt.waiting))
+        except BaseException:
+            attempt.take_back()
+            raise
+        if attempt.refused and plan.confirmation:
+            attempt.take_back()
+            return Refusal(failed_text(attempt.refused))
+        return accepted
+
+    async def try_out(self, batch: Batch, deadline_s: float) -> Refusal | None:
+        """Whether there would be capacity for what the batch adds; nothing is left of the question."""
+        groups = self._view.groups()
+        plan = dry_run_needs(batch, groups, self._settings)
+        if plan.refusal or not plan.needs:
+            return Refusal(plan.refusal) if plan.refusal else None
+        draw, now = self._ids.suffix(8), self._clock.now()
+        probes = tuple(
+            Commitment(
+                uuid=f"dryrun-{draw}-{number}",
+                project=need.project,
+                domain=need.domain,
+                group=need.group,
+                zone=batch.zone,
+                type=need.type,
+                memory_bytes=need.total if need.type == "memory" else 0,
+                cores=need.total if need.type == "cores" else 0,
+                state="pending",
+            )
+            for number, need in enumerate(plan.needs)
+        )
+        attempt = _Attempt(self, BatchPlan(confirmation=True), groups, now)
+        try:
+            for probe in probes:
+                await attempt.accept(probe, (), deadline_s)
+        except TimedOut:
+            waiting = len(probes) - attempt.done
+            return Refusal(dry_run_timeout_text(self._settings.watch_timeout, waiting))
+        finally:
+            attempt.take_back()
+        return Refusal(dry_run_failed_text(attempt.refused)) if attempt.refused else None
+
+
+class _Attempt:
+    """One batch, while it is decided."""
+
+    def __init__(self, decider: Decider, plan: BatchPlan, groups: dict[str, FlavorGroupSpec], now: float) -> None:
+        self._view = decider._view
+        self._placer = decider._placer
+        self._settings = decider._settings
+        self._clock = decider._clock
+        self._plan = plan
+        self._groups = groups
+        self._now = now
+        self._touched: dict[str, None] = {}
+        """Slots that the ledger counts otherwise than the store shows them."""
+        self._cores: dict[str, CommittedResource] = {}
+        """Commitments of cores as the batch wants them, by uuid."""
+        self._turn_s = decider._clock.monotonic()
+        self.refused: list[tuple[str, str]] = []
+        self.done = 0
+
+    @property
+    def waiting(self) -> int:
+        """Commitments that are not decided."""
+        return len(self._plan.steps) - self.done
+
+    def take_back(self) -> None:
+        """The ledger counts all slots as the store shows them."""
+        self._placer.put_back(self._touched)
+
+    async def run(self, deadline_s: float) -> Accepted:
+        """Every step, as far as it can be had; what cannot is in ``refused``."""
+        slots = {step.uuid: self._view.slots(step.uuid) for step in self._plan.steps}
+        handover = hand_over(self._plan.steps, slots, self._now, taken=_Names(self._view))
+        self._pass_on(handover)
+        steps: list[CommitmentStep] = []
+        gone = set(handover.released)
+        for step in self._plan.steps:
+            deleted = [SlotChange(name=slot.name) for slot in slots[step.uuid] if slot.name in gone]
+            if step.after is None:
+                steps.append(replace(step, slots=tuple(deleted)))
+                self.done += 1
+                continue
+            commitment = from_spec(step.after)
+            own = handover.slots.get(step.uuid, ())
+            accepted, changes = await self.accept(commitment, own, deadline_s, cut=handover.cut)
+            steps.append(replace(step, accepted=accepted, slots=(*deleted, *changes)))
+        return Accepted(tuple(steps))
+
+    async def accept(
+        self, commitment: Commitment, own: Sequence[Reservation], deadline_s: float, *, cut: Iterable[str] = ()
+    ) -> tuple[bool, tuple[SlotChange, ...]]:
+        """Whether there is capacity for it, and what becomes of its slots; a refusal goes to ``refused``."""
+        await self._give_turn(deadline_s)
+        self.done += 1
+        if not has_slots(commitment, self._now):
+            message = self._lacks_cores(commitment)
+            if message:
+                self.refused.append((commitment.uuid, message))
+            return commitment.type == "cores" and commitment.state in SLOT_STATES and not message, ()
+        group = self._groups[commitment.group]
+        try:
+            plan = self._slot_plan(commitment, own, group)
+        except SlotLimitExceeded as error:
+            self.refused.append((commitment.uuid, error.message))
+            return False, tuple(_kept(slot, cut) for slot in own)
+        for deleted in plan.delete:
+            self._drop(deleted.name)
+        made: list[SlotChange] = []
+        why = ""
+        for new in plan.create:
+            host, why_not = self._place(new, commitment, group)
+            if host:
+                made.append(_made(new, host))
+            why = why or why_not
+            await self._give_turn(deadline_s)
+        kept = (*(SlotChange(name=one.name) for one in plan.delete), *(_kept(slot, cut) for slot in plan.keep))
+        if len(made) == len(plan.create):
+            return True, (*kept, *made)
+        text = insufficient_text(len(plan.keep) + len(made), plan.total)
+        self.refused.append((commitment.uuid, f"{text} ({why})" if why else text))
+        for one in made:
+            self._placer.put_back((one.name,))
+        return False, kept
+
+    def _slot_plan(self, commitment: Commitment, own: Sequence[Reservation], group: FlavorGroupSpec) -> SlotPlan:
+        options = SlotOptions(
+            max_slots=self._settings.max_slots_per_commitment, taken=self._view.named_like(commitment)
+        )
+        plan = plan_slots(commitment, own, group, options=options)
+        if not plan.create or not self._settings.enable_payg_pre_allocation:
+            return plan
+        candidates = self._view.candidates(commitment, group)
+        return plan_slots(commitment, own, group, options=options, candidates=candidates) if candidates else plan
+
+    def _place(self, new: NewSlot, commitment: Commitment, group: FlavorGroupSpec) -> tuple[str, str]:
+        """The host of the new slot, which the ledger holds from now on, or none with the reason."""
+        host, why = new.host, ""
+        if not host:
+            host, why = self._placer.choose(self._placer.request(new.name, new, commitment, group))
+        if host:
+            self._hold(placed(replace(new, host=host), commitment, now=self._now))
+        return host, why
+
+    def _pass_on(self, handover: Handover) -> None:
+        """The ledger counts slots that have another owner or size, and not those that go."""
+        changed = {*handover.moved, *handover.cut}
+        for name in handover.released:
+            self._drop(name)
+        for slots in handover.slots.values():
+            for slot in slots:
+                if slot.name in changed:
+                    self._hold(slot)
+
+    def _lacks_cores(self, commitment: Commitment) -> str:
+        """Why a commitment of cores cannot be had; empty where it can, and for what asks for nothing."""
+        if commitment.type != "cores" or commitment.state not in SLOT_STATES or not commitment.cores:
+            return ""
+        others = [self._cores.get(one.spec.commitment_uuid, one) for one in self._view.informers.commitments.items()]
+        known = {one.spec.commitment_uuid for one in others}
+        others += [one for uuid, one in self._cores.items() if uuid not in known]
+        verdict = headroom(
+            commitment,
+            self._view.capacity(commitment.group, commitment.zone),
+            others,
+            now=self._now,
+            held=self._view.held_cores(commitment.group, commitment.zone),
+        )
+        if verdict.outcome is not HeadroomOutcome.ACCEPTED:
+            return verdict.message
+        step = next(one for one in self._plan.steps if one.uuid == commitment.uuid) if self._plan.steps else None
+        if step is not None and step.after is not None:
+            self._cores[commitment.uuid] = CommittedResource(
+                metadata=ObjectMeta(name=commitment.uuid),
+                spec=step.after,
+                status=CommittedResourceStatus(accepted_spec=step.after),
+            )
+        return ""
+
+    def _hold(self, slot: Reservation) -> None:
+        self._touched[slot.name] = None
+        self._placer.hold(slot)
+
+    def _drop(self, name: str) -> None:
+        self._touched[name] = None
+        self._placer.let_go(name)
+
+    async def _give_turn(self, deadline_s: float) -> None:
+        """Let others work now and then; ``TimedOut``."""
+        at = self._clock.monotonic()
+        if at >= deadline_s:
+            raise TimedOut
+        if at - self._turn_s >= TURN_S:
+            await self._clock.sleep(0)
+            self._turn_s = self._clock.monotonic()
+
+
+class _Names:
+    """Names of slots that exist, for whoever looks for a free one."""
+
+    def __init__(self, view: CommitmentView) -> None:
+        self._reservations = view.informers.reservations
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._reservations.get(name) is not None
+
+
+def _uuids(batch: Batch) -> Iterable[str]:
+    """Every commitment that a batch speaks of, once."""
+    return dict.fromkeys(
+        one.uuid for project in batch.projects for resource in project.resources for one in resource.commitments
+    )
+
+
+def _made(new: NewSlot, host: str) -> SlotChange:
+    return SlotChange(
+        name=new.name,
+        host=host,
+        flavor=new.flavor,
+        memory_bytes=new.memory_bytes,
+        cpu_milli=new.cpu_milli,
+        vm=new.vm,
+    )
+
+
+def _kept(slot: Reservation, cut: Iterable[str]) -> SlotChange:
+    """A slot that stays or passes over; one that is cut from another is new."""
+    details = slot.spec.committed_resource_reservation
+    return SlotChange(
+        name=slot.name,
+        host=slot.status.host or slot.spec.target_host,
+        flavor=details.resource_name if details is not None else "",
+        memory_bytes=slot.spec.resources.memory_bytes,
+        cpu_milli=slot.spec.resources.cpu_milli,
+        kept=slot.name not in cut,
+    )
