@@ -24,6 +24,7 @@ PARTS = (
     "store",
     "runtime",
     "placement",
+    "commitments",
     "failover",
     "packing",
     "exposure",

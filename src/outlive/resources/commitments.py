@@ -162,6 +162,7 @@ class FlavorCapacity(Part, frozen=True, kw_only=True):
     placeable_vms: int = 0
     total_capacity_hosts: int = 0
     total_capacity_vm_slots: int = 0
+    running_vms: int = 0
 
 
 class FlavorGroupCapacitySpec(Part, frozen=True, kw_only=True):

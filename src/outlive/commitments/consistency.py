@@ -1,0 +1,388 @@
+"""Where Limes, commitments, slots, allocations, hosts and the list of VMs say different things.
+
+One pure comparison of everything (docs/reference/commitments.md#consistency): each disagreement has a class, the part
+whose business it is, and what repairs it. A repair is *safe* where it loses nothing that anybody could still need.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from outlive.base.clock import as_instant
+from outlive.base.quantity import format_bytes
+from outlive.commitments.state import Commitment, is_active, is_over
+from outlive.resources import COMMITTED, CommittedResource, CommittedResourceSpec, Reservation
+
+
+class Owner(enum.StrEnum):
+    """The part whose business a disagreement is: the controller that repairs it, or whose source is wrong."""
+
+    SYNCER = "syncer"
+    COMMITMENT = "commitment"
+    SLOT = "slot"
+    USAGE = "usage"
+    VM_SOURCE = "vm-source"
+
+
+class Repair(enum.StrEnum):
+    """What is done about it."""
+
+    SYNC = "sync"
+    """Write the commitment as Limes lists it."""
+    RECONCILE = "reconcile"
+    """Let the commitment's controller work out its slots again."""
+    DELETE_SLOT = "delete-slot"
+    VERIFY_SLOT = "verify-slot"
+    """Let the slot's controller place it, or verify its VMs."""
+    DROP_ALLOCATION = "drop-allocation"
+    COUNT_USAGE = "count-usage"
+    """Assign the project's VMs anew."""
+
+
+class Kind(enum.StrEnum):
+    """The class of a disagreement; the word of the metric."""
+
+    NOT_SYNCED = "not-synced"
+    NOT_LISTED = "not-listed"
+    DIFFERS = "differs"
+    ZONE_DIFFERS = "zone-differs"
+    OVER_WITH_SLOTS = "over-with-slots"
+    ORPHAN_SLOT = "orphan-slot"
+    SLOTS_SHORT = "slots-short"
+    SLOTS_EXCESS = "slots-excess"
+    SLOT_DIFFERS = "slot-differs"
+    SLOT_ON_UNKNOWN_HOST = "slot-on-unknown-host"
+    ALLOCATED_TWICE = "allocated-twice"
+    UNKNOWN_VM = "unknown-vm"
+    FOREIGN_VM = "foreign-vm"
+    CONFIRMED_ELSEWHERE = "confirmed-elsewhere"
+    CHARGED_UNKNOWN = "charged-unknown"
+    CHARGED_TWICE = "charged-twice"
+    OVERCHARGED = "overcharged"
+    VM_NOT_LISTED = "vm-not-listed"
+    VM_ON_OTHER_HOST = "vm-on-other-host"
+
+
+OWNERS: Final[dict[Kind, Owner]] = {
+    Kind.NOT_SYNCED: Owner.SYNCER,
+    Kind.NOT_LISTED: Owner.SYNCER,
+    Kind.DIFFERS: Owner.SYNCER,
+    Kind.ZONE_DIFFERS: Owner.SYNCER,
+    Kind.OVER_WITH_SLOTS: Owner.COMMITMENT,
+    Kind.ORPHAN_SLOT: Owner.SLOT,
+    Kind.SLOTS_SHORT: Owner.COMMITMENT,
+    Kind.SLOTS_EXCESS: Owner.COMMITMENT,
+    Kind.SLOT_DIFFERS: Owner.COMMITMENT,
+    Kind.SLOT_ON_UNKNOWN_HOST: Owner.SLOT,
+    Kind.ALLOCATED_TWICE: Owner.SLOT,
+    Kind.UNKNOWN_VM: Owner.SLOT,
+    Kind.FOREIGN_VM: Owner.SLOT,
+    Kind.CONFIRMED_ELSEWHERE: Owner.SLOT,
+    Kind.CHARGED_UNKNOWN: Owner.USAGE,
+    Kind.CHARGED_TWICE: Owner.USAGE,
+    Kind.OVERCHARGED: Owner.USAGE,
+    Kind.VM_NOT_LISTED: Owner.VM_SOURCE,
+    Kind.VM_ON_OTHER_HOST: Owner.VM_SOURCE,
+}
+REPAIRS: Final[dict[Kind, Repair]] = {
+    Kind.NOT_SYNCED: Repair.SYNC,
+    Kind.DIFFERS: Repair.SYNC,
+    Kind.OVER_WITH_SLOTS: Repair.RECONCILE,
+    Kind.SLOTS_SHORT: Repair.RECONCILE,
+    Kind.SLOTS_EXCESS: Repair.RECONCILE,
+    Kind.SLOT_DIFFERS: Repair.RECONCILE,
+    Kind.SLOT_ON_UNKNOWN_HOST: Repair.VERIFY_SLOT,
+    Kind.CONFIRMED_ELSEWHERE: Repair.VERIFY_SLOT,
+    Kind.CHARGED_UNKNOWN: Repair.COUNT_USAGE,
+    Kind.CHARGED_TWICE: Repair.COUNT_USAGE,
+    Kind.OVERCHARGED: Repair.COUNT_USAGE,
+}
+"""What repairs a class wherever it occurs; of orphaned slots and wrong allocations it depends on the case. People judge
+what Limes no longer lists, another zone, and what is wrong with the list of VMs."""
+
+
+class Disagreement(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One of them."""
+
+    kind: Kind
+    owner: Owner
+    subject: str
+    """The commitment's uuid, the slot's name or the VM."""
+    detail: str
+    """Who says what."""
+    repair: Repair | None = None
+    """What would be done about it; absent: people judge."""
+    vm: str = ""
+    """Of an allocation."""
+
+    @property
+    def safe(self) -> bool:
+        """Whether it may be repaired without asking anybody."""
+        return self.repair is not None
+
+
+class VmFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """A VM as its source lists it."""
+
+    host: str
+    project: str = ""
+
+
+class ConsistencyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One look at everything. ``now`` is seconds since 1970."""
+
+    listed: dict[str, Commitment] | None = None
+    """Uuid → what Limes lists; absent: it was not asked, or did not answer whole."""
+    protected: tuple[str, ...] = ()
+    """Further uuids that Limes lists and that could not be read."""
+    commitments: tuple[CommittedResource, ...] = ()
+    slots: tuple[Reservation, ...] = ()
+    instances: dict[str, tuple[str, ...]] = {}
+    """Known host → VMs that it reports, running or not."""
+    vms: dict[str, VmFacts] | None = None
+    """VM → as its source lists it; absent: the source did not answer."""
+    moving: tuple[str, ...] = ()
+    """VMs that are being moved now: where they are is not settled."""
+    now: float
+    grace_s: float
+    """How long an allocation, a slot or a commitment may be new."""
+
+
+class ConsistencyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All disagreements, by class and subject, and how many of each class there are, 0 included."""
+
+    disagreements: tuple[Disagreement, ...]
+    counts: dict[Kind, int]
+
+
+def compare(given: ConsistencyInput) -> ConsistencyResult:
+    """Find every disagreement."""
+    found = sorted(
+        (*_with_limes(given), *_of_slots(given), *_of_allocations(given), *_of_usage(given), *_of_vms(given)),
+        key=lambda one: (one.kind, one.subject, one.vm),
+    )
+    counts = Counter(one.kind for one in found)
+    return ConsistencyResult(disagreements=tuple(found), counts={kind: counts[kind] for kind in Kind})
+
+
+def _one(kind: Kind, subject: str, detail: str, *, repair: Repair | None = None, vm: str = "") -> Disagreement:
+    return Disagreement(
+        kind=kind,
+        owner=OWNERS[kind],
+        subject=subject,
+        detail=detail,
+        repair=repair or REPAIRS.get(kind),
+        vm=vm,
+    )
+
+
+def _by_uuid(given: ConsistencyInput) -> dict[str, CommittedResource]:
+    return {one.spec.commitment_uuid: one for one in given.commitments}
+
+
+# Limes and commitments.
+
+
+def _with_limes(given: ConsistencyInput) -> Iterator[Disagreement]:
+    if given.listed is None:
+        return
+    ours = _by_uuid(given)
+    for uuid, listed in given.listed.items():
+        mine = ours.get(uuid)
+        if mine is None:
+            over = listed.end is not None and as_instant(listed.end) <= given.now
+            if listed.state not in ("superseded", "expired") and not over:
+                yield _one(Kind.NOT_SYNCED, uuid, f"Limes lists it as {listed.state}, and there is no commitment")
+        elif mine.spec.availability_zone != listed.zone:
+            detail = f"Limes says zone {listed.zone}, the commitment {mine.spec.availability_zone}"
+            yield _one(Kind.ZONE_DIFFERS, uuid, detail)
+        elif differences := _differences(mine.spec, listed):
+            yield _one(Kind.DIFFERS, uuid, "; ".join(differences))
+    for uuid, mine in ours.items():
+        unknown = uuid not in given.listed and uuid not in given.protected
+        if unknown and not is_over(mine.spec, given.now) and not _is_new(mine.metadata.creation_timestamp, given):
+            yield _one(Kind.NOT_LISTED, uuid, f"it is {mine.spec.state}, and Limes does not list it")
+
+
+def _differences(spec: CommittedResourceSpec, listed: Commitment) -> list[str]:
+    pairs: list[tuple[str, object, object]] = [
+        ("state", listed.state, spec.state),
+        ("project", listed.project, spec.project_id),
+        ("flavor group", listed.group, spec.flavor_group_name),
+        ("type", listed.type, spec.resource_type),
+        ("end", listed.end, spec.end_time),
+    ]
+    if listed.type == spec.resource_type:
+        pairs.append(("amount", listed.total, spec.total))
+    return [f"{what}: Limes says {theirs}, the commitment {ours}" for what, theirs, ours in pairs if theirs != ours]
+
+
+def _is_new(created: datetime | None, given: ConsistencyInput) -> bool:
+    return created is not None and given.now - as_instant(created) < given.grace_s
+
+
+# Commitments and slots.
+
+
+def _of_slots(given: ConsistencyInput) -> Iterator[Disagreement]:
+    ours, of = _by_uuid(given), dict[str, list[Reservation]]()
+    for slot in given.slots:
+        details = slot.spec.committed_resource_reservation
+        if slot.spec.type == COMMITTED and details is not None:
+            of.setdefault(details.commitment_uuid, []).append(slot)
+    for uuid, slots in of.items():
+        mine = ours.get(uuid)
+        if mine is None:
+            yield from _orphans(given, uuid, slots)
+        elif is_over(mine.spec, given.now):
+            yield _one(Kind.OVER_WITH_SLOTS, uuid, f"it is over and has {len(slots)} slots")
+        else:
+            yield from _unlike(mine, slots)
+    for uuid, mine in ours.items():
+        yield from _amounts(given, uuid, mine, of.get(uuid, []))
+    for slot in given.slots:
+        host = slot.status.host
+        if slot.spec.type == COMMITTED and host and host not in given.instances:
+            yield _one(Kind.SLOT_ON_UNKNOWN_HOST, slot.name, f"it is on {host}, and there is no such host")
+
+
+def _orphans(given: ConsistencyInput, uuid: str, slots: Iterable[Reservation]) -> Iterator[Disagreement]:
+    """Slots of no commitment may go where Limes does not list it either, and no VM is in them."""
+    for slot in slots:
+        if _is_new(slot.metadata.creation_timestamp, given):
+            continue
+        listed = given.listed is None or uuid in given.listed or uuid in given.protected
+        safe = not listed and not _allocations(slot)
+        detail = f"there is no commitment {uuid or 'named'}" + ("; VMs are in it" if _allocations(slot) else "")
+        yield _one(Kind.ORPHAN_SLOT, slot.name, detail, repair=Repair.DELETE_SLOT if safe else None)
+
+
+def _unlike(mine: CommittedResource, slots: Iterable[Reservation]) -> Iterator[Disagreement]:
+    spec = mine.status.accepted_spec or mine.spec
+    for slot in slots:
+        details = slot.spec.committed_resource_reservation
+        assert details is not None, "only slots with details are grouped by commitment"
+        for what, has, wanted in (
+            ("project", details.project_id, spec.project_id),
+            ("flavor group", details.resource_group, spec.flavor_group_name),
+            ("zone", slot.spec.availability_zone, spec.availability_zone),
+        ):
+            if has != wanted:
+                detail = f"its {what} is {has or 'none'}, that of its commitment {wanted}"
+                yield _one(Kind.SLOT_DIFFERS, slot.name, detail)
+                break
+
+
+def _amounts(
+    given: ConsistencyInput, uuid: str, mine: CommittedResource, slots: Iterable[Reservation]
+) -> Iterator[Disagreement]:
+    """An accepted commitment of memory that has begun has slots of that size; one that is being changed may not."""
+    spec = mine.status.accepted_spec
+    if spec is None or spec.resource_type != "memory" or not is_active(mine.spec, given.now) or spec != mine.spec:
+        return
+    if spec.start_time is not None and as_instant(spec.start_time) > given.now:
+        return
+    has, wanted = sum(slot.spec.resources.memory_bytes for slot in slots), spec.total
+    if has != wanted:
+        kind = Kind.SLOTS_SHORT if has < wanted else Kind.SLOTS_EXCESS
+        yield _one(kind, uuid, f"it has slots of {format_bytes(has)}, and {format_bytes(wanted)} was accepted")
+
+
+# Slots, hosts and VMs.
+
+
+def _allocations(slot: Reservation) -> Mapping[str, object]:
+    details = slot.spec.committed_resource_reservation
+    return details.allocations if details is not None else {}
+
+
+def _confirmed(slot: Reservation) -> Mapping[str, str]:
+    seen = slot.status.committed_resource_reservation
+    return seen.allocations if seen is not None else {}
+
+
+def _hosts_of(given: ConsistencyInput) -> dict[str, list[str]]:
+    hosts: dict[str, list[str]] = {}
+    for host, vms in given.instances.items():
+        for vm in vms:
+            hosts.setdefault(vm, []).append(host)
+    return hosts
+
+
+def _of_allocations(given: ConsistencyInput) -> Iterator[Disagreement]:
+    hosts, slots_of = _hosts_of(given), dict[str, list[Reservation]]()
+    moving = frozenset(given.moving)
+    for slot in given.slots:
+        details = slot.spec.committed_resource_reservation
+        if slot.spec.type != COMMITTED or details is None:
+            continue
+        for vm, allocation in details.allocations.items():
+            slots_of.setdefault(vm, []).append(slot)
+            if _is_new(allocation.creation_timestamp, given) or vm in moving:
+                continue
+            yield from _of_allocation(given, slot, vm, details.project_id, hosts.get(vm, []))
+    for vm, slots in slots_of.items():
+        if len(slots) > 1:
+            yield from _twice(vm, slots, hosts.get(vm, []))
+
+
+def _of_allocation(
+    given: ConsistencyInput, slot: Reservation, vm: str, project: str, hosts: list[str]
+) -> Iterator[Disagreement]:
+    known = given.vms.get(vm) if given.vms is not None else None
+    if given.vms is not None and known is None and not hosts:
+        detail = "no host reports the VM, and its source does not list it"
+        yield _one(Kind.UNKNOWN_VM, slot.name, detail, repair=Repair.DROP_ALLOCATION, vm=vm)
+    elif known is not None and known.project and known.project != project:
+        detail = f"the VM is of project {known.project}, the slot of {project}"
+        yield _one(Kind.FOREIGN_VM, slot.name, detail, repair=Repair.DROP_ALLOCATION, vm=vm)
+    elif vm in _confirmed(slot) and slot.status.host not in hosts:
+        detail = f"it counts on {slot.status.host}; {' and '.join(sorted(hosts)) or 'no host'} reports it"
+        yield _one(Kind.CONFIRMED_ELSEWHERE, slot.name, detail, vm=vm)
+
+
+def _twice(vm: str, slots: list[Reservation], hosts: list[str]) -> Iterator[Disagreement]:
+    """All but one of the slots lose the VM; the one that keeps it has it confirmed where it runs, if any has."""
+    keeps = min(slots, key=lambda one: (not (vm in _confirmed(one) and one.status.host in hosts), one.name))
+    for slot in slots:
+        if slot is not keeps:
+            detail = f"slot {keeps.name} has the VM as well"
+            yield _one(Kind.ALLOCATED_TWICE, slot.name, detail, repair=Repair.DROP_ALLOCATION, vm=vm)
+
+
+def _of_usage(given: ConsistencyInput) -> Iterator[Disagreement]:
+    charged: dict[tuple[str, str], str] = {}
+    for one in sorted(given.commitments, key=lambda one: one.spec.commitment_uuid):
+        spec, uuid = one.status.accepted_spec or one.spec, one.spec.commitment_uuid
+        for vm in one.status.assigned_instances:
+            first = charged.setdefault((spec.resource_type, vm), uuid)
+            if first != uuid:
+                yield _one(Kind.CHARGED_TWICE, uuid, f"VM {vm} is charged to {first} as well", vm=vm)
+            if given.vms is not None and vm not in given.vms:
+                detail = f"VM {vm} is charged to it, and its source does not list it"
+                yield _one(Kind.CHARGED_UNKNOWN, uuid, detail, vm=vm)
+        used = one.status.used_resources
+        if used is not None:
+            amount = used.memory_bytes if spec.resource_type == "memory" else -(-used.cpu_milli // 1000)
+            if amount > spec.total:
+                yield _one(Kind.OVERCHARGED, uuid, f"{amount} is charged to it, and it is {spec.total}")
+
+
+def _of_vms(given: ConsistencyInput) -> Iterator[Disagreement]:
+    if given.vms is None:
+        return
+    moving = frozenset(given.moving)
+    for vm, hosts in _hosts_of(given).items():
+        if vm in moving:
+            continue
+        known, where = given.vms.get(vm), " and ".join(sorted(hosts))
+        if known is None:
+            yield _one(Kind.VM_NOT_LISTED, vm, f"{where} reports it, and its source does not list it")
+        elif known.host and known.host not in hosts:
+            yield _one(Kind.VM_ON_OTHER_HOST, vm, f"its source says {known.host}, and {where} reports it")

@@ -1,0 +1,240 @@
+"""What groups have to sell: counted from the fleet, kept current, never more than there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.support.placement import commitment, fleet_of, host, slot
+
+from outlive.base.errors import Unavailable
+from outlive.commitments.capacity import (
+    CapacityTable,
+    EngineProbe,
+    GroupReport,
+    ReportedCapacity,
+    capacity_status,
+    committed_slots,
+    reported_capacity,
+)
+from outlive.commitments.running import RunningVms
+from outlive.commitments.split import SplitGroup, SplitHost, SplitInput, split
+from outlive.commitments.state import Commitment
+from outlive.commitments.units import GroupUnit
+from outlive.placement.engine import Engine
+from outlive.placement.fleet import Fleet
+from outlive.placement.pipelines import PipelineTable
+from outlive.placement.vms import VmView
+from outlive.resources import (
+    Condition,
+    FlavorGroupCapacity,
+    FlavorGroupCapacitySpec,
+    FlavorGroupCapacityStatus,
+    FlavorGroupSpec,
+    GroupFlavor,
+)
+from outlive.resources.commitments import FlavorCapacity
+
+GENERAL = "kvm-general-purpose-load-balancing"
+GIB = 2**30
+
+
+def group(name: str, *sizes: tuple[int, int], trait: str = "") -> FlavorGroupSpec:
+    """Sizes: GiB and cores, the largest first."""
+    specs = {"capabilities:hypervisor_type": "QEMU", "quota:hw_version": name}
+    if trait:
+        specs[f"trait:{trait}"] = "required"
+    flavors = tuple(
+        GroupFlavor(name=f"{name}_{gib}", vcpus=cores, memory_mb=gib * 1024, extra_specs=specs) for gib, cores in sizes
+    )
+    return FlavorGroupSpec(
+        group_name=name, flavors=flavors, largest_flavor=flavors[0], smallest_flavor=flavors[-1], ram_core_ratio=4096
+    )
+
+
+def table(fleet: Fleet, pipeline: str = GENERAL) -> CapacityTable:
+    engine = Engine(fleet, PipelineTable.shipped())
+    return CapacityTable(fleet, EngineProbe(engine, total=lambda _: pipeline, placeable=lambda _: pipeline))
+
+
+def test_total_free_and_exclusive_capacity_of_two_groups_on_the_same_hosts() -> None:
+    fleet = fleet_of(
+        host("h1", allocation={"cpu": "2", "memory": "8Gi"}),
+        host("h2", zone="z2"),
+        slot("f", "h1", cpu="4", memory="16Gi"),
+        commitment("c", "h1", cpu="2", memory="8Gi"),
+    )
+    found = table(fleet).refresh([group("a", (16, 4), (8, 2)), group("b", (32, 4))])
+    a, b = found["a", "z1"], found["b", "z1"]
+    assert a.total.wire() == {"memory": "64Gi", "cores": "16"}
+    assert a.free.wire() == {"memory": "32Gi", "cores": "8"}
+    assert b.free.wire() == {"memory": "32Gi", "cores": "4"}
+    assert (a.exclusive_slots, b.exclusive_slots) == (0, 1)
+    assert [(one.flavor_name, one.placeable_vms, one.total_capacity_vm_slots) for one in a.flavors] == [
+        ("a_16", 2, 4),
+        ("a_8", 4, 8),
+    ]
+    assert found["a", "z2"].exclusive_slots + 4 * found["b", "z2"].exclusive_slots == 8
+
+
+def test_only_hosts_that_placement_allows_count_and_a_failed_probe_says_so() -> None:
+    fleet = fleet_of(host("h1", traits=["CUSTOM_A"]), host("h2"), host("h3", zone=None))
+    found = table(fleet).refresh([group("a", (8, 2), trait="CUSTOM_A")])
+    assert [(place, one.exclusive_slots) for place, one in found.items()] == [(("a", "z1"), 8)]
+    failed = table(fleet, "no-such-pipeline").refresh([group("a", (8, 2))])
+    assert "no-such-pipeline" in failed["a", "z1"].failed
+
+
+def test_a_group_whose_smallest_flavor_has_no_memory_is_left_out() -> None:
+    assert table(fleet_of(host("h1"))).refresh([group("a", (8, 2), (0, 1))]) == {}
+
+
+sizes = st.sampled_from([(2, 1), (4, 1), (6, 2), (8, 2), (16, 4), (24, 1)])
+groups = st.lists(st.tuples(sizes, st.booleans()), min_size=1, max_size=4).map(
+    lambda given: tuple(
+        group(f"g{number}", size, trait="CUSTOM_A" if picky else "") for number, (size, picky) in enumerate(given)
+    )
+)
+hosts = st.lists(
+    st.tuples(st.integers(0, 7), st.integers(0, 30), st.integers(0, 120), st.booleans(), st.sampled_from(["z1", "z2"])),
+    max_size=10,
+)
+
+
+def _host(given: tuple[int, int, int, bool, str]) -> Any:
+    number, cores, gib, trait, zone = given
+    return host(
+        f"h{number}",
+        zone=zone,
+        capacity={"cpu": "30", "memory": "120Gi"},
+        effectiveCapacity=None,
+        allocation={"cpu": str(cores), "memory": f"{gib}Gi"},
+        traits=["CUSTOM_A"] if trait else [],
+    )
+
+
+@settings(max_examples=120, deadline=None)
+@given(groups, hosts, hosts)
+def test_a_table_that_is_kept_current_says_what_one_made_anew_says_and_the_split_is_the_decisions(
+    wanted: tuple[FlavorGroupSpec, ...], first: list[Any], later: list[Any]
+) -> None:
+    fleet = Fleet()
+    for one in first:
+        fleet.upsert_host(_host(one))
+    kept = table(fleet)
+    kept.refresh(wanted)
+    for number, one in enumerate(later):
+        fleet.upsert_host(_host(one))
+        fleet.upsert_reservation(commitment(f"s{number % 3}", f"h{one[0]}", cpu="1", memory="3Gi"))
+        if number % 2:
+            kept.refresh(wanted)
+    found = kept.refresh(wanted)
+    assert found == table(fleet).refresh(wanted)
+    _check_split(fleet, wanted, found)
+
+
+def _check_split(fleet: Fleet, wanted: tuple[FlavorGroupSpec, ...], found: Any) -> None:
+    free = dict(zip(fleet.names, fleet.free().tolist(), strict=True))
+    for zone in sorted({place[1] for place in found}):
+        names = [name for name in fleet.names if (facts := fleet.facts(name)) and facts.zone == zone]
+        decided = split(
+            SplitInput(
+                groups=tuple(
+                    SplitGroup(
+                        name=one.group_name,
+                        memory_bytes=one.smallest_flavor.memory_mb * 2**20,
+                        cpu_milli=one.smallest_flavor.vcpus * 1000,
+                        candidates=tuple(name for name in names if _allowed(fleet, name, one)),
+                    )
+                    for one in wanted
+                ),
+                hosts=tuple(
+                    SplitHost(name=name, cpu_milli=free[name][0], memory_bytes=free[name][1]) for name in names
+                ),
+            )
+        )
+        for share in decided.shares:
+            assert found[share.name, zone].exclusive_slots == share.slots
+        exclusive = sum(found[one.group_name, zone].exclusive["memory"] for one in wanted)
+        assert exclusive <= sum(max(0, free[name][1]) for name in names)
+
+
+def _allowed(fleet: Fleet, name: str, one: FlavorGroupSpec) -> bool:
+    facts = fleet.facts(name)
+    assert facts is not None
+    return "trait:CUSTOM_A" not in one.smallest_flavor.extra_specs or "CUSTOM_A" in facts.traits
+
+
+def test_committed_memory_counts_in_whole_vms_of_the_smallest_flavor_each_commitment_by_itself() -> None:
+    def one(uuid: str, gib: int, kind: Any = "memory") -> Commitment:
+        size = {"memory_bytes": gib * GIB} if kind == "memory" else {"cores": gib}
+        return Commitment(uuid=uuid, project="p", group="a", zone="z1", type=kind, state="confirmed", **size)
+
+    assert committed_slots([one("x", 15), one("y", 9), one("z", 99, "cores")], [group("a", (16, 4), (8, 2))]) == {
+        ("a", "z1"): 2
+    }
+
+
+def _capacity(status: FlavorGroupCapacityStatus, *, ready: str = "True") -> FlavorGroupCapacity:
+    condition = Condition(type="Ready", status=ready, message="probes failed")  # type: ignore[arg-type]
+    return FlavorGroupCapacity(
+        spec=FlavorGroupCapacitySpec(flavor_group="a", availability_zone="z1"),
+        status=replace(status, conditions=(condition,)),
+    )
+
+
+def test_the_report_counts_a_large_vm_as_the_usage_report_does() -> None:
+    fleet, wanted = fleet_of(host("h1", allocation={"cpu": "6", "memory": "24Gi"})), group("a", (16, 4), (8, 2))
+    running = RunningVms([VmView(id=f"v{gib}", host="h1", zone="z1", flavor=f"a_{gib}") for gib in (8, 16)])
+    status = capacity_status(table(fleet).refresh([wanted])["a", "z1"], wanted, committed_slots=3, running=running)
+    assert (status.running_instances, status.running_resources.wire()) == (2, {"memory": "24Gi", "cores": "6"})
+    assert (status.committed_capacity, status.committed_capacity_bytes) == (3, 24 * GIB)
+    unit = GroupUnit(group="a", mib=8192, fixed=True)
+    assert reported_capacity(_capacity(status), wanted, unit) == GroupReport(
+        ram=ReportedCapacity(capacity=3 + 5, usage=3),
+        cores=ReportedCapacity(capacity=6 + 10, usage=6),
+        instances=ReportedCapacity(capacity=2 + 5, usage=2),
+    )
+
+
+def test_without_a_list_of_vms_what_ran_before_stays_and_an_empty_list_writes_zeros() -> None:
+    wanted = group("a", (8, 2))
+    found = table(fleet_of(host("h1"))).refresh([wanted])["a", "z1"]
+    vms = RunningVms([VmView(id="v", host="h1", zone="z1", flavor="a_8")])
+    before = capacity_status(found, wanted, committed_slots=0, running=vms)
+    assert capacity_status(found, wanted, committed_slots=0, running=None, before=before).running_instances == 1
+    assert capacity_status(found, wanted, committed_slots=0, running=RunningVms(), before=before).running_instances == 0
+
+
+def test_a_report_of_what_is_not_known_has_no_usage_and_one_that_is_not_current_is_refused() -> None:
+    wanted, unit = group("a", (8, 2)), GroupUnit(group="a")
+    assert reported_capacity(None, wanted, unit).ram == ReportedCapacity(capacity=0)
+    with pytest.raises(Unavailable, match="probes failed"):
+        reported_capacity(_capacity(FlavorGroupCapacityStatus(), ready="False"), wanted, unit)
+
+
+def test_memory_that_video_memory_takes_is_counted_vm_by_vm() -> None:
+    flavor = GroupFlavor(name="a_2", vcpus=1, memory_mb=2032)
+    wanted = FlavorGroupSpec(group_name="a", flavors=(flavor,), largest_flavor=flavor, smallest_flavor=flavor)
+    running = RunningVms([VmView(id=f"v{number}", host="h1", zone="z1", flavor="a_2") for number in range(3)])
+    found = table(fleet_of(host("h1", allocation={"cpu": "16", "memory": "64Gi"}))).refresh([wanted])["a", "z1"]
+    assert found.failed
+    found = replace(found, failed="", flavors=(FlavorCapacity(flavor_name="a_2"),))
+    status = capacity_status(found, wanted, committed_slots=0, running=running)
+    assert reported_capacity(_capacity(status), wanted, GroupUnit(group="a", mib=2048)).ram.usage == 3
+
+
+def test_running_vms_follow_every_change() -> None:
+    running = RunningVms()
+    vm = VmView(id="v", host="h1", zone="", flavor="a")
+    assert running.put(vm, host_zone="z1")
+    assert not running.put(vm, host_zone="z1")
+    assert running.count("z1", "a") == 1
+    assert running.put(replace(vm, zone="z2"))
+    assert (running.count("z1", "a"), running.count("z2", "a")) == (0, 1)
+    assert running.retain(["x"]) == 1
+    assert not running.drop("v")
+    assert len(running) == 0
