@@ -60,7 +60,7 @@ class ChangeApplier:
         """The ledger counts the slots of these steps as they will be."""
         for step in steps:
             for change in step.slots:
-                if not change.host:
+                if change.deleted:
                     self._placer.let_go(change.name)
                 elif step.after is not None:
                     shown = self._view.informers.reservations.get(change.name)
@@ -98,18 +98,32 @@ class ChangeApplier:
     async def _step(self, step: CommitmentStep, request_id: str) -> None:
         if step.after is None:
             await self._delete(CommittedResource, commitment_name(step.uuid), self._view.informers.commitments)
-            for change in step.slots:
-                await self._delete(Reservation, change.name, self._view.informers.reservations)
+            await self.delete_slots(step.slots)
             return
         written = await self._write_spec(step, request_id)
         commitment = from_spec(step.after, written.metadata.generation)
-        for change in step.slots:
-            if change.host:
-                await self._write_slot(change, commitment, request_id)
-            else:
-                await self._delete(Reservation, change.name, self._view.informers.reservations)
+        await self.write_slots(step.slots, commitment, request_id)
         if step.accepted:
             await self._accept(written)
+
+    async def write_slots(self, changes: Iterable[SlotChange], commitment: Commitment, request_id: str) -> None:
+        """Make, hand over and delete slots of a commitment."""
+        for change in changes:
+            if change.deleted:
+                await self._delete(Reservation, change.name, self._view.informers.reservations)
+            else:
+                await self._write_slot(change, commitment, request_id)
+
+    async def delete_slots(self, slots: Iterable[SlotChange]) -> None:
+        """Delete these slots."""
+        for slot in slots:
+            await self._delete(Reservation, slot.name, self._view.informers.reservations)
+
+    async def write_status(
+        self, name: str, change: Callable[[CommittedResource | None], CommittedResource | None]
+    ) -> None:
+        """Change the status of a commitment's object."""
+        await self._swap(CommittedResource, name, change, self._view.informers.commitments, "status")
 
     async def _write_spec(self, step: CommitmentStep, request_id: str) -> CommittedResource:
         wanted, name = step.after, commitment_name(step.uuid)
@@ -136,9 +150,9 @@ class ChangeApplier:
             return None if found is not None and found.spec == wanted.spec else wanted
 
         def status(found: Reservation | None) -> Reservation | None:
-            if found is None:
+            if found is None or not found.spec.target_host:
                 return None
-            if not change.kept and not found.status.conditions:
+            if not found.status.conditions:
                 return replace(found, status=status_of(found, commitment.generation))
             seen = found.status.committed_resource_reservation or CommittedStatus()
             seen = replace(seen, observed_parent_generation=commitment.generation)
@@ -218,7 +232,10 @@ def _as_changed(
 ) -> Reservation:
     """The slot as the change wants it: handed to the commitment if it is there, else made."""
     if found is not None:
-        return synchronised(handed(found, commitment, change.memory_bytes), commitment)
+        slot = synchronised(handed(found, commitment, change.memory_bytes), commitment)
+        if slot.spec.target_host or not change.host:
+            return slot
+        return replace(slot, spec=replace(slot.spec, target_host=change.host))
     new = NewSlot(
         name=change.name,
         flavor=change.flavor,

@@ -170,7 +170,7 @@ class _Attempt:
         steps: list[CommitmentStep] = []
         gone = set(handover.released)
         for step in self._plan.steps:
-            deleted = [SlotChange(name=slot.name) for slot in slots[step.uuid] if slot.name in gone]
+            deleted = [SlotChange(name=slot.name, deleted=True) for slot in slots[step.uuid] if slot.name in gone]
             if step.after is None:
                 steps.append(replace(step, slots=tuple(deleted)))
                 self.done += 1
@@ -200,22 +200,28 @@ class _Attempt:
             return False, tuple(_kept(slot, cut) for slot in own)
         for deleted in plan.delete:
             self._drop(deleted.name)
+        kept = [SlotChange(name=one.name, deleted=True) for one in plan.delete]
         made: list[SlotChange] = []
-        why = ""
+        why, ready = "", 0
+        for slot in plan.keep:
+            change = _kept(slot, cut)
+            if not change.host:
+                host, why_not = self._place_again(slot, commitment, group)
+                change, why = replace(change, host=host), why or why_not
+            kept.append(change)
+            ready += bool(change.host)
         for new in plan.create:
             host, why_not = self._place(new, commitment, group)
             if host:
                 made.append(_made(new, host))
             why = why or why_not
             await self._give_turn(deadline_s)
-        kept = (*(SlotChange(name=one.name) for one in plan.delete), *(_kept(slot, cut) for slot in plan.keep))
-        if len(made) == len(plan.create):
+        if ready + len(made) == plan.total:
             return True, (*kept, *made)
-        text = insufficient_text(len(plan.keep) + len(made), plan.total)
+        text = insufficient_text(ready + len(made), plan.total)
         self.refused.append((commitment.uuid, f"{text} ({why})" if why else text))
-        for one in made:
-            self._placer.put_back((one.name,))
-        return False, kept
+        self._placer.put_back(one.name for one in made)
+        return False, tuple(kept)
 
     def _slot_plan(self, commitment: Commitment, own: Sequence[Reservation], group: FlavorGroupSpec) -> SlotPlan:
         options = SlotOptions(
@@ -231,9 +237,16 @@ class _Attempt:
         """The host of the new slot, which the ledger holds from now on, or none with the reason."""
         host, why = new.host, ""
         if not host:
-            host, why = self._placer.choose(self._placer.request(new.name, new, commitment, group))
+            host, why = self._placer.choose(self._placer.request(new, commitment, group))
         if host:
             self._hold(placed(replace(new, host=host), commitment, now=self._now))
+        return host, why
+
+    def _place_again(self, slot: Reservation, commitment: Commitment, group: FlavorGroupSpec) -> tuple[str, str]:
+        """The same for a slot that is there and has no host."""
+        host, why = self._placer.choose(self._placer.request_again(slot, group))
+        if host:
+            self._hold(replace(slot, spec=replace(slot.spec, target_host=host)))
         return host, why
 
     def _pass_on(self, handover: Handover) -> None:

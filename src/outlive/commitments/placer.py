@@ -16,13 +16,24 @@ from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import NewSlot, reservation_of
 from outlive.commitments.state import Commitment
 from outlive.placement.engine import Engine
+from outlive.placement.fleet import Fleet
 from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import HYPERVISOR_TYPE, SILENT, Intent, PlacementRequest, image_properties
-from outlive.resources import CommittedStatus, Condition, FlavorGroupSpec, Reservation, ReservationStatus
+from outlive.placement.reservations import CapacityQuery, unused
+from outlive.resources import (
+    Amounts,
+    CommittedSpec,
+    CommittedStatus,
+    Condition,
+    FlavorGroupSpec,
+    Reservation,
+    ReservationStatus,
+)
 from outlive.runtime.informer import Informer
 
 ACTIVE_REASON: Final = "ReservationActive"
 PRE_ALLOCATED_REASON: Final = "PreAllocated"
+_EVERYTHING: Final = CapacityQuery(intent=Intent.UNKNOWN)
 _OPTIONS: Final = replace(SILENT, lock_reservations=True, max_candidates=1)
 
 
@@ -34,22 +45,33 @@ class SlotPlacer:
         self._settings = settings
         self._reservations = reservations
 
-    def request(
-        self, name: str, new: NewSlot, commitment: Commitment, group: FlavorGroupSpec, ignore: Iterable[str] = ()
+    def request(self, new: NewSlot, commitment: Commitment, group: FlavorGroupSpec) -> PlacementRequest:
+        """The call that chooses a host for a new slot, by its own size."""
+        return self._request(new.name, new.flavor, new.resources, commitment.project, commitment.zone, group)
+
+    def request_again(self, slot: Reservation, group: FlavorGroupSpec, ignore: Iterable[str] = ()) -> PlacementRequest:
+        """The same for a slot that is there; hosts to ``ignore`` are no candidates."""
+        spec = slot.spec
+        details = spec.committed_resource_reservation or CommittedSpec()
+        asked = self._request(
+            slot.name, details.resource_name, spec.resources, details.project_id, spec.availability_zone, group
+        )
+        return replace(asked, ignore_hosts=tuple(ignore))
+
+    def _request(
+        self, name: str, flavor: str, need: Amounts, project: str, zone: str, group: FlavorGroupSpec
     ) -> PlacementRequest:
-        """The call that chooses a host for a slot of this size; hosts to ``ignore`` are no candidates."""
-        specs = next((flavor.extra_specs for flavor in group.flavors if flavor.name == new.flavor), {})
+        specs = next((one.extra_specs for one in group.flavors if one.name == flavor), {})
         return PlacementRequest(
             resource_id=name,
-            project=commitment.project,
-            zone=commitment.zone,
-            need=new.resources,
-            flavor_name=new.flavor,
+            project=project,
+            zone=zone,
+            need=need,
+            flavor_name=flavor,
             extra_specs=specs,
             image_properties=image_properties(specs.get(HYPERVISOR_TYPE, "")),
             intent=Intent.RESERVE_FOR_COMMITTED_RESOURCE,
-            ignore_hosts=tuple(ignore),
-            pipeline=self._settings.pipeline(commitment.group),
+            pipeline=self._settings.pipeline(group.group_name),
             options=_OPTIONS,
         )
 
@@ -62,6 +84,25 @@ class SlotPlacer:
         except OutliveError as error:
             return "", str(error)
         return ranking.target, ""
+
+    @property
+    def fleet(self) -> Fleet:
+        """Hosts and reservations as placement has them."""
+        return self._engine.fleet
+
+    def has_room(self, slot: Reservation, host: str) -> bool:
+        """Whether the slot would fit on the host, beside everything else there; its own room is not counted."""
+        fleet = self.fleet
+        row = fleet.row(host)
+        if row is None:
+            return False
+        free = fleet.available(_EVERYTHING)[:, row]
+        entry = fleet.ledger.entry(slot.name)
+        own = entry.used if entry is not None and row in entry.rows else {}
+        return all(
+            (column := fleet.resources.get(name)) is not None and int(free[column]) + own.get(column, 0) >= amount
+            for name, amount in unused(slot).items()
+        )
 
     def hold(self, slot: Reservation) -> None:
         """Count this slot as it is given, whatever the store says of it."""

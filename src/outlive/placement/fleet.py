@@ -225,6 +225,11 @@ class Fleet:
         """Rows of the hosts that report the VM."""
         return list(self._rows_of_vm.get(vm, ()))
 
+    def hosts_of_vm(self, vm: str) -> tuple[str, ...]:
+        """Known hosts that report the VM, by name."""
+        rows = (row for row in self._rows_of_vm.get(vm, ()) if self._hosts[row] is not None)
+        return tuple(sorted(str(self.columns.names[row]) for row in rows))
+
     def accepted(self, key: Hashable, accepts: Callable[[HostFacts], bool]) -> BoolVector:
         """Known hosts whose facts are accepted, asked once for each class. Shared: copy to change.
 

@@ -98,8 +98,9 @@ class SlotChange(Part, frozen=True, kw_only=True):
     """What a batch does with one commitment slot."""
 
     name: str
+    deleted: bool = False
     host: str = ""
-    """Where it is made, or where it is; empty: it is deleted."""
+    """Where it is made, or where it is; empty: no host was found for it yet."""
     flavor: str = ""
     memory_bytes: int = 0
     cpu_milli: int = 0

@@ -1,0 +1,310 @@
+"""Keeps the slots of one commitment what they should be, and says what became of it.
+
+A batch that Limes waits for brings its commitments accepted. Here are all others: those for which capacity is looked
+for in the background, those that Limes lists and nobody asked for, those that end, and those whose slots somebody took
+away (docs/reference/commitments.md#states).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from outlive.base.clock import Clock, as_datetime, as_instant
+from outlive.base.errors import BadInput
+from outlive.base.logging import get_logger
+from outlive.commitments.acceptance import HeadroomOutcome, SlotsOutcome, evaluate, headroom, insufficient_text
+from outlive.commitments.application import ChangeApplier
+from outlive.commitments.names import commitment_name
+from outlive.commitments.placer import SlotPlacer, placed
+from outlive.commitments.settings import CommitmentSettings
+from outlive.commitments.slots import SlotLimitExceeded, SlotOptions, SlotPlan, plan_slots
+from outlive.commitments.state import (
+    ACCEPTED_TEXT,
+    OVER_TEXT,
+    PLANNED_TEXT,
+    READY,
+    SLOT_STATES,
+    WAITING_FOR_SLOTS,
+    Commitment,
+    ReadyReason,
+    from_spec,
+    is_judged,
+    is_over,
+    moment,
+    reason_over,
+    retry_delay,
+    summary,
+    with_ready,
+)
+from outlive.commitments.view import CommitmentView
+from outlive.resources import (
+    CommittedResource,
+    FlavorGroupSpec,
+    Reservation,
+    SlotChange,
+    condition,
+)
+from outlive.resources.commitments import COMMITMENT_PREFIX
+from outlive.runtime.controller import Requeue
+from outlive.runtime.metrics import Metrics
+
+NO_GROUP_TEXT: Final = "flavor knowledge not ready: flavor group {} is not known"
+SOON_S: Final = 1.0
+"""When a commitment of cores is tried again that waits for the first capacity figures."""
+
+_log = get_logger("commitments")
+
+
+class CommitmentController:
+    """See the module. ``lock`` is held by whoever decides about commitment slots, ``turn`` by whoever places."""
+
+    name = "commitments"
+
+    def __init__(
+        self,
+        view: CommitmentView,
+        placer: SlotPlacer,
+        applier: ChangeApplier,
+        settings: CommitmentSettings,
+        *,
+        lock: asyncio.Lock,
+        turn: asyncio.Lock,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._view = view
+        self._placer = placer
+        self._applier = applier
+        self._settings = settings
+        self._lock = lock
+        self._turn = turn
+        self._clock = clock
+        self._too_many = metrics.counter(
+            "committed_resource_slot_limit_rejections_total",
+            "Commitments that would need more slots than one may have",
+            ("flavor_group", "availability_zone"),
+        )
+
+    @staticmethod
+    def of_slot(old: Reservation | None, new: Reservation | None) -> Iterable[str]:
+        """The commitment of a slot that changed."""
+        for slot in (old, new):
+            details = slot.spec.committed_resource_reservation if slot is not None else None
+            if details is not None and details.commitment_uuid:
+                yield commitment_name(details.commitment_uuid)
+
+    async def reconcile(self, key: str) -> Requeue | None:
+        """One commitment, by the name of its object."""
+        async with self._lock:
+            cr = self._view.informers.commitments.get(key)
+            if cr is None:
+                await self._remove(self._view.slots(key.removeprefix(COMMITMENT_PREFIX)))
+                return None
+            return await self._look_at(cr)
+
+    async def _look_at(self, cr: CommittedResource) -> Requeue | None:
+        now, spec = self._clock.now(), cr.spec
+        if is_over(spec, now) or spec.state not in SLOT_STATES:
+            await self._remove(self._view.slots(spec.commitment_uuid))
+            over = is_over(spec, now)
+            reason = reason_over(spec) if over else ReadyReason.PLANNED
+            await self._say(cr, reason, OVER_TEXT if over else PLANNED_TEXT)
+            return None if over else self._at_end(cr)
+        rejected = is_judged(condition(cr.status.conditions, READY), ReadyReason.REJECTED, cr.metadata.generation)
+        try:
+            commitment = from_spec(spec, cr.metadata.generation)
+        except BadInput as error:
+            return await self._reject(cr, str(error))
+        if rejected:
+            await self._roll_back(cr)
+            return self._at_end(cr)
+        return await (self._cores(cr, commitment) if spec.resource_type == "cores" else self._memory(cr, commitment))
+
+    async def _memory(self, cr: CommittedResource, commitment: Commitment) -> Requeue | None:
+        group = self._view.groups().get(commitment.group)
+        if group is None or not group.flavors:
+            return await self._wait(cr, NO_GROUP_TEXT.format(commitment.group))
+        try:
+            plan = self._plan(commitment, group)
+        except SlotLimitExceeded as error:
+            self._too_many.labels(commitment.group, commitment.zone).inc()
+            return await self._fail(cr, error.message)
+        refusable = _may_be_refused(cr)
+        if plan.changes:
+            changes, why = await self._place(commitment, group, plan, whole=refusable)
+            if why and refusable:
+                return await self._reject(cr, why)
+            try:
+                await self._applier.write_slots(changes, commitment, "")
+            finally:
+                self._placer.put_back(change.name for change in changes)
+        verdict = evaluate(commitment, self._view.slots(commitment.uuid), plan.total)
+        match verdict.outcome:
+            case SlotsOutcome.READY:
+                await self._say(cr, ReadyReason.ACCEPTED, ACCEPTED_TEXT, accepted=True)
+                return self._at_end(cr)
+            case SlotsOutcome.FAILED:
+                text = f"{verdict.message} ({verdict.first})" if verdict.first else verdict.message
+                return await self._fail(cr, text)
+            case SlotsOutcome.PENDING:
+                await self._say(cr, ReadyReason.RESERVING, WAITING_FOR_SLOTS, restart=True)
+                return None
+
+    def _plan(self, commitment: Commitment, group: FlavorGroupSpec) -> SlotPlan:
+        taken = self._view.named_like(commitment)
+        options = SlotOptions(max_slots=self._settings.max_slots_per_commitment, taken=taken)
+        covers = self._settings.enable_payg_pre_allocation
+        candidates = self._view.candidates(commitment, group) if covers else ()
+        return plan_slots(commitment, self._view.slots(commitment.uuid), group, options=options, candidates=candidates)
+
+    async def _place(
+        self, commitment: Commitment, group: FlavorGroupSpec, plan: SlotPlan, *, whole: bool
+    ) -> tuple[list[SlotChange], str]:
+        """What to write, held in the ledger; where not all slots have a host, why not. With ``whole`` nothing is held
+        then."""
+        patched = set(plan.patched)
+        changes = [SlotChange(name=one.name, deleted=True) for one in plan.delete]
+        changes += [_change(slot) for slot in plan.keep if slot.name in patched]
+        why, found = "", sum(bool(slot.spec.target_host) for slot in plan.keep)
+        now = self._clock.now()
+        async with self._turn:
+            for new in plan.create:
+                host, why_not = new.host, ""
+                if not host:
+                    host, why_not = self._placer.choose(self._placer.request(new, commitment, group))
+                if host:
+                    self._placer.hold(placed(replace(new, host=host), commitment, now=now))
+                    found += 1
+                why = why or why_not
+                changes.append(
+                    SlotChange(
+                        name=new.name,
+                        host=host,
+                        flavor=new.flavor,
+                        memory_bytes=new.memory_bytes,
+                        cpu_milli=new.cpu_milli,
+                        vm=new.vm,
+                    )
+                )
+        if why and whole:
+            self._placer.put_back(change.name for change in changes)
+            return [], f"{insufficient_text(found, plan.total)} ({why})"
+        return changes, why
+
+    async def _cores(self, cr: CommittedResource, commitment: Commitment) -> Requeue | None:
+        view, now = self._view, self._clock.now()
+        verdict = headroom(
+            commitment,
+            view.capacity(commitment.group, commitment.zone),
+            view.informers.commitments.items(),
+            now=now,
+            held=view.held_cores(commitment.group, commitment.zone),
+        )
+        match verdict.outcome:
+            case HeadroomOutcome.ACCEPTED:
+                await self._say(cr, ReadyReason.ACCEPTED, ACCEPTED_TEXT, accepted=True)
+                return self._at_end(cr)
+            case HeadroomOutcome.REFUSED:
+                return await self._fail(cr, verdict.message)
+            case HeadroomOutcome.WAITING:
+                await self._say(cr, ReadyReason.RESERVING, verdict.message)
+                return Requeue(SOON_S) if cr.spec.allow_rejection else Requeue(self._settings.requeue_interval_retry)
+
+    async def _fail(self, cr: CommittedResource, message: str) -> Requeue | None:
+        return await (self._reject(cr, message) if _may_be_refused(cr) else self._wait(cr, message))
+
+    async def _wait(self, cr: CommittedResource, message: str) -> Requeue:
+        """Say why it waits, and try again later."""
+        settings = self._settings
+        delay = retry_delay(
+            condition(cr.status.conditions, READY),
+            self._clock.now(),
+            settings.requeue_interval_retry,
+            settings.max_requeue_interval,
+        )
+        await self._say(cr, ReadyReason.RESERVING, message)
+        return Requeue(delay)
+
+    async def _reject(self, cr: CommittedResource, message: str) -> Requeue | None:
+        """Refuse it; what was accepted before stays."""
+        await self._roll_back(cr)
+        await self._say(cr, ReadyReason.REJECTED, message)
+        _log.info("commitment.rejected", commitment=cr.spec.commitment_uuid, why=message)
+        return self._at_end(cr)
+
+    async def _roll_back(self, cr: CommittedResource) -> None:
+        """The slots are those of what was accepted last; none, if nothing was."""
+        accepted, uuid = cr.status.accepted_spec, cr.spec.commitment_uuid
+        group = self._view.groups().get(accepted.flavor_group_name) if accepted is not None else None
+        if accepted is None or group is None or accepted.resource_type != "memory":
+            await self._remove(self._view.slots(uuid))
+            return
+        commitment = from_spec(accepted, cr.metadata.generation)
+        plan = self._plan(commitment, group)
+        if not plan.changes:
+            return
+        changes, _ = await self._place(commitment, group, plan, whole=False)
+        try:
+            await self._applier.write_slots(changes, commitment, "")
+        finally:
+            self._placer.put_back(change.name for change in changes)
+
+    async def _remove(self, slots: Iterable[Reservation]) -> None:
+        gone = [SlotChange(name=slot.name, deleted=True) for slot in slots]
+        if gone:
+            await self._applier.delete_slots(gone)
+
+    async def _say(
+        self, cr: CommittedResource, reason: ReadyReason, message: str, *, accepted: bool = False, restart: bool = False
+    ) -> None:
+        generation = cr.metadata.generation
+
+        def change(found: CommittedResource | None) -> CommittedResource | None:
+            if found is None or found.metadata.generation != generation:
+                return None
+            now = self._clock.now()
+            before = condition(found.status.conditions, READY)
+            if is_judged(before, reason, generation) and before is not None and before.message == message:
+                return None
+            conditions = with_ready(
+                found.status.conditions,
+                ready=accepted,
+                reason=reason,
+                message=message,
+                generation=generation,
+                now=now,
+                restart=restart,
+            )
+            status = replace(found.status, conditions=conditions)
+            if accepted:
+                status = replace(status, accepted_spec=found.spec, accepted_at=as_datetime(now))
+            found = replace(found, status=status)
+            return replace(found, status=replace(status, status_summary=summary(found, now)))
+
+        await self._applier.write_status(cr.name, change)
+
+    def _at_end(self, cr: CommittedResource) -> Requeue | None:
+        """Look again when it ends."""
+        end = moment(cr.spec.end_time)
+        return Requeue(max(as_instant(end) - self._clock.now(), SOON_S)) if end is not None else None
+
+
+def _may_be_refused(cr: CommittedResource) -> bool:
+    """Whether a failure refuses it: its sender allows that, and it was not accepted as it is."""
+    return cr.spec.allow_rejection and cr.status.accepted_spec != cr.spec
+
+
+def _change(slot: Reservation) -> SlotChange:
+    details = slot.spec.committed_resource_reservation
+    return SlotChange(
+        name=slot.name,
+        host=slot.status.host or slot.spec.target_host,
+        flavor=details.resource_name if details is not None else "",
+        memory_bytes=slot.spec.resources.memory_bytes,
+        cpu_milli=slot.spec.resources.cpu_milli,
+        kept=True,
+    )

@@ -1,0 +1,157 @@
+"""Takes commitment slots from hosts that hold more than they have, one at a time; VMs are never touched.
+
+docs/reference/commitments.md#oversubscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outlive.base.clock import Clock
+from outlive.base.logging import get_logger
+from outlive.commitments.application import swap_cached
+from outlive.commitments.oversubscription import CheckOutcome, HostCheck, HostWatch, LeftHosts, check_host, evicted
+from outlive.commitments.settings import CommitmentSettings
+from outlive.commitments.view import CommitmentView
+from outlive.placement.fleet import Fleet
+from outlive.placement.ledger import Entry
+from outlive.placement.reservations import blocked_hosts
+from outlive.resources import CPU, ZONE_LABEL, Hypervisor, Reservation, condition
+from outlive.runtime.controller import Requeue
+from outlive.runtime.metrics import Metrics
+from outlive.store import Store
+
+_log = get_logger("commitments.oversubscription")
+
+
+class Departures:
+    """Which hosts slots left, so that they do not come straight back."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._left = LeftHosts()
+
+    def avoided(self, slot: str) -> tuple[str, ...]:
+        """Hosts that are not chosen for the slot now."""
+        return self._left.avoided(slot, self._clock.monotonic())
+
+    def leave(self, slot: str, host: str) -> None:
+        """The slot leaves the host."""
+        self._left = self._left.with_left(slot, host, self._clock.monotonic())
+
+    def forget(self, slot: str) -> None:
+        """The slot is gone."""
+        if slot in self._left.slots:
+            self._left = self._left.without(slot)
+
+
+class OversubscriptionController:
+    """See the module. Keys are hosts."""
+
+    name = "oversubscription"
+
+    def __init__(
+        self,
+        store: Store,
+        view: CommitmentView,
+        fleet: Fleet,
+        departures: Departures,
+        settings: CommitmentSettings,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._fleet = fleet
+        self._departures = departures
+        self._settings = settings
+        self._clock = clock
+        self._watches: dict[str, HostWatch] = {}
+        self._shown: dict[str, set[tuple[str, str, str]]] = {}
+        """Host → labels of the gauge that it has."""
+        self._excess = metrics.gauge(
+            "committed_resource_host_oversubscribed",
+            "How much more than it has a host holds: cores, or bytes of memory",
+            ("host", "az", "resource"),
+        )
+        self._evicted = metrics.counter(
+            "committed_resource_host_oversubscribed_evicted_reservations_total",
+            "Commitment slots that left a host which held too much",
+            ("az",),
+        )
+
+    def of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
+        """A host whose figures changed."""
+        if old is not None and new is not None and _figures(old) == _figures(new):
+            return ()
+        host = new if new is not None else old
+        return () if host is None else (host.name,)
+
+    @staticmethod
+    def of_slot(old: Reservation | None, new: Reservation | None) -> Iterable[str]:
+        """The hosts of a slot that changed, before and after."""
+        found: dict[str, None] = {}
+        for slot in (old, new):
+            found.update(dict.fromkeys(blocked_hosts(slot) if slot is not None else ()))
+        return found
+
+    async def reconcile(self, key: str) -> Requeue | None:
+        """One host."""
+        host = self._view.informers.hypervisors.get(key)
+        if host is None or not self._settings.enable_oversubscription_check:
+            self._forget(key)
+            return None
+        excess = dict(self._fleet.overbooked(key))
+        self._show(host, excess)
+        ready = condition(host.status.conditions, "Ready")
+        verdict = check_host(
+            HostCheck(
+                host=key,
+                watch=self._watches.get(key, HostWatch()),
+                known=(ready is None or ready.status == "True") and not host.status.lost,
+                excess=excess,
+                slots=tuple(entry.reservation for entry in self._slots_on(key)),
+                evicts=self._settings.enable_oversubscription_eviction,
+                now=self._clock.monotonic(),
+                grace_s=self._settings.oversubscription_grace_period,
+                min_interval_s=self._settings.oversubscription_min_check_interval,
+            )
+        )
+        self._watches[key] = verdict.watch
+        if verdict.outcome is CheckOutcome.EVICTED:
+            await self._evict(host, verdict.slot)
+        return Requeue(verdict.again_s) if verdict.again_s else None
+
+    async def _evict(self, host: Hypervisor, name: str) -> None:
+        def change(found: Reservation | None) -> Reservation | None:
+            return None if found is None or found.spec.target_host != host.name else evicted(found)
+
+        self._departures.leave(name, host.name)
+        cache = self._view.informers.reservations
+        await swap_cached(self._store, Reservation, name, change, cache, "spec", clock=self._clock)
+        self._evicted.labels(host.metadata.labels.get(ZONE_LABEL, "")).inc()
+        _log.info("commitment_slot.evicted", slot=name, host=host.name)
+
+    def _slots_on(self, host: str) -> list[Entry]:
+        row = self._fleet.row_of(host)
+        return self._fleet.ledger.on_row(row) if row is not None else []
+
+    def _show(self, host: Hypervisor, excess: dict[str, int]) -> None:
+        zone = host.metadata.labels.get(ZONE_LABEL, "")
+        shown = {(host.name, zone, resource) for resource in excess}
+        for labels in self._shown.get(host.name, set()) - shown:
+            self._excess.remove(*labels)
+        for resource, amount in excess.items():
+            self._excess.labels(host.name, zone, resource).set(amount / 1000 if resource == CPU else float(amount))
+        self._shown[host.name] = shown
+
+    def _forget(self, host: str) -> None:
+        self._watches.pop(host, None)
+        for labels in self._shown.pop(host, set()):
+            self._excess.remove(*labels)
+
+
+def _figures(host: Hypervisor) -> object:
+    status = host.status
+    return (status.instances, status.allocation, status.effective_capacity, status.capacity, status.conditions)

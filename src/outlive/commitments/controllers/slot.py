@@ -1,0 +1,266 @@
+"""Gives each commitment slot a host, follows the VMs in it, and says whether it is there.
+
+docs/reference/commitments.md#slots and #allocations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from outlive.base.clock import Clock
+from outlive.base.errors import Unavailable
+from outlive.base.logging import get_logger
+from outlive.commitments.application import swap_cached
+from outlive.commitments.controllers.oversubscription import Departures
+from outlive.commitments.placer import SlotPlacer, status_of
+from outlive.commitments.settings import CommitmentSettings
+from outlive.commitments.slots import slot_allocations
+from outlive.commitments.verification import VerificationInput, VerificationResult, verify_slot, without_vms
+from outlive.commitments.view import ALLOCATION_INDEX, CommitmentView
+from outlive.placement.reservations import is_ready
+from outlive.resources import (
+    COMMITTED,
+    CommittedSpec,
+    CommittedStatus,
+    Condition,
+    Hypervisor,
+    Reservation,
+    condition,
+    with_condition,
+)
+from outlive.runtime.controller import Requeue
+from outlive.store import Store
+
+NO_FLAVOR_S: Final = 300.0
+"""When a slot of an unknown flavor is looked at again."""
+MISSING_REASON: Final = "MissingResourceName"
+REVOKED_REASON: Final = "PlacementRevoked"
+NO_HOSTS_REASON: Final = "NoHostsFound"
+
+_log = get_logger("commitments.slots")
+
+
+class SlotController:
+    """See the module. ``turn`` is held by whoever places; ``moving`` says which VMs are on their way."""
+
+    name = "commitment-slots"
+
+    def __init__(
+        self,
+        store: Store,
+        view: CommitmentView,
+        placer: SlotPlacer,
+        departures: Departures,
+        settings: CommitmentSettings,
+        *,
+        moving: Callable[[Iterable[str]], tuple[str, ...]],
+        turn: asyncio.Lock,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._placer = placer
+        self._departures = departures
+        self._settings = settings
+        self._moving = moving
+        self._turn = turn
+        self._clock = clock
+        self._missing: dict[str, dict[str, float]] = {}
+        """Slot → VM that no host reports → since when."""
+
+    def of_slot(self, old: Reservation | None, new: Reservation | None) -> Iterable[str]:
+        """A commitment slot that changed."""
+        slot = new if new is not None else old
+        if slot is not None and slot.spec.type == COMMITTED:
+            yield slot.name
+
+    def of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
+        """Slots with VMs that a host reports now and did not before, or the other way round."""
+        before = {one.id for one in old.status.instances} if old is not None else set()
+        after = {one.id for one in new.status.instances} if new is not None else set()
+        found: dict[str, None] = {}
+        for vm in sorted(before ^ after):
+            for slot in self._view.informers.reservations.by_index(ALLOCATION_INDEX, vm):
+                found[slot.name] = None
+        return found
+
+    async def reconcile(self, key: str) -> Requeue | None:
+        """One slot, by name."""
+        slot = self._view.informers.reservations.get(key)
+        if slot is None or slot.spec.type != COMMITTED:
+            self._missing.pop(key, None)
+            self._departures.forget(key)
+            return None
+        details = slot.spec.committed_resource_reservation
+        if details is None or not details.resource_name:
+            await self._say(slot, "False", MISSING_REASON, "the slot names no flavor")
+            return None
+        if is_ready(slot):
+            if not slot.spec.target_host:
+                await self._revoke(slot)
+                return None
+            return await self._verify(slot, details)
+        if slot.spec.target_host:
+            await self._arrive(slot, details)
+            return None
+        return await self._place(slot, details)
+
+    async def _place(self, slot: Reservation, details: CommittedSpec) -> Requeue | None:
+        group = self._view.groups().get(details.resource_group)
+        if group is None:
+            return Requeue(self._settings.requeue_interval_retry)
+        if all(flavor.name != details.resource_name for flavor in group.flavors):
+            return Requeue(NO_FLAVOR_S)
+        avoided = self._departures.avoided(slot.name)
+        async with self._turn:
+            host, why = self._placer.choose(self._placer.request_again(slot, group, avoided))
+            if not host and avoided:
+                host, why = self._placer.choose(self._placer.request_again(slot, group))
+            if host:
+                self._placer.hold(replace(slot, spec=replace(slot.spec, target_host=host)))
+        if not host:
+            text = f"no hosts found for reservation {slot.name} (flavor {details.resource_name})"
+            await self._say(slot, "False", NO_HOSTS_REASON, f"{text}: {why}")
+            raise Unavailable(text, remedy="outlive commitments explain says what would help")
+
+        def wanted(found: Reservation | None) -> Reservation | None:
+            if found is None or found.spec.target_host:
+                return None
+            return replace(found, spec=replace(found.spec, target_host=host))
+
+        try:
+            await self._swap(slot.name, wanted, "spec")
+        finally:
+            self._placer.put_back((slot.name,))
+        return None
+
+    async def _arrive(self, slot: Reservation, details: CommittedSpec) -> None:
+        """The slot is on the host that was chosen for it."""
+
+        def change(found: Reservation | None) -> Reservation | None:
+            if found is None or not found.spec.target_host or is_ready(found):
+                return None
+            status = status_of(found, details.parent_generation)
+            seen = status.committed_resource_reservation or CommittedStatus()
+            # VMs that it is meant for are confirmed once its host reports them
+            status = replace(status, committed_resource_reservation=replace(seen, allocations={}))
+            return replace(found, status=status)
+
+        await self._swap(slot.name, change, "status")
+
+    async def _revoke(self, slot: Reservation) -> None:
+        """The slot is wanted nowhere any more; then another host is looked for."""
+
+        def change(found: Reservation | None) -> Reservation | None:
+            if found is None or found.spec.target_host or not is_ready(found):
+                return None
+            ready = Condition(type="Ready", status="False", reason=REVOKED_REASON, message="it left its host")
+            seen = found.status.committed_resource_reservation or CommittedStatus()
+            status = replace(
+                found.status,
+                host="",
+                conditions=with_condition(found.status.conditions, ready),
+                committed_resource_reservation=replace(seen, allocations={}),
+            )
+            return replace(found, status=status)
+
+        await self._swap(slot.name, change, "status")
+
+    async def _verify(self, slot: Reservation, details: CommittedSpec) -> Requeue | None:
+        """Confirm, keep, follow or drop the VMs of the slot, and echo its commitment's generation."""
+        result = verify_slot(self._observed(slot))
+        if result.missing:
+            self._missing[slot.name] = dict(result.missing)
+        else:
+            self._missing.pop(slot.name, None)
+        if result.slot.spec != slot.spec:
+            await self._write_verified(slot, result, "spec")
+        for vm in result.confirmed_first:
+            await self._leave_others(slot.name, vm)
+        await self._write_verified(slot, result, "status")
+        if result.dropped:
+            _log.info(
+                "commitment_slot.vms_left", slot=slot.name, vms={vm: str(why) for vm, why in result.dropped.items()}
+            )
+        settings = self._settings
+        return Requeue(settings.requeue_interval_grace_period if result.expects else settings.requeue_interval_active)
+
+    def _observed(self, slot: Reservation) -> VerificationInput:
+        vms = tuple(slot_allocations(slot))
+        fleet = self._placer.fleet
+        reported = {vm: fleet.hosts_of_vm(vm) for vm in vms}
+        gone = slot.status.host
+        elsewhere = sorted({host for hosts in reported.values() for host in hosts if host != gone})
+        return VerificationInput(
+            slot=slot,
+            reported=reported,
+            roomy=tuple(host for host in elsewhere if self._placer.has_room(slot, host)),
+            moving=self._moving(vms),
+            missing=self._missing.get(slot.name, {}),
+            now=self._clock.now(),
+            grace_s=self._settings.allocation_grace_period,
+        )
+
+    async def _write_verified(self, slot: Reservation, result: VerificationResult, half: str) -> None:
+        generation = _generation(result.slot)
+
+        def spec(found: Reservation | None) -> Reservation | None:
+            same = found is not None and found.metadata.generation == slot.metadata.generation
+            return replace(found, spec=result.slot.spec) if found is not None and same else None
+
+        def status(found: Reservation | None) -> Reservation | None:
+            if found is None or _generation(found) != generation:
+                return None
+            seen = result.slot.status.committed_resource_reservation or CommittedStatus()
+            seen = replace(seen, observed_parent_generation=generation)
+            changed = replace(found.status, host=result.slot.status.host, committed_resource_reservation=seen)
+            return replace(found, status=changed) if changed != found.status else None
+
+        if half == "spec":
+            await self._swap(slot.name, spec, "spec")
+        else:
+            await self._swap(slot.name, status, "status")
+
+    async def _leave_others(self, name: str, vm: str) -> None:
+        """The VM is in this slot now, and in no other."""
+        for other in self._view.informers.reservations.by_index(ALLOCATION_INDEX, vm):
+            if other.name == name:
+                continue
+
+            def without(found: Reservation | None) -> Reservation | None:
+                return None if found is None else without_vms(found, frozenset((vm,)))
+
+            await self._swap(other.name, without, "spec")
+            await self._swap(other.name, without, "status")
+
+    async def _say(self, slot: Reservation, status: str, reason: str, message: str) -> None:
+        def change(found: Reservation | None) -> Reservation | None:
+            if found is None or is_ready(found):
+                return None
+            old = condition(found.status.conditions, "Ready")
+            ready = Condition(type="Ready", status="False", reason=reason, message=message)
+            seen = found.status.committed_resource_reservation or CommittedStatus()
+            echoed = replace(seen, observed_parent_generation=_generation(found))
+            if old is not None and (old.reason, old.message, seen) == (reason, message, echoed):
+                return None
+            conditions = with_condition(found.status.conditions, ready)
+            return replace(
+                found, status=replace(found.status, conditions=conditions, committed_resource_reservation=echoed)
+            )
+
+        await self._swap(slot.name, change, "status")
+
+    async def _swap(self, name: str, change: Callable[[Reservation | None], Reservation | None], half: str) -> None:
+        cache = self._view.informers.reservations
+        await swap_cached(
+            self._store, Reservation, name, change, cache, "spec" if half == "spec" else "status", clock=self._clock
+        )
+
+
+def _generation(slot: Reservation) -> int:
+    details = slot.spec.committed_resource_reservation
+    return details.parent_generation if details is not None else 0
