@@ -17,6 +17,9 @@ from outlive.base.clock import Clock
 from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.ids import Ids
 from outlive.base.random import Random
+from outlive.commitments.assembly import Commitments
+from outlive.commitments.view import CommitmentInformers, commitment_indexes
+from outlive.commitments.view import slot_indexes as commitment_slot_indexes
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers
 from outlive.failover.calls import Caller
 from outlive.failover.offers import InProcessPlacement, WithCandidates
@@ -35,8 +38,10 @@ from outlive.recovery.informers import RecoveryInformers, slot_indexes, vm_index
 from outlive.recovery.rebalancer import Rebalancer
 from outlive.resources import (
     Cluster,
+    CommittedResource,
     Flavor,
     FlavorGroup,
+    FlavorGroupCapacity,
     Hypervisor,
     Membership,
     ObjectMeta,
@@ -99,7 +104,9 @@ class UpRole:
         self._informing = random.fork("informers")
         self.informers = Informers(
             hypervisors=self._informer(Hypervisor),
-            reservations=self._informer(Reservation, {HOST_INDEX: blocked_hosts, **slot_indexes()}),
+            reservations=self._informer(
+                Reservation, {HOST_INDEX: blocked_hosts, **slot_indexes(), **commitment_slot_indexes()}
+            ),
             groups=self._informer(FlavorGroup),
             vms=self._informer(VirtualMachine, vm_indexes()),
         )
@@ -136,6 +143,7 @@ class UpRole:
         )
         self.failover.attach(self.manager, self.elector)
         self.recovery = self._add_recovery(placement, ids)
+        self.commitments = self._add_commitments(ports.source, ids)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -240,6 +248,29 @@ class UpRole:
         if settings.upkeep.vm_source == "resources":  # of others it is not ours to ask
             self.manager.add_task(REBALANCE_TASK, rebalancer.run, elector=self.elector, after_sync=True)
         return recovery
+
+    def _add_commitments(self, source: VMSource | None, ids: Ids) -> Commitments:
+        """Commitments, behind the same election, since their slots are placed on the same hosts."""
+        commitments = Commitments(
+            self._store,
+            informers=CommitmentInformers(
+                commitments=self._informer(CommittedResource, commitment_indexes()),
+                reservations=self.informers.reservations,
+                hypervisors=self.informers.hypervisors,
+                groups=self.informers.groups,
+                capacities=self._informer(FlavorGroupCapacity),
+            ),
+            vms=self.informers.vms,
+            engine=self.placement.engine,
+            settings=self.settings.commitments,
+            metrics=self.metrics,
+            turn=self.failover.lock,
+            clock=self._clock,
+            ids=ids,
+            source=source,
+        )
+        commitments.attach(self.manager, self.elector)
+        return commitments
 
     def _add_placement(self, random: Random) -> PlacementService:
         """The placement service with its pipelines and flavor groups, fed from the informers."""

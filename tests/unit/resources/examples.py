@@ -141,7 +141,14 @@ FULL: tuple[r.Resource, ...] = (
                 accepted=True,
                 slots=(
                     r.SlotChange(
-                        name="s", deleted=True, host="h1", flavor="f", memory_bytes=2**30, cpu_milli=1000, vm="vm-1", kept=True
+                        name="s",
+                        deleted=True,
+                        host="h1",
+                        flavor="f",
+                        memory_bytes=2**30,
+                        cpu_milli=1000,
+                        vm="vm-1",
+                        kept=True,
                     ),
                 ),
             ),

@@ -1,0 +1,227 @@
+"""A cloud that sells capacity: the role of ``outlive up`` on a memory store under virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+from outlive.base.clock import LoopClock, as_datetime
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
+from outlive.commitments.decision import Refusal
+from outlive.commitments.settings import CommitmentSettings, GroupSettings, RamSettings, ResourceSettings
+from outlive.failover.config import FailoverConfig
+from outlive.failover.ports import Inline
+from outlive.placement.request import HYPERVISOR_TYPE
+from outlive.resources import (
+    COMMITTED,
+    ZONE_LABEL,
+    Amounts,
+    Assigned,
+    CommitmentChange,
+    CommittedResource,
+    Condition,
+    Flavor,
+    FlavorSpec,
+    Hypervisor,
+    HypervisorStatus,
+    Instance,
+    ObjectMeta,
+    Reservation,
+    Resource,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+    condition,
+)
+from outlive.resources.hosts import DomainCapabilities
+from outlive.roles.settings import RoleSettings
+from outlive.roles.up import Ports, UpRole
+from outlive.store import Store, list_all
+from outlive.store.memory import MemoryStore
+from tests.support.loops import run
+
+GIB = 2**30
+MIB = 2**20
+ZONE = "zone-a"
+SOLD = GroupSettings(
+    ram=RamSettings(handles_commitments=True, handles_dry_run=True, has_capacity=True, has_quota=True),
+    cores=ResourceSettings(handles_commitments=True, handles_dry_run=True, has_capacity=True),
+    instances=ResourceSettings(has_capacity=True),
+)
+SETTINGS = RoleSettings(
+    failover=FailoverConfig(flavor_failover_requirements={"*": 0}).apply_defaults(),
+    commitments=CommitmentSettings(flavor_group_resources={"*": SOLD}),
+)
+
+
+def flavor(name: str, gib: int, vcpus: int, group: str = "g") -> Flavor:
+    return Flavor(
+        metadata=ObjectMeta(name=name),
+        spec=FlavorSpec(
+            flavor_name=name,
+            resources=Amounts(cpu=vcpus * 1000, memory=gib * GIB),
+            extra_specs={"quota:hw_version": group, HYPERVISOR_TYPE: "QEMU"},
+        ),
+    )
+
+
+def host(
+    name: str, *, gib: int = 64, cpu: int = 64, vms: Iterable[VirtualMachine] = (), zone: str = ZONE
+) -> Hypervisor:
+    vms = list(vms)
+    return Hypervisor(
+        metadata=ObjectMeta(name=name, labels={ZONE_LABEL: zone}),
+        status=HypervisorStatus(
+            capacity=Amounts(cpu=cpu * 1000, memory=gib * GIB),
+            allocation=Amounts(
+                cpu=sum(vm.spec.resources.cpu_milli for vm in vms),
+                memory=sum(vm.spec.resources.memory_bytes for vm in vms),
+            ),
+            instances=tuple(Instance(id=vm.name) for vm in vms),
+            domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
+            conditions=(Condition(type="Ready", status="True"),),
+        ),
+    )
+
+
+def vm(name: str, on: str, *, gib: int = 8, vcpus: int = 2, project: str = "p1", of: str = "m8") -> VirtualMachine:
+    return VirtualMachine(
+        metadata=ObjectMeta(name=name),
+        spec=VirtualMachineSpec(
+            project=project,
+            flavor=of,
+            zone=ZONE,
+            resources=Amounts(cpu=vcpus * 1000, memory=gib * GIB),
+            extra_specs={"quota:hw_version": "g", HYPERVISOR_TYPE: "QEMU"},
+        ),
+        status=VirtualMachineStatus(assigned=Assigned(hypervisor=on)),
+    )
+
+
+FLAVORS = (flavor("m32", 32, 8), flavor("m16", 16, 4), flavor("m8", 8, 2))
+
+
+def asked(
+    uuid: str,
+    amount: int,
+    *,
+    old: str | None = None,
+    new: str | None = "confirmed",
+    expires: datetime | None = None,
+    confirm_by: datetime | None = None,
+) -> CommitmentRequest:
+    """One commitment of a batch; amounts in units of 8 GiB, the smallest flavor."""
+    return CommitmentRequest(
+        uuid=uuid, old_status=old, new_status=new, amount=amount, expires_at=expires, confirm_by=confirm_by
+    )
+
+
+def batch(*projects: ProjectRequest, dry_run: bool = False, zone: str = ZONE) -> Batch:
+    return Batch(zone=zone, dry_run=dry_run, projects=projects)
+
+
+def project(name: str, *commitments: CommitmentRequest, resource: str = "hw_version_g_ram") -> ProjectRequest:
+    """A project with one resource, whose totals follow from the commitments."""
+    sums = {"confirmed": [0, 0], "guaranteed": [0, 0]}
+    for one in commitments:
+        for place, status in enumerate((one.old_status, one.new_status)):
+            if status in sums:
+                sums[status][place] += one.amount
+    found = ResourceRequest(
+        name=resource,
+        confirmed_before=sums["confirmed"][0],
+        confirmed_after=sums["confirmed"][1],
+        guaranteed_before=sums["guaranteed"][0],
+        guaranteed_after=sums["guaranteed"][1],
+        commitments=commitments,
+    )
+    return ProjectRequest(project=name, resources=(found,))
+
+
+class Market:
+    """The running cloud."""
+
+    def __init__(self, store: Store, made: UpRole) -> None:
+        self.store = store
+        self.role = made
+
+    async def change(self, asked_for: Batch, request_id: str = "r") -> str:
+        """Send a batch; the reason of its refusal, or nothing."""
+        found: Refusal | None = await self.role.commitments.changes.change(
+            asked_for, request_id=request_id, requested_by="limes"
+        )
+        return found.reason if found is not None else ""
+
+    async def commitments(self) -> dict[str, CommittedResource]:
+        return {one.spec.commitment_uuid: one async for one in list_all(self.store, CommittedResource)}
+
+    async def slots(self, uuid: str = "") -> dict[str, Reservation]:
+        found = {one.name: one async for one in list_all(self.store, Reservation) if one.spec.type == COMMITTED}
+        return {name: one for name, one in found.items() if not uuid or _owner(one) == uuid}
+
+    async def changes(self) -> list[CommitmentChange]:
+        return [one async for one in list_all(self.store, CommitmentChange)]
+
+    async def ready(self, uuid: str) -> str:
+        """The reason of the commitment's ``Ready``."""
+        cr = (await self.commitments())[uuid]
+        found = condition(cr.status.conditions, "Ready")
+        return found.reason if found is not None else ""
+
+    def free(self, name: str) -> int:
+        """GiB that the ledger has free on a host."""
+        fleet = self.role.fleet
+        return int(fleet.free()[fleet.index[name]][1]) // GIB
+
+
+def _owner(slot: Reservation) -> str:
+    details = slot.spec.committed_resource_reservation
+    return details.commitment_uuid if details is not None else ""
+
+
+def in_cloud(
+    objects: Iterable[Resource],
+    story: Callable[[Market], Awaitable[None]],
+    *,
+    settings: RoleSettings = SETTINGS,
+    wrap: Callable[[MemoryStore], Any] = lambda store: store,
+) -> None:
+    """Run a story in a cloud with these objects and the usual flavors."""
+
+    async def scene() -> None:
+        store = MemoryStore(LoopClock(), SeededIds(Random(2)))
+        store.load([*FLAVORS, *objects])
+        await live(wrap(store), story, settings=settings)
+
+    run(scene())
+
+
+async def live(store: Any, story: Callable[[Market], Awaitable[None]], *, settings: RoleSettings = SETTINGS) -> None:
+    """Run a story in a role that starts on this store."""
+    random = Random(1)
+    made = UpRole(
+        store,
+        settings,
+        Ports(computer=Inline()),
+        identity="one",
+        clock=LoopClock(),
+        random=random,
+        ids=SeededIds(random),
+    )
+    await made.prepare()
+    running = asyncio.create_task(made.run())
+    await asyncio.sleep(5)
+    try:
+        await story(Market(store, made))
+    finally:
+        made.stop()
+        await running
+
+
+def later(seconds: float) -> datetime:
+    """A moment so long after the start of a story."""
+    return as_datetime(LoopClock().now() + seconds)

@@ -1,0 +1,157 @@
+"""Batches on the whole role: all or nothing, at once in the ledger, and applied whatever happens afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.sales import GIB, Market, asked, batch, host, in_cloud, later, project, vm
+
+from outlive.resources import condition
+
+
+def test_a_commitment_that_fits_is_accepted_with_slots_on_hosts() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 5)))) == ""
+        await asyncio.sleep(1)
+        cr = (await market.commitments())["aaaaaa"]
+        assert cr.spec.amount == "40Gi"
+        assert cr.status.accepted_spec == cr.spec
+        assert await market.ready("aaaaaa") == "Accepted"
+        slots = await market.slots("aaaaaa")
+        assert sorted(one.spec.resources.memory_bytes // GIB for one in slots.values()) == [8, 32]
+        for one in slots.values():
+            ready = condition(one.status.conditions, "Ready")
+            assert ready is not None
+            assert ready.status == "True"
+            assert one.status.host == one.spec.target_host != ""
+        assert [one.phase for one in await market.changes()] == ["applied"]
+
+    in_cloud([host("h1"), host("h2")], story)
+
+
+def test_a_batch_of_which_one_commitment_does_not_fit_leaves_nothing() -> None:
+    async def story(market: Market) -> None:
+        before = market.free("h1"), market.free("h2")
+        reason = await market.change(
+            batch(project("p1", asked("aaaaaa", 4)), project("p2", asked("bbbbbb", 40), asked("cccccc", 1)))
+        )
+        assert reason.startswith("1 commitment(s) failed to apply:\n- commitment bbbbbb: insufficient capacity: ")
+        assert "reservation slots could be placed" in reason
+        await asyncio.sleep(1)
+        assert await market.commitments() == {}
+        assert await market.slots() == {}
+        assert await market.changes() == []
+        assert (market.free("h1"), market.free("h2")) == before
+
+    in_cloud([host("h1"), host("h2")], story)
+
+
+def test_two_batches_never_count_on_the_same_place() -> None:
+    async def story(market: Market) -> None:
+        answers = await asyncio.gather(
+            *(market.change(batch(project("p1", asked(f"{letter * 6}", 8)))) for letter in "abc")
+        )
+        assert [answer == "" for answer in answers] == [True, True, False]
+        assert market.free("h1") == market.free("h2") == 0
+
+    in_cloud([host("h1"), host("h2")], story)
+
+
+def test_create_then_delete_leaves_nothing() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 5)))) == ""
+        assert await market.change(batch(project("p1", asked("aaaaaa", 5, old="confirmed", new=None)))) == ""
+        await asyncio.sleep(1)
+        assert await market.commitments() == {}
+        assert await market.slots() == {}
+        assert market.free("h1") == 64
+
+    in_cloud([host("h1")], story)
+
+
+def test_a_dry_run_answers_and_leaves_nothing() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 8)), dry_run=True)) == ""
+        reason = await market.change(batch(project("p1", asked("aaaaaa", 9)), dry_run=True))
+        assert reason.startswith("dry run: 1 probe(s) rejected:\n- dryrun-")
+        assert "insufficient capacity" in reason
+        assert await market.commitments() == {}
+        assert market.free("h1") == 64
+
+    in_cloud([host("h1")], story)
+
+
+def test_a_commitment_that_moves_to_another_project_keeps_its_slots() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("b", asked("aaaaaa", 8)))) == ""
+        await asyncio.sleep(1)
+        slots = {name: one.metadata.uid for name, one in (await market.slots("aaaaaa")).items()}
+        moved = batch(
+            project("b", asked("aaaaaa", 8, old="confirmed", new=None)), project("a", asked("aaaaaa", 8, old=None))
+        )
+        assert await market.change(moved) == ""
+        await asyncio.sleep(1)
+        assert (await market.commitments())["aaaaaa"].spec.project_id == "a"
+        assert {name: one.metadata.uid for name, one in (await market.slots("aaaaaa")).items()} == slots
+        assert await market.ready("aaaaaa") == "Accepted"
+
+    in_cloud([host("h1")], story)
+
+
+def test_a_conversion_is_accepted_at_once_though_everything_is_full() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 8)))) == ""
+        await asyncio.sleep(1)
+        both = (asked("aaaaaa", 8, old="confirmed", new="superseded"), asked("bbbbbb", 8))
+        assert await market.change(batch(project("p1", *both))) == ""
+        await asyncio.sleep(1)
+        assert await market.ready("aaaaaa") == "superseded"
+        assert await market.ready("bbbbbb") == "Accepted"
+        assert await market.slots("aaaaaa") == {}
+        assert market.free("h1") == 0
+
+    in_cloud([host("h1")], story)
+
+
+def test_a_commitment_that_covers_what_the_project_uses_is_accepted_where_nothing_is_free() -> None:
+    mine = [vm(f"v{number}", "h1") for number in range(8)]
+
+    async def story(market: Market) -> None:
+        assert market.free("h1") == 0
+        assert await market.change(batch(project("p1", asked("aaaaaa", 8)))) == ""
+        await asyncio.sleep(1)
+        slots = await market.slots("aaaaaa")
+        assert {vm for one in slots.values() for vm in one.spec.committed_resource_reservation.allocations} == {
+            one.name for one in mine
+        }
+        assert await market.change(batch(project("p1", asked("bbbbbb", 1)))) != ""
+
+    in_cloud([host("h1", vms=mine), *mine], story)
+
+
+def test_what_needs_no_confirmation_is_answered_and_placed_once_there_is_room() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 8)))) == ""
+        pending = batch(project("p2", asked("bbbbbb", 8, new="pending")))
+        assert await market.change(pending) == ""
+        await asyncio.sleep(5)
+        assert await market.ready("bbbbbb") == "Reserving"
+        assert await market.change(batch(project("p1", asked("aaaaaa", 8, old="confirmed", new=None)))) == ""
+        await asyncio.sleep(600)
+        assert await market.ready("bbbbbb") == "Accepted"
+
+    in_cloud([host("h1")], story)
+
+
+def test_a_commitment_ends_at_its_time() -> None:
+    async def story(market: Market) -> None:
+        ends = batch(project("p1", asked("aaaaaa", 8, expires=later(300))))
+        assert await market.change(ends) == ""
+        await asyncio.sleep(299 - 5)
+        assert market.free("h1") == 0
+        await asyncio.sleep(10)
+        assert await market.ready("aaaaaa") == "expired"
+        assert await market.slots() == {}
+        assert market.free("h1") == 64
+
+    in_cloud([host("h1")], story)
