@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from typing import Final, Literal, get_args
 
 from outlive.base.errors import BadInput
@@ -26,6 +26,7 @@ _COMMITTED: Final[dict[str, CommittedType]] = {"ram": "memory", "cores": "cores"
 _UUID = re.compile(r"[a-zA-Z0-9-]{6,40}\Z")
 _PLAIN_PROJECT = re.compile(r"([0-9a-z]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\Z")
 """Ids after which a dash can only begin the zone, as Keystone makes them."""
+_NOT_IN_A_UUID = re.compile(r"[^a-zA-Z0-9-]")
 _NOT_IN_A_WORD = re.compile(r"[^a-z0-9-]")
 _READABLE: Final = 56
 """Characters of a capacity object's name before its suffix."""
@@ -88,12 +89,27 @@ def slot_index_next(names: Iterable[str]) -> int:
     return max(map(slot_index, names), default=-1) + 1
 
 
+def free_slot_names(cr_name: str, existing: Iterable[str], taken: Container[str]) -> Iterator[str]:
+    """Names of further slots of a commitment, without end: after its existing ones, and none that is taken."""
+    index = slot_index_next(name for name in existing if name.startswith(f"{cr_name}-"))
+    while True:
+        name = slot_name(cr_name, index)
+        index += 1
+        if name not in taken:
+            yield name
+
+
 def uuid_of(name: str) -> str:
     """The commitment of a slot by the slot's name. Slots that passed to another commitment keep their name, and ids
     that are no DNS names cannot be read back: ``spec.committedResourceReservation.commitmentUUID`` is what counts."""
     text = name.removeprefix(COMMITMENT_PREFIX)
     head, dash, _ = text.rpartition("-")
     return head if dash else text
+
+
+def probe_uuid(request_id: str, index: int) -> str:
+    """What a dry run calls the n-th commitment that it tries, so that its answer can name it. It is in no store."""
+    return f"dryrun-{_NOT_IN_A_UUID.sub('', request_id)[:8]}-{index}"
 
 
 def capacity_name(group: str, zone: str) -> str:
