@@ -13,6 +13,7 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.commitments.acceptance import Headroom, SlotsVerdict, evaluate, headroom
 from outlive.commitments.batch import Batch, BatchPlan, DryRunPlan, dry_run_needs, needs_confirmation, steps_of
+from outlive.commitments.decisions_usage import DECISIONS as USAGE_DECISIONS
 from outlive.commitments.handover import Handover, hand_over
 from outlive.commitments.settings import CommitmentSettings, GroupSettings
 from outlive.commitments.slots import Candidate, SlotOptions, SlotPlan, plan_slots
@@ -124,6 +125,10 @@ def _slots(given: SlotsInput) -> SlotPlan:
     return plan_slots(given.commitment, given.existing, given.group, options=given.options, candidates=given.candidates)
 
 
+def _changes_nothing(plan: SlotPlan) -> bool:
+    return not plan.changes
+
+
 def _verdict(given: VerdictInput) -> SlotsVerdict:
     return evaluate(given.commitment, given.slots, given.expected)
 
@@ -172,7 +177,7 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
         SlotsInput,
         SlotPlan,
         "Which slots does this commitment need: kept, deleted, made and changed?",
-        is_empty=lambda plan: not plan.changes,
+        is_empty=_changes_nothing,
     ),
     Decision("commitments.verdict", _verdict, VerdictInput, SlotsVerdict, "Are the slots of this commitment there?"),
     Decision("commitments.headroom", _headroom, HeadroomInput, Headroom, "Are there enough cores for this commitment?"),
@@ -191,4 +196,5 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
         "What does this batch do, and whose are the slots afterwards?",
     ),
     Decision("commitments.dry_run", _dry_run, DryRunInput, DryRunPlan, "What would have to be found for this batch?"),
+    *USAGE_DECISIONS,
 )

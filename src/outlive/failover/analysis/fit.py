@@ -1,0 +1,181 @@
+"""How many more VMs of one size fit so that each of them has its slots, and nobody loses any: by counting alone.
+
+Where each VM needs one slot the count is exact (docs/reference/failover-analysis.md#how-many-more). A slot takes one VM
+of each unit of failure but its own, so VMs on a unit need as many slots elsewhere as there are VMs; and that is all
+they need. What remains is where new slots take least from new VMs, which is decided unit by unit. Where VMs need
+several slots there are a lower and an upper bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+SCANNED: Final = 20_000
+"""Numbers of new slots that are all tried; of more a search is made, whose answer fits and may be too small."""
+AROUND: Final = 64
+"""Numbers around the best one that such a search tries."""
+
+Ints = NDArray[np.int64]
+
+
+class FitUnit(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One unit of failure, with what its hosts have room for."""
+
+    vms: int = 0
+    """New VMs, if no new slot is made here."""
+    slots: int = 0
+    """New slots, each of which leaves room for ``FitInput.weight`` fewer of these VMs."""
+    slots_beside: int = 0
+    """Further new slots, where no new VM could be."""
+    joinable: int = 0
+    """Slots that are there already and that one new VM of this unit may join each."""
+
+
+class FitInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """All units of a zone, those without any room as well."""
+
+    units: tuple[FitUnit, ...]
+    weight: int = 1
+    """New VMs that have no room because of a new slot, at least 1."""
+    needed: int = 1
+    """Slots that each new VM needs."""
+
+
+class FitResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How many VMs fit, with how many new slots."""
+
+    vms: int
+    slots: int = 0
+
+
+def most(given: FitInput) -> FitResult:
+    """The largest number of VMs that fit where each needs no slot or one.
+
+    Where ``needed`` is more, ``most_alone`` and ``most_at_all`` bound it.
+    """
+    columns = _Columns(given.units)
+    if given.needed == 0:
+        return FitResult(vms=columns.sum(columns.vms))
+    highest = columns.highest()
+    if highest <= SCANNED:
+        tried: Sequence[int] = range(highest + 1)
+    else:
+        middle = _peak(columns, given.weight, highest)
+        tried = range(max(0, middle - AROUND), min(highest, middle + AROUND) + 1)
+    best = max(tried, key=lambda slots: (columns.total(slots, given.weight), -slots))
+    return FitResult(vms=columns.total(best, given.weight), slots=best)
+
+
+def most_alone(given: FitInput) -> FitResult:
+    """A number of VMs that fit for certain, each with ``needed`` slots of its own that nobody else uses.
+
+    ``weight`` new VMs must have as much room as one slot. Each VM then takes one place on each of ``needed`` + 1 units.
+    """
+    places = np.array([unit.slots + unit.slots_beside for unit in given.units], dtype=np.int64)
+    homes = sum(min(unit.vms // given.weight, unit.slots) for unit in given.units)
+
+    def fits(count: int) -> bool:
+        return count <= homes and int(np.minimum(places, count).sum()) >= (given.needed + 1) * count
+
+    low, high = 0, int(homes)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return FitResult(vms=low, slots=low * given.needed)
+
+
+def most_at_all(given: FitInput, *, slots_there: int) -> FitResult:
+    """No more VMs than these fit. ``slots_there``: slots that are there already and could be joined by anybody.
+
+    VMs of one unit share no slot; two slots have at most one VM in common; and all members of a VM's slots are on
+    different units (docs/reference/failover-analysis.md#bounds-and-tolerance).
+    """
+    columns, needed = _Columns(given.units), given.needed
+    units = int(columns.count.sum())
+    if needed >= units:
+        return FitResult(vms=0)
+    beside, room, joinable = columns.sum(columns.beside), columns.sum(columns.vms), columns.sum(columns.joinable)
+
+    def by_room(slots: int) -> int:
+        return room - given.weight * max(0, slots - beside)
+
+    def by_slots(slots: int) -> int:
+        by_unit = columns.sum(np.minimum(columns.vms, (slots + columns.joinable) // needed))
+        elsewhere = ((units - 1) * slots + joinable) // needed
+        return min(by_unit, elsewhere, (units - 1) * (slots + slots_there) // (needed * needed))
+
+    low, high = 0, columns.sum(columns.slots) + beside
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if by_slots(middle) >= by_room(middle) else (middle + 1, high)
+    best = max((one for one in (low - 1, low) if one >= 0), key=lambda one: min(by_room(one), by_slots(one)))
+    return FitResult(vms=max(0, min(by_room(best), by_slots(best))), slots=best)
+
+
+class _Columns:
+    """The units as columns, equal ones together."""
+
+    def __init__(self, units: Sequence[FitUnit]) -> None:
+        rows = np.array(
+            [(unit.vms, unit.slots, unit.slots_beside, unit.joinable) for unit in units], dtype=np.int64
+        ).reshape(-1, 4)
+        table, counts = np.unique(rows, axis=0, return_counts=True) if len(rows) else (rows, np.zeros(0, np.int64))
+        self.vms, self.slots, self.beside, self.joinable = (np.ascontiguousarray(column) for column in table.T)
+        self.count: Ints = counts.astype(np.int64)
+
+    def sum(self, column: Ints) -> int:
+        """Over all units."""
+        return int((column * self.count).sum())
+
+    def highest(self) -> int:
+        """With more new slots than this no VM more fits: even beside all slots of its own unit each VM has one."""
+        if not len(self.count):
+            return 0
+        enough = int(self.vms.max() + (self.slots + self.beside).max())
+        return min(self.sum(self.slots + self.beside), enough)
+
+    def total(self, slots: int, weight: int) -> int:
+        """The most VMs with so many new slots, where each VM needs one.
+
+        A unit with ``n`` of the new slots finds ``slots - n`` of them elsewhere. Its first slots may cost no VM, or one
+        because they are not elsewhere; the later ones cost the room of ``weight``. Costs only rise from slot to slot,
+        so the cheapest ones of all units are the best.
+        """
+        reach = slots + self.joinable
+        most = np.minimum(self.vms, reach)
+        free = np.minimum(self.beside, np.maximum(reach - self.vms, 0))
+        left = slots - self.sum(free)
+        total = self.sum(most)
+        if left <= 0:
+            return total
+        if weight == 1:
+            return total - left
+        gap = self.vms - (reach - self.beside)
+        cheap = np.where(gap >= 0, np.minimum(self.slots, np.maximum(gap, 0) // (weight - 1)), 0)
+        ones = min(left, self.sum(self.beside - free + cheap))
+        total, left = total - ones, left - ones
+        before = np.minimum(self.vms, reach - self.beside - cheap)
+        step = np.minimum(before - (self.vms - weight * (cheap + 1)), weight)
+        for cost, units in sorted(
+            zip(step.tolist(), np.where(self.slots > cheap, self.count, 0).tolist(), strict=True)
+        ):
+            taken = min(left, units)
+            total, left = total - taken * cost, left - taken
+        return total - left * weight
+
+
+def _peak(columns: _Columns, weight: int, highest: int) -> int:
+    """Where the total is largest, as far as it rises first and falls then."""
+    low, high = 0, highest
+    while low < high:
+        middle = (low + high) // 2
+        if columns.total(middle + 1, weight) > columns.total(middle, weight):
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,108 @@
+"""How many more VMs fit: exact where each needs one slot, and bounded from both sides where it needs more."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from outlive.failover.analysis.fit import FitInput, FitUnit, most, most_alone, most_at_all
+
+
+def literal(given: FitInput) -> int:
+    """All ways to place new slots; then each unit has as many VMs as have room, and a slot elsewhere."""
+    best = 0
+    for placed in product(*(range(unit.slots + unit.slots_beside + 1) for unit in given.units)):
+        total = 0
+        for unit, here in zip(given.units, placed, strict=True):
+            room = unit.vms - given.weight * max(0, here - unit.slots_beside)
+            total += max(0, min(room, sum(placed) - here + unit.joinable))
+        best = max(best, total)
+    return best
+
+
+@st.composite
+def inputs(draw: st.DrawFn, needed: int = 1) -> FitInput:
+    weight = draw(st.integers(1, 3))
+    units = []
+    for _ in range(draw(st.integers(0, 4))):
+        vms = draw(st.integers(0, 8))
+        units.append(
+            FitUnit(
+                vms=vms,
+                slots=draw(st.integers(0, vms // weight)),
+                slots_beside=draw(st.integers(0, 2)),
+                joinable=draw(st.integers(0, 3)),
+            )
+        )
+    return FitInput(units=tuple(units), weight=weight, needed=needed)
+
+
+@settings(max_examples=400, deadline=None)
+@given(inputs())
+def test_the_count_is_that_of_all_ways_to_place_slots(given: FitInput) -> None:
+    assert most(given).vms == literal(given)
+
+
+@settings(max_examples=200, deadline=None)
+@given(inputs(), st.integers(0, 5))
+def test_the_bounds_of_one_slot_hold_the_count_between_them(given: FitInput, there: int) -> None:
+    """Slots that are there already are on further units, which have no room."""
+    joinable = max((unit.joinable for unit in given.units), default=0)
+    everywhere = replace(given, units=(*given.units, *(FitUnit() for _ in range(joinable + 1))))
+    assert most_alone(given).vms <= most(given).vms <= most_at_all(everywhere, slots_there=joinable + there).vms
+
+
+def finds_places(given: FitInput, count: int) -> bool:
+    """Whether so many VMs can each have a home and slots of their own on other units, by trying all homes."""
+    homes = [min(unit.vms // given.weight, unit.slots) for unit in given.units]
+    for chosen in product(*(range(home + 1) for home in homes)):
+        if sum(chosen) != count:
+            continue
+        left = [unit.slots + unit.slots_beside - taken for unit, taken in zip(given.units, chosen, strict=True)]
+        vms = [at for at, taken in enumerate(chosen) for _ in range(taken)]
+        if _serve(vms, left, given.needed):
+            return True
+    return False
+
+
+def _serve(homes: list[int], left: list[int], needed: int) -> bool:
+    if not homes:
+        return True
+    home, *rest = homes
+    for units in combinations([at for at in range(len(left)) if at != home and left[at] > 0], needed):
+        then = [amount - (at in units) for at, amount in enumerate(left)]
+        if _serve(rest, then, needed):
+            return True
+    return False
+
+
+@settings(max_examples=150, deadline=None)
+@given(inputs(needed=2).filter(lambda one: sum(unit.slots for unit in one.units) <= 10))
+def test_vms_with_slots_of_their_own_find_places_for_all_of_them(given: FitInput) -> None:
+    count = most_alone(given).vms
+    assert finds_places(given, count)
+    assert count <= most_at_all(given, slots_there=0).vms
+
+
+def test_forty_hosts_of_96_vms_each_take_3744_with_96_slots() -> None:
+    result = most(FitInput(units=(FitUnit(vms=96, slots=96),) * 40))
+    assert (result.vms, result.slots) == (3744, 96)
+
+
+def test_without_slots_everything_is_for_vms() -> None:
+    assert most(FitInput(units=(FitUnit(vms=96, slots=96),) * 40, needed=0)).vms == 3840
+
+
+def test_a_vm_with_two_slots_needs_three_units() -> None:
+    two = FitInput(units=(FitUnit(vms=9, slots=9),) * 2, needed=2)
+    assert most_at_all(two, slots_there=0).vms == 0
+    three = FitInput(units=(FitUnit(vms=9, slots=9),) * 3, needed=2)
+    assert 0 < most_alone(three).vms <= most_at_all(three, slots_there=0).vms
+
+
+def test_many_slots_are_searched_and_not_all_tried() -> None:
+    result = most(FitInput(units=(FitUnit(vms=100_000, slots=100_000),) * 40))
+    assert (result.vms, result.slots) == (3_900_000, 100_000)
