@@ -200,8 +200,10 @@ def in_cloud(
     run(scene())
 
 
-async def live(store: Any, story: Callable[[Market], Awaitable[None]], *, settings: RoleSettings = SETTINGS) -> None:
-    """Run a story in a role that starts on this store."""
+async def live(
+    store: Any, story: Callable[[Market], Awaitable[None]], *, settings: RoleSettings = SETTINGS, ends: bool = True
+) -> None:
+    """Run a story in a role that starts on this store, and ends in good order or not."""
     random = Random(1)
     made = UpRole(
         store,
@@ -218,8 +220,13 @@ async def live(store: Any, story: Callable[[Market], Awaitable[None]], *, settin
     try:
         await story(Market(store, made))
     finally:
-        made.stop()
-        await running
+        if ends:
+            made.stop()
+        else:
+            running.cancel()
+        await asyncio.wait({running})
+        if ends:
+            running.result()
 
 
 def later(seconds: float) -> datetime:
