@@ -25,6 +25,7 @@ PARTS = (
     "runtime",
     "placement",
     "commitments",
+    "changes",
     "failover",
     "packing",
     "exposure",
