@@ -116,7 +116,7 @@ async def _measured(folder: Path) -> tuple[list[float], list[float]]:
     made = UpRole(store, SETTINGS, Ports(computer=Inline()), identity="bench", clock=clock, random=random, ids=ids)
     await made.prepare()
     running = asyncio.create_task(made.run())
-    while made.ready() or len(made.commitments.view.groups()) < GROUPS:
+    while made.ready() or len(made.commitments.view.groups()) < GROUPS:  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0.2)
     answered: list[float] = []
     applied: list[float] = []
@@ -144,8 +144,10 @@ async def _measured(folder: Path) -> tuple[list[float], list[float]]:
 
 
 async def _all_applied(store: Store) -> None:
-    while any([one.phase == "decided" async for one in list_all(store, CommitmentChange) if not one.part_of]):
+    applied = False
+    while not applied:
         await asyncio.sleep(0.05)
+        applied = all([one.phase != "decided" async for one in list_all(store, CommitmentChange) if not one.part_of])
 
 
 def _with_status(written: Hypervisor, wanted: Hypervisor) -> Hypervisor:
