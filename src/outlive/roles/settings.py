@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from outlive.base.errors import BadInput
+from outlive.commitments.settings import CommitmentSettings
 from outlive.failover.config import FailoverConfig, FailoverSettings, FailoverUpkeepSettings
 from outlive.failover.protection import Demands, ProtectionSettings, check_protection
 from outlive.node.vm.context import NodeSettings
@@ -63,6 +64,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "failoverUpkeep": FailoverUpkeepSettings,
     "protection": ProtectionSettings,
     "scheduler": PlacementSettings,
+    "commitments": CommitmentSettings,
     "node": NodeSettings,
     "election": ElectionSettings,
     "metrics": MetricsSettings,
@@ -74,6 +76,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
 class RoleSettings(FailoverSettings, frozen=True, kw_only=True):
     """The settings of a role, filled and consistent."""
 
+    commitments: CommitmentSettings = CommitmentSettings()
     node: NodeSettings = NodeSettings()
     election: ElectionSettings = ElectionSettings()
     metrics: MetricsSettings = MetricsSettings()
@@ -94,6 +97,7 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
         upkeep=upkeep,
         protection=protection,
         scheduler=sections["scheduler"],
+        commitments=sections["commitments"],
         node=sections["node"],
         election=sections["election"],
         metrics=sections["metrics"],

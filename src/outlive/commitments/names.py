@@ -1,0 +1,124 @@
+"""Names of LIQUID's resources and of the objects of commitments (docs/reference/commitments.md#names)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable
+from typing import Final, Literal, get_args
+
+from outlive.base.errors import BadInput
+from outlive.base.hashes import stable_hash
+from outlive.resources import CommittedType
+from outlive.resources.commitments import COMMITMENT_PREFIX
+from outlive.resources.meta import object_name
+
+ResourceKind = Literal["ram", "cores", "instances"]
+RESOURCE_KINDS: Final[tuple[ResourceKind, ...]] = get_args(ResourceKind)
+"""What LIQUID counts of every flavor group."""
+
+RESOURCE_PREFIX: Final = "hw_version_"
+UNKNOWN_ZONE: Final = "unknown"
+"""The zone of what is in none that the caller knows."""
+RESERVED_ZONES: Final = frozenset({"any", UNKNOWN_ZONE, "total", ""})
+"""Words of LIQUID that look like zones and are none."""
+
+_COMMITTED: Final[dict[str, CommittedType]] = {"ram": "memory", "cores": "cores"}
+_UUID = re.compile(r"[a-zA-Z0-9-]{6,40}\Z")
+_PLAIN_PROJECT = re.compile(r"([0-9a-z]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\Z")
+"""Ids after which a dash can only begin the zone, as Keystone makes them."""
+_NOT_IN_A_WORD = re.compile(r"[^a-z0-9-]")
+_READABLE: Final = 56
+"""Characters of a capacity object's name before its suffix."""
+
+
+def resource_name(group: str, kind: ResourceKind) -> str:
+    """The resource of LIQUID that counts ``kind`` of a flavor group."""
+    return f"{RESOURCE_PREFIX}{group}_{kind}"
+
+
+def parse_resource(name: str) -> tuple[str, CommittedType]:
+    """Flavor group and what of it is committed; ``BadInput`` for a name of anything that nobody can commit to."""
+    return _parsed(name, ("ram", "cores"), "only _ram and _cores resources are supported for commitments")
+
+
+def parse_ram(name: str) -> str:
+    """The flavor group of a resource of memory; ``BadInput`` for any other name."""
+    return _parsed(name, ("ram",), "only _ram resources are supported for commitments")[0]
+
+
+def _parsed(name: str, kinds: tuple[ResourceKind, ...], refusal: str) -> tuple[str, CommittedType]:
+    if not name.startswith(RESOURCE_PREFIX):
+        raise BadInput(f'invalid resource name "{name}" (missing prefix)', remedy=f"it begins with {RESOURCE_PREFIX}")
+    rest = name.removeprefix(RESOURCE_PREFIX)
+    for kind in kinds:
+        if rest == f"_{kind}":
+            raise BadInput(f'invalid resource name "{name}" (empty group name)', remedy="name the flavor group")
+        if rest.endswith(f"_{kind}"):
+            return rest.removesuffix(f"_{kind}"), _COMMITTED[kind]
+    raise BadInput(f'invalid resource name "{name}" ({refusal})')
+
+
+def check_uuid(text: str) -> None:
+    """``BadInput`` unless the text can be the id of a commitment."""
+    if not _UUID.match(text):
+        raise BadInput(
+            f"unexpected commitment format: {text[:80]!r}",
+            remedy="6 to 40 letters, digits and dashes, as Limes makes them",
+        )
+
+
+def commitment_name(uuid: str) -> str:
+    """The name of a commitment's object: ``commitment-<uuid>``, where that is a DNS name."""
+    return object_name(f"{COMMITMENT_PREFIX}{uuid}")
+
+
+def slot_name(cr_name: str, index: int) -> str:
+    """The name of a commitment's slot."""
+    return f"{cr_name}-{index}"
+
+
+def slot_index(name: str) -> int:
+    """The number of a slot, -1 for a name without one. Only for names of slots: a uuid may end in digits, too."""
+    parts = name.split("-")
+    return int(parts[-1]) if len(parts) >= 3 and parts[-1].isascii() and parts[-1].isdigit() else -1
+
+
+def slot_index_next(names: Iterable[str]) -> int:
+    """One more than the largest number of these slots; gaps are not filled."""
+    return max(map(slot_index, names), default=-1) + 1
+
+
+def uuid_of(name: str) -> str:
+    """The commitment of a slot by the slot's name. Slots that passed to another commitment keep their name, and ids
+    that are no DNS names cannot be read back: ``spec.committedResourceReservation.commitmentUUID`` is what counts."""
+    text = name.removeprefix(COMMITMENT_PREFIX)
+    head, dash, _ = text.rpartition("-")
+    return head if dash else text
+
+
+def capacity_name(group: str, zone: str) -> str:
+    """The name of a flavor group's capacity object in a zone: readable words, then six digits of a hash of both."""
+    words = _NOT_IN_A_WORD.sub("-", f"{group}-{zone}".lower())[:_READABLE]
+    hashed = _fnv1a(b"\0".join((group.encode(), zone.encode())))
+    return f"{words.lstrip('-') or 'capacity'}-{hashed & 0xFFFFFF:06x}"
+
+
+def quota_name(project: str, zone: str) -> str:
+    """The name of a project's quota object in a zone: ``quota-<project>-<zone>`` where that is a DNS name and can be
+    read in one way only; else it is made from both and a hash."""
+    name = object_name(f"quota-{project}-{zone}")
+    if _PLAIN_PROJECT.match(project):
+        return name
+    return f"{name[:200].rstrip('-.')}-{stable_hash(project, zone):016x}"
+
+
+def real_zone(name: str, known: Container[str]) -> str:
+    """The zone if it is one of the known ones, else ``unknown``."""
+    return name if name not in RESERVED_ZONES and name in known else UNKNOWN_ZONE
+
+
+def _fnv1a(raw: bytes) -> int:
+    value = 0x811C9DC5
+    for byte in raw:
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
