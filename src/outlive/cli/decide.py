@@ -53,6 +53,7 @@ def decide(
 
 def decision_table() -> DecisionTable:
     """The decisions of every part."""
+    from outlive.commitments import decisions as commitments
     from outlive.drivers.commands import COMMAND_RESULT
     from outlive.failover import decisions as failover
     from outlive.node import decisions as node
@@ -63,6 +64,7 @@ def decision_table() -> DecisionTable:
     return DecisionTable(
         (
             COMMAND_RESULT,
+            *commitments.DECISIONS,
             *failover.DECISIONS,
             *node.DECISIONS,
             *node.SAFETY_STEPS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from typing import Final, Literal, get_args
 
 from outlive.base.errors import BadInput
@@ -86,6 +86,16 @@ def slot_index(name: str) -> int:
 def slot_index_next(names: Iterable[str]) -> int:
     """One more than the largest number of these slots; gaps are not filled."""
     return max(map(slot_index, names), default=-1) + 1
+
+
+def free_slot_names(cr_name: str, existing: Iterable[str], taken: Container[str]) -> Iterator[str]:
+    """Names of further slots of a commitment, without end: after its existing ones, and none that is taken."""
+    index = slot_index_next(name for name in existing if name.startswith(f"{cr_name}-"))
+    while True:
+        name = slot_name(cr_name, index)
+        index += 1
+        if name not in taken:
+            yield name
 
 
 def uuid_of(name: str) -> str:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from outlive.base.clock import as_datetime
 from outlive.base.errors import BadInput, LimitExceeded
-from outlive.commitments.names import commitment_name, slot_index, slot_index_next, slot_name
+from outlive.commitments.names import commitment_name, free_slot_names, slot_index
 from outlive.commitments.state import Commitment
 from outlive.placement.reservations import is_ready
 from outlive.placement.settings import MIB
@@ -151,7 +151,7 @@ def plan_slots(
             kept.append(slot)
     excess = sum(map(_memory, kept)) - desired
     shrunk: Reservation | None = None
-    for slot in _shrink_order(kept):
+    for slot in shrink_order(kept):
         if excess <= 0:
             break
         shrunk = slot
@@ -255,7 +255,7 @@ def _foreign(slot: Reservation, commitment: Commitment) -> DeletionReason | None
     return DeletionReason.FOREIGN_ZONE if slot.spec.availability_zone != commitment.zone else None
 
 
-def _shrink_order(slots: Sequence[Reservation]) -> Iterator[Reservation]:
+def shrink_order(slots: Sequence[Reservation]) -> Iterator[Reservation]:
     """Those without a host first, then those without VMs, then the others from the end."""
     yield from (slot for slot in slots if not slot.spec.target_host)
     placed = [slot for slot in slots if slot.spec.target_host]
@@ -302,7 +302,7 @@ def _new_slots(
     cut = tuple(_cut(group, missing, limit=options.max_slots))
     host = _place_left(shrunk, cut)
     found.extend((flavor, memory, host, "") for flavor, memory in cut)
-    names = _free_names(commitment_name(commitment.uuid), [slot.name for slot in existing], options.taken)
+    names = free_slot_names(commitment_name(commitment.uuid), [slot.name for slot in existing], options.taken)
     return tuple(
         NewSlot(name=name, flavor=flavor.name, memory_bytes=memory, cpu_milli=flavor.vcpus * MILLI, host=host, vm=vm)
         for name, (flavor, memory, host, vm) in zip(names, found, strict=False)
@@ -351,13 +351,3 @@ def _place_left(slot: Reservation | None, new: Sequence[tuple[GroupFlavor, int]]
     cpu = slot.spec.resources.cpu_milli - sum(one.cpu_milli for one in used)
     fits = sum(size for _, size in new) <= memory and sum(flavor.vcpus for flavor, _ in new) * MILLI <= cpu
     return slot.status.host if fits else ""
-
-
-def _free_names(prefix: str, existing: Sequence[str], taken: Container[str]) -> Iterator[str]:
-    """Names of further slots, without end."""
-    index = slot_index_next(existing)
-    while True:
-        name = slot_name(prefix, index)
-        index += 1
-        if name not in taken:
-            yield name

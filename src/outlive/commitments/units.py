@@ -100,19 +100,22 @@ class GroupUnit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     def to_bytes(self, units: int) -> int:
         """Bytes of an amount; ``BadInput`` for one that is negative or beyond 63 bits."""
-        self._check(units)
-        return units * self.size_bytes
+        found = units * self.size_bytes
+        self._check(units, found)
+        return found
 
     def from_bytes(self, size: int) -> int:
         """Whole units in so many bytes."""
         return size // self.size_bytes
 
     def to_gib(self, units: int) -> int:
-        """An amount in GiB, rounded up so that nobody gets less than he was given; unlimited stays unlimited."""
+        """An amount in GiB, rounded up so that nobody gets less than he was given; unlimited stays unlimited.
+        ``BadInput`` for one that is negative or beyond 63 bits."""
         if units == UNLIMITED:
             return UNLIMITED
-        self._check(units)
-        return -(-units * self.mib // MIB_PER_GIB)
+        found = -(-units * self.mib // MIB_PER_GIB)
+        self._check(units, found)
+        return found
 
     def from_gib(self, amount: int) -> int:
         """Whole units in so many GiB; unlimited stays unlimited."""
@@ -135,11 +138,11 @@ class GroupUnit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Units that are free: at least what so many VMs of the smallest flavor would use."""
         return max(slots * self.of_vm(smallest_mib), self.from_bytes(free_bytes))
 
-    def _check(self, units: int) -> None:
+    def _check(self, units: int, converted: int) -> None:
         if units < 0:
             raise BadInput(f"an amount of {units} is negative", remedy="write 0 or more")
-        if units * self.size_bytes > QUANTITY_LIMIT:
-            raise BadInput(f"an amount of {units} x {self.text} is too large", remedy="at most 2^63-1 bytes")
+        if converted > QUANTITY_LIMIT:
+            raise BadInput(f"an amount of {units} x {self.text} is too large", remedy="at most 2^63-1 in bytes or GiB")
 
 
 def has_fixed_ratio(group: FlavorGroupSpec) -> bool:

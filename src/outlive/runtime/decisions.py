@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+from msgspec import _json_schema
 from msgspec import inspect as types
 
 from outlive.base import limits
@@ -22,7 +23,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, LimitExceeded, NotFound, OutliveError
 from outlive.base.logging import get_logger, global_request_id
 from outlive.resources import Amounts
-from outlive.resources.codec import decode_as, encode, encode_canonical
+from outlive.resources.codec import decode_as, encode, encode_canonical, to_builtins
 from outlive.resources.schema import field_docs
 
 Schema = dict[str, Any]
@@ -31,6 +32,15 @@ _AMOUNTS: Final[Schema] = {
     "description": 'Quantities by resource, such as {"cpu": "7500m", "memory": "16Gi"}.',
     "additionalProperties": {"type": ["string", "number"]},
 }
+
+
+def _default(value: Any, *, str_keys: bool = False) -> Any:
+    """A default as a schema shows it. The library has no place for the encoding of types that it does not know."""
+    del str_keys
+    return to_builtins(value)
+
+
+_json_schema.to_builtins = _default  # type: ignore[attr-defined, assignment]
 
 
 def _schemas(*kinds: Any) -> tuple[tuple[Schema, ...], dict[str, Schema]]:

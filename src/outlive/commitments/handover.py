@@ -1,0 +1,237 @@
+"""Slots that pass from one commitment of a batch to another, with the VMs in them.
+
+A commitment that is moved, split, merged, converted or renewed is other numbers for the same capacity: its slots stay
+where they are and get another owner, before anything is placed (docs/reference/commitments.md#handover).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from outlive.commitments.names import commitment_name, free_slot_names
+from outlive.commitments.slots import NewSlot, reservation_of, shrink_order, slot_allocations, slot_order
+from outlive.commitments.state import Commitment, from_spec, has_slots
+from outlive.placement.reservations import is_ready
+from outlive.resources import ACTIVE_STATES, CPU, MEMORY, Amounts, CommitmentStep, CommittedSpec, Reservation
+
+CREATOR: Final = "committed-resource-handover"
+
+_Market = tuple[str, str]
+"""Flavor group and zone: within one, slots pass from hand to hand."""
+
+
+class Handover(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Whose the slots of a batch's commitments are afterwards."""
+
+    slots: dict[str, tuple[Reservation, ...]] = {}
+    """Commitment → its slots as they read then: those that it keeps, those that it gets, and parts that are cut off
+    from others. What is missing to its amount, or too much, is for ``plan_slots``."""
+    moved: tuple[str, ...] = ()
+    """Names of slots that have another owner or another size."""
+    cut: tuple[str, ...] = ()
+    """Names of new slots on hosts of slots that became smaller; they need no room that is not held already."""
+    released: tuple[str, ...] = ()
+    """Names of slots that nobody takes: they are deleted."""
+
+
+class _Taker:
+    """A commitment that has slots after the batch, with those that it has so far."""
+
+    def __init__(self, commitment: Commitment) -> None:
+        self.commitment = commitment
+        self.market: _Market = (commitment.group, commitment.zone)
+        self.slots: list[Reservation] = []
+        self.missing = commitment.memory_bytes
+
+    def add(self, slot: Reservation) -> None:
+        """It has this slot from now on."""
+        self.slots.append(slot)
+        self.missing -= slot.spec.resources.memory_bytes
+
+
+class _Part(msgspec.Struct, kw_only=True):
+    """Room on a host that a slot gives up because it becomes smaller."""
+
+    slot: Reservation
+    memory_bytes: int
+    cpu_milli: int
+
+
+def hand_over(
+    steps: Sequence[CommitmentStep],
+    slots: Mapping[str, Sequence[Reservation]],
+    now: float,
+    *,
+    taken: Container[str] = frozenset(),
+) -> Handover:
+    """Share the slots of a batch's commitments among those that need them afterwards.
+
+    ``slots``: those that exist, by commitment. ``taken``: names of other slots. A commitment keeps its own slots as far
+    as they are its own afterwards as well; what it gives up goes to others of the same flavor group and zone, first of
+    the same project and with the VMs in it. A slot with VMs never passes to another project: its room is used by VMs
+    that the other project does not have. As long as the commitments of a project need as much in all as they had, none
+    of its slots is deleted and no VM loses its place.
+    """
+    alone = _without_partners(steps, slots)
+    takers: list[_Taker] = []
+    pool: dict[str, Reservation] = {}
+    for step in steps:
+        own = slots.get(step.uuid, ())
+        after = from_spec(step.after) if step.after is not None else None
+        given_up = own
+        if after is not None and has_slots(after, now):
+            takers.append(_Taker(after))
+            given_up = () if step.uuid in alone else _given_up(after, own)
+            names = {slot.name for slot in given_up}
+            for slot in own:
+                if slot.name not in names:
+                    takers[-1].add(slot)
+        pool.update((slot.name, slot) for slot in given_up)
+    takers.sort(key=lambda taker: (taker.commitment.state not in ACTIVE_STATES, -taker.missing, taker.commitment.uuid))
+    parts: list[_Part] = []
+    for of_project in (True, False):
+        for taker in takers:
+            _take_whole(taker, pool, of_project)
+        for taker in sorted(takers, key=lambda taker: -taker.missing):
+            parts.extend(_take_in_part(taker, pool, of_project))
+    old = {slot.name: slot for step in steps for slot in slots.get(step.uuid, ())}
+    cut = [name for taker in takers for name in _take_parts(taker, parts, old, taken, now)]
+    return Handover(
+        slots={taker.commitment.uuid: tuple(sorted(taker.slots, key=slot_order)) for taker in takers},
+        moved=tuple(sorted(s.name for taker in takers for s in taker.slots if s.name in old and s is not old[s.name])),
+        cut=tuple(cut),
+        released=tuple(sorted(pool)),
+    )
+
+
+def handed(slot: Reservation, commitment: Commitment, memory_bytes: int | None = None) -> Reservation:
+    """The slot as one of this commitment, of this size if it is given; its VMs stay in it."""
+    details = slot.spec.committed_resource_reservation or CommittedSpec()
+    size = slot.spec.resources
+    domain = details.domain_id if details.project_id == commitment.project else ""
+    if memory_bytes is not None and memory_bytes != size.memory_bytes:
+        cpu = -(-size.cpu_milli * memory_bytes // size.memory_bytes)
+        size = Amounts({**size, CPU: cpu, MEMORY: memory_bytes})
+    wanted = replace(
+        details,
+        commitment_uuid=commitment.uuid,
+        project_id=commitment.project,
+        domain_id=commitment.domain or domain,
+    )
+    return replace(slot, spec=replace(slot.spec, resources=size, committed_resource_reservation=wanted))
+
+
+def _market(slot: Reservation) -> _Market:
+    details = slot.spec.committed_resource_reservation or CommittedSpec()
+    return details.resource_group, slot.spec.availability_zone
+
+
+def _project(slot: Reservation) -> str:
+    details = slot.spec.committed_resource_reservation
+    return details.project_id if details is not None else ""
+
+
+def _memory(slot: Reservation) -> int:
+    return slot.spec.resources.memory_bytes
+
+
+def _without_partners(steps: Sequence[CommitmentStep], slots: Mapping[str, Sequence[Reservation]]) -> frozenset[str]:
+    """Commitments of whose group and zone the batch has no other, and whose project stays: ``plan_slots`` alone says
+    what becomes of their slots."""
+    markets: dict[str, set[_Market]] = {}
+    moving: set[str] = set()
+    for step in steps:
+        own = slots.get(step.uuid, ())
+        markets[step.uuid] = set(map(_market, own))
+        if step.after is not None:
+            markets[step.uuid].add((step.after.flavor_group_name, step.after.availability_zone))
+            if any(_project(slot) != step.after.project_id for slot in own):
+                moving.add(step.uuid)
+    crowd = Counter(market for found in markets.values() for market in found)
+    return frozenset(
+        uuid for uuid, found in markets.items() if uuid not in moving and all(crowd[one] == 1 for one in found)
+    )
+
+
+def _given_up(after: Commitment, own: Sequence[Reservation]) -> list[Reservation]:
+    """Slots that a commitment does not keep: of another project, group or zone, and what is too much."""
+    kept = [s for s in own if (_project(s), _market(s)) == (after.project, (after.group, after.zone))]
+    names = {slot.name for slot in kept}
+    given_up = [slot for slot in own if slot.name not in names]
+    excess = sum(map(_memory, kept)) - after.memory_bytes
+    for slot in shrink_order(sorted(kept, key=slot_order)):
+        if excess <= 0:
+            break
+        given_up.append(slot)
+        excess -= _memory(slot)
+    return given_up
+
+
+def _eligible(taker: _Taker, pool: Mapping[str, Reservation], of_project: bool) -> list[Reservation]:
+    """Slots that the commitment may take: those of its project with VMs first; of other projects only empty ones."""
+    found = [
+        slot
+        for slot in pool.values()
+        if _memory(slot) > 0
+        and _market(slot) == taker.market
+        and (_project(slot) == taker.commitment.project) == of_project
+        and (of_project or not slot_allocations(slot))
+    ]
+    return sorted(found, key=lambda slot: (not slot_allocations(slot), -_memory(slot), slot_order(slot)))
+
+
+def _take_whole(taker: _Taker, pool: dict[str, Reservation], of_project: bool) -> None:
+    if taker.missing <= 0:
+        return
+    for slot in _eligible(taker, pool, of_project):
+        if _memory(slot) <= taker.missing:
+            taker.add(handed(pool.pop(slot.name), taker.commitment))
+
+
+def _take_in_part(taker: _Taker, pool: dict[str, Reservation], of_project: bool) -> Iterator[_Part]:
+    """One slot becomes smaller and is the commitment's; what it gives up is told. All slots that are left are larger
+    than what is missing to anybody, and so there are fewer of them than of those that need one."""
+    found = _eligible(taker, pool, of_project) if taker.missing > 0 else []
+    if not found:
+        return
+    slot = pool.pop(found[0].name)
+    new = handed(slot, taker.commitment, taker.missing)
+    taker.add(new)
+    if is_ready(slot) and slot.spec.target_host == slot.status.host:
+        memory, cpu = (_given_room(slot, new, resource) for resource in (MEMORY, CPU))
+        if memory > 0:
+            yield _Part(slot=slot, memory_bytes=memory, cpu_milli=cpu)
+
+
+def _given_room(old: Reservation, new: Reservation, resource: str) -> int:
+    """What a slot that became smaller does not hold any more; its VMs use their part anyway."""
+    used = sum(one.resources.get(resource, 0) for one in slot_allocations(old).values())
+    return max(old.spec.resources.get(resource, 0), used) - max(new.spec.resources.get(resource, 0), used)
+
+
+def _take_parts(
+    taker: _Taker, parts: Sequence[_Part], old: Mapping[str, Reservation], taken: Container[str], now: float
+) -> Iterator[str]:
+    """New slots of the commitment from room that others gave up, on the same hosts."""
+    names = free_slot_names(commitment_name(taker.commitment.uuid), [*old, *(s.name for s in taker.slots)], taken)
+    for part in parts:
+        memory = min(part.memory_bytes, taker.missing)
+        if memory <= 0 or _market(part.slot) != taker.market:
+            continue
+        size, details = part.slot.spec.resources, part.slot.spec.committed_resource_reservation
+        new = NewSlot(
+            name=next(names),
+            flavor=details.resource_name if details is not None else "",
+            memory_bytes=memory,
+            cpu_milli=min(size.cpu_milli * memory // size.memory_bytes, part.cpu_milli),
+            host=part.slot.status.host,
+        )
+        part.memory_bytes -= new.memory_bytes
+        part.cpu_milli -= new.cpu_milli
+        taker.add(reservation_of(new, taker.commitment, now=now, creator=CREATOR))
+        yield new.name
