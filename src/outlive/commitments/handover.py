@@ -6,8 +6,9 @@ where they are and get another owner, before anything is placed (docs/reference/
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -54,6 +55,29 @@ class _Taker:
         self.missing -= slot.spec.resources.memory_bytes
 
 
+class _BySize:
+    """Slots by size, from which one takes: among equals the one of the lowest number."""
+
+    def __init__(self, slots: Iterable[Reservation]) -> None:
+        numbered = sorted(slots, key=slot_order, reverse=True)
+        self._slots = sorted(numbered, key=_memory)
+        self._sizes = [_memory(slot) for slot in self._slots]
+
+    def take_up_to(self, size: int) -> Reservation | None:
+        """The largest of at most this size."""
+        place = bisect_right(self._sizes, size) - 1
+        return self._take(place) if place >= 0 else None
+
+    def take_above(self, size: int) -> Reservation | None:
+        """The smallest that is larger."""
+        place = bisect_right(self._sizes, size)
+        return self._take(place) if place < len(self._sizes) else None
+
+    def _take(self, place: int) -> Reservation:
+        self._sizes.pop(place)
+        return self._slots.pop(place)
+
+
 class _Part(msgspec.Struct, kw_only=True):
     """Room on a host that a slot gives up because it becomes smaller."""
 
@@ -79,7 +103,7 @@ def hand_over(
     """
     alone = _without_partners(steps, slots)
     takers: list[_Taker] = []
-    pool: dict[str, Reservation] = {}
+    pool: list[Reservation] = []
     for step in steps:
         own = slots.get(step.uuid, ())
         after = from_spec(step.after) if step.after is not None else None
@@ -91,21 +115,20 @@ def hand_over(
             for slot in own:
                 if slot.name not in names:
                     takers[-1].add(slot)
-        pool.update((slot.name, slot) for slot in given_up)
+        pool.extend(given_up)
     takers.sort(key=lambda taker: (taker.commitment.state not in ACTIVE_STATES, -taker.missing, taker.commitment.uuid))
-    parts: list[_Part] = []
-    for of_project in (True, False):
-        for taker in takers:
-            _take_whole(taker, pool, of_project)
-        for taker in sorted(takers, key=lambda taker: -taker.missing):
-            parts.extend(_take_in_part(taker, pool, of_project))
+    parts = list(_share(takers, pool, within_project=True))
+    got = {slot.name for taker in takers for slot in taker.slots}
+    empty = [slot for slot in pool if slot.name not in got and not slot_allocations(slot)]
+    parts.extend(_share(takers, empty, within_project=False))
     old = {slot.name: slot for step in steps for slot in slots.get(step.uuid, ())}
+    got = {slot.name for taker in takers for slot in taker.slots}
     cut = [name for taker in takers for name in _take_parts(taker, parts, old, taken, now)]
     return Handover(
         slots={taker.commitment.uuid: tuple(sorted(taker.slots, key=slot_order)) for taker in takers},
         moved=tuple(sorted(s.name for taker in takers for s in taker.slots if s.name in old and s is not old[s.name])),
         cut=tuple(cut),
-        released=tuple(sorted(pool)),
+        released=tuple(sorted({slot.name for slot in pool} - got)),
     )
 
 
@@ -172,34 +195,34 @@ def _given_up(after: Commitment, own: Sequence[Reservation]) -> list[Reservation
     return given_up
 
 
-def _eligible(taker: _Taker, pool: Mapping[str, Reservation], of_project: bool) -> list[Reservation]:
-    """Slots that the commitment may take: those of its project with VMs first; of other projects only empty ones."""
-    found = [
-        slot
-        for slot in pool.values()
-        if _memory(slot) > 0
-        and _market(slot) == taker.market
-        and (_project(slot) == taker.commitment.project) == of_project
-        and (of_project or not slot_allocations(slot))
-    ]
-    return sorted(found, key=lambda slot: (not slot_allocations(slot), -_memory(slot), slot_order(slot)))
+def _share(takers: Sequence[_Taker], pool: Sequence[Reservation], *, within_project: bool) -> Iterator[_Part]:
+    """Commitments take what they need from the pool, slots with VMs first; what slots give up that become smaller.
+
+    First each takes slots that fit whole. Then those that are left are larger than what anybody misses, and so there
+    are fewer of them than of commitments that miss something, as long as the pool is not more than what is missing.
+    """
+    found: dict[tuple[_Market, str], tuple[list[Reservation], list[Reservation]]] = {}
+    for slot in pool:
+        if _memory(slot) > 0:
+            with_vms, empty = found.setdefault((_market(slot), _project(slot) if within_project else ""), ([], []))
+            (with_vms if slot_allocations(slot) else empty).append(slot)
+    shelves = {key: tuple(map(_BySize, lists)) for key, lists in found.items()}
+
+    def of(taker: _Taker) -> tuple[_BySize, ...]:
+        return shelves.get((taker.market, taker.commitment.project if within_project else ""), ())
+
+    for taker in takers:
+        for shelf in of(taker):
+            while taker.missing > 0 and (fit := shelf.take_up_to(taker.missing)) is not None:
+                taker.add(handed(fit, taker.commitment))
+    for taker in sorted(takers, key=lambda taker: -taker.missing):
+        for shelf in of(taker):
+            if taker.missing > 0 and (larger := shelf.take_above(taker.missing)) is not None:
+                yield from _take_in_part(taker, larger)
 
 
-def _take_whole(taker: _Taker, pool: dict[str, Reservation], of_project: bool) -> None:
-    if taker.missing <= 0:
-        return
-    for slot in _eligible(taker, pool, of_project):
-        if _memory(slot) <= taker.missing:
-            taker.add(handed(pool.pop(slot.name), taker.commitment))
-
-
-def _take_in_part(taker: _Taker, pool: dict[str, Reservation], of_project: bool) -> Iterator[_Part]:
-    """One slot becomes smaller and is the commitment's; what it gives up is told. All slots that are left are larger
-    than what is missing to anybody, and so there are fewer of them than of those that need one."""
-    found = _eligible(taker, pool, of_project) if taker.missing > 0 else []
-    if not found:
-        return
-    slot = pool.pop(found[0].name)
+def _take_in_part(taker: _Taker, slot: Reservation) -> Iterator[_Part]:
+    """The slot becomes as small as the commitment needs it."""
     new = handed(slot, taker.commitment, taker.missing)
     taker.add(new)
     if is_ready(slot) and slot.spec.target_host == slot.status.host:
@@ -218,6 +241,8 @@ def _take_parts(
     taker: _Taker, parts: Sequence[_Part], old: Mapping[str, Reservation], taken: Container[str], now: float
 ) -> Iterator[str]:
     """New slots of the commitment from room that others gave up, on the same hosts."""
+    if taker.missing <= 0 or not parts:
+        return
     names = free_slot_names(commitment_name(taker.commitment.uuid), [*old, *(s.name for s in taker.slots)], taken)
     for part in parts:
         memory = min(part.memory_bytes, taker.missing)
