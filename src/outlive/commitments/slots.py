@@ -30,6 +30,7 @@ from outlive.resources import (
     TYPE_LABEL_VALUES,
     ZONE_LABEL,
     Amounts,
+    CommitmentState,
     CommittedSpec,
     FlavorGroupSpec,
     GroupFlavor,
@@ -229,6 +230,40 @@ def reservation_of(
             ),
         ),
     )
+
+
+def from_slots(slots: Sequence[Reservation], state: CommitmentState = "confirmed") -> Commitment:
+    """The commitment that these slots would fulfil, for comparison with the one that they should.
+
+    Owner, group, zone and times are those of the first; slots of another group do not count. ``BadInput`` for no slots,
+    for a reservation of another kind, and for slots of two commitments.
+    """
+    found: Commitment | None = None
+    for slot in slots:
+        details = slot.spec.committed_resource_reservation
+        if slot.spec.type != COMMITTED or details is None:
+            raise BadInput(f"reservation {slot.name} is no commitment slot", remedy="give slots of one commitment")
+        if found is None:
+            found = Commitment(
+                uuid=details.commitment_uuid,
+                project=details.project_id,
+                domain=details.domain_id,
+                group=details.resource_group,
+                zone=slot.spec.availability_zone,
+                start=slot.spec.start_time,
+                end=slot.spec.end_time,
+                state=state,
+            )
+        if details.commitment_uuid != found.uuid:
+            raise BadInput(
+                f"slot {slot.name} is of commitment {details.commitment_uuid}, not {found.uuid}",
+                remedy="give slots of one commitment",
+            )
+        if details.resource_group == found.group:
+            found = replace(found, memory_bytes=found.memory_bytes + _memory(slot))
+    if found is None:
+        raise BadInput("there are no slots", remedy="give slots of one commitment")
+    return found
 
 
 def slot_allocations(slot: Reservation) -> dict[str, SpecAllocation]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.commitments import GIB, GROUP, HOUR, MIB, MIXED, NOW, at, commitment, group_of, slot_of
-from tests.support.placement import host
+from tests.support.placement import host, slot
 
 from outlive.base.errors import BadInput
 from outlive.commitments.slots import (
@@ -18,6 +18,7 @@ from outlive.commitments.slots import (
     SlotLimitExceeded,
     SlotOptions,
     SlotPlan,
+    from_slots,
     payg_candidates,
     plan_slots,
     reservation_of,
@@ -266,3 +267,24 @@ def test_a_smaller_commitment_never_holds_more_on_its_hosts(empty: int, full: in
     plan = plan_slots(smaller, slots, GROUP)
     on_hosts = [*plan.keep, *(reservation_of(new, smaller, now=NOW) for new in plan.create if new.host)]
     assert held(on_hosts) <= held(slots)
+
+
+def test_slots_tell_the_commitment_that_they_would_fulfil() -> None:
+    owner = commitment(gib=48, end=at(HOUR))
+    slots = [slot_of(owner, 0, 16), slot_of(owner, 1, 32)]
+    assert from_slots(slots) == owner
+    assert from_slots([*slots, slot_of(replace(owner, group="h"), 2)]) == owner
+
+
+@pytest.mark.parametrize(
+    ("slots", "complaint"),
+    [
+        ([], "there are no slots"),
+        ([slot("failover")], "reservation failover is no commitment slot"),
+        ([slot_of(commitment()), slot("failover")], "reservation failover is no commitment slot"),
+        ([slot_of(commitment()), slot_of(commitment("commit-b"))], "is of commitment commit-b, not commit-a"),
+    ],
+)
+def test_other_reservations_tell_no_commitment(slots: Sequence[Reservation], complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        from_slots(slots)
