@@ -1,13 +1,24 @@
-"""Emptying two hosts of a thousand: finding an order. What placement says is given, and is not part of the figure."""
+"""Emptying two hosts of a thousand: finding an order. What placement says is given, and is not part of the figure.
+
+And how many more VMs fit: reading the objects and asking placement are part of that figure.
+"""
 
 from __future__ import annotations
 
-from bench.failover_cloud import Cloud
+import asyncio
+
+from bench.failover_cloud import GIB, Cloud
 from bench.figures import Figure, median_seconds
 from outlive.failover.analysis.drain.inputs import free_table
 from outlive.failover.analysis.drain.order import order_drain
 from outlive.failover.analysis.drain.steps import DrainInput
+from outlive.failover.analysis.whatif.fit import FlavorFit, how_many
+from outlive.failover.config import FailoverSettings
 from outlive.failover.planner.actions import Offer
+from outlive.failover.snapshot import Documents, snapshot_of
+from outlive.placement.vms import VmView
+from outlive.resources import Amounts, Condition, DomainCapabilities, Hypervisor, HypervisorStatus, ObjectMeta
+from outlive.resources.meta import ZONE_LABEL
 
 
 def measure() -> list[Figure]:
@@ -16,7 +27,36 @@ def measure() -> list[Figure]:
     moving = sum(vm.host in given.drained for vm in given.vms)
     note = f"{moving} VMs, {len(result.steps)} steps" if result.possible else "no order"
     what = "order of emptying 2 of 1,000 hosts with 10,000 VMs, k=2"
-    return [Figure(what, median_seconds(lambda: order_drain(given), runs=3), "s", note=note)]
+    order = Figure(what, median_seconds(lambda: order_drain(given), runs=3), "s", note=note)
+    return [order, _more(40, 1, bar=10.0, wanted=3_744), _more(5_000, 3, bar=60.0)]
+
+
+def _more(count: int, zones: int, *, bar: float, wanted: int = 0) -> Figure:
+    """VMs of 4 GiB with one slot each, on empty hosts of 384 GiB."""
+    documents = Documents(hypervisors=tuple(_host(number, zones) for number in range(count)))
+    like = VmView(id="new", host="", flavor="f", cpu_milli=1_000, memory_bytes=4 * GIB)
+
+    def ask() -> FlavorFit:
+        return asyncio.run(how_many(snapshot_of(documents, FailoverSettings(), k=1), like))
+
+    found = ask()
+    assert found.exact
+    assert not wanted or found.vms == wanted
+    note = f"exactly {found.vms:,}"
+    return Figure(f"how many more VMs fit on {count:,} hosts", median_seconds(ask, runs=3), "s", bar=bar, note=note)
+
+
+def _host(number: int, zones: int) -> Hypervisor:
+    capacity = Amounts(cpu=192_000, memory=384 * GIB)
+    return Hypervisor(
+        metadata=ObjectMeta(name=f"host-{number:05d}", labels={ZONE_LABEL: f"zone-{number % zones}"}),
+        status=HypervisorStatus(
+            capacity=capacity,
+            allocation=Amounts(cpu=0, memory=0),
+            conditions=(Condition(type="Ready", status="True"),),
+            domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
+        ),
+    )
 
 
 def question(cloud: Cloud) -> DrainInput:

@@ -312,3 +312,25 @@ def test_hosts_of_the_example_can_be_emptied_and_people_can_read_it(tmp_path: Pa
     assert first.startswith("drain kvm-r1-01: yes, in ")
     assert "Where VMs come to:" in done.out
     assert "The steps, one after the other:" in done.out
+
+
+def test_how_many_more_fit_is_answered_on_a_state_file_and_changes_nothing(file: Path) -> None:
+    before = file.read_bytes()
+    done = outlive("capacity", "--flavor", "m0", "-k", "1", "--state", file, "-o", "json")
+    found = json.loads(done.out)
+    assert done.code == 0, done.err
+    assert (found["flavor"], found["slotsEach"], found["toppedUp"]) == ("m0", 1, 0)
+    assert file.read_bytes() == before
+    planned = ask(file, "add-vms", "--flavor", "m0", "--most", "--zone", "z1", "-k", "1")
+    assert found["vms"] <= planned["most"] <= found["atMost"]
+    text = outlive("capacity", "--flavor", "m0", "-k", "1", "--state", file).out
+    assert text.startswith(f"At least {found['vms']} and at most {found['atMost']} more VMs of m0 fit, with every")
+    assert "whatif add-vms --most" in text
+    none = outlive("capacity", "--flavor", "m0", "-k", "0", "--state", file).out
+    assert none.splitlines()[0].endswith("more VMs of m0 fit, with every promise kept.")
+
+
+def test_how_many_more_of_what_is_said(file: Path) -> None:
+    assert outlive("capacity", "--flavor", "nope", "--state", file).code == 4
+    assert outlive("capacity", "--flavor", "m0", "--zone", "moon", "--state", file).code == 4
+    assert outlive("capacity", "--state", file).code == 2

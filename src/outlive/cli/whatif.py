@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -114,7 +114,7 @@ async def add_vms(
     size = amounts(cpu, memory)
 
     async def ask(now: Altered, store: Store) -> Answer:
-        like = await _like(now, store, flavor, size, zone=zone, project=project)
+        like = await vm_like(now.vms.values(), store, flavor, size, zone=zone, project=project)
         return await (whatif.most_vms(now, like) if most else whatif.add_vms(now, like, count or 1))
 
     return await _answer(access, output, config, k, ask)
@@ -186,15 +186,17 @@ def _new_hosts(
     return empty_copies(pattern, names, labels=labels, traits=traits)
 
 
-async def _like(now: Altered, store: Store, flavor: str, size: Amounts, *, zone: str, project: str) -> VmView:
-    """A VM of the flavor, or of that size."""
+async def vm_like(
+    vms: Iterable[VmView], store: Store, flavor: str, size: Amounts, *, zone: str, project: str
+) -> VmView:
+    """A VM of the flavor, which is known by its object or from one of these VMs, or of that size."""
     from outlive.placement.vms import VmView
     from outlive.resources import CPU, MEMORY, Amounts
 
     known: dict[str, int] = {}
     specs: dict[str, str] = {}
     spec = await flavor_named(store, flavor) if flavor else None
-    like = next((vm for vm in now.vms.values() if vm.flavor == flavor), None) if flavor else None
+    like = next((vm for vm in vms if vm.flavor == flavor), None) if flavor else None
     if spec is not None:
         known, specs, flavor = dict(spec.resources), spec.extra_specs, spec.flavor_name
     elif like is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from math import ceil
 
 import msgspec
 
@@ -100,9 +101,9 @@ def earliest(given: RetryInput) -> RetryResult:
 
 
 def retry_at(given: RetryInput) -> datetime | None:
-    """The same as a time, in whole seconds."""
+    """The same as a time, rounded up to whole seconds."""
     at = earliest(given).at
-    return as_datetime(int(at)) if at is not None else None
+    return as_datetime(ceil(at)) if at is not None else None
 
 
 class _Ledger:

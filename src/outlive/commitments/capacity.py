@@ -4,23 +4,22 @@
 and only its zone is split anew (docs/reference/commitments.md#capacity). Which hosts a flavor may use says placement,
 through ``Probe``; it is asked again only when facts of hosts, pipelines or flavors changed, because how full a host is
 decides nothing there that the count of VMs does not say as well.
-Not promised: answers within 50 ms. Whoever runs an event loop refreshes the table in a thread of its own.
+
+A refresh has three parts, because nobody may keep an event loop busy for long: ``begin`` looks at the fleet, ``ask``
+asks placement about some flavors at a time, both where the fleet lives; ``finish`` counts, and may run in a thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.base.errors import BadInput, OutliveError, Unavailable
-from outlive.commitments.running import RunningVms
+from outlive.base.errors import BadInput, OutliveError
 from outlive.commitments.split import Room, Taker, deal
-from outlive.commitments.state import Commitment
-from outlive.commitments.units import GroupUnit
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import SILENT, Intent, PlacementRequest
@@ -31,13 +30,11 @@ from outlive.resources import (
     COMMITTED,
     FAILOVER,
     IN_FLIGHT,
-    MEMORY,
     Amounts,
     FlavorGroupSpec,
     GroupFlavor,
 )
-from outlive.resources.commitments import FlavorCapacity, FlavorGroupCapacity, FlavorGroupCapacityStatus
-from outlive.resources.meta import condition
+from outlive.resources.commitments import FlavorCapacity
 
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -47,6 +44,8 @@ Place = tuple[str, str]
 
 PROBE_PROJECT: Final = "cortex-capacity-probe"
 """The project of probes: nobody's, so that no commitment slot opens for one."""
+ASKED_AT_ONCE: Final = 20
+"""Flavors that placement is asked about without a pause."""
 NOWHERE: Final = -1
 """The zone of hosts that say none: they count nowhere."""
 
@@ -154,16 +153,19 @@ class _Flavors:
         self.failed: dict[str, str] = {}
         """Group → why a probe of it failed."""
 
-    def ask(self, probe: Probe) -> None:
-        """Ask placement about every flavor."""
-        for number, (group, flavor) in enumerate(self.all):
-            try:
-                if flavor.memory_mb <= 0:
-                    raise BadInput(f"flavor {flavor.name} has no memory", remedy="give it memory, or leave it out")
-                self.may_total[number, probe.total(group.group_name, flavor)] = True
-                self.may_place[number, probe.placeable(group.group_name, flavor)] = True
-            except OutliveError as error:
-                self.failed.setdefault(group.group_name, f"{flavor.name}: {error}")
+    def ask(self, probe: Probe, number: int) -> None:
+        """Ask placement about one flavor."""
+        group, flavor = self.all[number]
+        try:
+            if flavor.memory_mb <= 0:
+                raise BadInput(f"flavor {flavor.name} has no memory", remedy="give it memory, or leave it out")
+            for may, rows in (
+                (self.may_total, probe.total(group.group_name, flavor)),
+                (self.may_place, probe.placeable(group.group_name, flavor)),
+            ):
+                may[number, rows[rows < may.shape[1]]] = True
+        except OutliveError as error:
+            self.failed.setdefault(group.group_name, f"{flavor.name}: {error}")
 
     def count(self, capacity: Counts, free: Counts, rows: Rows | slice) -> None:
         """Count what fits on these rows. ``capacity`` and ``free``: (2, rows) milli-cores and bytes of all rows."""
@@ -178,12 +180,35 @@ class _Flavors:
         return bound
 
 
+class CapacityRefresh:
+    """One refresh of a table: what the fleet said when it began. Only ``ask`` reads the fleet again."""
+
+    def __init__(
+        self, probe: Probe, flavors: _Flavors | None, capacity: Counts, free: Counts, begun: object, zones: list[_Zone]
+    ) -> None:
+        self._probe = probe
+        self.flavors = flavors
+        """New ones, about which placement is asked; ``None``: those of the table are good."""
+        self.capacity, self.free, self.begun, self.zones = capacity, free, begun, zones
+        self._next = 0 if flavors is not None else -1
+
+    def ask(self, count: int = ASKED_AT_ONCE) -> bool:
+        """Ask placement about so many more flavors; whether there are any left. To be called where the fleet lives."""
+        if self.flavors is None:
+            return False
+        last = min(self._next + count, len(self.flavors.all))
+        for number in range(self._next, last):
+            self.flavors.ask(self._probe, number)
+        self._next = last
+        return last < len(self.flavors.all)
+
+
 class CapacityTable:
     """The numbers of every group and zone, over one fleet."""
 
     def __init__(self, fleet: Fleet, probe: Probe) -> None:
         self._fleet, self.probe = fleet, probe
-        self._asked: object = None
+        self._begun: object = None
         self._zones: list[_Zone] = []
         self._zone_of: Counts = np.zeros(0, dtype=np.int64)
         """Row → number of its zone."""
@@ -198,27 +223,42 @@ class CapacityTable:
         return tuple(zone.name for zone in self._zones)
 
     def refresh(self, groups: Sequence[FlavorGroupSpec]) -> Mapping[Place, GroupCapacity]:
-        """Count what changed, and say what every group has in every zone; the smallest flavor needs memory."""
-        fleet = self._fleet
+        """All of a refresh at once."""
+        begun = self.begin(groups)
+        while begun.ask():
+            pass
+        return self.finish(begun)
+
+    def begin(self, groups: Sequence[FlavorGroupSpec]) -> CapacityRefresh:
+        """Look at the fleet. Groups whose smallest flavor has no memory are left out.
+
+        Then ``ask`` until nothing is left to ask, then ``finish``; one refresh at a time.
+        """
         wanted = tuple(
             sorted((group for group in groups if group.smallest_flavor.memory_mb > 0), key=lambda one: one.group_name)
         )
         capacity, free = self._now()
-        asked = (fleet.static_revision, self.probe.revision, wanted)
-        stale = self._figures is None or self._asked != asked or not np.array_equal(self._figures[0], capacity)
-        if stale:
-            self._set_zones()
-            self._flavors = _Flavors(wanted, fleet.size)
-            self._flavors.ask(self.probe)
+        begun = (self._fleet.static_revision, self.probe.revision, wanted)
+        stale = self._figures is None or self._begun != begun or not np.array_equal(self._figures[0], capacity)
+        flavors = _Flavors(wanted, self._fleet.size) if stale else None
+        zones = self._zones_now() if stale else self._zones
+        return CapacityRefresh(self.probe, flavors, capacity, free, begun, zones)
+
+    def finish(self, refresh: CapacityRefresh) -> Mapping[Place, GroupCapacity]:
+        """Count what changed, and say what every group has in every zone. It does not read the fleet, so that it may
+        run in a thread."""
+        capacity, free = refresh.capacity, refresh.free
+        if refresh.flavors is not None or self._figures is None:
+            self._flavors = refresh.flavors if refresh.flavors is not None else self._flavors
+            self._set_zones(refresh.zones, free.shape[1])
             self._flavors.count(capacity, free, slice(None))
             changed = list(range(len(self._zones)))
             self._found = {}
         else:
-            assert self._figures is not None
             rows = np.flatnonzero((self._figures[1] != free).any(axis=0))
             self._flavors.count(capacity, free, rows)
             changed = sorted(set(self._zone_of[rows].tolist()) - {NOWHERE})
-        self._asked, self._figures = asked, (capacity, free)
+        self._begun, self._figures = refresh.begun, (capacity, free)
         for number in changed:
             self._found.update({(one.group, one.zone): one for one in self._measure(self._zones[number], free)})
         return dict(self._found)
@@ -231,17 +271,19 @@ class CapacityTable:
         free = np.maximum(self._fleet.available(_PROBED)[:2], 0)
         return capacity, free
 
-    def _set_zones(self) -> None:
+    def _zones_now(self) -> list[_Zone]:
         fleet = self._fleet
         by_zone: dict[str, list[int]] = {}
         for name in fleet.names:
-            row = fleet.row(name)
-            facts = fleet.facts(name)
+            row, facts = fleet.row(name), fleet.facts(name)
             if row is not None and facts is not None and facts.zone:
                 by_zone.setdefault(facts.zone, []).append(row)
-        self._zones = [_Zone(zone, np.array(by_zone[zone], dtype=np.intp)) for zone in sorted(by_zone)]
-        self._zone_of = np.full(fleet.size, NOWHERE, dtype=np.int64)
-        for number, zone in enumerate(self._zones):
+        return [_Zone(zone, np.array(by_zone[zone], dtype=np.intp)) for zone in sorted(by_zone)]
+
+    def _set_zones(self, zones: list[_Zone], rows: int) -> None:
+        self._zones = zones
+        self._zone_of = np.full(rows, NOWHERE, dtype=np.int64)
+        for number, zone in enumerate(zones):
             self._zone_of[zone.rows] = number
 
     def _measure(self, zone: _Zone, free: Counts) -> list[GroupCapacity]:
@@ -305,95 +347,3 @@ _PROBED: Final = CapacityQuery(intent=Intent.CAPACITY_PROBE)
 
 def _times(flavor: GroupFlavor, count: int) -> Amounts:
     return Amounts(memory=flavor.memory_mb * MIB * count, cores=flavor.vcpus * count)
-
-
-def capacity_status(
-    found: GroupCapacity,
-    group: FlavorGroupSpec,
-    *,
-    committed_slots: int,
-    running: RunningVms | None,
-    before: FlavorGroupCapacityStatus = FlavorGroupCapacityStatus(),
-) -> FlavorGroupCapacityStatus:
-    """The status of the object, without time and condition. Without ``running``, which is where VMs could not be
-    listed, what was running ``before`` stays. ``found.failed`` must be empty.
-    """
-    earlier = {one.flavor_name: one.running_vms for one in before.flavors}
-    counts = {
-        one.flavor_name: earlier.get(one.flavor_name, 0)
-        if running is None
-        else running.count(found.zone, one.flavor_name)
-        for one in found.flavors
-    }
-    sizes = {flavor.name: flavor for flavor in group.flavors}
-    return msgspec.structs.replace(
-        before,
-        flavors=tuple(msgspec.structs.replace(one, running_vms=counts[one.flavor_name]) for one in found.flavors),
-        committed_capacity=committed_slots,
-        committed_capacity_bytes=committed_slots * group.smallest_flavor.memory_mb * MIB,
-        smallest_flavor_name=group.smallest_flavor.name,
-        total_capacity=found.total,
-        free_capacity=found.free,
-        exclusively_free_capacity=found.exclusive,
-        exclusively_free_slots=found.exclusive_slots,
-        running_instances=sum(counts.values()),
-        running_resources=Amounts(
-            memory=sum(sizes[name].memory_mb * MIB * count for name, count in counts.items()),
-            cores=sum(sizes[name].vcpus * count for name, count in counts.items()),
-        ),
-    )
-
-
-def committed_slots(commitments: Iterable[Commitment], groups: Iterable[FlavorGroupSpec]) -> dict[Place, int]:
-    """Group and zone → VMs of the smallest flavor that active commitments of memory promise, each rounded down."""
-    smallest = {group.group_name: group.smallest_flavor.memory_mb * MIB for group in groups}
-    found: dict[Place, int] = {}
-    for one in commitments:
-        size = smallest.get(one.group, 0)
-        if size > 0 and one.type == "memory":
-            found[one.group, one.zone] = found.get((one.group, one.zone), 0) + one.memory_bytes // size
-    return found
-
-
-class ReportedCapacity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What Limes is told of one resource in one zone."""
-
-    capacity: int
-    usage: int | None = None
-    """Absent where nothing is known."""
-
-
-class GroupReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What Limes is told of a group in one zone."""
-
-    ram: ReportedCapacity = ReportedCapacity(capacity=0)
-    cores: ReportedCapacity = ReportedCapacity(capacity=0)
-    instances: ReportedCapacity = ReportedCapacity(capacity=0)
-
-
-def reported_capacity(found: FlavorGroupCapacity | None, group: FlavorGroupSpec, unit: GroupUnit) -> GroupReport:
-    """The report's numbers, memory in the group's unit: what runs, and what is free for this group alone.
-
-    ``Unavailable`` where the object is not ready (docs/reference/commitments.md#capacity-report).
-    """
-    if found is None:
-        return GroupReport()
-    ready = condition(found.status.conditions, "Ready")
-    if ready is None or ready.status != "True":
-        raise Unavailable(
-            f"capacity of flavor group {found.spec.flavor_group} in zone {found.spec.availability_zone} is not current"
-            + (f": {ready.message}" if ready is not None and ready.message else ""),
-            remedy="see the object's condition Ready, and try again later",
-        )
-    status, memory_of = found.status, {flavor.name: flavor.memory_mb for flavor in group.flavors}
-    running = unit.of_vms((memory_of.get(one.flavor_name, 0), one.running_vms) for one in status.flavors)
-    slots, exclusive = status.exclusively_free_slots, status.exclusively_free_capacity
-    cores = status.running_resources.get("cores", 0)
-    return GroupReport(
-        ram=ReportedCapacity(
-            capacity=running + unit.of_free(slots, group.smallest_flavor.memory_mb, exclusive.get(MEMORY, 0)),
-            usage=running,
-        ),
-        cores=ReportedCapacity(capacity=cores + exclusive.get("cores", 0), usage=cores),
-        instances=ReportedCapacity(capacity=status.running_instances + slots, usage=status.running_instances),
-    )

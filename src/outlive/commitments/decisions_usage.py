@@ -25,6 +25,14 @@ def _keeps_all(result: VerificationResult) -> bool:
     return not result.dropped and not result.confirmed_first
 
 
+def _takes_no_slot(result: BookkeepingResult) -> bool:
+    return not result.slot
+
+
+def _agrees(result: ConsistencyResult) -> bool:
+    return not result.disagreements
+
+
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     Decision(
         "commitments.verify_slot",
@@ -40,7 +48,7 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
         BookkeepingInput,
         BookkeepingResult,
         "Which commitment slot a placed VM takes",
-        is_empty=lambda result: not result.slot,
+        is_empty=_takes_no_slot,
     ),
     Decision(
         "commitments.check_host",
@@ -59,6 +67,6 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
         ConsistencyInput,
         ConsistencyResult,
         "Where Limes, commitments, slots, hosts and VMs disagree",
-        is_empty=lambda result: not result.disagreements,
+        is_empty=_agrees,
     ),
 )

@@ -14,6 +14,8 @@ from outlive.base.errors import Unavailable
 from outlive.commitments.capacity import (
     CapacityTable,
     EngineProbe,
+)
+from outlive.commitments.capacity_report import (
     GroupReport,
     ReportedCapacity,
     capacity_status,
@@ -22,13 +24,14 @@ from outlive.commitments.capacity import (
 )
 from outlive.commitments.running import RunningVms
 from outlive.commitments.split import SplitGroup, SplitHost, SplitInput, split
-from outlive.commitments.state import Commitment
 from outlive.commitments.units import GroupUnit
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.vms import VmView
 from outlive.resources import (
+    CommittedResource,
+    CommittedResourceSpec,
     Condition,
     FlavorGroupCapacity,
     FlavorGroupCapacitySpec,
@@ -169,13 +172,30 @@ def _allowed(fleet: Fleet, name: str, one: FlavorGroupSpec) -> bool:
 
 
 def test_committed_memory_counts_in_whole_vms_of_the_smallest_flavor_each_commitment_by_itself() -> None:
-    def one(uuid: str, gib: int, kind: Any = "memory") -> Commitment:
-        size = {"memory_bytes": gib * GIB} if kind == "memory" else {"cores": gib}
-        return Commitment(uuid=uuid, project="p", group="a", zone="z1", type=kind, state="confirmed", **size)
+    def one(uuid: str, amount: str, kind: Any = "memory", state: Any = "confirmed") -> CommittedResource:
+        spec = CommittedResourceSpec(
+            commitment_uuid=uuid,
+            flavor_group_name="a",
+            resource_type=kind,
+            amount=amount,
+            availability_zone="z1",
+            project_id="p",
+            state=state,
+        )
+        return CommittedResource(spec=spec)
 
-    assert committed_slots([one("x", 15), one("y", 9), one("z", 99, "cores")], [group("a", (16, 4), (8, 2))]) == {
-        ("a", "z1"): 2
-    }
+    given = [one("x", "15Gi"), one("y", "9Gi"), one("z", "99", "cores"), one("p", "64Gi", state="pending")]
+    assert committed_slots(given, [group("a", (16, 4), (8, 2))], now=0) == {("a", "z1"): 2}
+
+
+def test_a_refresh_in_parts_asks_a_few_flavors_at_a_time_and_counts_the_fleet_as_it_was_when_it_began() -> None:
+    fleet = fleet_of(host("h1"))
+    kept, wanted = table(fleet), [group("a", (16, 4), (8, 2)), group("b", (32, 8))]
+    begun = kept.begin(wanted)
+    assert [begun.ask(2), begun.ask(2), begun.ask(2)] == [True, False, False]
+    fleet.upsert_host(host("h2"))
+    assert kept.finish(begun)["a", "z1"].exclusive_slots == 4
+    assert kept.refresh(wanted) == table(fleet).refresh(wanted)
 
 
 def _capacity(status: FlavorGroupCapacityStatus, *, ready: str = "True") -> FlavorGroupCapacity:

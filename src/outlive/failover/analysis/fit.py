@@ -56,7 +56,7 @@ class FitResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def most(given: FitInput) -> FitResult:
     """The largest number of VMs that fit where each needs no slot or one.
 
-    Where ``needed`` is more, ``most_alone`` and ``most_at_all`` bound it.
+    Where ``needed`` is more, ``most_in_grids`` and ``most_at_all`` bound it.
     """
     columns = _Columns(given.units)
     if given.needed == 0:
@@ -71,22 +71,38 @@ def most(given: FitInput) -> FitResult:
     return FitResult(vms=columns.total(best, given.weight), slots=best)
 
 
-def most_alone(given: FitInput) -> FitResult:
-    """A number of VMs that fit for certain, each with ``needed`` slots of its own that nobody else uses.
+def most_in_grids(given: FitInput) -> FitResult:
+    """A number of VMs that fit for certain, each with ``needed`` slots: several VMs share each slot in a grid.
 
-    ``weight`` new VMs must have as much room as one slot. Each VM then takes one place on each of ``needed`` + 1 units.
+    A grid of side L with ``needed`` dimensions has L ** needed VMs, and a slot for each of its lines; everything in it
+    is on a unit of its own, so that no rule is broken. With side 1 every VM has its slots for itself. ``n`` grids fit
+    where units offer ``n`` times as many places, each unit at most ``n``; then the grids can be filled, because the
+    edges of a bipartite graph can be coloured evenly. ``weight`` new VMs have as much room as one slot.
     """
     places = np.array([unit.slots + unit.slots_beside for unit in given.units], dtype=np.int64)
-    homes = sum(min(unit.vms // given.weight, unit.slots) for unit in given.units)
+    homes = np.array([min(unit.vms // given.weight, unit.slots) for unit in given.units], dtype=np.int64)
+    best = FitResult(vms=0)
+    for side in range(1, len(given.units) + 1):
+        vms, lines = side**given.needed, given.needed * side ** (given.needed - 1)
+        if vms + lines > len(given.units):
+            break
+        grids = _grids(places, homes, vms, lines)
+        if grids * vms > best.vms:
+            best = FitResult(vms=grids * vms, slots=grids * lines)
+    return best
 
-    def fits(count: int) -> bool:
-        return count <= homes and int(np.minimum(places, count).sum()) >= (given.needed + 1) * count
 
-    low, high = 0, int(homes)
+def _grids(places: Ints, homes: Ints, vms: int, lines: int) -> int:
+    """How many grids of so many VMs and lines fit."""
+    low, high = 0, int(homes.sum()) // vms
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return FitResult(vms=low, slots=low * given.needed)
+        enough = int(np.minimum(homes, middle).sum()) >= middle * vms
+        if enough and int(np.minimum(places, middle).sum()) >= middle * (vms + lines):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def most_at_all(given: FitInput, *, slots_there: int) -> FitResult:

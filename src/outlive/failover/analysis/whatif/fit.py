@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from outlive.base.errors import NotFound, OutliveError
 from outlive.failover.analysis.drain.inputs import EMPTY, move_request
-from outlive.failover.analysis.fit import FitInput, FitResult, FitUnit, most, most_alone, most_at_all
+from outlive.failover.analysis.fit import FitInput, FitResult, FitUnit, most, most_at_all, most_in_grids
 from outlive.failover.calls import Caller
 from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Fail
@@ -265,7 +265,7 @@ class _Zone:
         if self._needed == 1:
             return most(sure), most(possible)
         there = sum(slot.host in self._reuse_hosts for slot in self._promises.slots)
-        return most_alone(sure), most_at_all(possible, slots_there=there)
+        return most_in_grids(sure), most_at_all(possible, slots_there=there)
 
     def _weights(self) -> tuple[int, int]:
         """How many VMs have no room because of a slot: at least, and at most."""
