@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any
 
 from aiohttp import web
 
@@ -90,3 +92,34 @@ async def drips(request: web.Request) -> web.StreamResponse:
     while True:
         await response.write(b" ")
         await asyncio.sleep(0.02)
+
+
+@contextmanager
+def in_thread(*services: HttpService) -> Iterator[None]:
+    """Serve all of them from a loop of their own, for tests that have none."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    stack = AsyncExitStack()
+
+    def call(work: Coroutine[Any, Any, Any]) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(timeout=30)
+
+    try:
+        for service in services:
+            call(stack.enter_async_context(service.serving()))
+        yield
+    finally:
+        call(stack.aclose())
+        call(_cancel_the_others())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=30)
+        loop.close()
+
+
+async def _cancel_the_others() -> None:
+    """Let requests end that nobody waits for."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others, timeout=5) if others else None

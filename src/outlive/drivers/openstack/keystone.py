@@ -29,7 +29,7 @@ ASKED_LIMIT: Final = 64
 """Tokens about which Keystone is asked at the same time."""
 
 
-class _Links(msgspec.Struct):
+class _Links(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
@@ -64,12 +64,12 @@ class KeystoneProjects:
         return tuple(found[key] for key in sorted(found))
 
 
-class _Named(msgspec.Struct):
+class _Named(msgspec.Struct, frozen=True):
     id: str = ""
     name: str = ""
 
 
-class _OfDomain(_Named):
+class _OfDomain(_Named, frozen=True):
     domain: _Named = _Named()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import stat
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -40,9 +41,10 @@ class Login:
         given: dict[str, Any] = {"region_name": settings.region} if settings.region else {}
         if credential is not None:
             given["auth"] = _auth(credential, str(entry.get("auth_type", "")))
-        self._user = (
-            credential.username if credential is not None else str(other(entry.get("auth")).get("username", ""))
-        )
+        named = str(other(entry.get("auth")).get("username", ""))
+        self._user = credential.username if credential is not None else named
+        # openstacksdk warns of a library that neither it nor we use here, at every entry that it reads
+        warnings.filterwarnings("ignore", message="Support for InfluxDB")
         try:
             config = OpenStackConfig(
                 config_files=[str(path)],

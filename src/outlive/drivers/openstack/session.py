@@ -138,6 +138,7 @@ class OpenStackSession:
 
     async def _open(self) -> Login:
         """The login; made where there is none, with the credential as it is now."""
+        self._check_refused()
         async with self._turn:
             login = self._login
             if login is None:
@@ -155,9 +156,7 @@ class OpenStackSession:
     async def _call(self, work: Callable[[], T], what: str) -> T:
         """In a thread, under the deadline. A login that is refused is forgotten, so that the next one reads the
         credential anew; for ``REFUSED_S`` there is none, because Keystone may lock a user out who tries too often."""
-        now = asyncio.get_running_loop().time()
-        if self._refused is not None and now < self._refused[0]:
-            raise self._refused[1]
+        self._check_refused()
         try:
             with deadline(self.limit_s):
                 return await self._threads.submit(work)
@@ -167,8 +166,13 @@ class OpenStackSession:
                 f"cannot {what}: Keystone did not answer within {self.limit_s:g} s", place=place, remedy=UNREACHED
             ) from None
         except Forbidden as error:
-            self._login, self._refused = None, (now + REFUSED_S, error)
+            self._login = None
+            self._refused = (asyncio.get_running_loop().time() + REFUSED_S, error)
             raise
+
+    def _check_refused(self) -> None:
+        if self._refused is not None and asyncio.get_running_loop().time() < self._refused[0]:
+            raise self._refused[1]
 
 
 def _unavailable(url: str, why: str) -> Unavailable:
