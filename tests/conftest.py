@@ -53,9 +53,15 @@ def _libvirt() -> bool:
 
 
 def _keystone() -> bool:
-    from tests.support import keystone
+    from tests.support import environments
 
-    return keystone.can_be_made()
+    return environments.can_be_made("keystone")
+
+
+def _nova() -> bool:
+    from tests.support import environments
+
+    return _postgresql() and Path("/usr/lib/rabbitmq/bin/rabbitmq-server").exists() and environments.can_be_made("nova")
 
 
 def _shared() -> bool:
@@ -78,6 +84,7 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "qemu": lambda: shutil.which("qemu-io") is not None,
     "systemd": _systemd,
     "keystone": _keystone,
+    "nova": _nova,
     "shared": _shared,
 }
 """Real components that tests may need, and how to see whether they are there."""

@@ -1,13 +1,10 @@
 """A real Keystone on this machine: an environment of its own, a database that is prepared once, a server for each use.
 
-The environment holds what requirements/keystone.txt locks. It is made at the first use and kept under the user's cache,
-so that later runs only copy a prepared database of SQLite (``OUTLIVE_CACHE_DIR`` names another folder).
+A run copies the prepared database of SQLite and starts a server on it.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -15,7 +12,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -25,9 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-LOCK = ROOT / "requirements" / "keystone.txt"
-STEP_LIMIT_S = 300
+from tests.support.environments import environment, step
+
 START_LIMIT_S = 60
 ADMIN, PASSWORD = "admin", "secret-of-the-tests"
 REGION = "lab"
@@ -58,46 +53,9 @@ password_hash_rounds = 4
 """
 
 
-def cache() -> Path:
-    """Where the environment is kept."""
-    named = os.environ.get("OUTLIVE_CACHE_DIR")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(named) if named else home / "outlive-tests"
-
-
-def can_be_made() -> bool:
-    """Whether there is uv or pip to make the environment with, or it is there."""
-    return _environment_path().joinpath("ready").exists() or _uv() is not None
-
-
-def _uv() -> str | None:
-    beside = Path(sys.executable).parent / "uv"
-    return shutil.which("uv") or (str(beside) if beside.exists() else None)
-
-
-def _environment_path() -> Path:
-    digest = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    return cache() / f"keystone-{digest}"
-
-
-def environment() -> Path:
-    """The folder of the environment; made where it is not there, by one process at a time."""
-    path = _environment_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (path.parent / "keystone.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (path / "ready").exists():
-            shutil.rmtree(path, ignore_errors=True)
-            _step([sys.executable, "-m", "venv", "--without-pip", str(path)])
-            python = str(path / "bin" / "python")
-            _step([str(_uv()), "pip", "install", "-q", "--python", python, "--require-hashes", "-r", str(LOCK)])
-            _prepare(path, path / "prepared")
-            (path / "ready").touch()
-    return path
-
-
-def _prepare(environment: Path, folder: Path) -> None:
+def _prepare(environment: Path) -> None:
     """A bootstrapped database, with keys; its address is put in when a copy is started."""
+    folder = environment / "prepared"
     folder.mkdir()
     (folder / "keystone.conf").write_text(CONFIGURATION.format(folder=folder))
     for name in ("fernet", "credential"):
@@ -115,7 +73,7 @@ def _prepare(environment: Path, folder: Path) -> None:
 def _manage(environment: Path, folder: Path, *command: str) -> None:
     owner = ["--keystone-user", str(os.getuid()), "--keystone-group", str(os.getgid())]
     who = owner if command[0].endswith("_setup") else []
-    _step(
+    step(
         [
             str(environment / "bin" / "python"),
             "-W", "ignore", str(environment / "bin" / "keystone-manage"),
@@ -124,19 +82,13 @@ def _manage(environment: Path, folder: Path, *command: str) -> None:
     )  # fmt: skip
 
 
-def _step(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_LIMIT_S, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command[:4])} …: {done.stdout[-1000:]}{done.stderr[-3000:]}")
-
-
 class Keystone:
     """A running server, and its administrator."""
 
     def __init__(self, environment: Path, folder: Path) -> None:
         self._environment = environment
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/v3"
         self._process: subprocess.Popen[bytes] | None = None
         self._token = ""
@@ -250,7 +202,7 @@ class Keystone:
 @contextmanager
 def running() -> Iterator[Keystone]:
     """A server of its own for as long as the block lasts."""
-    made = environment()
+    made = environment("keystone", _prepare)
     folder = Path(tempfile.mkdtemp(prefix="okst"))
     try:
         shutil.copytree(made / "prepared", folder, dirs_exist_ok=True)
@@ -268,7 +220,8 @@ def running() -> Iterator[Keystone]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine on which nobody listens now."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
