@@ -51,7 +51,7 @@ class Documents:
             paths = self._kind_paths() | {
                 _PARAMETER.sub(r"{\1}", endpoint.path): plain_operations(endpoint)
                 for endpoint in self._endpoints
-                if endpoint.tag != "resources"
+                if endpoint.tag != "resources" and endpoint.described
             }
             self._everything = msgspec.json.encode(self._document(paths))
         return self._everything
@@ -243,7 +243,7 @@ def plain_operations(endpoint: Endpoint) -> dict[str, Any]:
     }
     if endpoint.access is Access.OPEN:
         operation["security"] = []
-    if "POST" in endpoint.methods:
+    if {"POST", "PUT"} & set(endpoint.methods):
         operation["requestBody"] = {"required": True, **_json({"type": "object"})}
     names = _PARAMETER.findall(endpoint.path)
     parameters = [_parameter(name, f"The {name}.", where="path") for name in names]

@@ -1,0 +1,398 @@
+"""What the LIQUID interface answers: the catalogue, batches of changes, reports, quota.
+
+The service knows nothing of HTTP. Errors carry the texts of the contract; the edge gives them their status:
+``BadInput`` 400, ``Conflict`` 409, ``Unavailable`` 503, any other 500 (docs/reference/commitments.md#liquid). What is
+behind an error is logged and not told: a caller learns nothing of the store or the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import UNSET
+
+from outlive.base.clock import Clock
+from outlive.base.deadline import deadline
+from outlive.base.errors import BadInput, Conflict, OutliveError, Unavailable
+from outlive.base.logging import get_logger
+from outlive.base.phrases import count_of, listing
+from outlive.commitments.batch import (
+    NOT_READY_TEXT,
+    Batch,
+    CommitmentRequest,
+    ProjectRequest,
+    ResourceRequest,
+    dry_run_timeout_text,
+    timeout_text,
+    version_text,
+)
+from outlive.commitments.catalogue import Catalogue, Offered
+from outlive.commitments.liquid import (
+    CapacityReport,
+    ChangeAnswer,
+    ChangeRequest,
+    ProjectMetadata,
+    QuotaRequest,
+    ResourceChange,
+    ServiceInfo,
+    UsageReport,
+)
+from outlive.commitments.liquid_metrics import LiquidMetrics
+from outlive.commitments.names import quota_name, resource_name
+from outlive.commitments.quota_intake import QuotaIntake, QuotaPush, public_cause, pushed_quota
+from outlive.commitments.records import Records
+from outlive.commitments.reports import Offer, capacity_report, usage_report
+from outlive.commitments.settings import CommitmentSettings
+from outlive.commitments.units import MIB_PER_GIB
+from outlive.resources import ObjectRef
+from outlive.runtime.events import EventRecorder
+from outlive.store import Store
+
+WAITING_LIMIT: Final = 64
+"""Changes that wait for the one that is being decided, and as many pushes of quota."""
+UUIDS_LOGGED: Final = 20
+"""Commitments of a batch that the log names."""
+PUSH_TURN_S: Final = 30.0
+"""How long a push of quota waits for those before it."""
+ACCEPTED: Final = "accepted"
+"""The outcome of what was done."""
+REQUEST_PREFIX: Final = "committed-resource-"
+"""Before the caller's request id, ours."""
+
+_log = get_logger("commitments")
+
+
+class Interface(enum.StrEnum):
+    """Parts that can be switched off, as the contract names them."""
+
+    CHANGE = "change-commitments API"
+    CAPACITY = "report-capacity API"
+    USAGE = "report-usage API"
+    QUOTA = "Quota API"
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a batch is refused."""
+
+    reason: str
+    retry_at: datetime | None = None
+    """When it may be accepted, where that is known."""
+    timed_out: bool = False
+    """Whether it was not decided in time."""
+
+
+class Changes(Protocol):
+    """Who decides batches, one at a time."""
+
+    async def change(self, batch: Batch, *, request_id: str, requested_by: str) -> Refusal | None:
+        """Decide and commit a batch; ``None``: it is accepted, and all of it counts from now on.
+
+        If the caller is cancelled before the commit, nothing is done; after it, the batch is carried out all the same.
+        A batch that is not decided within ``settings.watch_timeout`` is refused, and the refusal says so.
+        ``Unavailable``: nothing was done. ``Unknown``: nobody can say whether it was committed.
+        """
+        ...
+
+    async def dry_run(self, batch: Batch, *, request_id: str) -> Refusal | None:
+        """Whether the batch would be accepted; nothing is done."""
+        ...
+
+
+class Turn:
+    """One at a time, in the order in which they came; no more than ``limit`` wait."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting = 0
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def taken(self, within_s: float) -> AsyncIterator[None]:
+        """The turn. ``Unavailable`` where too many wait already, ``TimeoutError`` where it does not come in time."""
+        if self._waiting >= self._limit:
+            raise Unavailable("too many requests wait, please retry later")
+        self._waiting += 1
+        try:
+            with deadline(within_s):
+                await self._lock.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+class CommitmentService:
+    """See the module."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        catalogue: Catalogue,
+        records: Records,
+        changes: Changes,
+        settings: CommitmentSettings,
+        metrics: LiquidMetrics,
+        events: EventRecorder,
+        clock: Clock,
+    ) -> None:
+        self.metrics = metrics
+        self._catalogue = catalogue
+        self._records = records
+        self._changes = changes
+        self._settings = settings
+        self._events = events
+        self._clock = clock
+        self._intake = QuotaIntake(store, records, clock=clock)
+        self._changing = Turn(WAITING_LIMIT)
+        self._pushing = Turn(WAITING_LIMIT)
+
+    def check_enabled(self, interface: Interface) -> None:
+        """``Unavailable`` if the settings switch this part off."""
+        settings = self._settings
+        match interface:
+            case Interface.CHANGE:
+                enabled = settings.enable_change_commitments
+            case Interface.CAPACITY:
+                enabled = settings.enable_report_capacity
+            case Interface.USAGE:
+                enabled = settings.enable_report_usage
+            case Interface.QUOTA:
+                enabled = settings.enable_quota
+        if not enabled:
+            raise Unavailable(f"{interface} is disabled")
+
+    # -- reports ---------------------------------------------------------------------------------------
+
+    async def info(self) -> ServiceInfo:
+        """The catalogue; ``Unavailable`` while it is not known."""
+        try:
+            return (await self._catalogue.read()).info
+        except Unavailable as error:
+            raise Unavailable(f"Service temporarily unavailable: {error.message}") from None
+
+    async def report_capacity(self, zones: Sequence[str]) -> CapacityReport:
+        """Capacity in these zones; ``Unavailable`` where it is not known or not up to date."""
+        try:
+            offered = await self._catalogue.read()
+            report = capacity_report(offered.offers, self._records.capacities(), zones, offered.version)
+        except Unavailable as error:
+            raise Unavailable(f"Failed to calculate capacity: {error.message}") from None
+        for name, resource in report.resources.items():
+            size = unit_size(name, offered.offers)
+            for zone, found in resource.per_az.items():
+                self.metrics.reported.labels(name, zone, size).set(found.capacity)
+        return report
+
+    async def report_usage(self, project: str, zones: Sequence[str]) -> UsageReport:
+        """Usage of a project in these zones; ``OutliveError`` where it cannot be told."""
+        try:
+            offered = await self._catalogue.read()
+            return usage_report(
+                offered.offers,
+                vms=await self._records.vms(project),
+                commitments=self._records.commitments(project),
+                quotas=self._records.quotas(project),
+                zones=zones,
+                version=offered.version,
+            )
+        except OutliveError as error:
+            _log.error("usage.not_reported", project=project, code=error.code, error=str(error))
+            raise OutliveError(f"Failed to generate usage report: {public_cause(error)}") from None
+
+    # -- changes ---------------------------------------------------------------------------------------
+
+    async def change(self, request: ChangeRequest, *, request_id: str, requested_by: str) -> ChangeAnswer:
+        """Decide a batch, one at a time. Empty: it is accepted; else the answer says why not, and nothing was done.
+
+        ``BadInput`` without a zone, ``Conflict`` for another version of the catalogue, ``Unavailable`` where nothing
+        could be decided. If it is cancelled before the commit, nothing is done.
+        """
+        if not request.az:
+            raise BadInput("availability zone is required")
+        limit_s = float(self._settings.watch_timeout)
+        try:
+            async with self._changing.taken(limit_s):
+                return await self._decide(request, REQUEST_PREFIX + request_id, requested_by)
+        except TimeoutError:
+            return self._timed_out(request, limit_s)
+
+    async def _decide(self, request: ChangeRequest, request_id: str, requested_by: str) -> ChangeAnswer:
+        offered = await self._offered()
+        if offered is None:
+            if request.dry_run:
+                return ChangeAnswer(rejection_reason=f"dry run: {NOT_READY_TEXT}")
+            raise Unavailable(NOT_READY_TEXT)
+        if request.info_version != offered.version:
+            raise Conflict(version_text(request.info_version, offered.version))
+        batch = batch_of(request)
+        if request.dry_run:
+            refusal = await self._changes.dry_run(batch, request_id=request_id)
+            return self._answer(refusal, dry_run=True)
+        outcome = "failed"
+        try:
+            refusal = await self._changes.change(batch, request_id=request_id, requested_by=requested_by)
+            outcome = ACCEPTED if refusal is None else f"refused: {refusal.reason}"
+        except asyncio.CancelledError:
+            outcome = "abandoned by the caller"
+            raise
+        except OutliveError as error:
+            _log.error("commitments.not_decided", code=error.code, error=str(error))
+            if isinstance(error, Unavailable):
+                raise Unavailable(NOT_READY_TEXT) from None
+            raise OutliveError(f"Failed to change commitments: {public_cause(error)}") from None
+        finally:
+            self._record_change(request, request_id, requested_by, outcome)
+        return self._answer(refusal, dry_run=False)
+
+    async def _offered(self) -> Offered | None:
+        """The catalogue; ``None`` while it is not known."""
+        try:
+            return await self._catalogue.read()
+        except Unavailable:
+            return None
+
+    def _answer(self, refusal: Refusal | None, *, dry_run: bool) -> ChangeAnswer:
+        if refusal is None:
+            return ChangeAnswer()
+        if refusal.timed_out:
+            self.metrics.count_timeout(dry_run=dry_run)
+        return ChangeAnswer(rejection_reason=refusal.reason, retry_at=refusal.retry_at or UNSET)
+
+    def _timed_out(self, request: ChangeRequest, limit_s: float) -> ChangeAnswer:
+        """The answer to a batch whose turn did not come in time."""
+        text = dry_run_timeout_text if request.dry_run else timeout_text
+        refusal = Refusal(reason=text(limit_s, request.commitments), timed_out=True)
+        return self._answer(refusal, dry_run=request.dry_run)
+
+    def _record_change(self, request: ChangeRequest, request_id: str, requested_by: str, outcome: str) -> None:
+        """Who changed what, and what became of it: in the log and as an event."""
+        projects = sorted(request.by_project or {})
+        uuids = [one.uuid for one in request.each()]
+        _log.info(
+            "commitments.change",
+            request=request_id,
+            by=requested_by,
+            zone=request.az,
+            projects=projects[:UUIDS_LOGGED],
+            commitments=uuids[:UUIDS_LOGGED],
+            count=len(uuids),
+            outcome=outcome,
+        )
+        what = f"{count_of(len(uuids), 'commitment')} of {count_of(len(projects), 'project')} in {request.az}"
+        self._events.emit(
+            ObjectRef(kind="CommitmentChange", name=request_id),
+            "CommitmentsChanged" if outcome == ACCEPTED else "CommitmentsNotChanged",
+            f"{requested_by} changed {what} (request {request_id}): {outcome}",
+            type="Normal" if outcome == ACCEPTED else "Warning",
+            action="change",
+        )
+
+    # -- quota -----------------------------------------------------------------------------------------
+
+    async def put_quota(self, project: str, request: QuotaRequest, *, request_id: str, requested_by: str) -> None:
+        """Keep the quota of a project. ``BadInput`` for another project's and for numbers that are too large,
+        ``Unavailable`` while flavor groups are not known, ``OutliveError`` where it cannot be written."""
+        metadata = request.project_metadata or ProjectMetadata()
+        if metadata.uuid not in ("", project):
+            raise BadInput(f'Project UUID mismatch: URL has "{project}" but metadata has "{metadata.uuid}"')
+        try:
+            offers = self._catalogue.offers()
+        except Unavailable as error:
+            raise Unavailable(f"flavor groups not available: {error.message}") from None
+        zones = pushed_quota(request, offers, self._settings.quota_served_availability_zones)
+        outcome = "failed"
+        push = QuotaPush()
+        try:
+            async with self._pushing.taken(PUSH_TURN_S):
+                push = await self._intake.write(project, zones, metadata)
+            outcome = ACCEPTED
+        except TimeoutError:
+            raise Unavailable("too many requests wait, please retry later") from None
+        finally:
+            self._record_quota(project, zones, push, request_id, requested_by, outcome)
+
+    def _record_quota(
+        self,
+        project: str,
+        zones: Mapping[str, Mapping[str, int]],
+        push: QuotaPush,
+        request_id: str,
+        requested_by: str,
+        outcome: str,
+    ) -> None:
+        """Who set which quota, and what became of it; a push that changed nothing is only logged."""
+        _log.info(
+            "quota.push",
+            request=request_id,
+            by=requested_by,
+            project=project,
+            zones=list(zones),
+            changed=push.changed,
+            deleted=push.deleted,
+            outcome=outcome,
+        )
+        if outcome == ACCEPTED and not push.changed and not push.deleted:
+            return
+        where = listing(sorted({*zones, *push.deleted}) or ["no zone"], most=UUIDS_LOGGED)
+        self._events.emit(
+            ObjectRef(
+                kind="ProjectQuota", name=quota_name(project, next(iter({**zones, **dict.fromkeys(push.deleted)}), ""))
+            ),
+            "QuotaSet" if outcome == ACCEPTED else "QuotaNotSet",
+            f"{requested_by} set the quota of project {project} in {where} (request {request_id}): {outcome}",
+            type="Normal" if outcome == ACCEPTED else "Warning",
+            action="set",
+        )
+
+
+def batch_of(request: ChangeRequest) -> Batch:
+    """The request as a batch, which knows nothing of the wire."""
+    return Batch(
+        zone=request.az,
+        dry_run=request.dry_run,
+        projects=tuple(
+            ProjectRequest(
+                project=project,
+                domain=change.project_metadata.domain.uuid if change.project_metadata is not None else "",
+                resources=tuple(_resource(name, one) for name, one in (change.by_resource or {}).items()),
+            )
+            for project, change in (request.by_project or {}).items()
+        ),
+    )
+
+
+def _resource(name: str, change: ResourceChange) -> ResourceRequest:
+    return ResourceRequest(
+        name=name,
+        confirmed_before=change.total_confirmed_before,
+        confirmed_after=change.total_confirmed_after,
+        guaranteed_before=change.total_guaranteed_before,
+        guaranteed_after=change.total_guaranteed_after,
+        commitments=tuple(
+            CommitmentRequest(
+                uuid=one.uuid,
+                old_status=one.old_status,
+                new_status=one.new_status,
+                amount=one.amount,
+                confirm_by=one.confirm_by,
+                expires_at=one.expires_at,
+                old_expires_at=one.old_expires_at,
+            )
+            for one in change.commitments or ()
+        ),
+    )
+
+
+def unit_size(resource: str, offers: Sequence[Offer]) -> str:
+    """The label of a resource's unit in metrics: GiB for memory, else 1."""
+    unit = next((offer.unit for offer in offers if resource == resource_name(offer.name, "ram")), None)
+    return f"{unit.mib / MIB_PER_GIB:g}" if unit is not None else "1"
