@@ -32,6 +32,7 @@ PARTS = (
     "explain",
     "whatif",
     "api",
+    "liquid",
     "startup",
     "fencing",
     "simulation",

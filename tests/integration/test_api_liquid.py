@@ -32,7 +32,7 @@ from outlive.base.errors import OutliveError, Unavailable, Unknown
 from outlive.base.ids import SystemIds
 from outlive.commitments.access import LiquidPolicy
 from outlive.commitments.ports import Caller
-from outlive.commitments.service import Refusal
+from outlive.commitments.requests import Refusal
 from outlive.commitments.settings import CommitmentSettings
 from outlive.placement.vms import VmView
 from outlive.resources import (
@@ -242,6 +242,7 @@ def test_errors_come_in_the_order_of_the_contract(
         ("/projects/p1%2Fp2/report-usage", 400),
         ("//projects/p1/report-usage", 404),
         ("/nothing", 404),
+        (f"/projects/{'p' * 256}/report-usage", 400),
     ],
 )
 def test_other_paths_of_projects_lead_nowhere(path: str, status: int) -> None:
@@ -269,10 +270,11 @@ def test_every_answer_carries_the_callers_request_id_or_a_new_uuid() -> None:
 
 def test_a_body_beyond_the_limit_is_refused_in_one_line() -> None:
     async def claim(caller: Limes) -> None:
-        body = io.BytesIO(b" " * (17 * 2**20))
-        status, answer, _ = await caller.api.call("POST", CHANGE, role=Role.LIQUID, data=body)
-        assert status == 413
-        assert answer.count("\n") == 1
+        for size in (4 * 2**20 + 1, 17 * 2**20):
+            body = io.BytesIO(b" " * size)
+            status, answer, _ = await caller.api.call("POST", CHANGE, role=Role.LIQUID, data=body)
+            assert status == 413
+            assert answer.count("\n") == 1
 
     claimed(claim)
 
@@ -382,6 +384,29 @@ def test_a_dry_run_asks_and_is_no_mutation() -> None:
         assert "probe-0" in (await caller.change(dry_run=True))[1]["rejectionReason"]
         await caller.world.events.flush()
         assert [event async for event in list_all(caller.world.store, Event)] == []
+
+    claimed(claim)
+
+
+def test_a_dry_run_that_nobody_could_decide_is_a_refusal_or_a_failure() -> None:
+    async def claim(caller: Limes) -> None:
+        caller.world.decider.answers = [Unavailable("hunter2"), OutliveError("hunter2")]
+        status, answer, _ = await caller.change(dry_run=True)
+        assert (status, answer) == (200, {"rejectionReason": "dry run: caches not ready, please retry later"})
+        status, answer, _ = await caller.change(dry_run=True)
+        assert (status, answer) == (500, "Failed to judge commitments: internal error (error)\n")
+
+    claimed(claim)
+
+
+def test_a_batch_has_a_limit() -> None:
+    async def claim(caller: Limes) -> None:
+        uuids = tuple(f"commitment-{n}" for n in range(10_001))
+        assert (await caller.change(uuids=uuids))[:2] == (
+            400,
+            "Invalid request body: 10001 commitments, at most 10000\n",
+        )
+        assert (await caller.change(uuids=uuids[1:]))[:2] == (200, {})
 
     claimed(claim)
 
@@ -654,7 +679,7 @@ class Keystone:
 
     async def validate(self, token: str) -> Caller | None:
         if self.away:
-            raise Unavailable("Keystone cannot be asked")
+            raise Unavailable("http://10.1.2.3:5000 did not answer")
         roles = {"of-limes": {"Cloud_Resource_Admin"}, "of-a-reader": {"cloud_resource_viewer", "member"}}.get(token)
         return (
             None
@@ -692,7 +717,7 @@ def test_a_token_of_keystone_may_what_the_policy_says() -> None:
         for token in ("unknown", "x" * 20_000):
             assert (await status_of(token, INFO))[0] == 401
         keystone.away = True
-        assert await status_of("of-limes", INFO) == (503, "Keystone cannot be asked\n")
+        assert await status_of("of-limes", INFO) == (503, "the token cannot be checked now, please retry later\n")
         headers = {"X-Auth-Token": "of-limes"}
         assert (await caller.api.call("GET", "/apis", role=None, headers=headers))[0] == 401
         headers["Authorization"] = f"Bearer {TOKENS[Role.ADMIN]}"

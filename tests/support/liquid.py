@@ -14,7 +14,8 @@ from outlive.commitments.batch import Batch
 from outlive.commitments.catalogue import Catalogue
 from outlive.commitments.liquid_metrics import LiquidMetrics
 from outlive.commitments.records import BY_PROJECT, InformedRecords, project_of
-from outlive.commitments.service import CommitmentService, Refusal
+from outlive.commitments.requests import Refusal
+from outlive.commitments.service import CommitmentService
 from outlive.commitments.settings import (
     EVERY_GROUP,
     CommitmentSettings,

@@ -23,8 +23,9 @@ from starlette.requests import Request
 
 from outlive.api.config import SchedulerAuth
 from outlive.api.errors import Unauthenticated
-from outlive.base.errors import BadInput, Forbidden
+from outlive.base.errors import BadInput, Forbidden, Unavailable
 from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
 from outlive.commitments.access import LiquidAction, LiquidPolicy, shown
 from outlive.commitments.ports import TokenValidator
 from outlive.node.membership.states import MemberView
@@ -47,6 +48,8 @@ TOKENS_LIMIT: Final = 1000
 TOKEN_FILE_BYTES: Final = 2 * 1024 * 1024
 PEER: Final = "peer"
 """Key of a request's state: whether a client certificate was verified."""
+
+_log = get_logger("api")
 
 
 class Role(enum.StrEnum):
@@ -179,7 +182,11 @@ class KeystoneAccess(msgspec.Struct, frozen=True):
         """Who asks; ``Unauthenticated`` or ``Forbidden`` for whoever may not."""
         caller = None
         if token.isascii() and token.isprintable() and len(token) <= KEYSTONE_TOKEN_LENGTH_MOST:
-            caller = await self.validator.validate(token)
+            try:
+                caller = await self.validator.validate(token)
+            except Unavailable as error:
+                _log.warning("keystone.not_asked", error=str(error))
+                raise Unavailable("the token cannot be checked now, please retry later") from None
         if caller is None:
             raise Unauthenticated(
                 "the token in X-Auth-Token is not valid or not valid any more", remedy="ask Keystone for another one"

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from outlive.api.auth import Identity
-from outlive.api.errors import MethodNotAllowed, status_of
+from outlive.api.errors import MethodNotAllowed, TooLarge, status_of
 from outlive.api.middleware import REQUEST_ID
 from outlive.api.requests import JSON
 from outlive.base.clock import Clock
@@ -26,6 +26,10 @@ from outlive.commitments.service import CommitmentService, Interface
 PATHS: Final = "/commitments/v1"
 USAGE_SUFFIX: Final = "/report-usage"
 QUOTA_SUFFIX: Final = "/quota"
+BODY_BYTES: Final = 4 * 2**20
+"""The largest body of a request."""
+PROJECT_CHARACTERS: Final = 255
+"""Of a project's id."""
 GAVE_UP: Final = 499
 """The status under which requests are counted that ended before their answer."""
 
@@ -55,7 +59,7 @@ class Liquid:
             service = self._serving()
             service.check_enabled(Interface.CAPACITY)
             _only(request, "POST")
-            body = await request.body()
+            body = await _body(request)
             try:
                 zones = decode(body, ReportRequest).all_azs
             except BadInput:
@@ -72,7 +76,7 @@ class Liquid:
             service.check_enabled(Interface.USAGE)
             _only(request, "POST")
             project = _project(request, USAGE_SUFFIX)
-            asked = decode(await request.body(), ReportRequest)
+            asked = decode(await _body(request), ReportRequest)
             return _json(encode(await service.report_usage(project, asked.all_azs or ())))
 
         return await self._counted("usage", answer)
@@ -85,7 +89,7 @@ class Liquid:
             _only(request, "PUT")
             service.check_enabled(Interface.QUOTA)
             project = _project(request, QUOTA_SUFFIX)
-            pushed = decode(await request.body(), QuotaRequest)
+            pushed = decode(await _body(request), QuotaRequest)
             await service.put_quota(project, pushed, request_id=_request_id(request), requested_by=identity.name)
             return Response(status_code=204)
 
@@ -110,7 +114,7 @@ class Liquid:
             service = self._serving()
             service.check_enabled(Interface.CHANGE)
             _only(request, "POST")
-            asked = decode(await request.body(), ChangeRequest)
+            asked = decode(await _body(request), ChangeRequest)
             answer = await _while_connected(
                 request, service.change(asked, request_id=_request_id(request), requested_by=identity.name)
             )
@@ -175,6 +179,13 @@ async def _gone(request: Request) -> None:
         pass
 
 
+async def _body(request: Request) -> bytes:
+    body = await request.body()
+    if len(body) > BODY_BYTES:
+        raise TooLarge(f"the body has {len(body)} bytes", remedy=f"send at most {BODY_BYTES}")
+    return body
+
+
 def _only(request: Request, method: str) -> None:
     if request.method != method:
         raise MethodNotAllowed(request.method, (method,))
@@ -184,7 +195,7 @@ def _project(request: Request, suffix: str) -> str:
     """The project in ``/commitments/v1/projects/<project><suffix>``."""
     path: str = request.scope["path"]
     project = path.removeprefix(f"{PATHS}/projects").removesuffix(suffix).removeprefix("/")
-    if not project or "/" in project:
+    if not project or "/" in project or len(project) > PROJECT_CHARACTERS:
         raise BadInput(f"Invalid URL path: expected {PATHS}/projects/<project>{suffix}")
     return project
 

@@ -233,12 +233,16 @@ def item_operations(kind: type[Resource], verbs: Sequence[str], *, status: bool 
 
 def plain_operations(endpoint: Endpoint) -> dict[str, Any]:
     """A path outside the resources."""
+    ok = {"description": "OK", **_json({})}
+    wrong = _json({"type": "object"})
+    if endpoint.tag == "liquid":
+        wrong = {"content": {"text/plain": {"schema": {"type": "string"}}}}
     operation: dict[str, Any] = {
         "tags": [endpoint.tag],
         "summary": endpoint.summary,
         "responses": {
-            "200": {"description": "OK", **_json({})},
-            "default": {"description": "What was wrong", **_json({"type": "object"})},
+            **({"204": {"description": "Done"}} if endpoint.methods == ("PUT",) else {"200": ok}),
+            "default": {"description": "What was wrong", **wrong},
         },
     }
     if endpoint.access is Access.OPEN:

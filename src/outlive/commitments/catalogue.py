@@ -15,7 +15,8 @@ from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.commitments.liquid import ServiceInfo, encode
-from outlive.commitments.reports import Offer, offers_of, service_info
+from outlive.commitments.names import resource_name
+from outlive.commitments.reports import Offer, is_name, offers_of, service_info
 from outlive.commitments.settings import CommitmentSettings
 from outlive.resources import FlavorGroup, ObjectMeta, ResourceCatalogue
 from outlive.runtime.informer import Informer
@@ -57,8 +58,12 @@ class Catalogue:
         log says what the operator has to change."""
         if not self._groups.synced:
             raise Unavailable("flavor groups are not known yet")
+        groups = [group.spec for group in self._groups.items()]
+        for group in groups:
+            if not is_name(resource_name(group.group_name, "ram")):
+                _log.warning("catalogue.group_left_out", group=group.group_name, why="LIQUID takes no such name")
         try:
-            return offers_of((group.spec for group in self._groups.items()), self._settings)
+            return offers_of(groups, self._settings)
         except BadInput as error:
             _log.error("catalogue.contradiction", place=error.place, error=error.message, remedy=error.remedy)
             raise Unavailable("the unit of a flavor group contradicts its flavors") from None

@@ -5,6 +5,7 @@ Pure functions over plain data; the rules are in docs/reference/commitments.md#l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -26,7 +27,7 @@ from outlive.commitments.liquid import (
     ZoneCapacity,
     ZoneUsage,
 )
-from outlive.commitments.names import RESOURCE_KINDS, ResourceKind, resource_name
+from outlive.commitments.names import RESOURCE_KINDS, ResourceKind, real_zone, resource_name
 from outlive.commitments.settings import CommitmentSettings, GroupSettings, ResourceSettings
 from outlive.commitments.units import MIB_PER_GIB, UNLIMITED, GroupUnit, unit_of
 from outlive.placement.flavor_groups import groups_by_flavor, is_valid
@@ -46,6 +47,7 @@ CORES: Final = "cores"
 """The key of cores in the amounts of ``FlavorGroupCapacity``."""
 VIDEO_MEMORY: Final = "hw_video:ram_max_mb"
 PIECE: Final = "piece"
+_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9._-]*\Z")
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,12 +69,19 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def offers_of(groups: Iterable[FlavorGroupSpec], settings: CommitmentSettings) -> tuple[Offer, ...]:
-    """The valid groups, by name; ``BadInput`` where a configured unit contradicts one of them."""
-    ordered = sorted((group for group in groups if is_valid(group)), key=lambda group: group.group_name)
+    """The groups that are valid and whose names LIQUID takes, by name; ``BadInput`` where a configured unit contradicts
+    one of them."""
+    named = (group for group in groups if is_valid(group) and is_name(resource_name(group.group_name, "ram")))
+    ordered = sorted(named, key=lambda group: group.group_name)
     return tuple(
         Offer(group=group, unit=unit_of(group, settings), settings=settings.group(group.group_name))
         for group in ordered
     )
+
+
+def is_name(resource: str) -> bool:
+    """Whether LIQUID takes this as the name of a resource. One that it does not take would cost all others."""
+    return _NAME.match(resource) is not None
 
 
 # -- the catalogue ------------------------------------------------------------------------------------------
@@ -203,16 +212,17 @@ def usage_report(
 ) -> UsageReport:
     """What a project uses of every resource, in exactly these zones, VM by VM.
 
-    ``vms``, ``commitments`` and ``quotas`` are the project's. A VM of another zone or of no group is left out; its
-    commitment is the one that lists it.
+    ``vms``, ``commitments`` and ``quotas`` are the project's. A VM of another zone counts as in zone ``unknown``, if
+    that is asked for; else it is left out, as is a VM of no group. Its commitment is the one that lists it.
     """
     units = {offer.name: offer.unit for offer in offers}
     group_of = groups_by_flavor(offer.group for offer in offers)
     charged = {vm: one.spec.commitment_uuid for one in commitments for vm in one.status.assigned_instances}
+    known = frozenset(zones)
     usage = {(offer.name, zone): _Usage() for offer in offers for zone in zones}
     for vm in sorted(vms, key=lambda one: one.id):
         group = group_of.get(vm.flavor)
-        found = usage.get((group.group_name, vm.zone)) if group is not None else None
+        found = usage.get((group.group_name, real_zone(vm.zone, known))) if group is not None else None
         if group is None or found is None:
             continue
         vcpus, memory_mib = -(-vm.cpu_milli // MILLI), -(-vm.memory_bytes // MIB)

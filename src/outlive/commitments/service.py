@@ -11,10 +11,8 @@ import asyncio
 import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
-import msgspec
 from msgspec import UNSET
 
 from outlive.base.clock import Clock
@@ -24,10 +22,6 @@ from outlive.base.logging import get_logger
 from outlive.base.phrases import count_of, listing
 from outlive.commitments.batch import (
     NOT_READY_TEXT,
-    Batch,
-    CommitmentRequest,
-    ProjectRequest,
-    ResourceRequest,
     dry_run_timeout_text,
     timeout_text,
     version_text,
@@ -39,7 +33,6 @@ from outlive.commitments.liquid import (
     ChangeRequest,
     ProjectMetadata,
     QuotaRequest,
-    ResourceChange,
     ServiceInfo,
     UsageReport,
 )
@@ -48,6 +41,7 @@ from outlive.commitments.names import quota_name, resource_name
 from outlive.commitments.quota_intake import QuotaIntake, QuotaPush, public_cause, pushed_quota
 from outlive.commitments.records import Records
 from outlive.commitments.reports import Offer, capacity_report, usage_report
+from outlive.commitments.requests import Changes, Refusal, batch_of
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.units import MIB_PER_GIB
 from outlive.resources import ObjectRef
@@ -56,14 +50,18 @@ from outlive.store import Store
 
 WAITING_LIMIT: Final = 64
 """Changes that wait for the one that is being decided, and as many pushes of quota."""
+BATCH_LIMIT: Final = 10_000
+"""Commitments of one batch."""
 UUIDS_LOGGED: Final = 20
-"""Commitments of a batch that the log names."""
+"""Commitments of a batch, and projects, that the log names."""
 PUSH_TURN_S: Final = 30.0
 """How long a push of quota waits for those before it."""
 ACCEPTED: Final = "accepted"
 """The outcome of what was done."""
 REQUEST_PREFIX: Final = "committed-resource-"
 """Before the caller's request id, ours."""
+
+TOO_MANY_TEXT: Final = "too many requests wait, please retry later"
 
 _log = get_logger("commitments")
 
@@ -77,31 +75,8 @@ class Interface(enum.StrEnum):
     QUOTA = "Quota API"
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a batch is refused."""
-
-    reason: str
-    retry_at: datetime | None = None
-    """When it may be accepted, where that is known."""
-    timed_out: bool = False
-    """Whether it was not decided in time."""
-
-
-class Changes(Protocol):
-    """Who decides batches, one at a time."""
-
-    async def change(self, batch: Batch, *, request_id: str, requested_by: str) -> Refusal | None:
-        """Decide and commit a batch; ``None``: it is accepted, and all of it counts from now on.
-
-        If the caller is cancelled before the commit, nothing is done; after it, the batch is carried out all the same.
-        A batch that is not decided within ``settings.watch_timeout`` is refused, and the refusal says so.
-        ``Unavailable``: nothing was done. ``Unknown``: nobody can say whether it was committed.
-        """
-        ...
-
-    async def dry_run(self, batch: Batch, *, request_id: str) -> Refusal | None:
-        """Whether the batch would be accepted; nothing is done."""
-        ...
+class Late(OutliveError):
+    """The turn of a request did not come in time."""
 
 
 class Turn:
@@ -114,13 +89,15 @@ class Turn:
 
     @asynccontextmanager
     async def taken(self, within_s: float) -> AsyncIterator[None]:
-        """The turn. ``Unavailable`` where too many wait already, ``TimeoutError`` where it does not come in time."""
+        """The turn. ``Unavailable`` where too many wait already, ``Late`` where it does not come in time."""
         if self._waiting >= self._limit:
-            raise Unavailable("too many requests wait, please retry later")
+            raise Unavailable(TOO_MANY_TEXT)
         self._waiting += 1
         try:
             with deadline(within_s):
                 await self._lock.acquire()
+        except TimeoutError:
+            raise Late("too many requests were before this one") from None
         finally:
             self._waiting -= 1
         try:
@@ -218,11 +195,13 @@ class CommitmentService:
         """
         if not request.az:
             raise BadInput("availability zone is required")
+        if request.commitments > BATCH_LIMIT:
+            raise BadInput(f"Invalid request body: {request.commitments} commitments, at most {BATCH_LIMIT}")
         limit_s = float(self._settings.watch_timeout)
         try:
             async with self._changing.taken(limit_s):
                 return await self._decide(request, REQUEST_PREFIX + request_id, requested_by)
-        except TimeoutError:
+        except Late:
             return self._timed_out(request, limit_s)
 
     async def _decide(self, request: ChangeRequest, request_id: str, requested_by: str) -> ChangeAnswer:
@@ -233,25 +212,41 @@ class CommitmentService:
             raise Unavailable(NOT_READY_TEXT)
         if request.info_version != offered.version:
             raise Conflict(version_text(request.info_version, offered.version))
-        batch = batch_of(request)
         if request.dry_run:
-            refusal = await self._changes.dry_run(batch, request_id=request_id)
-            return self._answer(refusal, dry_run=True)
+            return self._answer(await self._ask(request, request_id), dry_run=True)
         outcome = "failed"
         try:
-            refusal = await self._changes.change(batch, request_id=request_id, requested_by=requested_by)
+            refusal = await self._commit(request, request_id, requested_by)
             outcome = ACCEPTED if refusal is None else f"refused: {refusal.reason}"
         except asyncio.CancelledError:
-            outcome = "abandoned by the caller"
+            outcome = "the caller went away"
             raise
         except OutliveError as error:
-            _log.error("commitments.not_decided", code=error.code, error=str(error))
-            if isinstance(error, Unavailable):
-                raise Unavailable(NOT_READY_TEXT) from None
-            raise OutliveError(f"Failed to change commitments: {public_cause(error)}") from None
+            outcome = error.message
+            raise
         finally:
             self._record_change(request, request_id, requested_by, outcome)
         return self._answer(refusal, dry_run=False)
+
+    async def _ask(self, request: ChangeRequest, request_id: str) -> Refusal | None:
+        try:
+            return await self._changes.dry_run(batch_of(request), request_id=request_id)
+        except Unavailable as error:
+            _log.warning("commitments.not_asked", error=str(error))
+            return Refusal(reason=f"dry run: {NOT_READY_TEXT}")
+        except OutliveError as error:
+            _log.error("commitments.not_asked", code=error.code, error=str(error))
+            raise OutliveError(f"Failed to judge commitments: {public_cause(error)}") from None
+
+    async def _commit(self, request: ChangeRequest, request_id: str, requested_by: str) -> Refusal | None:
+        try:
+            return await self._changes.change(batch_of(request), request_id=request_id, requested_by=requested_by)
+        except Unavailable as error:
+            _log.warning("commitments.not_decided", error=str(error))
+            raise Unavailable(NOT_READY_TEXT) from None
+        except OutliveError as error:
+            _log.error("commitments.not_decided", code=error.code, error=str(error))
+            raise OutliveError(f"Failed to change commitments: {public_cause(error)}") from None
 
     async def _offered(self) -> Offered | None:
         """The catalogue; ``None`` while it is not known."""
@@ -315,8 +310,8 @@ class CommitmentService:
             async with self._pushing.taken(PUSH_TURN_S):
                 push = await self._intake.write(project, zones, metadata)
             outcome = ACCEPTED
-        except TimeoutError:
-            raise Unavailable("too many requests wait, please retry later") from None
+        except Late:
+            raise Unavailable(TOO_MANY_TEXT) from None
         finally:
             self._record_quota(project, zones, push, request_id, requested_by, outcome)
 
@@ -352,44 +347,6 @@ class CommitmentService:
             type="Normal" if outcome == ACCEPTED else "Warning",
             action="set",
         )
-
-
-def batch_of(request: ChangeRequest) -> Batch:
-    """The request as a batch, which knows nothing of the wire."""
-    return Batch(
-        zone=request.az,
-        dry_run=request.dry_run,
-        projects=tuple(
-            ProjectRequest(
-                project=project,
-                domain=change.project_metadata.domain.uuid if change.project_metadata is not None else "",
-                resources=tuple(_resource(name, one) for name, one in (change.by_resource or {}).items()),
-            )
-            for project, change in (request.by_project or {}).items()
-        ),
-    )
-
-
-def _resource(name: str, change: ResourceChange) -> ResourceRequest:
-    return ResourceRequest(
-        name=name,
-        confirmed_before=change.total_confirmed_before,
-        confirmed_after=change.total_confirmed_after,
-        guaranteed_before=change.total_guaranteed_before,
-        guaranteed_after=change.total_guaranteed_after,
-        commitments=tuple(
-            CommitmentRequest(
-                uuid=one.uuid,
-                old_status=one.old_status,
-                new_status=one.new_status,
-                amount=one.amount,
-                confirm_by=one.confirm_by,
-                expires_at=one.expires_at,
-                old_expires_at=one.old_expires_at,
-            )
-            for one in change.commitments or ()
-        ),
-    )
 
 
 def unit_size(resource: str, offers: Sequence[Offer]) -> str:

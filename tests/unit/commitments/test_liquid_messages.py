@@ -28,7 +28,7 @@ from outlive.commitments.liquid import (
     decode,
     encode,
 )
-from outlive.commitments.service import batch_of
+from outlive.commitments.requests import batch_of
 
 NOON = datetime(2026, 9, 1, 12, tzinfo=UTC)
 

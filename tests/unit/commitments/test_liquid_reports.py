@@ -148,6 +148,10 @@ def test_invalid_groups_are_not_offered() -> None:
     assert plain(service_info((), 3))["resources"] == {}
 
 
+def test_a_group_whose_name_limes_does_not_take_is_not_offered() -> None:
+    assert offers_of((fixed_group("a b"), fixed_group("ü")), SETTINGS) == ()
+
+
 def test_a_unit_that_contradicts_its_group_is_refused() -> None:
     settings = CommitmentSettings(flavor_group_resources={"s4": GroupSettings(ram=RamSettings(ram_unit_gib=100))})
     with pytest.raises(BadInput):
@@ -264,6 +268,13 @@ def test_usage_is_told_vm_by_vm() -> None:
             "hw_version_g2_instances": resource({"usage": 1, "subresources": [small]}, {"usage": 0}),
         },
     }
+
+
+def test_a_vm_of_another_zone_is_told_where_zone_unknown_is_asked_for() -> None:
+    vms = (vm("1", "g2_c1_m2", 1, 2032, zone="z"), vm("2", "g2_c1_m2", 1, 2032, zone=""))
+    report = usage_report(OFFERS, vms=vms, commitments=(), quotas=(), zones=("a", "unknown"), version=1)
+    per_zone = report.resources["hw_version_g2_instances"].per_az
+    assert {zone: one.usage for zone, one in per_zone.items()} == {"a": 0, "unknown": 2}
 
 
 def test_an_unlimited_quota_stays_unlimited_in_large_units() -> None:
