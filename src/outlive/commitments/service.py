@@ -52,8 +52,10 @@ WAITING_LIMIT: Final = 64
 """Changes that wait for the one that is being decided, and as many pushes of quota."""
 BATCH_LIMIT: Final = 10_000
 """Commitments of one batch."""
-UUIDS_LOGGED: Final = 20
-"""Commitments of a batch, and projects, that the log names."""
+CHANGES_LOGGED: Final = 20
+"""Commitments of a batch, its projects, and zones of a push, that the log names."""
+OUTCOME_CHARACTERS: Final = 500
+"""What is recorded of a refusal."""
 PUSH_TURN_S: Final = 30.0
 """How long a push of quota waits for those before it."""
 ACCEPTED: Final = "accepted"
@@ -271,22 +273,23 @@ class CommitmentService:
     def _record_change(self, request: ChangeRequest, request_id: str, requested_by: str, outcome: str) -> None:
         """Who changed what, and what became of it: in the log and as an event."""
         projects = sorted(request.by_project or {})
-        uuids = [one.uuid for one in request.each()]
+        changed = [f"{one.uuid}: {one.old_status} to {one.new_status}, {one.amount}" for one in request.each()]
+        told = " ".join(outcome.split())[:OUTCOME_CHARACTERS]
         _log.info(
             "commitments.change",
             request=request_id,
             by=requested_by,
             zone=request.az,
-            projects=projects[:UUIDS_LOGGED],
-            commitments=uuids[:UUIDS_LOGGED],
-            count=len(uuids),
-            outcome=outcome,
+            projects=projects[:CHANGES_LOGGED],
+            commitments=changed[:CHANGES_LOGGED],
+            count=len(changed),
+            outcome=told,
         )
-        what = f"{count_of(len(uuids), 'commitment')} of {count_of(len(projects), 'project')} in {request.az}"
+        what = f"{count_of(len(changed), 'commitment')} of {count_of(len(projects), 'project')} in {request.az}"
         self._events.emit(
             ObjectRef(kind="CommitmentChange", name=request_id),
             "CommitmentsChanged" if outcome == ACCEPTED else "CommitmentsNotChanged",
-            f"{requested_by} changed {what} (request {request_id}): {outcome}",
+            f"{requested_by} changed {what} (request {request_id}): {told}",
             type="Normal" if outcome == ACCEPTED else "Warning",
             action="change",
         )
@@ -330,14 +333,14 @@ class CommitmentService:
             request=request_id,
             by=requested_by,
             project=project,
-            zones=list(zones),
+            quota={zone: zones[zone] for zone in push.changed[:CHANGES_LOGGED]},
             changed=push.changed,
             deleted=push.deleted,
             outcome=outcome,
         )
         if outcome == ACCEPTED and not push.changed and not push.deleted:
             return
-        where = listing(sorted({*zones, *push.deleted}) or ["no zone"], most=UUIDS_LOGGED)
+        where = listing(sorted({*zones, *push.deleted}) or ["no zone"], most=CHANGES_LOGGED)
         self._events.emit(
             ObjectRef(
                 kind="ProjectQuota", name=quota_name(project, next(iter({**zones, **dict.fromkeys(push.deleted)}), ""))
