@@ -52,12 +52,6 @@ def _libvirt() -> bool:
     return os.geteuid() == 0 and binding and all(shutil.which(tool) is not None for tool in tools)
 
 
-def _keystone() -> bool:
-    from tests.support import keystone
-
-    return keystone.can_be_made()
-
-
 def _shared() -> bool:
     return bool(os.environ.get("OUTLIVE_SHARED")) and Path(os.environ["OUTLIVE_SHARED"]).is_dir()
 
@@ -77,7 +71,6 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "sshd": _sshd,
     "qemu": lambda: shutil.which("qemu-io") is not None,
     "systemd": _systemd,
-    "keystone": _keystone,
     "shared": _shared,
 }
 """Real components that tests may need, and how to see whether they are there."""

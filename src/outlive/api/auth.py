@@ -23,7 +23,7 @@ from starlette.requests import Request
 
 from outlive.api.config import SchedulerAuth
 from outlive.api.errors import Unauthenticated
-from outlive.base.errors import BadInput, Forbidden, Unavailable
+from outlive.base.errors import BadInput, Forbidden, OutliveError, Unavailable
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.access import LiquidAction, LiquidPolicy, shown
@@ -43,7 +43,6 @@ from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER, HUM
 
 TOKEN_LENGTH_LEAST: Final = 16
 TOKEN_LENGTH_MOST: Final = 1024
-KEYSTONE_TOKEN_LENGTH_MOST: Final = 16 * 1024
 TOKENS_LIMIT: Final = 1000
 TOKEN_FILE_BYTES: Final = 2 * 1024 * 1024
 PEER: Final = "peer"
@@ -180,13 +179,11 @@ class KeystoneAccess(msgspec.Struct, frozen=True):
 
     async def identify(self, token: str, access: Access) -> Identity:
         """Who asks; ``Unauthenticated`` or ``Forbidden`` for whoever may not."""
-        caller = None
-        if token.isascii() and token.isprintable() and len(token) <= KEYSTONE_TOKEN_LENGTH_MOST:
-            try:
-                caller = await self.validator.validate(token)
-            except Unavailable as error:
-                _log.warning("keystone.not_asked", error=str(error))
-                raise Unavailable("the token cannot be checked now, please retry later") from None
+        try:
+            caller = await self.validator.validate(token)
+        except OutliveError as error:
+            _log.warning("keystone.not_asked", code=error.code, error=str(error))
+            raise Unavailable("the token cannot be checked now, please retry later") from None
         if caller is None:
             raise Unauthenticated(
                 "the token in X-Auth-Token is not valid or not valid any more", remedy="ask Keystone for another one"
