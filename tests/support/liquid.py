@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from outlive.base.clock import Clock, LoopClock, SystemClock
+from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
 from outlive.base.random import Random
 from outlive.commitments.batch import Batch
@@ -164,11 +164,10 @@ async def liquid(
     quotas: Sequence[ProjectQuota] = (),
     vms: Sequence[VmView] = (),
     decider: Decider | None = None,
-    virtual: bool = False,
     known: bool = True,
 ) -> AsyncIterator[LiquidWorld]:
     """A service while the block runs. ``known``: whether its flavor groups have been listed."""
-    clock: Clock = LoopClock() if virtual else SystemClock()
+    clock = SystemClock()
     behind = store if store is not None else MemoryStore(clock, SystemIds())
     for obj in (*capacities, *commitments, *quotas):
         created = await behind.create(obj)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from outlive.base.errors import Unavailable
+from outlive.commitments.acceptance import CORES
 from outlive.commitments.liquid import (
     Attributes,
     CapacityReport,
@@ -43,8 +44,6 @@ from outlive.resources import (
     condition,
 )
 
-CORES: Final = "cores"
-"""The key of cores in the amounts of ``FlavorGroupCapacity``."""
 VIDEO_MEMORY: Final = "hw_video:ram_max_mb"
 PIECE: Final = "piece"
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9._-]*\Z")
