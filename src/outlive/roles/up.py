@@ -23,6 +23,8 @@ from outlive.failover.offers import InProcessPlacement, WithCandidates
 from outlive.failover.ports import Computer, PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
+from outlive.inventory.ports import InventorySource
+from outlive.inventory.sync import InventorySyncer
 from outlive.node.vm.console import console_sweeper
 from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
 from outlive.placement.fleet import Fleet
@@ -31,7 +33,7 @@ from outlive.placement.reservations import blocked_hosts
 from outlive.placement.service import PlacementService
 from outlive.placement.vms import VMSource
 from outlive.recovery.controller import RecoveryController
-from outlive.recovery.informers import RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.informers import ASSIGNED_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.rebalancer import Rebalancer
 from outlive.resources import (
     Cluster,
@@ -62,6 +64,7 @@ from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
 
 REBALANCE_TASK = "rebalance"
+INVENTORY_TASK = "inventory"
 ROLE = "failover"
 """The election behind which slots are placed: of several equal processes one does, and the others wait."""
 
@@ -73,6 +76,40 @@ class Ports:
     computer: Computer
     source: VMSource | None = None
     placement: PlacementPort | None = None
+    inventory: InventorySource | None = None
+    """Who hosts, VMs and flavors are kept from; ``None``: nobody but users and imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryCache:
+    """``Objects`` of an inventory, from informers."""
+
+    informers: Informers
+    of_flavors: Informer[Flavor]
+
+    def host(self, name: str) -> Hypervisor | None:
+        """One host."""
+        return self.informers.hypervisors.get(name)
+
+    def vm(self, name: str) -> VirtualMachine | None:
+        """One VM."""
+        return self.informers.vms.get(name)
+
+    def hosts(self) -> list[Hypervisor]:
+        """All hosts."""
+        return self.informers.hypervisors.items()
+
+    def vms(self) -> list[VirtualMachine]:
+        """All VMs."""
+        return self.informers.vms.items()
+
+    def flavors(self) -> list[Flavor]:
+        """All flavors."""
+        return self.of_flavors.items()
+
+    def vms_on(self, host: str) -> list[VirtualMachine]:
+        """The VMs that are assigned to a host."""
+        return self.informers.vms.by_index(ASSIGNED_INDEX, host)
 
 
 class UpRole:
@@ -103,6 +140,7 @@ class UpRole:
             groups=self._informer(FlavorGroup),
             vms=self._informer(VirtualMachine, vm_indexes()),
         )
+        self.flavors = self._informer(Flavor)
         self._events = EventRecorder(store, clock=clock, ids=ids, source=SOURCE)
         self._events.expose(self.metrics)
         self.elector = Elector(
@@ -136,6 +174,8 @@ class UpRole:
         )
         self.failover.attach(self.manager, self.elector)
         self.recovery = self._add_recovery(placement, ids)
+        if ports.inventory is not None:
+            self._add_inventory(ports.inventory, random)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -241,10 +281,24 @@ class UpRole:
             self.manager.add_task(REBALANCE_TASK, rebalancer.run, elector=self.elector, after_sync=True)
         return recovery
 
+    def _add_inventory(self, source: InventorySource, random: Random) -> None:
+        """Hosts, VMs and flavors are kept as a source has them, by the process that leads."""
+        syncer = InventorySyncer(
+            self._store,
+            source,
+            InventoryCache(self.informers, self.flavors),
+            self.settings.openstack,
+            clock=self._clock,
+            random=random.fork("inventory"),
+            metrics=self.metrics,
+            faults=FaultRecorder(self._store, self._clock, "inventory"),
+        )
+        self.manager.add_task(INVENTORY_TASK, syncer.run, elector=self.elector, after_sync=True)
+
     def _add_placement(self, random: Random) -> PlacementService:
         """The placement service with its pipelines and flavor groups, fed from the informers."""
         settings, manager = self.settings.scheduler, self.manager
-        pipelines, flavors = self._informer(Pipeline), self._informer(Flavor)
+        pipelines, flavors = self._informer(Pipeline), self.flavors
         service = PlacementService(
             Fleet(settings), PipelineTable(), clock=self._clock, random=random.fork("placement"), metrics=self.metrics
         )
