@@ -138,6 +138,8 @@ class Ledger:
         """VM → in-flight reservations for it."""
         self.slots_of_group = Buckets()
         """Resource group → ready failover slots that have a host; the empty key holds all of them."""
+        self.in_flight_count = 0
+        """In-flight reservations."""
         self.revision = 0
 
     def resize(self, width: int, rows: int) -> None:
@@ -240,6 +242,7 @@ class Ledger:
         return [bucket for bucket in found if bucket is not None]
 
     def _count(self, entry: Entry, sign: int) -> None:
+        self.in_flight_count += sign * (entry.kind == IN_FLIGHT)
         if not entry.blocks:
             return
         for row in entry.rows:

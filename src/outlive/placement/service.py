@@ -16,6 +16,7 @@ from outlive.base.random import Random
 from outlive.placement.engine import Engine
 from outlive.placement.external import ExternalAnswer, HostLists, answer, decode_request, refusal
 from outlive.placement.fleet import Fleet
+from outlive.placement.in_flight import InFlightRoom
 from outlive.placement.metrics import PlacementMetrics
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
@@ -59,6 +60,8 @@ class PlacementService:
         self.settings = fleet.settings
         self.pipelines = pipelines
         self.engine = Engine(fleet, pipelines, clock=clock)
+        self.in_flight: InFlightRoom | None = None
+        """Who holds room for VMs that were sent somewhere; nobody without a store."""
         self._clock = clock
         self._random = random
         self._lists = HostLists()
@@ -109,9 +112,24 @@ class PlacementService:
 
     async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
         """The hosts for a request, best first; ``RunRefused`` when it cannot be answered as a whole."""
+        ranking = self._ranked(request, why=why)
+        self._conclude(ranking)
+        return ranking
+
+    def _ranked(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
+        """The ranking, counted."""
         ranking = self.engine.rank(request, why=why)
         self._figures.observe(ranking)
         return ranking
+
+    def _conclude(self, ranking: Ranking, order: Sequence[str] = ()) -> None:
+        """What follows from an answer, in the same turn: nobody asks in between. ``order``: the hosts, if permuted."""
+        request = ranking.run.request
+        if request.options.read_only:
+            return
+        if self.in_flight is not None and len(ranking):
+            most = self.settings.in_flight_hosts or len(ranking)
+            self.in_flight.hold(request, order[:most] if order else ranking.names(ranking.order[:most]))
 
     async def external(self, body: bytes) -> ExternalAnswer:
         """Answer Nova's call; never raises for what is in the body."""
@@ -119,8 +137,9 @@ class PlacementService:
         try:
             request = decode_request(body, self._lists)
             with request_context(greq=request.global_request_id, req=request.request_id):
-                ranking = await self.rank(request)
+                ranking = self._ranked(request)
                 shuffled_hosts = self._shuffled(ranking)
+                self._conclude(ranking, shuffled_hosts)
                 target = shuffled_hosts[0] if shuffled_hosts else ranking.target or ""
                 self._log_answer(request, target, len(ranking))
                 hosts = msgspec.json.encode(shuffled_hosts) if shuffled_hosts else ranking.json_hosts()

@@ -24,24 +24,20 @@ from outlive.failover.ports import Computer, PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
 from outlive.node.vm.console import console_sweeper
-from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
+from outlive.placement.controllers import install_shipped
 from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
 from outlive.placement.reservations import blocked_hosts
-from outlive.placement.service import PlacementService
 from outlive.placement.vms import VMSource
 from outlive.recovery.controller import RecoveryController
 from outlive.recovery.informers import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.rebalancer import Rebalancer
 from outlive.resources import (
     Cluster,
-    Flavor,
     FlavorGroup,
     Hypervisor,
     Membership,
     ObjectMeta,
     ObjectRef,
-    Pipeline,
     R,
     Reservation,
     VirtualMachine,
@@ -49,8 +45,8 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import to_builtins
 from outlive.resources.reasons.faults import FaultCode
+from outlive.roles.placement import PlacementRole
 from outlive.roles.settings import RoleSettings
-from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.events import EventRecorder, event_sweeper
@@ -114,7 +110,22 @@ class UpRole:
             renew_s=settings.election.renew,
             silence_s=settings.election.silence,
         )
-        self.placement = self._add_placement(random)
+        self._placing = PlacementRole(
+            store,
+            settings.scheduler,
+            hypervisors=self.informers.hypervisors,
+            reservations=self.informers.reservations,
+            groups=self.informers.groups,
+            vms=self.informers.vms,
+            informer_of=self._informer,
+            source=ports.source,
+            manager=self.manager,
+            elector=self.elector,
+            metrics=self.metrics,
+            clock=clock,
+            random=random.fork("placement"),
+        )
+        self.placement = self._placing.service
         placement = ports.placement or InProcessPlacement(self.placement, self.fleet)
         self.failover = Failover(
             store,
@@ -191,6 +202,7 @@ class UpRole:
         finally:
             await self._events.flush()
             await self.trail.flush()
+            await self._placing.flush()
 
     def stop(self) -> None:
         """Let running work end, and then ``run``."""
@@ -240,21 +252,3 @@ class UpRole:
         if settings.upkeep.vm_source == "resources":  # of others it is not ours to ask
             self.manager.add_task(REBALANCE_TASK, rebalancer.run, elector=self.elector, after_sync=True)
         return recovery
-
-    def _add_placement(self, random: Random) -> PlacementService:
-        """The placement service with its pipelines and flavor groups, fed from the informers."""
-        settings, manager = self.settings.scheduler, self.manager
-        pipelines, flavors = self._informer(Pipeline), self._informer(Flavor)
-        service = PlacementService(
-            Fleet(settings), PipelineTable(), clock=self._clock, random=random.fork("placement"), metrics=self.metrics
-        )
-        service.watch(
-            hypervisors=self.informers.hypervisors, reservations=self.informers.reservations, pipelines=pipelines
-        )
-        manager.add_controller(
-            PipelineController(self._store, pipelines, service.pipelines, clock=self._clock),
-            [Watch(pipelines)],
-        )
-        groups = FlavorGroupController(self._store, flavors, self.informers.groups, settings=settings)
-        manager.add_controller(groups, [Watch(flavors, groups.keys), Watch(self.informers.groups, groups.keys)])
-        return service

@@ -439,7 +439,9 @@ FULL: tuple[r.Resource, ...] = (
                 parent_generation=1,
                 allocations={"vm-1": r.SpecAllocation(creation_timestamp=MOMENT, resources=AMOUNTS)},
             ),
-            in_flight_reservation=r.InFlightSpec(vm_id="v", user_id="u", project_id="p", intent="create_server"),
+            in_flight_reservation=r.InFlightSpec(
+                vm_id="v", user_id="u", project_id="p", intent="create_server", resource_group="g", instances=2
+            ),
         ),
         status=r.ReservationStatus(
             host="h1",

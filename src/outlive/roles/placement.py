@@ -1,0 +1,83 @@
+"""Wires placement: the service, its pipelines and flavor groups, and what follows from its answers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from outlive.base.clock import Clock
+from outlive.base.random import Random
+from outlive.placement.arrivals import InFlightController
+from outlive.placement.controllers import FlavorGroupController, PipelineController
+from outlive.placement.fleet import Fleet
+from outlive.placement.in_flight import InFlightRoom
+from outlive.placement.pipelines import PipelineTable
+from outlive.placement.service import PlacementService
+from outlive.placement.settings import PlacementSettings
+from outlive.placement.vms import VMSource
+from outlive.resources import Amounts, Flavor, FlavorGroup, Hypervisor, Pipeline, R, Reservation, VirtualMachine
+from outlive.runtime.controller import Watch
+from outlive.runtime.election import Elector
+from outlive.runtime.informer import Informer
+from outlive.runtime.manager import Manager
+from outlive.runtime.metrics import Metrics
+from outlive.store import Store
+
+
+class InformerOf(Protocol):
+    """Makes an informer of a kind."""
+
+    def __call__(self, kind: type[R], /) -> Informer[R]:
+        """The informer, which nobody runs yet."""
+        ...
+
+
+class PlacementRole:
+    """What only one process is to do runs behind ``elector``."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: PlacementSettings,
+        *,
+        hypervisors: Informer[Hypervisor],
+        reservations: Informer[Reservation],
+        groups: Informer[FlavorGroup],
+        vms: Informer[VirtualMachine],
+        informer_of: InformerOf,
+        source: VMSource | None,
+        manager: Manager,
+        elector: Elector,
+        metrics: Metrics,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._vms = vms
+        self._source = source
+        pipelines, flavors = informer_of(Pipeline), informer_of(Flavor)
+        service = PlacementService(Fleet(settings), PipelineTable(), clock=clock, random=random, metrics=metrics)
+        service.watch(hypervisors=hypervisors, reservations=reservations, pipelines=pipelines)
+        self.service = service
+        manager.add_controller(PipelineController(store, pipelines, service.pipelines, clock=clock), [Watch(pipelines)])
+        kept = FlavorGroupController(store, flavors, groups, settings=settings)
+        manager.add_controller(kept, [Watch(flavors, kept.keys), Watch(groups, kept.keys)])
+        self._room = service.in_flight = InFlightRoom(store, service.fleet, reservations.get, clock=clock)
+        self._room.expose(metrics)
+        manager.add_task("in-flight-writer", self._room.run)
+        arrivals = InFlightController(store, reservations, service.fleet, self._size_of, clock=clock)
+        manager.add_controller(
+            arrivals,
+            [Watch(reservations, arrivals.keys), Watch(hypervisors, arrivals.keys_of_host)],
+            elector=elector,
+        )
+
+    async def _size_of(self, vm: str) -> Amounts | None:
+        """The size of a VM as whoever knows all VMs has it."""
+        if self._source is not None:
+            found = await self._source.get_vm(vm)
+            return Amounts(cpu=found.cpu_milli, memory=found.memory_bytes) if found is not None else None
+        own = self._vms.get(vm)
+        return own.spec.resources if own is not None else None
+
+    async def flush(self) -> None:
+        """Write what waits, at the end of the process."""
+        await self._room.flush()
