@@ -12,9 +12,10 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.placement.engine import Engine
 from outlive.placement.errors import PipelineNotReady
+from outlive.placement.explanation import Explanation, explain, explanation_text
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable, admit
-from outlive.placement.ranking import RankingDocument
+from outlive.placement.ranking import Ranking, RankingDocument
 from outlive.placement.request import PlacementRequest
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import Hypervisor, Pipeline, Reservation
@@ -44,8 +45,25 @@ def _fleet(given: PlacementInput) -> Fleet:
     return fleet
 
 
+class ExplainedAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Why a ranking is as it is."""
+
+    text: str
+    facts: Explanation
+
+
 def rank(given: PlacementInput) -> RankingDocument:
     """The whole ranking."""
+    return _ranking(given).document()
+
+
+def explained(given: PlacementInput) -> ExplainedAnswer:
+    """What the history says about such an answer."""
+    facts = explain(_ranking(given))
+    return ExplainedAnswer(text=explanation_text(facts), facts=facts)
+
+
+def _ranking(given: PlacementInput) -> Ranking:
     table = PipelineTable.shipped()
     for pipeline in given.pipelines:
         admission = admit(pipeline)
@@ -55,9 +73,10 @@ def rank(given: PlacementInput) -> RankingDocument:
     request = given.request
     if not request.pipeline and len(given.pipelines) == 1:
         request = msgspec.structs.replace(request, pipeline=given.pipelines[0].name)
-    return Engine(_fleet(given), table).rank(request, why=given.why).document()
+    return Engine(_fleet(given), table).rank(request, why=given.why)
 
 
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     Decision("placement.rank", rank, PlacementInput, RankingDocument, "Which hosts may take a request, best first."),
+    Decision("placement.explain", explained, PlacementInput, ExplainedAnswer, "Why a ranking is as it is."),
 )

@@ -87,6 +87,7 @@ class Engine:
                 bounded = squash(trace.scores)
                 bounded *= trace.multiplier
                 total += bounded
+                trace.contribution = bounded
         order = self._order(run, at, total)
         return Ranking(
             pipeline=pipeline.name,

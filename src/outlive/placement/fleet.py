@@ -13,7 +13,7 @@ Not promised: vectors handed out are views or shared, so nobody writes into them
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Generic, TypeVar
 
@@ -145,6 +145,11 @@ class Fleet:
         """Name → position in ``names``."""
         return self._by_name()[1]
 
+    @property
+    def rows_by_name(self) -> Rows:
+        """The row of each of ``names``."""
+        return self._by_name()[2]
+
     def free(self) -> NDArray[np.int64]:
         """(hosts, 2): milli-cores and bytes left after allocations and all reservations; -1 where unknown."""
         rows = self._by_name()[2]
@@ -168,6 +173,11 @@ class Fleet:
         """The VMs that a host reports."""
         row = self._rows.get(name)
         return frozenset() if row is None else self._instances[row]
+
+    @property
+    def vms(self) -> Collection[str]:
+        """Every VM that some host reports."""
+        return self._rows_of_vm.keys()
 
     def reservations(self) -> list[Reservation]:
         """All reservations, by name."""

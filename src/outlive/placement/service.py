@@ -14,8 +14,10 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, request_context
 from outlive.base.random import Random
 from outlive.placement.engine import Engine
+from outlive.placement.errors import RunRefused
 from outlive.placement.external import ExternalAnswer, HostLists, answer, decode_request, refusal
 from outlive.placement.fleet import Fleet
+from outlive.placement.history import HistoryWriter
 from outlive.placement.in_flight import InFlightRoom
 from outlive.placement.metrics import PlacementMetrics
 from outlive.placement.pipelines import PipelineTable
@@ -62,6 +64,8 @@ class PlacementService:
         self.engine = Engine(fleet, pipelines, clock=clock)
         self.in_flight: InFlightRoom | None = None
         """Who holds room for VMs that were sent somewhere; nobody without a store."""
+        self.history: HistoryWriter | None = None
+        """Who keeps what was answered; nobody without a store."""
         self._clock = clock
         self._random = random
         self._lists = HostLists()
@@ -117,8 +121,13 @@ class PlacementService:
         return ranking
 
     def _ranked(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
-        """The ranking, counted."""
-        ranking = self.engine.rank(request, why=why)
+        """The ranking, counted; a refusal is kept in the history."""
+        try:
+            ranking = self.engine.rank(request, why=why)
+        except RunRefused as error:
+            if self.history is not None:
+                self.history.record_refusal(request, error)
+            raise
         self._figures.observe(ranking)
         return ranking
 
@@ -127,6 +136,8 @@ class PlacementService:
         request = ranking.run.request
         if request.options.read_only:
             return
+        if self.history is not None:
+            self.history.record(ranking, tuple(order))
         if self.in_flight is not None and len(ranking):
             most = self.settings.in_flight_hosts or len(ranking)
             self.in_flight.hold(request, order[:most] if order else ranking.names(ranking.order[:most]))

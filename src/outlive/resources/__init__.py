@@ -88,6 +88,12 @@ from outlive.resources.meta import (
     with_condition,
 )
 from outlive.resources.pipelines import Parameter, Pipeline, PipelineSpec, PipelineStatus, Step
+from outlive.resources.placement import (
+    PlacementDecision,
+    PlacementHistory,
+    PlacementHistorySpec,
+    PlacementHistoryStatus,
+)
 from outlive.resources.policies import AffinityRule, PreferredHosts
 from outlive.resources.reservations import (
     COMMITTED,
@@ -161,6 +167,7 @@ KINDS: dict[str, type[Resource]] = {
         HypervisorUsage,
         Membership,
         Pipeline,
+        PlacementHistory,
         ProjectQuota,
         Reservation,
         Secret,

@@ -29,6 +29,7 @@ from outlive.resources import (
     HostLog,
     HypervisorUsage,
     Membership,
+    PlacementHistory,
     Resource,
     Secret,
     Token,
@@ -50,6 +51,7 @@ NOT_DIGESTED: Final[tuple[type[Resource], ...]] = (
     HostLog,
     HypervisorUsage,
     Membership,
+    PlacementHistory,
     Secret,
 )
 """Kinds that do not count in a digest: derived from others, or changing all the time."""

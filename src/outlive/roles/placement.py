@@ -9,6 +9,7 @@ from outlive.base.random import Random
 from outlive.placement.arrivals import InFlightController
 from outlive.placement.controllers import FlavorGroupController, PipelineController
 from outlive.placement.fleet import Fleet
+from outlive.placement.history import HistoryCleanup, HistoryWriter
 from outlive.placement.in_flight import InFlightRoom
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
@@ -60,6 +61,11 @@ class PlacementRole:
         manager.add_controller(PipelineController(store, pipelines, service.pipelines, clock=clock), [Watch(pipelines)])
         kept = FlavorGroupController(store, flavors, groups, settings=settings)
         manager.add_controller(kept, [Watch(flavors, kept.keys), Watch(groups, kept.keys)])
+        self._history = service.history = HistoryWriter(store, clock=clock)
+        self._history.expose(metrics)
+        manager.add_task("placement-history-writer", self._history.run)
+        cleanup = HistoryCleanup(store, self._known, clock=clock)
+        manager.add_task("placement-history-cleanup", cleanup.run, elector=elector, after_sync=True)
         self._room = service.in_flight = InFlightRoom(store, service.fleet, reservations.get, clock=clock)
         self._room.expose(metrics)
         manager.add_task("in-flight-writer", self._room.run)
@@ -78,6 +84,19 @@ class PlacementRole:
         own = self._vms.get(vm)
         return own.spec.resources if own is not None else None
 
+    async def _known(self) -> frozenset[str]:
+        """Ids of all VMs that somebody knows, and names of all reservations."""
+        listed = (await self._source.list_vms()).vms if self._source is not None else ()
+        return frozenset(
+            (
+                *(vm.id for vm in listed),
+                *(vm.name for vm in self._vms.items()),
+                *self.service.fleet.vms,
+                *(one.name for one in self.service.fleet.reservations()),
+            )
+        )
+
     async def flush(self) -> None:
         """Write what waits, at the end of the process."""
+        await self._history.flush()
         await self._room.flush()

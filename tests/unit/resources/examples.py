@@ -63,6 +63,15 @@ COMMITTED = r.CommittedResourceSpec(
     state="confirmed",
     allow_rejection=True,
 )
+PLACED = r.PlacementDecision(
+    timestamp=MOMENT,
+    pipeline_ref=r.ObjectRef(kind="Pipeline", name="p", uid="u", cluster="c"),
+    intent="create",
+    successful=True,
+    target_host="h1",
+    ordered_hosts=("h1", "h2"),
+    explanation="2 hosts at the start.",
+)
 FULL: tuple[r.Resource, ...] = (
     r.Cluster(
         metadata=META,
@@ -395,6 +404,11 @@ FULL: tuple[r.Resource, ...] = (
         ),
         status=r.PipelineStatus(conditions=(READY,)),
     ),
+    r.PlacementHistory(
+        metadata=META,
+        spec=r.PlacementHistorySpec(scheduling_domain="other", resource_id="vm-1", availability_zone="z"),
+        status=r.PlacementHistoryStatus(current=PLACED, history=(PLACED,), conditions=(READY,)),
+    ),
     r.ProjectQuota(
         metadata=META,
         spec=r.ProjectQuotaSpec(
@@ -684,6 +698,7 @@ SMALL: tuple[r.Resource, ...] = (
     r.HypervisorUsage(usage=r.HostUsage()),
     r.Membership(record=r.MemberRecord(machine_id="m", boot_id="b")),
     r.Pipeline(spec=r.PipelineSpec()),
+    r.PlacementHistory(spec=r.PlacementHistorySpec(resource_id="vm-1")),
     r.ProjectQuota(spec=r.ProjectQuotaSpec(project_id="p", availability_zone="z")),
     r.Reservation(spec=r.ReservationSpec(type=r.FAILOVER)),
     r.Secret(),

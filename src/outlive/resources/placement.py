@@ -1,0 +1,75 @@
+"""What placement keeps about its answers: where each VM was sent, and why."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Final
+
+import msgspec
+
+from outlive.resources.meta import Condition, KindInfo, ObjectRef, Part, Resource, Writers, object_name
+
+DECISIONS_KEPT: Final = 10
+"""Earlier answers that a history keeps."""
+
+
+class PlacementDecision(Part, frozen=True, kw_only=True):
+    """One answer for a resource."""
+
+    timestamp: datetime
+    pipeline_ref: ObjectRef
+    intent: str = ""
+    successful: bool = False
+    """Whether there was a host."""
+    target_host: str = ""
+    """The best host; empty: there was none. Kept of the last answer."""
+    ordered_hosts: tuple[str, ...] = ()
+    """The best three."""
+    explanation: str = ""
+    """Why these and no others. Kept of the last answer."""
+
+
+class PlacementHistorySpec(Part, frozen=True, kw_only=True):
+    """Of what."""
+
+    scheduling_domain: str = "nova"
+    resource_id: str = msgspec.field(name="resourceID")
+    """The VM, or the reservation, that asked for a place."""
+    availability_zone: str = ""
+
+
+class PlacementHistoryStatus(Part, frozen=True, kw_only=True):
+    """The answers."""
+
+    current: PlacementDecision | None = None
+    history: tuple[PlacementDecision, ...] = ()
+    """Those before it, the oldest first; at most ten."""
+    conditions: tuple[Condition, ...] = ()
+    """Only ``Ready``: whether the last answer had a host (docs/reference/placement.md#history)."""
+
+
+class PlacementHistory(Resource, frozen=True, kw_only=True, tag="PlacementHistory"):
+    """Where placement sent a VM, last and before. One document, written by placement alone."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="placementhistories",
+        short_names=("oph",),
+        halves=False,
+        writers=Writers(fields={"": ("placement",)}, labels="refused"),
+        columns=(
+            ("Resource", ".spec.resourceID", 0),
+            ("Host", ".status.current.targetHost", 0),
+            ("Intent", ".status.current.intent", 0),
+            ("Decided", ".status.current.timestamp", 0),
+            ("Ready", '.status.conditions[?(@.type=="Ready")].status', 0),
+            ("Zone", ".spec.availabilityZone", 1),
+        ),
+    )
+
+    spec: PlacementHistorySpec
+    status: PlacementHistoryStatus = PlacementHistoryStatus()
+
+
+def history_name(resource_id: str, domain: str = "nova") -> str:
+    """The name of the history of a resource."""
+    return object_name(f"{domain}-{resource_id}")
