@@ -18,7 +18,7 @@ from outlive.placement.pipelines import PipelineTable, admit
 from outlive.placement.ranking import Ranking, RankingDocument
 from outlive.placement.request import PlacementRequest
 from outlive.placement.settings import PlacementSettings
-from outlive.resources import Hypervisor, Pipeline, Reservation
+from outlive.resources import CommittedResource, Hypervisor, Pipeline, ProjectQuota, Reservation
 from outlive.runtime.decisions import Decision
 
 
@@ -29,6 +29,10 @@ class PlacementInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hosts: tuple[Hypervisor, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()
+    commitments: tuple[CommittedResource, ...] = ()
+    quotas: tuple[ProjectQuota, ...] = ()
+    now: float = 0.0
+    """Unix time; commitments begin and end."""
     settings: PlacementSettings = PlacementSettings()
     why: bool = True
     """Give a reason for every host that was refused."""
@@ -42,6 +46,10 @@ def _fleet(given: PlacementInput) -> Fleet:
         fleet.upsert_host(host)
     for reservation in given.reservations:
         fleet.upsert_reservation(reservation)
+    for commitment in given.commitments:
+        fleet.quotas.upsert_commitment(commitment)
+    for quota in given.quotas:
+        fleet.quotas.upsert_quota(quota)
     return fleet
 
 
@@ -73,7 +81,7 @@ def _ranking(given: PlacementInput) -> Ranking:
     request = given.request
     if not request.pipeline and len(given.pipelines) == 1:
         request = msgspec.structs.replace(request, pipeline=given.pipelines[0].name)
-    return Engine(_fleet(given), table).rank(request, why=given.why)
+    return Engine(_fleet(given), table, now=given.now).rank(request, why=given.why)
 
 
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from outlive.placement.columns import NOBODY, BoolVector, Columns, FloatVector, IntVector, Rows
 from outlive.placement.ledger import Ledger
+from outlive.placement.quota import Quotas
 from outlive.placement.request import Intent
 from outlive.placement.reservations import CapacityQuery, blocked_hosts, has_landed
 from outlive.placement.rules import HostFacts, facts_of
@@ -86,6 +87,8 @@ class Fleet:
         self._unused_rows: list[int] = []
         self._view: tuple[int, tuple[str, ...], dict[str, int], Rows] | None = None
         self.ledger = Ledger(2, self.columns.rows)
+        self.quotas = Quotas()
+        """What projects may still use."""
 
     # -- changes ---------------------------------------------------------------------------------------
 
@@ -119,6 +122,8 @@ class Fleet:
     def upsert_reservation(self, reservation: Reservation) -> None:
         """The reservation exists and looks like this now."""
         self._add_resources(reservation.spec.resources)
+        if reservation.spec.type == IN_FLIGHT:
+            self.quotas.hold(reservation)
         rows = tuple(self._row(host) for host in blocked_hosts(reservation))
         host_row = self._rows[reservation.status.host] if reservation.status.host else -1
         before = self.ledger.entry(reservation.name)
@@ -129,6 +134,7 @@ class Fleet:
 
     def remove_reservation(self, name: str) -> None:
         """The reservation is gone."""
+        self.quotas.release(name)
         entry = self.ledger.drop(name)
         for row in entry.rows if entry is not None else ():
             self._forget_row(row)

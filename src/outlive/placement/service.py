@@ -24,7 +24,7 @@ from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import SILENT, Intent, PlacementRequest
 from outlive.placement.weighers import own_slot_rows, slots_of_vm_on
-from outlive.resources import Hypervisor, Pipeline, Reservation
+from outlive.resources import CommittedResource, Hypervisor, Pipeline, ProjectQuota, Reservation
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 
@@ -84,8 +84,14 @@ class PlacementService:
         hypervisors: Informer[Hypervisor],
         reservations: Informer[Reservation],
         pipelines: Informer[Pipeline],
+        commitments: Informer[CommittedResource] | None = None,
+        quotas: Informer[ProjectQuota] | None = None,
     ) -> None:
         """Follow these informers from now on, what they hold included."""
+        if commitments is not None:
+            commitments.subscribe(self.on_commitment)
+        if quotas is not None:
+            quotas.subscribe(self.on_quota)
         hypervisors.subscribe(self.on_hypervisor)
         reservations.subscribe(self.on_reservation)
         pipelines.subscribe(self.on_pipeline)
@@ -103,6 +109,20 @@ class PlacementService:
             self.fleet.upsert_reservation(new)
         elif old is not None:
             self.fleet.remove_reservation(old.name)
+
+    def on_commitment(self, old: CommittedResource | None, new: CommittedResource | None) -> None:
+        """A commitment appeared, changed or went."""
+        if new is not None:
+            self.fleet.quotas.upsert_commitment(new)
+        elif old is not None:
+            self.fleet.quotas.remove_commitment(old.name)
+
+    def on_quota(self, old: ProjectQuota | None, new: ProjectQuota | None) -> None:
+        """A project's quota appeared, changed or went."""
+        if new is not None:
+            self.fleet.quotas.upsert_quota(new)
+        elif old is not None:
+            self.fleet.quotas.remove_quota(old.name)
 
     def on_pipeline(self, old: Pipeline | None, new: Pipeline | None) -> None:
         """A pipeline appeared, changed or went; calls in progress keep theirs."""

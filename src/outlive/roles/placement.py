@@ -12,10 +12,22 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.history import HistoryCleanup, HistoryWriter
 from outlive.placement.in_flight import InFlightRoom
 from outlive.placement.pipelines import PipelineTable
+from outlive.placement.quota import VmSize
 from outlive.placement.service import PlacementService
 from outlive.placement.settings import PlacementSettings
 from outlive.placement.vms import VMSource
-from outlive.resources import Amounts, Flavor, FlavorGroup, Hypervisor, Pipeline, R, Reservation, VirtualMachine
+from outlive.resources import (
+    Amounts,
+    CommittedResource,
+    Flavor,
+    FlavorGroup,
+    Hypervisor,
+    Pipeline,
+    ProjectQuota,
+    R,
+    Reservation,
+    VirtualMachine,
+)
 from outlive.runtime.controller import Watch
 from outlive.runtime.election import Elector
 from outlive.runtime.informer import Informer
@@ -56,7 +68,17 @@ class PlacementRole:
         self._source = source
         pipelines, flavors = informer_of(Pipeline), informer_of(Flavor)
         service = PlacementService(Fleet(settings), PipelineTable(), clock=clock, random=random, metrics=metrics)
-        service.watch(hypervisors=hypervisors, reservations=reservations, pipelines=pipelines)
+        self.commitments, self.quotas = informer_of(CommittedResource), informer_of(ProjectQuota)
+        manager.add_informer(self.commitments)
+        manager.add_informer(self.quotas)
+        service.watch(
+            hypervisors=hypervisors,
+            reservations=reservations,
+            pipelines=pipelines,
+            commitments=self.commitments,
+            quotas=self.quotas,
+        )
+        service.fleet.quotas.size_of = self._size_in_group
         self.service = service
         manager.add_controller(PipelineController(store, pipelines, service.pipelines, clock=clock), [Watch(pipelines)])
         kept = FlavorGroupController(store, flavors, groups, settings=settings)
@@ -83,6 +105,15 @@ class PlacementRole:
             return Amounts(cpu=found.cpu_milli, memory=found.memory_bytes) if found is not None else None
         own = self._vms.get(vm)
         return own.spec.resources if own is not None else None
+
+    def _size_in_group(self, vm: str) -> VmSize | None:
+        """The size of one of our own VMs, with its flavor group."""
+        own = self._vms.get(vm)
+        if own is None:
+            return None
+        keys = self.service.settings.flavor_group_keys
+        group = next((own.spec.extra_specs[key] for key in keys if own.spec.extra_specs.get(key)), "")
+        return VmSize(group=group, resources=own.spec.resources)
 
     async def _known(self) -> frozenset[str]:
         """Ids of all VMs that somebody knows, and names of all reservations."""
