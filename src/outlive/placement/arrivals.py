@@ -15,6 +15,7 @@ from outlive.base.errors import Conflict, NotFound
 from outlive.base.logging import get_logger
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import Intent
+from outlive.placement.reservations import RESIZES
 from outlive.resources import (
     IN_FLIGHT,
     Amounts,
@@ -33,8 +34,6 @@ AGAIN_S: Final = 10.0
 """How often a VM that has not arrived is looked for."""
 NEW_VMS: Final = frozenset({Intent.UNKNOWN.value, Intent.CREATE.value, ""})
 """Intents whose VM runs nowhere before."""
-RESIZES: Final = frozenset({Intent.RESIZE.value, Intent.REBUILD.value})
-"""Intents whose VM may stay where it is, with another size."""
 Sizes = Callable[[str], Awaitable[Amounts | None]]
 """The size of a VM as its source has it now; ``None`` where it does not know the VM."""
 _log = get_logger("placement")

@@ -24,7 +24,7 @@ from outlive.placement.columns import NOBODY, BoolVector, Columns, FloatVector, 
 from outlive.placement.ledger import Ledger
 from outlive.placement.quota import Quotas
 from outlive.placement.request import Intent
-from outlive.placement.reservations import CapacityQuery, blocked_hosts, has_landed
+from outlive.placement.reservations import CapacityQuery, arrival_host, awaited_vm, blocked_hosts, has_landed
 from outlive.placement.rules import HostFacts, facts_of
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Hypervisor, Reservation
@@ -127,10 +127,20 @@ class Fleet:
         rows = tuple(self._row(host) for host in blocked_hosts(reservation))
         host_row = self._rows[reservation.status.host] if reservation.status.host else -1
         before = self.ledger.entry(reservation.name)
-        landed = host_row >= 0 and has_landed(reservation, self._instances[host_row])
+        arrival = arrival_host(reservation)
+        landed = bool(arrival) and has_landed(reservation, self._instances[self._rows[arrival]])
         self.ledger.put(reservation, rows, host_row, self.resources, landed=landed)
         for row in before.rows if before is not None else ():
             self._forget_row(row)
+        for one in (reservation, before.reservation) if before is not None else (reservation,):
+            self._put_slots_again(one)
+
+    def _put_slots_again(self, room: Reservation) -> None:
+        """Commitment slots hold less while a VM that they are meant for has room in flight on their host."""
+        details = room.spec.in_flight_reservation
+        if room.spec.type == IN_FLIGHT and details is not None:
+            for slot in self.ledger.slots_expecting(details.vm_id):
+                self.upsert_reservation(slot)
 
     def remove_reservation(self, name: str) -> None:
         """The reservation is gone."""
@@ -138,6 +148,8 @@ class Fleet:
         entry = self.ledger.drop(name)
         for row in entry.rows if entry is not None else ():
             self._forget_row(row)
+        if entry is not None:
+            self._put_slots_again(entry.reservation)
 
     # -- the public view: known hosts by name ---------------------------------------------------------
 
@@ -355,7 +367,7 @@ class Fleet:
         self.static_revision += 1
 
     def _set_instances(self, row: int, now: frozenset[str]) -> None:
-        """The VMs that the host of this row reports; slots that one of them consumes hold nothing, or hold again."""
+        """The VMs that the host of this row reports; what holds room for one of them holds nothing, or again."""
         before, self._instances[row] = self._instances[row], now
         for vm in now - before:
             self._rows_of_vm.setdefault(vm, set()).add(row)
@@ -366,8 +378,7 @@ class Fleet:
                 del self._rows_of_vm[vm]
         changed = now ^ before
         for entry in self.ledger.on_row(row) if changed else ():
-            consumer = entry.reservation.status.consumer
-            if consumer is not None and consumer.vm in changed:
+            if awaited_vm(entry.reservation) in changed:
                 self.upsert_reservation(entry.reservation)
 
     def _forget_row(self, row: int) -> None:

@@ -136,6 +136,8 @@ class Ledger:
         """(project, group) → ready commitment slots."""
         self.in_flight_of_vm = Buckets()
         """VM → in-flight reservations for it."""
+        self._slots_expecting = Buckets()
+        """VM → commitment slots that are meant for it."""
         self.slots_of_group = Buckets()
         """Resource group → ready failover slots that have a host; the empty key holds all of them."""
         self.in_flight_count = 0
@@ -176,7 +178,8 @@ class Ledger:
     ) -> None:
         """Add or replace a reservation that touches these rows; ``resources`` maps a name to its matrix row.
 
-        ``landed``: its consumer is among the VMs of its host, so that it holds nothing any more.
+        ``landed``: its consumer is among the VMs of its host, so that it holds nothing any more. After a reservation in
+        flight was put or dropped, the slots that expect its VM (``slots_expecting``) must be put again.
         """
         self.drop(reservation.name)
         entry = Entry(
@@ -185,7 +188,7 @@ class Ledger:
             rows=rows,
             host_row=host_row,
             blocks=blocks_somebody(reservation) and not landed,
-            used=_columns(unused(reservation), resources),
+            used=_columns(unused(reservation, arriving=self._arriving(reservation, rows)), resources),
             full=_columns(unused(reservation, ignore_allocations=True), resources),
         )
         self._entries[entry.name] = entry
@@ -193,6 +196,23 @@ class Ledger:
         for buckets, keys in self._keys(entry):
             buckets.put(keys, entry)
         self.revision += 1
+
+    def _arriving(self, reservation: Reservation, rows: tuple[int, ...]) -> frozenset[str]:
+        """VMs that a commitment slot is meant for and that have room in flight on its host."""
+        details = reservation.spec.committed_resource_reservation
+        if details is None or not details.allocations:
+            return frozenset()
+        rooms = ((vm, self.in_flight_of_vm.get(vm)) for vm in details.allocations)
+        return frozenset(
+            vm
+            for vm, bucket in rooms
+            if bucket is not None and any(row in rows for one in bucket.entries.values() for row in one.rows)
+        )
+
+    def slots_expecting(self, vm: str) -> list[Reservation]:
+        """The commitment slots that are meant for a VM, by name."""
+        bucket = self._slots_expecting.get(vm)
+        return [bucket.entries[name].reservation for name in sorted(bucket.entries)] if bucket is not None else []
 
     def drop(self, name: str) -> Entry | None:
         """Remove a reservation and return what it was."""
@@ -269,9 +289,10 @@ class Ledger:
             listed = tuple(members.allocations) if members else ()
             found.append((self.slots_of_vm, (consumer.vm,) if consumer is not None else listed))
             found.append((self.slots_of_group, groups))
-        elif entry.ready:
+        elif entry.kind == COMMITTED and spec.committed_resource_reservation is not None:
             details = spec.committed_resource_reservation
-            if details is not None and details.resource_group:
+            found.append((self._slots_expecting, tuple(details.allocations)))
+            if entry.ready and details.resource_group:
                 found.append((self.commitments, ((details.project_id, details.resource_group),)))
         return found
 

@@ -12,7 +12,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from outlive.base.clock import as_instant
-from outlive.placement.request import Intent, PlacementRequest
+from outlive.placement.request import PlacementRequest
+from outlive.placement.reservations import RESIZES
 from outlive.resources import (
     ACTIVE_STATES,
     Amounts,
@@ -26,8 +27,6 @@ from outlive.resources import (
 GIB: Final = 2**30
 KINDS: Final = ("ram", "cores", "instances")
 """What quota limits of a flavor group, in the order in which it is checked."""
-RESIZES: Final = frozenset({Intent.RESIZE, Intent.REBUILD})
-"""Intents whose VM is charged already, so that only what it grows by counts."""
 K = TypeVar("K")
 V = TypeVar("V")
 Key = tuple[str, str, str]

@@ -23,6 +23,7 @@ from outlive.placement.metrics import PlacementMetrics
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import SILENT, Intent, PlacementRequest
+from outlive.placement.tracking import FAILED, UNTRACKED, Outcome, PlacementTracker
 from outlive.placement.weighers import own_slot_rows, slots_of_vm_on
 from outlive.resources import CommittedResource, Hypervisor, Pipeline, ProjectQuota, Reservation
 from outlive.runtime.informer import Informer
@@ -64,6 +65,8 @@ class PlacementService:
         self.engine = Engine(fleet, pipelines, clock=clock)
         self.in_flight: InFlightRoom | None = None
         """Who holds room for VMs that were sent somewhere; nobody without a store."""
+        self.tracker: PlacementTracker | None = None
+        """Who keeps account of commitments."""
         self.history: HistoryWriter | None = None
         """Who keeps what was answered; nobody without a store."""
         self._clock = clock
@@ -156,11 +159,26 @@ class PlacementService:
         request = ranking.run.request
         if request.options.read_only:
             return
+        if not request.options.skip_committed_resource_tracking:
+            outcome = self._tracked(ranking, order or ranking.hosts)
+            if outcome is not None:
+                self._figures.count_outcome(ranking, outcome)
         if self.history is not None:
             self.history.record(ranking, tuple(order))
         if self.in_flight is not None and len(ranking):
             most = self.settings.in_flight_hosts or len(ranking)
             self.in_flight.hold(request, order[:most] if order else ranking.names(ranking.order[:most]))
+
+    def _tracked(self, ranking: Ranking, hosts: Sequence[str]) -> Outcome | None:
+        """How the answer counts. Whatever is wrong with the account, the answer stands."""
+        if self.tracker is None or not self.settings.committed_resource_tracking:
+            group = ranking.run.request.group_name(self.settings.flavor_group_keys)
+            return Outcome(group, UNTRACKED) if group else None
+        try:
+            return self.tracker.track(ranking, hosts)
+        except Exception:  # noqa: BLE001 - the caller's VM has its host already
+            _log.exception("placement.not_tracked", vm=ranking.run.request.resource_id)
+            return FAILED
 
     async def external(self, body: bytes) -> ExternalAnswer:
         """Answer Nova's call; never raises for what is in the body."""

@@ -7,8 +7,9 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 
 from outlive.placement.columns import BoolVector
-from outlive.placement.quota import RESIZES, QuotaDecision, decide_quota, demand_of
+from outlive.placement.quota import QuotaDecision, decide_quota, demand_of
 from outlive.placement.request import DOMAIN_NAME_HINT, INTERNAL_PROBES, Intent
+from outlive.placement.reservations import RESIZES
 from outlive.placement.rules import HostFacts, unsuited_aggregate, unsuited_project
 from outlive.placement.steps import Event, FactsFilter, Filter, OnError, Reason, Run
 
