@@ -61,16 +61,17 @@ class Bucket:
         self.entries: dict[str, Entry] = {}
         self._arrays: tuple[NDArray[np.intp], Matrix, Matrix] | None = None
         self._host_rows: NDArray[np.intp] | None = None
+        self._unclaimed: tuple[NDArray[np.intp], NDArray[np.object_], NDArray[np.int64]] | None = None
 
     def put(self, entry: Entry) -> None:
         """Add the entry."""
         self.entries[entry.name] = entry
-        self._arrays = self._host_rows = None
+        self._arrays = self._host_rows = self._unclaimed = None
 
     def drop(self, name: str) -> None:
         """Remove the entry."""
         self.entries.pop(name, None)
-        self._arrays = self._host_rows = None
+        self._arrays = self._host_rows = self._unclaimed = None
 
     def host_rows(self) -> NDArray[np.intp]:
         """Row of ``status.host`` of each entry that has one."""
@@ -78,6 +79,17 @@ class Bucket:
             rows = [entry.host_row for entry in self.entries.values() if entry.host_row >= 0]
             self._host_rows = np.array(rows, dtype=np.intp)
         return self._host_rows
+
+    def unclaimed(self) -> tuple[NDArray[np.intp], NDArray[np.object_], NDArray[np.int64]]:
+        """Of commitment slots that have a host: its row, the slot's zone, and bytes that no VM is meant for."""
+        if self._unclaimed is None:
+            there = [entry for entry in self.entries.values() if entry.host_row >= 0]
+            self._unclaimed = (
+                np.array([entry.host_row for entry in there], dtype=np.intp),
+                np.array([entry.reservation.spec.availability_zone for entry in there], dtype=object),
+                np.array([_unclaimed_bytes(entry.reservation) for entry in there], dtype=np.int64),
+            )
+        return self._unclaimed
 
     def arrays(self, width: int) -> tuple[NDArray[np.intp], Matrix, Matrix]:
         """Host rows (n), used and full amounts (width x n) of all entries that hold something."""
@@ -310,3 +322,11 @@ def _grown(matrix: Matrix, width: int, rows: int) -> Matrix:
     grown = np.zeros((width, rows), dtype=np.int64)
     grown[: matrix.shape[0], : matrix.shape[1]] = matrix
     return grown
+
+
+def _unclaimed_bytes(slot: Reservation) -> int:
+    """Memory of a commitment slot that no VM is meant for; negative where they need more than it has."""
+    details = slot.spec.committed_resource_reservation
+    meant = details.allocations.values() if details is not None else ()
+    left = slot.spec.resources.memory_bytes - sum(one.resources.memory_bytes for one in meant)
+    return max(-AMOUNT_LIMIT, min(left, AMOUNT_LIMIT))

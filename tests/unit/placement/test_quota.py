@@ -17,9 +17,9 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
-from outlive.placement.in_flight import InFlightRoom
+from outlive.placement.in_flight import InFlightRoom, room_for
 from outlive.placement.pipelines import PipelineTable
-from outlive.placement.quota import Account, Demand, Promise, VmSize, decide_quota
+from outlive.placement.quota import Demand, Promise, Quotas, VmSize, balance_of, decide_quota
 from outlive.placement.ranking import Ranking
 from outlive.placement.service import PlacementService
 from outlive.placement.settings import PlacementSettings
@@ -231,7 +231,7 @@ DEMANDS = st.builds(Demand, ram=SMALL, cores=SMALL, instances=st.integers(0, 2))
 def test_without_vms_on_their_way_the_rule_is_as_written(
     promises: list[Promise], limits: dict[str, int] | None, used: dict[str, int], demand: Demand
 ) -> None:
-    found = decide_quota(Account(promises=tuple(promises), quota=limits, used=used), demand)
+    found = decide_quota(balance_of(promises, limits, used, ()), demand)
     if demand.ram and any(one.amount - one.used >= demand.ram for one in promises):
         assert found.decision == "accept_cr"
     elif limits is None:
@@ -254,9 +254,61 @@ def test_vms_on_their_way_that_no_commitment_takes_count_as_used(
 ) -> None:
     limits = dict.fromkeys(("ram", "cores", "instances"), limit)
     used = {kind: sum(vm.of(kind) for vm in pending) for kind in limits}
-    assert decide_quota(Account(quota=limits, pending=tuple(pending)), demand) == decide_quota(
-        Account(quota=limits, used=used), demand
+    assert decide_quota(balance_of((), limits, {}, pending), demand) == decide_quota(
+        balance_of((), limits, used, ()), demand
     )
+
+
+def test_vms_on_their_way_take_the_smallest_commitment_that_has_room() -> None:
+    promises = [Promise(amount=16), Promise(amount=8, used=2), Promise(amount=4, used=5)]
+    vms = [Demand(ram=6, cores=1, instances=1), Demand(ram=10, cores=1, instances=1), Demand(ram=7, cores=2)]
+    found = balance_of(promises, None, {"ram": 1}, vms)
+    assert (found.free, found.committed) == ([0, 0, 6], 28)
+    assert found.used == {"ram": 8, "cores": 2, "instances": 0}
+
+
+KINDS = st.sampled_from(["commitment", "quota", "room"])
+EVENTS = st.tuples(KINDS, st.integers(0, 2), st.integers(1, 40), st.booleans(), st.integers(0, 3))
+
+
+@given(st.lists(EVENTS, max_size=16))
+def test_a_kept_balance_is_that_of_a_fresh_index(events: list[tuple[str, int, int, bool, int]]) -> None:
+    kept = Quotas()
+    others: dict[str, CommittedResource | ProjectQuota] = {}
+    rooms: dict[str, tuple[str, int]] = {}
+    order: list[str] = []
+    sizes: dict[str, int] = {}
+    for hour, (kind, number, size, gone, vm) in enumerate(events):
+        if kind == "room":
+            name, owner = f"room-{number}", f"vm-{vm}"
+            fields = {"resourceId": owner, "need": {"cpu": "1", "memory": f"{size}Gi"}}
+            (made,) = room_for(asked(**fields), ["h"], group="g", until=NOW)
+            (kept.release(name) if gone else kept.hold(replace(made, metadata=ObjectMeta(name=name))))
+            rooms.pop(name, None)
+            if not gone:
+                rooms[name] = (owner, size)
+                sizes[owner] = size
+                order += [owner] if owner not in order else []
+            order = [one for one in order if any(one == mine for mine, _ in rooms.values())]
+        else:
+            begins = NOW.replace(hour=size % 20)
+            thing: CommittedResource | ProjectQuota = (
+                commitment(str(number), size, start_time=begins, end_time=begins.replace(hour=begins.hour + 2))
+                if kind == "commitment"
+                else quota({"ram": size % 3}, ram=size)
+            )
+            others.pop(thing.name, None)
+            if isinstance(thing, CommittedResource):
+                (kept.remove_commitment(thing.name) if gone else kept.upsert_commitment(thing))
+            else:
+                (kept.remove_quota(thing.name) if gone else kept.upsert_quota(thing))
+            if not gone:
+                others[thing.name] = thing
+        now = NOW.timestamp() + 1800.0 * hour
+        fresh = fleet(*others.values()).quotas.balance("p", "z1", "g", now=now)
+        for owner in order:
+            fresh.charge(Demand(ram=sizes[owner], cores=1, instances=1))
+        assert kept.balance("p", "z1", "g", now=now) == fresh
 
 
 def test_in_shadow_mode_the_shipped_pipeline_only_counts() -> None:

@@ -98,9 +98,9 @@ def find_quota(run: Run) -> QuotaFinding:
     if not group:
         return QuotaFinding(QuotaDecision(decision="accept_skipped_missing_data"), zone)
     quotas = run.fleet.quotas
-    account = quotas.account(request.project, zone, group, now=run.now, asking=request.resource_id)
+    balance = quotas.balance(request.project, zone, group, now=run.now, asking=request.resource_id)
     size = quotas.size_of(request.resource_id) if request.intent in RESIZES else None
-    return QuotaFinding(decide_quota(account, demand_of(request, size, group)), zone, group)
+    return QuotaFinding(decide_quota(balance, demand_of(request, size, group)), zone, group)
 
 
 EXCLUSIVE_TRAIT = "CUSTOM_EXTERNAL_CUSTOMER_EXCLUSIVE"
