@@ -89,6 +89,10 @@ from outlive.resources.meta import (
 )
 from outlive.resources.pipelines import Parameter, Pipeline, PipelineSpec, PipelineStatus, Step
 from outlive.resources.placement import (
+    Knowledge,
+    KnowledgeRaw,
+    KnowledgeSpec,
+    KnowledgeStatus,
     PlacementDecision,
     PlacementHistory,
     PlacementHistorySpec,
@@ -165,6 +169,7 @@ KINDS: dict[str, type[Resource]] = {
         HostLog,
         Hypervisor,
         HypervisorUsage,
+        Knowledge,
         Membership,
         Pipeline,
         PlacementHistory,

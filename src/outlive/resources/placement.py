@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -73,3 +73,51 @@ class PlacementHistory(Resource, frozen=True, kw_only=True, tag="PlacementHistor
 def history_name(resource_id: str, domain: str = "nova") -> str:
     """The name of the history of a resource."""
     return object_name(f"{domain}-{resource_id}")
+
+
+class KnowledgeSpec(Part, frozen=True, kw_only=True):
+    """What it is about."""
+
+    scheduling_domain: str = "nova"
+    description: str = ""
+
+
+class KnowledgeRaw(Part, frozen=True, kw_only=True):
+    """The records themselves."""
+
+    features: tuple[dict[str, Any], ...] = ()
+    """Empty where the records are objects of their own, as flavor groups are."""
+
+
+class KnowledgeStatus(Part, frozen=True, kw_only=True):
+    """What is known."""
+
+    raw: KnowledgeRaw = KnowledgeRaw()
+    raw_length: int = 0
+    """How many records there are."""
+    digest: str = ""
+    """Of the records: another one, if and only if they are others."""
+    last_content_change: datetime | None = None
+    """When the records last became others; it never goes back, whatever clocks do."""
+    last_extracted: datetime | None = None
+    """When somebody last looked."""
+    conditions: tuple[Condition, ...] = ()
+    """Only ``Ready``: whether the records can be used."""
+
+
+class Knowledge(Resource, frozen=True, kw_only=True, tag="Knowledge"):
+    """A list of records that placement works with and that somebody extracts: flavor groups, load, contention."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="knowledges",
+        halves=False,
+        writers=Writers(fields={"": ("placement", "users", "import", "mirror")}),
+        columns=(
+            ("Records", ".status.rawLength", 0),
+            ("Changed", ".status.lastContentChange", 0),
+            ("Ready", '.status.conditions[?(@.type=="Ready")].status', 0),
+        ),
+    )
+
+    spec: KnowledgeSpec = KnowledgeSpec()
+    status: KnowledgeStatus = KnowledgeStatus()

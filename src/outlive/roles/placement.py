@@ -81,7 +81,7 @@ class PlacementRole:
         service.fleet.quotas.size_of = self._size_in_group
         self.service = service
         manager.add_controller(PipelineController(store, pipelines, service.pipelines, clock=clock), [Watch(pipelines)])
-        kept = FlavorGroupController(store, flavors, groups, settings=settings)
+        kept = FlavorGroupController(store, flavors, groups, settings=settings, clock=clock)
         manager.add_controller(kept, [Watch(flavors, kept.keys), Watch(groups, kept.keys)])
         self._history = service.history = HistoryWriter(store, clock=clock)
         self._history.expose(metrics)

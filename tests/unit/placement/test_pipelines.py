@@ -245,9 +245,14 @@ def flavor(name: str, memory_gib: int, group: str = "s4") -> Flavor:
     )
 
 
+def groups_controller(world: World) -> FlavorGroupController:
+    settings = PlacementSettings()
+    return FlavorGroupController(world.store, world.flavors, world.groups, settings=settings, clock=world.clock)
+
+
 def test_flavor_groups_follow_the_flavors() -> None:
     async def story(world: World) -> None:
-        controller = FlavorGroupController(world.store, world.flavors, world.groups, settings=PlacementSettings())
+        controller = groups_controller(world)
         foreign = FlavorGroup(metadata=ObjectMeta(name="theirs"), spec=_theirs())
         await world.store.create(foreign)
         for name, size in (("small", 2), ("large", 8)):

@@ -355,6 +355,18 @@ FULL: tuple[r.Resource, ...] = (
             slopes={"disk": -30.0},
         ),
     ),
+    r.Knowledge(
+        metadata=META,
+        spec=r.KnowledgeSpec(scheduling_domain="other", description="load"),
+        status=r.KnowledgeStatus(
+            raw=r.KnowledgeRaw(features=({"computeHost": "h1", "vcpusUsed": 0.5},)),
+            raw_length=1,
+            digest="d",
+            last_content_change=MOMENT,
+            last_extracted=MOMENT,
+            conditions=(READY,),
+        ),
+    ),
     r.Membership(
         metadata=META,
         record=r.MemberRecord(
@@ -696,6 +708,7 @@ SMALL: tuple[r.Resource, ...] = (
     r.HostLog(process="p", written_at=MOMENT),
     r.Hypervisor(),
     r.HypervisorUsage(usage=r.HostUsage()),
+    r.Knowledge(),
     r.Membership(record=r.MemberRecord(machine_id="m", boot_id="b")),
     r.Pipeline(spec=r.PipelineSpec()),
     r.PlacementHistory(spec=r.PlacementHistorySpec(resource_id="vm-1")),
