@@ -20,6 +20,7 @@ from outlive.resources import (
     Condition,
     Flavor,
     FlavorGroup,
+    Knowledge,
     ObjectMeta,
     Pipeline,
 )
@@ -62,6 +63,10 @@ class PipelineController:
         self._pipelines = pipelines
         self._table = table
         self._clock = clock
+
+    def keys_of_knowledge(self, _old: Knowledge | None, _new: Knowledge | None) -> list[str]:
+        """Every pipeline: which steps can be set up depends on what has records."""
+        return [one.name for one in self._pipelines.items()]
 
     async def reconcile(self, key: str) -> None:
         """One pipeline, by name."""

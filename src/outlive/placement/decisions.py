@@ -18,7 +18,7 @@ from outlive.placement.pipelines import PipelineTable, admit
 from outlive.placement.ranking import Ranking, RankingDocument
 from outlive.placement.request import PlacementRequest
 from outlive.placement.settings import PlacementSettings
-from outlive.resources import CommittedResource, Hypervisor, Pipeline, ProjectQuota, Reservation
+from outlive.resources import CommittedResource, Hypervisor, Knowledge, Pipeline, ProjectQuota, Reservation
 from outlive.runtime.decisions import Decision
 
 
@@ -31,6 +31,8 @@ class PlacementInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pipelines: tuple[Pipeline, ...] = ()
     commitments: tuple[CommittedResource, ...] = ()
     quotas: tuple[ProjectQuota, ...] = ()
+    knowledge: tuple[Knowledge, ...] = ()
+    """Records that steps work with."""
     now: float = 0.0
     """Unix time; commitments begin and end."""
     settings: PlacementSettings = PlacementSettings()
@@ -50,6 +52,8 @@ def _fleet(given: PlacementInput) -> Fleet:
         fleet.quotas.upsert_commitment(commitment)
     for quota in given.quotas:
         fleet.quotas.upsert_quota(quota)
+    for one in given.knowledge:
+        fleet.records.upsert(one)
     return fleet
 
 
@@ -72,7 +76,8 @@ def explained(given: PlacementInput) -> ExplainedAnswer:
 
 
 def _ranking(given: PlacementInput) -> Ranking:
-    table = PipelineTable.shipped()
+    fleet = _fleet(given)
+    table = PipelineTable.shipped(fleet.records.usable)
     for pipeline in given.pipelines:
         admission = admit(pipeline)
         if admission.errors:
@@ -81,7 +86,7 @@ def _ranking(given: PlacementInput) -> Ranking:
     request = given.request
     if not request.pipeline and len(given.pipelines) == 1:
         request = msgspec.structs.replace(request, pipeline=given.pipelines[0].name)
-    return Engine(_fleet(given), table, now=given.now).rank(request, why=given.why)
+    return Engine(fleet, table, now=given.now).rank(request, why=given.why)
 
 
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from outlive.placement.columns import NOBODY, BoolVector, Columns, FloatVector, IntVector, Rows
 from outlive.placement.ledger import Ledger
 from outlive.placement.quota import Quotas
+from outlive.placement.records import Records
 from outlive.placement.request import Intent
 from outlive.placement.reservations import CapacityQuery, arrival_host, awaited_vm, blocked_hosts, has_landed
 from outlive.placement.rules import HostFacts, facts_of
@@ -89,6 +90,8 @@ class Fleet:
         self.ledger = Ledger(2, self.columns.rows)
         self.quotas = Quotas()
         """What projects may still use."""
+        self.records = Records()
+        """What somebody has extracted about hosts and VMs."""
 
     # -- changes ---------------------------------------------------------------------------------------
 

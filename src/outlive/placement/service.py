@@ -25,7 +25,7 @@ from outlive.placement.ranking import Ranking
 from outlive.placement.request import SILENT, Intent, PlacementRequest
 from outlive.placement.tracking import FAILED, UNTRACKED, Outcome, PlacementTracker
 from outlive.placement.weighers import own_slot_rows, slots_of_vm_on
-from outlive.resources import CommittedResource, Hypervisor, Pipeline, ProjectQuota, Reservation
+from outlive.resources import CommittedResource, Hypervisor, Knowledge, Pipeline, ProjectQuota, Reservation
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 
@@ -89,12 +89,15 @@ class PlacementService:
         pipelines: Informer[Pipeline],
         commitments: Informer[CommittedResource] | None = None,
         quotas: Informer[ProjectQuota] | None = None,
+        knowledge: Informer[Knowledge] | None = None,
     ) -> None:
         """Follow these informers from now on, what they hold included."""
         if commitments is not None:
             commitments.subscribe(self.on_commitment)
         if quotas is not None:
             quotas.subscribe(self.on_quota)
+        if knowledge is not None:
+            knowledge.subscribe(self.on_knowledge)
         hypervisors.subscribe(self.on_hypervisor)
         reservations.subscribe(self.on_reservation)
         pipelines.subscribe(self.on_pipeline)
@@ -126,6 +129,13 @@ class PlacementService:
             self.fleet.quotas.upsert_quota(new)
         elif old is not None:
             self.fleet.quotas.remove_quota(old.name)
+
+    def on_knowledge(self, old: Knowledge | None, new: Knowledge | None) -> None:
+        """Records appeared, changed or went; where some can be used that could not, or vice versa, so do steps."""
+        records = self.fleet.records
+        turned = records.upsert(new) if new is not None else old is not None and records.remove(old.name)
+        if turned:
+            self.pipelines.rebuild()
 
     def on_pipeline(self, old: Pipeline | None, new: Pipeline | None) -> None:
         """A pipeline appeared, changed or went; calls in progress keep theirs."""

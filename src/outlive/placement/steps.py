@@ -114,6 +114,8 @@ class Step(ABC):
 
     name: ClassVar[str]
     params_type: ClassVar[type[msgspec.Struct]] = NoParams
+    needs: ClassVar[str] = ""
+    """Name of the ``Knowledge`` whose records it works with; empty: none."""
     on_error: ClassVar[OnError] = "skip"
     """What its failure means unless the pipeline says otherwise."""
 

@@ -89,6 +89,9 @@ from outlive.resources.meta import (
 )
 from outlive.resources.pipelines import Parameter, Pipeline, PipelineSpec, PipelineStatus, Step
 from outlive.resources.placement import (
+    Descheduling,
+    DeschedulingSpec,
+    DeschedulingStatus,
     Knowledge,
     KnowledgeRaw,
     KnowledgeSpec,
@@ -160,6 +163,7 @@ KINDS: dict[str, type[Resource]] = {
         Console,
         Coverage,
         DecisionRecord,
+        Descheduling,
         Election,
         Event,
         Fault,

@@ -121,3 +121,47 @@ class Knowledge(Resource, frozen=True, kw_only=True, tag="Knowledge"):
 
     spec: KnowledgeSpec = KnowledgeSpec()
     status: KnowledgeStatus = KnowledgeStatus()
+
+
+class DeschedulingSpec(Part, frozen=True, kw_only=True):
+    """Which VM should leave which host, and why."""
+
+    ref: str
+    """The VM."""
+    ref_type: str
+    """``virtualMachine`` for one of ours, ``novaServerUUID``."""
+    prev_host: str
+    """The host that it should leave."""
+    prev_host_type: str
+    """``hypervisor`` for one of ours, ``novaComputeHostName``."""
+    reason: str = ""
+
+
+class DeschedulingStatus(Part, frozen=True, kw_only=True):
+    """What has become of it."""
+
+    new_host: str = ""
+    new_host_type: str = ""
+    conditions: tuple[Condition, ...] = ()
+    """``Ready`` and ``InProgress`` (docs/reference/placement.md#descheduling)."""
+
+
+class Descheduling(Resource, frozen=True, kw_only=True, tag="Descheduling"):
+    """A VM that should leave its host. It is named after the VM, and stays for a day: so long the VM is left alone."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="deschedulings",
+        short_names=("odes",),
+        writers=Writers(fields={"spec": ("placement",), "status": ("placement",)}, labels="refused"),
+        columns=(
+            ("VM", ".spec.ref", 0),
+            ("From", ".spec.prevHost", 0),
+            ("To", ".status.newHost", 0),
+            ("Ready", '.status.conditions[?(@.type=="Ready")].status', 0),
+            ("Why", '.status.conditions[?(@.type=="Ready")].reason', 0),
+            ("Reason", ".spec.reason", 1),
+        ),
+    )
+
+    spec: DeschedulingSpec
+    status: DeschedulingStatus = DeschedulingStatus()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from outlive.base.clock import Clock
 from outlive.base.random import Random
 from outlive.placement.arrivals import InFlightController
 from outlive.placement.controllers import FlavorGroupController, PipelineController
+from outlive.placement.descheduling import NOVA, OWN, Descheduler, DeschedulingController
 from outlive.placement.fleet import Fleet
 from outlive.placement.history import HistoryCleanup, HistoryWriter
 from outlive.placement.in_flight import InFlightRoom
+from outlive.placement.overcommit import OvercommitController
 from outlive.placement.pipelines import PipelineTable
+from outlive.placement.ports import VmMoves
 from outlive.placement.quota import VmSize
 from outlive.placement.service import PlacementService
 from outlive.placement.settings import PlacementSettings
@@ -19,9 +24,11 @@ from outlive.placement.vms import VMSource
 from outlive.resources import (
     Amounts,
     CommittedResource,
+    Descheduling,
     Flavor,
     FlavorGroup,
     Hypervisor,
+    Knowledge,
     Pipeline,
     ProjectQuota,
     R,
@@ -44,71 +51,126 @@ class InformerOf(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Informers that others have as well."""
+
+    hypervisors: Informer[Hypervisor]
+    reservations: Informer[Reservation]
+    groups: Informer[FlavorGroup]
+    vms: Informer[VirtualMachine]
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What everything that runs needs. What only one process is to do runs behind ``elector``."""
+
+    store: Store
+    manager: Manager
+    elector: Elector
+    metrics: Metrics
+    clock: Clock
+    random: Random
+
+
 class PlacementRole:
-    """What only one process is to do runs behind ``elector``."""
+    """See the module. ``commitments``, ``quotas`` and ``knowledge`` are informers for others as well."""
 
     def __init__(
         self,
-        store: Store,
+        runtime: Runtime,
         settings: PlacementSettings,
-        *,
-        hypervisors: Informer[Hypervisor],
-        reservations: Informer[Reservation],
-        groups: Informer[FlavorGroup],
-        vms: Informer[VirtualMachine],
+        followed: Followed,
         informer_of: InformerOf,
+        *,
         source: VMSource | None,
-        manager: Manager,
-        elector: Elector,
-        metrics: Metrics,
-        clock: Clock,
-        random: Random,
+        moves: Mapping[str, VmMoves],
     ) -> None:
-        self._vms = vms
+        self._runtime = runtime
+        self._followed = followed
         self._source = source
-        pipelines, flavors = informer_of(Pipeline), informer_of(Flavor)
-        service = PlacementService(Fleet(settings), PipelineTable(), clock=clock, random=random, metrics=metrics)
         self.commitments, self.quotas = informer_of(CommittedResource), informer_of(ProjectQuota)
-        manager.add_informer(self.commitments)
-        manager.add_informer(self.quotas)
+        self.knowledge, self._pipelines = informer_of(Knowledge), informer_of(Pipeline)
+        self.service = self._serve(settings)
+        self._prepare(informer_of(Flavor), settings)
+        self._room, self._history = self._keep_answers()
+        self._deschedule(informer_of(Descheduling), moves, dry_run=settings.descheduler_dry_run)
+
+    def _serve(self, settings: PlacementSettings) -> PlacementService:
+        """The service, which follows everything that its answers rest on."""
+        run, fleet = self._runtime, Fleet(settings)
+        table = PipelineTable(fleet.records.usable)
+        service = PlacementService(fleet, table, clock=run.clock, random=run.random, metrics=run.metrics)
         service.watch(
-            hypervisors=hypervisors,
-            reservations=reservations,
-            pipelines=pipelines,
+            hypervisors=self._followed.hypervisors,
+            reservations=self._followed.reservations,
+            pipelines=self._pipelines,
             commitments=self.commitments,
             quotas=self.quotas,
+            knowledge=self.knowledge,
         )
-        service.fleet.quotas.size_of = self._size_in_group
-        self.service = service
-        manager.add_controller(PipelineController(store, pipelines, service.pipelines, clock=clock), [Watch(pipelines)])
-        kept = FlavorGroupController(store, flavors, groups, settings=settings, clock=clock)
-        manager.add_controller(kept, [Watch(flavors, kept.keys), Watch(groups, kept.keys)])
-        self._history = service.history = HistoryWriter(store, clock=clock)
-        self._history.expose(metrics)
-        manager.add_task("placement-history-writer", self._history.run)
-        cleanup = HistoryCleanup(store, self._known, clock=clock)
-        manager.add_task("placement-history-cleanup", cleanup.run, elector=elector, after_sync=True)
-        self._room = service.in_flight = InFlightRoom(store, service.fleet, reservations.get, clock=clock)
-        self._room.expose(metrics)
-        manager.add_task("in-flight-writer", self._room.run)
-        arrivals = InFlightController(store, reservations, service.fleet, self._size_of, clock=clock)
-        manager.add_controller(
-            arrivals,
-            [Watch(reservations, arrivals.keys), Watch(hypervisors, arrivals.keys_of_host)],
-            elector=elector,
+        fleet.quotas.size_of = self._size_in_group
+        run.manager.add_informer(self.commitments)
+        run.manager.add_informer(self.quotas)
+        return service
+
+    def _prepare(self, flavors: Informer[Flavor], settings: PlacementSettings) -> None:
+        """The controllers of pipelines, flavor groups and overcommit."""
+        run, groups = self._runtime, self._followed.groups
+        builder = PipelineController(run.store, self._pipelines, self.service.pipelines, clock=run.clock)
+        run.manager.add_controller(builder, [Watch(self._pipelines), Watch(self.knowledge, builder.keys_of_knowledge)])
+        kept = FlavorGroupController(run.store, flavors, groups, settings=settings, clock=run.clock)
+        run.manager.add_controller(kept, [Watch(flavors, kept.keys), Watch(groups, kept.keys)])
+        if settings.overcommit_mappings:
+            hypervisors = self._followed.hypervisors
+            overcommit = OvercommitController(run.store, hypervisors, settings.overcommit_mappings)
+            run.manager.add_controller(overcommit, [Watch(hypervisors)], elector=run.elector)
+
+    def _keep_answers(self) -> tuple[InFlightRoom, HistoryWriter]:
+        """What follows from answers: room in flight, and history."""
+        run, service, reservations = self._runtime, self.service, self._followed.reservations
+        history = service.history = HistoryWriter(run.store, clock=run.clock)
+        history.expose(run.metrics)
+        run.manager.add_task("placement-history-writer", history.run)
+        cleanup = HistoryCleanup(run.store, self._known, clock=run.clock)
+        run.manager.add_task("placement-history-cleanup", cleanup.run, elector=run.elector, after_sync=True)
+        room = service.in_flight = InFlightRoom(run.store, service.fleet, reservations.get, clock=run.clock)
+        room.expose(run.metrics)
+        run.manager.add_task("in-flight-writer", room.run)
+        arrivals = InFlightController(run.store, reservations, service.fleet, self._size_of, clock=run.clock)
+        hosts = Watch(self._followed.hypervisors, arrivals.keys_of_host)
+        run.manager.add_controller(arrivals, [Watch(reservations, arrivals.keys), hosts], elector=run.elector)
+        return room, history
+
+    def _deschedule(self, records: Informer[Descheduling], moves: Mapping[str, VmMoves], *, dry_run: bool) -> None:
+        """Detectors, and whoever carries out what they find."""
+        run, vms = self._runtime, self._followed.vms
+        descheduler = Descheduler(
+            run.store,
+            self.service.pipelines.detecting,
+            self.service.fleet.records,
+            moves,
+            lambda vm: OWN if vms.get(vm) is not None else NOVA,
+            records.get,
+            metrics=run.metrics,
+            clock=run.clock,
+            random=run.random.fork("descheduler"),
         )
+        run.manager.add_task("descheduler", descheduler.run, elector=run.elector, after_sync=True)
+        executor = DeschedulingController(run.store, records, moves, dry_run=dry_run, clock=run.clock)
+        run.manager.add_controller(executor, [Watch(records)], elector=run.elector)
 
     async def _size_of(self, vm: str) -> Amounts | None:
         """The size of a VM as whoever knows all VMs has it."""
         if self._source is not None:
             found = await self._source.get_vm(vm)
             return Amounts(cpu=found.cpu_milli, memory=found.memory_bytes) if found is not None else None
-        own = self._vms.get(vm)
+        own = self._followed.vms.get(vm)
         return own.spec.resources if own is not None else None
 
     def _size_in_group(self, vm: str) -> VmSize | None:
         """The size of one of our own VMs, with its flavor group."""
-        own = self._vms.get(vm)
+        own = self._followed.vms.get(vm)
         if own is None:
             return None
         keys = self.service.settings.flavor_group_keys
@@ -121,7 +183,7 @@ class PlacementRole:
         return frozenset(
             (
                 *(vm.id for vm in listed),
-                *(vm.name for vm in self._vms.items()),
+                *(vm.name for vm in self._followed.vms.items()),
                 *self.service.fleet.vms,
                 *(one.name for one in self.service.fleet.reservations()),
             )

@@ -25,10 +25,13 @@ from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
 from outlive.node.vm.console import console_sweeper
 from outlive.placement.controllers import install_shipped
+from outlive.placement.descheduling import NOVA, OWN
 from outlive.placement.fleet import Fleet
+from outlive.placement.ports import VmMoves
 from outlive.placement.reservations import blocked_hosts
 from outlive.placement.vms import VMSource
 from outlive.recovery.controller import RecoveryController
+from outlive.recovery.descheduling import OwnVmMoves
 from outlive.recovery.informers import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.rebalancer import Rebalancer
 from outlive.resources import (
@@ -45,7 +48,7 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import to_builtins
 from outlive.resources.reasons.faults import FaultCode
-from outlive.roles.placement import PlacementRole
+from outlive.roles.placement import Followed, PlacementRole, Runtime
 from outlive.roles.settings import RoleSettings
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
@@ -69,6 +72,8 @@ class Ports:
     computer: Computer
     source: VMSource | None = None
     placement: PlacementPort | None = None
+    nova: VmMoves | None = None
+    """Moves Nova's VMs for the descheduler."""
 
 
 class UpRole:
@@ -111,19 +116,17 @@ class UpRole:
             silence_s=settings.election.silence,
         )
         self._placing = PlacementRole(
-            store,
+            Runtime(store, self.manager, self.elector, self.metrics, clock, random.fork("placement")),
             settings.scheduler,
-            hypervisors=self.informers.hypervisors,
-            reservations=self.informers.reservations,
-            groups=self.informers.groups,
-            vms=self.informers.vms,
-            informer_of=self._informer,
+            Followed(
+                hypervisors=self.informers.hypervisors,
+                reservations=self.informers.reservations,
+                groups=self.informers.groups,
+                vms=self.informers.vms,
+            ),
+            self._informer,
             source=ports.source,
-            manager=self.manager,
-            elector=self.elector,
-            metrics=self.metrics,
-            clock=clock,
-            random=random.fork("placement"),
+            moves={OWN: OwnVmMoves(store, clock=clock), **({NOVA: ports.nova} if ports.nova is not None else {})},
         )
         self.placement = self._placing.service
         placement = ports.placement or InProcessPlacement(self.placement, self.fleet)

@@ -196,6 +196,13 @@ FULL: tuple[r.Resource, ...] = (
         output="{}",
         input_digest="d",
     ),
+    r.Descheduling(
+        metadata=META,
+        spec=r.DeschedulingSpec(
+            ref="vm-1", ref_type="virtualMachine", prev_host="h1", prev_host_type="hypervisor", reason="slow"
+        ),
+        status=r.DeschedulingStatus(new_host="h2", new_host_type="hypervisor", conditions=(READY,)),
+    ),
     r.Election(
         metadata=META,
         record=r.ElectionRecord(
@@ -699,6 +706,9 @@ SMALL: tuple[r.Resource, ...] = (
     r.Console(host="h1", changed_at=MOMENT),
     r.Coverage(status=r.CoverageStatus(required=1, covered=True)),
     r.DecisionRecord(decision="d", by="b", at=MOMENT),
+    r.Descheduling(
+        spec=r.DeschedulingSpec(ref="vm-1", ref_type="novaServerUUID", prev_host="h1", prev_host_type="hypervisor")
+    ),
     r.Election(),
     r.Event(regarding=r.ObjectRef(kind="K", name="n"), reason="R", first_seen=MOMENT, last_seen=MOMENT),
     r.Fault(code="c", subject=REF, message="m", first_seen=MOMENT, last_seen=MOMENT),
