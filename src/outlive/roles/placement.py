@@ -9,6 +9,7 @@ from typing import Protocol
 from outlive.base.clock import Clock
 from outlive.base.random import Random
 from outlive.placement.arrivals import InFlightController
+from outlive.placement.capacity_metrics import capacity_metrics
 from outlive.placement.controllers import FlavorGroupController, PipelineController
 from outlive.placement.descheduling import NOVA, OWN, Descheduler, DeschedulingController
 from outlive.placement.fleet import Fleet
@@ -27,6 +28,7 @@ from outlive.resources import (
     Descheduling,
     Flavor,
     FlavorGroup,
+    FlavorGroupCapacity,
     Hypervisor,
     Knowledge,
     Pipeline,
@@ -74,7 +76,7 @@ class Runtime:
 
 
 class PlacementRole:
-    """See the module. ``commitments``, ``quotas`` and ``knowledge`` are informers for others as well."""
+    """See the module. ``commitments``, ``quotas``, ``capacities``, ``knowledge`` are informers for others as well."""
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class PlacementRole:
         self._source = source
         self.commitments, self.quotas = informer_of(CommittedResource), informer_of(ProjectQuota)
         self.knowledge, self._pipelines = informer_of(Knowledge), informer_of(Pipeline)
+        self.capacities = informer_of(FlavorGroupCapacity)
         self.service = self._serve(settings)
         self._prepare(informer_of(Flavor), settings)
         self._room, self._history = self._keep_answers()
@@ -112,6 +115,8 @@ class PlacementRole:
         fleet.quotas.size_of = self._size_in_group
         run.manager.add_informer(self.commitments)
         run.manager.add_informer(self.quotas)
+        run.manager.add_informer(self.capacities)
+        run.metrics.register_collector(lambda: capacity_metrics(self.capacities.items()))
         return service
 
     def _prepare(self, flavors: Informer[Flavor], settings: PlacementSettings) -> None:
