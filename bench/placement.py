@@ -23,7 +23,7 @@ from outlive.placement.engine import Engine
 from outlive.placement.external import decode_request, encode_request
 from outlive.placement.fleet import Fleet
 from outlive.placement.history import HistoryWriter
-from outlive.placement.in_flight import InFlightRoom, ours
+from outlive.placement.in_flight import InFlightWriter, ours
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import Intent, PlacementRequest
@@ -203,7 +203,7 @@ def everything(clock: Clock, store: MemoryStore) -> PlacementService:
         else:
             fleet.quotas.upsert_quota(one)
     service = PlacementService(fleet, PipelineTable.shipped(), clock=clock, random=Random(1), metrics=Metrics())
-    service.in_flight = InFlightRoom(store, fleet, lambda _: None, clock=clock)
+    service.in_flight = InFlightWriter(store, fleet, lambda _: None, clock=clock)
     service.history = HistoryWriter(store, clock=clock)
     service.tracker = Account()
     return service

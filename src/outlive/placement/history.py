@@ -31,6 +31,7 @@ from outlive.resources import (
     condition,
 )
 from outlive.resources.placement import DECISIONS_KEPT, history_name
+from outlive.runtime.events import EventRecorder
 from outlive.runtime.retention import BackgroundWriter, Waiting
 from outlive.store import Store, compare_and_swap, list_all
 
@@ -102,7 +103,7 @@ def with_answer(kept: PlacementHistory | None, answer: Answer) -> PlacementHisto
         successful=bool(answer.target),
         target_host=answer.target,
         ordered_hosts=answer.hosts,
-        explanation=explanation_text(answer.facts) if answer.facts is not None else f"{answer.error}.",
+        explanation=_text(answer),
     )
     earlier = status.history
     if status.current is not None:
@@ -117,6 +118,10 @@ def with_answer(kept: PlacementHistory | None, answer: Answer) -> PlacementHisto
             conditions=(_ready(answer, condition(status.conditions, "Ready"), moment),),
         ),
     )
+
+
+def _text(answer: Answer) -> str:
+    return explanation_text(answer.facts) if answer.facts is not None else f"{answer.error}."
 
 
 def _ready(answer: Answer, before: Condition | None, moment: datetime) -> Condition:
@@ -136,25 +141,34 @@ class HistoryWriter(BackgroundWriter[Answer]):
 
     what = "placement-history"
 
-    def __init__(self, store: Store, *, clock: Clock) -> None:
+    def __init__(self, store: Store, *, clock: Clock, events: EventRecorder | None = None) -> None:
+        """``events``: where it is said that there was no host."""
         super().__init__(clock, limit=QUEUE_LIMIT)
         self._store = store
+        self._events = events
         self._numbers = itertools.count()
         self._last = 0.0
 
     def record(self, ranking: Ranking, order: tuple[str, ...] = ()) -> None:
         """Keep what a run answered."""
         if _leaves_history(ranking.run.request):
-            self.put(next(self._numbers), lambda now: answer_of(ranking, self._moment(now), order))
+            self._keep(answer_of(ranking, self._moment(), order))
 
     def record_refusal(self, request: PlacementRequest, error: OutliveError) -> None:
         """Keep that a run was refused as a whole."""
         if _leaves_history(request):
-            self.put(next(self._numbers), lambda now: refused_answer(request, self._moment(now), str(error)))
+            self._keep(refused_answer(request, self._moment(), str(error)))
 
-    def _moment(self, now: float) -> float:
+    def _keep(self, answer: Answer) -> None:
+        self.put(next(self._numbers), lambda _now: answer)
+        if not answer.target and self._events is not None:
+            vm = ObjectRef(kind="VirtualMachine", name=answer.resource_id)
+            reason = "PipelineRunFailed" if answer.error else "NoHostFound"
+            self._events.emit(vm, reason, _text(answer), type="Warning", action="Placing")
+
+    def _moment(self) -> float:
         """When it was answered; later than all before, so that answers are told apart and stay in order."""
-        self._last = max(now, self._last + TICK_S)
+        self._last = max(self._clock.now(), self._last + TICK_S)
         return self._last
 
     def writing(self, waiting: Waiting[Answer]) -> Callable[[], Awaitable[object]]:

@@ -101,7 +101,7 @@ class Room(msgspec.Struct, frozen=True):
     gone: tuple[str, ...]
 
 
-class InFlightRoom(BackgroundWriter[str]):
+class InFlightWriter(BackgroundWriter[str]):
     """Holds the room of answers in the fleet, and writes it. ``stored``: the reservation as the informer shows it."""
 
     what = "in-flight"

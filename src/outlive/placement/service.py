@@ -18,7 +18,7 @@ from outlive.placement.errors import RunRefused
 from outlive.placement.external import ExternalAnswer, HostLists, answer, decode_request, refusal
 from outlive.placement.fleet import Fleet
 from outlive.placement.history import HistoryWriter
-from outlive.placement.in_flight import InFlightRoom
+from outlive.placement.in_flight import InFlightWriter
 from outlive.placement.metrics import PlacementMetrics
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
@@ -63,7 +63,7 @@ class PlacementService:
         self.settings = fleet.settings
         self.pipelines = pipelines
         self.engine = Engine(fleet, pipelines, clock=clock)
-        self.in_flight: InFlightRoom | None = None
+        self.in_flight: InFlightWriter | None = None
         """Who holds room for VMs that were sent somewhere; nobody without a store."""
         self.tracker: PlacementTracker | None = None
         """Who keeps account of commitments."""
@@ -170,7 +170,7 @@ class PlacementService:
         if request.options.read_only:
             return
         if not request.options.skip_committed_resource_tracking:
-            outcome = self._tracked(ranking, order or ranking.hosts)
+            outcome = self._tracked(ranking, order)
             if outcome is not None:
                 self._figures.count_outcome(ranking, outcome)
         if self.history is not None:
@@ -179,13 +179,13 @@ class PlacementService:
             most = self.settings.in_flight_hosts or len(ranking)
             self.in_flight.hold(request, order[:most] if order else ranking.names(ranking.order[:most]))
 
-    def _tracked(self, ranking: Ranking, hosts: Sequence[str]) -> Outcome | None:
+    def _tracked(self, ranking: Ranking, order: Sequence[str]) -> Outcome | None:
         """How the answer counts. Whatever is wrong with the account, the answer stands."""
         if self.tracker is None or not self.settings.committed_resource_tracking:
             group = ranking.run.request.group_name(self.settings.flavor_group_keys)
             return Outcome(group, UNTRACKED) if group else None
         try:
-            return self.tracker.track(ranking, hosts)
+            return self.tracker.track(ranking, order or ranking.hosts)
         except Exception:  # noqa: BLE001 - the caller's VM has its host already
             _log.exception("placement.not_tracked", vm=ranking.run.request.resource_id)
             return FAILED

@@ -10,11 +10,11 @@ from outlive.base.clock import Clock
 from outlive.base.random import Random
 from outlive.placement.arrivals import InFlightController
 from outlive.placement.capacity_metrics import capacity_metrics
-from outlive.placement.controllers import FlavorGroupController, PipelineController
+from outlive.placement.controllers import ALL_GROUPS, FlavorGroupController, PipelineController
 from outlive.placement.descheduling import NOVA, OWN, Descheduler, DeschedulingController
 from outlive.placement.fleet import Fleet
 from outlive.placement.history import HistoryCleanup, HistoryWriter
-from outlive.placement.in_flight import InFlightRoom
+from outlive.placement.in_flight import InFlightWriter
 from outlive.placement.overcommit import OvercommitController
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ports import VmMoves
@@ -37,8 +37,9 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
-from outlive.runtime.controller import Watch
+from outlive.runtime.controller import Options, Watch
 from outlive.runtime.election import Elector
+from outlive.runtime.events import EventRecorder
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
@@ -71,6 +72,7 @@ class Runtime:
     manager: Manager
     elector: Elector
     metrics: Metrics
+    events: EventRecorder
     clock: Clock
     random: Random
 
@@ -125,21 +127,22 @@ class PlacementRole:
         builder = PipelineController(run.store, self._pipelines, self.service.pipelines, clock=run.clock)
         run.manager.add_controller(builder, [Watch(self._pipelines), Watch(self.knowledge, builder.keys_of_knowledge)])
         kept = FlavorGroupController(run.store, flavors, groups, settings=settings, clock=run.clock)
-        run.manager.add_controller(kept, [Watch(flavors, kept.keys), Watch(groups, kept.keys)])
+        watches = [Watch(flavors, kept.keys), Watch(groups, kept.keys)]
+        run.manager.add_controller(kept, watches, options=Options(keys=(ALL_GROUPS,)))
         if settings.overcommit_mappings:
             hypervisors = self._followed.hypervisors
             overcommit = OvercommitController(run.store, hypervisors, settings.overcommit_mappings)
             run.manager.add_controller(overcommit, [Watch(hypervisors)], elector=run.elector)
 
-    def _keep_answers(self) -> tuple[InFlightRoom, HistoryWriter]:
+    def _keep_answers(self) -> tuple[InFlightWriter, HistoryWriter]:
         """What follows from answers: room in flight, and history."""
         run, service, reservations = self._runtime, self.service, self._followed.reservations
-        history = service.history = HistoryWriter(run.store, clock=run.clock)
+        history = service.history = HistoryWriter(run.store, clock=run.clock, events=run.events)
         history.expose(run.metrics)
         run.manager.add_task("placement-history-writer", history.run)
         cleanup = HistoryCleanup(run.store, self._known, clock=run.clock)
         run.manager.add_task("placement-history-cleanup", cleanup.run, elector=run.elector, after_sync=True)
-        room = service.in_flight = InFlightRoom(run.store, service.fleet, reservations.get, clock=run.clock)
+        room = service.in_flight = InFlightWriter(run.store, service.fleet, reservations.get, clock=run.clock)
         room.expose(run.metrics)
         run.manager.add_task("in-flight-writer", room.run)
         arrivals = InFlightController(run.store, reservations, service.fleet, self._size_of, clock=run.clock)

@@ -116,7 +116,7 @@ class UpRole:
             silence_s=settings.election.silence,
         )
         self._placing = PlacementRole(
-            Runtime(store, self.manager, self.elector, self.metrics, clock, random.fork("placement")),
+            Runtime(store, self.manager, self.elector, self.metrics, self._events, clock, random.fork("placement")),
             settings.scheduler,
             Followed(
                 hypervisors=self.informers.hypervisors,

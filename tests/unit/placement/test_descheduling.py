@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 from tests.unit.placement.test_vmware import knowledge
 
@@ -185,16 +186,17 @@ class World:
         self.store = MemoryStore(self.clock, SeededIds(random))
         self.records = Informer(self.store, Descheduling, clock=self.clock, random=random)
         self.known = Records()
+        writes = WriterStore(self.store, writer="placement")
         self.cloud = Cloud()
         self.metrics = Metrics()
         table = PipelineTable.shipped(self.known.usable)
         self.table = table
         self.descheduler = Descheduler(
-            self.store, table.detecting, self.known, {NOVA: self.cloud}, lambda _vm: NOVA, self.records.get,
+            writes, table.detecting, self.known, {NOVA: self.cloud}, lambda _vm: NOVA, self.records.get,
             metrics=self.metrics, clock=self.clock, random=random,
         )  # fmt: skip
         self.controller = DeschedulingController(
-            self.store, self.records, {NOVA: self.cloud}, dry_run=dry_run, clock=self.clock
+            writes, self.records, {NOVA: self.cloud}, dry_run=dry_run, clock=self.clock
         )
 
     def knows(self, *vms: tuple[str, str, float]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 from tests.support.placement import host, request
 
@@ -22,7 +23,8 @@ from outlive.placement.history import Answer, HistoryCleanup, HistoryWriter, is_
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.request import SILENT
 from outlive.placement.service import PlacementService
-from outlive.resources import PlacementHistory
+from outlive.resources import Event, PlacementHistory
+from outlive.runtime.events import EventRecorder
 from outlive.store import list_all
 from outlive.store.faults import FaultRates, FaultStore
 from outlive.store.memory import MemoryStore
@@ -34,7 +36,7 @@ class World:
     def __init__(self, rates: FaultRates | None = None) -> None:
         self.clock = LoopClock()
         self.store = MemoryStore(self.clock, SeededIds(Random(1)))
-        way = FaultStore(self.store, clock=self.clock, random=Random(2), rates=rates)
+        way = FaultStore(WriterStore(self.store, writer="placement"), clock=self.clock, random=Random(2), rates=rates)
         self.service = PlacementService(Fleet(), PipelineTable.shipped(), clock=self.clock, random=Random(3))
         self.service.history = self.writer = HistoryWriter(way, clock=self.clock)
         for name in ("a", "b"):
@@ -93,6 +95,20 @@ def test_the_order_that_was_answered_is_kept() -> None:
             current = (await world.history()).status.current
             assert current is not None
             assert answer.body == b'{"hosts":["%s","%s"]}' % tuple(one.encode() for one in current.ordered_hosts)
+
+    told(story)
+
+
+def test_an_event_of_the_vm_says_that_there_was_no_host() -> None:
+    async def story(world: World) -> None:
+        events = EventRecorder(world.store, clock=world.clock, ids=SeededIds(Random(4)), source="placement")
+        world.service.history = HistoryWriter(world.store, clock=world.clock, events=events)
+        await world.service.rank(request())
+        await world.service.rank(request(zone="z9"))
+        await events.flush()
+        (event,) = [one async for one in list_all(world.store, Event)]
+        assert (event.regarding.name, event.type, event.reason) == ("vm-1", "Warning", "NoHostFound")
+        assert "filter_correct_az removed 2 hosts (a and b)" in event.note
 
     told(story)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 from tests.support.placement import host, instances, request, slot
 
@@ -19,7 +20,7 @@ from outlive.base.random import Random
 from outlive.placement.arrivals import InFlightController, judge_arrival
 from outlive.placement.external import encode_request
 from outlive.placement.fleet import Fleet
-from outlive.placement.in_flight import InFlightRoom, room_for
+from outlive.placement.in_flight import InFlightWriter, room_for
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.request import SILENT, Intent, Options, PlacementRequest
 from outlive.placement.service import PlacementService
@@ -50,10 +51,11 @@ class World:
         )
         self.hypervisors.subscribe(self.service.on_hypervisor)
         self.reservations.subscribe(self.service.on_reservation)
-        self.room = InFlightRoom(self.store, self.fleet, self.reservations.get, clock=self.clock)
+        writes = WriterStore(self.store, writer="placement")
+        self.room = InFlightWriter(writes, self.fleet, self.reservations.get, clock=self.clock)
         self.service.in_flight = self.room
         self.size: Amounts | None = None
-        self.controller = InFlightController(self.store, self.reservations, self.fleet, self._size_of, clock=self.clock)
+        self.controller = InFlightController(writes, self.reservations, self.fleet, self._size_of, clock=self.clock)
 
     async def _size_of(self, _vm: str) -> Amounts | None:
         return self.size
@@ -255,7 +257,7 @@ def test_a_resize_on_the_same_host_has_arrived_with_the_new_size() -> None:
 def test_room_that_cannot_be_written_is_given_up_and_the_answer_stands() -> None:
     async def story(world: World) -> None:
         away = FaultStore(world.store, clock=world.clock, random=world.random, rates=FaultRates(refuse=1.0))
-        world.service.in_flight = InFlightRoom(away, world.fleet, world.reservations.get, clock=world.clock)
+        world.service.in_flight = InFlightWriter(away, world.fleet, world.reservations.get, clock=world.clock)
         assert await world.ask() == ("a",)
         assert world.held() == 1
         await world.service.in_flight.flush()
@@ -304,7 +306,7 @@ def test_no_capacity_is_promised_twice(sizes: list[tuple[int, int]], hosts: int)
         clock = LoopClock()
         fleet = Fleet(ONE)
         service = PlacementService(fleet, PipelineTable.shipped(), clock=clock, random=Random(0))
-        service.in_flight = InFlightRoom(MemoryStore(clock, SeededIds(Random(0))), fleet, lambda _: None, clock=clock)
+        service.in_flight = InFlightWriter(MemoryStore(clock, SeededIds(Random(0))), fleet, lambda _: None, clock=clock)
         for name in names:
             fleet.upsert_host(host(name))
         sent: dict[str, list[tuple[int, int]]] = {name: [] for name in names}

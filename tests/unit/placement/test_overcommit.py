@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import ValidationError, convert
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 from tests.support.placement import host
 
@@ -58,7 +59,7 @@ def test_ratios_of_a_host_follow_its_traits() -> None:
             created = await store.create(made)
             await store.replace_status(Hypervisor(metadata=created.metadata, spec=created.spec, status=made.status))
             await clock.sleep(1)
-            controller = OvercommitController(store, hosts, MAPPINGS)
+            controller = OvercommitController(WriterStore(store, writer="placement"), hosts, MAPPINGS)
             await controller.reconcile("h1")
             kept = await store.get(Hypervisor, "h1")
             assert kept.spec.overcommit == {"cpu": 1.0, "memory": 1.2}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -249,7 +250,8 @@ def flavor(name: str, memory_gib: int, group: str = "s4") -> Flavor:
 
 def groups_controller(world: World) -> FlavorGroupController:
     settings = PlacementSettings()
-    return FlavorGroupController(world.store, world.flavors, world.groups, settings=settings, clock=world.clock)
+    writes = WriterStore(world.store, writer="placement")
+    return FlavorGroupController(writes, world.flavors, world.groups, settings=settings, clock=world.clock)
 
 
 def test_flavor_groups_follow_the_flavors() -> None:

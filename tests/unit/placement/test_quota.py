@@ -17,7 +17,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
-from outlive.placement.in_flight import InFlightRoom, room_for
+from outlive.placement.in_flight import InFlightWriter, room_for
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.quota import Demand, Promise, Quotas, VmSize, balance_of, decide_quota
 from outlive.placement.ranking import Ranking
@@ -202,7 +202,7 @@ def test_requests_side_by_side_do_not_both_get_the_last_of_a_quota() -> None:
     async def story() -> None:
         clock, world = LoopClock(), fleet(commitment(gib=16), quota(ram=16 + 16, cores=4, instances=1))
         service = PlacementService(world, pipelines(enforce=True), clock=clock, random=Random(0), metrics=metrics)
-        service.in_flight = InFlightRoom(MemoryStore(clock, SeededIds(Random(0))), world, lambda _: None, clock=clock)
+        service.in_flight = InFlightWriter(MemoryStore(clock, SeededIds(Random(0))), world, lambda _: None, clock=clock)
         found = [len(await service.rank(asked(resourceId=f"vm-{number}"))) for number in range(3)]
         assert found == [2, 2, 0]
         assert len(await service.rank(asked(resourceId="vm-1"))) == 2
