@@ -29,13 +29,14 @@ from outlive.failover.report.reporter import SOURCE
 from outlive.inventory.ports import InventorySource
 from outlive.inventory.sync import InventorySyncer
 from outlive.node.vm.console import console_sweeper
-from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
+from outlive.placement.controllers import install_shipped
+from outlive.placement.descheduling import NOVA, OWN
 from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
+from outlive.placement.ports import VmMoves
 from outlive.placement.reservations import blocked_hosts
-from outlive.placement.service import PlacementService
 from outlive.placement.vms import VMSource
 from outlive.recovery.controller import RecoveryController
+from outlive.recovery.descheduling import OwnVmMoves
 from outlive.recovery.informers import ASSIGNED_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.rebalancer import Rebalancer
 from outlive.resources import (
@@ -48,7 +49,7 @@ from outlive.resources import (
     Membership,
     ObjectMeta,
     ObjectRef,
-    Pipeline,
+    ProjectQuota,
     R,
     Reservation,
     VirtualMachine,
@@ -56,8 +57,8 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import to_builtins
 from outlive.resources.reasons.faults import FaultCode
+from outlive.roles.placement import Followed, PlacementRole, Runtime
 from outlive.roles.settings import RoleSettings
-from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.events import EventRecorder, event_sweeper
@@ -83,6 +84,9 @@ class Ports:
     placement: PlacementPort | None = None
     inventory: InventorySource | None = None
     """Who hosts, VMs and flavors are kept from; ``None``: nobody but users and imports."""
+
+    nova: VmMoves | None = None
+    """Moves Nova's VMs for the descheduler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,14 @@ class UpRole:
             vms=self._informer(VirtualMachine, vm_indexes()),
         )
         self.flavors = self._informer(Flavor)
+        self._sold = CommitmentInformers(
+            commitments=self._informer(CommittedResource, commitment_indexes()),
+            reservations=self.informers.reservations,
+            hypervisors=self.informers.hypervisors,
+            groups=self.informers.groups,
+            capacities=self._informer(FlavorGroupCapacity),
+        )
+        self.quotas = self._informer(ProjectQuota)
         self._events = EventRecorder(store, clock=clock, ids=ids, source=SOURCE)
         self._events.expose(self.metrics)
         self.elector = Elector(
@@ -159,7 +171,24 @@ class UpRole:
             renew_s=settings.election.renew,
             silence_s=settings.election.silence,
         )
-        self.placement = self._add_placement(random)
+        self._placing = PlacementRole(
+            Runtime(store, self.manager, self.elector, self.metrics, self._events, clock, random.fork("placement")),
+            settings.scheduler,
+            Followed(
+                hypervisors=self.informers.hypervisors,
+                reservations=self.informers.reservations,
+                groups=self.informers.groups,
+                flavors=self.flavors,
+                vms=self.informers.vms,
+                commitments=self._sold.commitments,
+                quotas=self.quotas,
+                capacities=self._sold.capacities,
+            ),
+            self._informer,
+            source=ports.source,
+            moves={OWN: OwnVmMoves(store, clock=clock), **({NOVA: ports.nova} if ports.nova is not None else {})},
+        )
+        self.placement = self._placing.service
         placement = ports.placement or InProcessPlacement(self.placement, self.fleet)
         self.failover = Failover(
             store,
@@ -239,6 +268,7 @@ class UpRole:
         finally:
             await self._events.flush()
             await self.trail.flush()
+            await self._placing.flush()
 
     def stop(self) -> None:
         """Let running work end, and then ``run``."""
@@ -293,13 +323,7 @@ class UpRole:
         """Commitments, behind the same election, since their slots are placed on the same hosts."""
         commitments = Commitments(
             self._store,
-            informers=CommitmentInformers(
-                commitments=self._informer(CommittedResource, commitment_indexes()),
-                reservations=self.informers.reservations,
-                hypervisors=self.informers.hypervisors,
-                groups=self.informers.groups,
-                capacities=self._informer(FlavorGroupCapacity),
-            ),
+            informers=self._sold,
             vms=self.informers.vms,
             engine=self.placement.engine,
             settings=self.settings.commitments,
@@ -325,21 +349,3 @@ class UpRole:
             faults=FaultRecorder(self._store, self._clock, "inventory"),
         )
         self.manager.add_task(INVENTORY_TASK, syncer.run, elector=self.elector, after_sync=True)
-
-    def _add_placement(self, random: Random) -> PlacementService:
-        """The placement service with its pipelines and flavor groups, fed from the informers."""
-        settings, manager = self.settings.scheduler, self.manager
-        pipelines, flavors = self._informer(Pipeline), self.flavors
-        service = PlacementService(
-            Fleet(settings), PipelineTable(), clock=self._clock, random=random.fork("placement"), metrics=self.metrics
-        )
-        service.watch(
-            hypervisors=self.informers.hypervisors, reservations=self.informers.reservations, pipelines=pipelines
-        )
-        manager.add_controller(
-            PipelineController(self._store, pipelines, service.pipelines, clock=self._clock),
-            [Watch(pipelines)],
-        )
-        groups = FlavorGroupController(self._store, flavors, self.informers.groups, settings=settings)
-        manager.add_controller(groups, [Watch(flavors, groups.keys), Watch(self.informers.groups, groups.keys)])
-        return service
