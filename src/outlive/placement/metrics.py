@@ -125,10 +125,11 @@ class PlacementMetrics:
         self._run_seconds.observe((pipeline,), ranking.seconds)
         self._hosts_in.observe((pipeline,), float(len(ranking.start)))
         self._hosts_out.observe((pipeline,), float(len(ranking.order)))
+        seconds, removed = self._step_seconds.observe, self._removed.observe
         for trace in ranking.traces:
             labels = (pipeline, trace.name)
-            self._step_seconds.observe(labels, trace.seconds)
-            self._removed.observe(labels, float(trace.removed))
+            seconds(labels, trace.seconds)
+            removed(labels, trace.removed)
             for event in trace.events:
                 if event.name == DECISION:
                     self._quota.add(event.labels, float(event.count))
@@ -154,6 +155,10 @@ class PlacementMetrics:
         at = np.sort(ranking.start)
         first = heaviest(at, weights)
         for trace in ranking.traces:
+            if trace.kind == "filter" and not trace.removed:
+                for rank in range(len(first)):  # it moves nobody
+                    self._origin.observe((ranking.pipeline, trace.name, str(rank)), float(rank))
+                continue
             after, moved = np.flatnonzero(trace.kept), weights
             if trace.kind == "weigher":
                 change = np.zeros(len(weights))
