@@ -85,7 +85,7 @@ class Failover:
         self.coverage = CoverageWriter(
             store,
             clock,
-            store_is=lambda: (getattr(store, "incarnation", ""), informers.reservations.figures.resets),
+            store_is=lambda: (getattr(store, "incarnation", ""), informers.reservations.figures.syncs),
         )
         self.cache = FleetCache(
             informers,

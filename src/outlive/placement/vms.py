@@ -278,16 +278,24 @@ def _preferred_for_slots(spec: VirtualMachineSpec, host: str) -> dict[str, int]:
 
 
 def _place(vm: VirtualMachine) -> str:
-    """Where it is assigned; while it is being recovered, where it was lost: its slots are promises until it runs."""
-    assigned, recovery = vm.status.assigned, vm.status.recovery
-    if recovery is not None and recovery.origin and recovery.phase not in ("recovered", "dropped"):
-        return recovery.origin
-    return assigned.hypervisor if assigned is not None else ""
+    """Where it is assigned; while it is being recovered, where it was lost, until it is seen running where it is
+    assigned: its slots are promises until then. A move may have brought it there before its source was lost.
+    """
+    recovery = vm.status.recovery
+    if recovery is None or not recovery.origin or not recovery.unfinished:
+        return vm.host
+    runs = any(one.hypervisor == vm.host and one.role == "" and one.seen == "running" for one in vm.status.holders)
+    return vm.host if runs else recovery.origin
 
 
 def _held(vm: VirtualMachine, place: str) -> tuple[str, ...]:
-    """Who may run it, or waits for it in a move, once the host where it counts is among them."""
-    hosts = {one.hypervisor: None for one in vm.status.holders}
+    """Who may run it, or waits for it in a move, once the host where it counts is among them.
+
+    Where nobody has an entry, its host alone may begin to run it.
+    """
+    hosts = {one.hypervisor for one in vm.status.holders}
+    if not hosts and vm.host:
+        return (vm.host,)
     return tuple(sorted(hosts)) if place in hosts else ()
 
 

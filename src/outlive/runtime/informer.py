@@ -91,6 +91,8 @@ class Informer(Generic[R]):
         """Names that the running listing has shown; ``None`` while no listing runs."""
         self._synced = asyncio.Event()
         self._stalled_since: float | None = None
+        self._doubt_ends_s = float("-inf")
+        """Until then writes may be reported that were sent before the last listing."""
 
     # What readers use
 
@@ -190,13 +192,14 @@ class Informer(Generic[R]):
     def _begin_pending(self, key: str, uid: str, replaced: str | None) -> PendingWrite[R]:
         """A new one. Unless the stream is at what was replaced, what it shows now may yet turn out newer."""
         before = self._pending.get(key)
-        pending: PendingWrite[R] = PendingWrite(uid, born=replaced == "")
+        doubted = self.synced and (self._listed is not None or self._clock.monotonic() < self._doubt_ends_s)
+        pending: PendingWrite[R] = PendingWrite(uid, born=replaced == "", doubted=doubted)
         now = self._objects.get(key)
         if replaced:
             pending.older.add(replaced)
         if before is None and now is not None and now.metadata.uid == uid:
             pending.reached = True
-            pending.adjoins = replaced == now.metadata.resource_version
+            pending.adjoins = replaced == now.metadata.resource_version and not doubted
         if before is not None:
             pending.dead = before.dead if before.latest or before.uid == uid else before.dead | {before.uid}
         if not pending.adjoins:
@@ -247,21 +250,20 @@ class Informer(Generic[R]):
                 case Delete(ref=ref):
                     self._depart(ref)
                 case Reset():
-                    self._doubt(same_stream=True)
+                    self._doubt()
                 case Synced():
                     await self._settle()
             count += 1
             if count % YIELD_EVERY == 0:
                 await self._clock.sleep(0)
 
-    def _doubt(self, *, same_stream: bool = False) -> None:
+    def _doubt(self) -> None:
         self.figures.resets += 1
         self._listed = set()
         if self._stalled_since is None:
             self._stalled_since = self._clock.monotonic()
-        if not same_stream:
-            for pending in self._pending.values():
-                pending.other_stream()
+        for pending in self._pending.values():
+            pending.doubt()
 
     async def _settle(self) -> None:
         """The listing is complete: what it did not name is gone."""
@@ -273,6 +275,8 @@ class Informer(Generic[R]):
                 if count % YIELD_EVERY == 0:
                     await self._clock.sleep(0)
         self._stalled_since = None
+        if self.synced:
+            self._doubt_ends_s = self._clock.monotonic() + self._hold_s
         self.figures.syncs += 1
         self._synced.set()
 
@@ -307,7 +311,7 @@ class Informer(Generic[R]):
             self._listed.discard(key)
         pending = self._pending.get(key)
         if pending is not None:
-            if ref.uid in pending.dead:
+            if ref.uid in pending.dead and not pending.doubted:
                 return
             # With a selector this may only say that some state, perhaps an old one, was not selected.
             if not pending.is_final(ref) or (pending.latest and self._selector is not None):

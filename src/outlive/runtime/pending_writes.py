@@ -37,11 +37,14 @@ class PendingWrite(Generic[R]):
       that stream is newer; after a reported creation, every other version of that uid is;
     * another uid is newer once the stream has shown the reported uid.
 
+    After a lost stream or a ``Reset`` nothing is proven to be older, neither for writes that were reported before nor
+    for those that may have been sent before: the store may have been put back to a backup that has not got them.
+
     Where none of that decides, the arrival is held back (the last one only) for at most ``HOLD_S``, and shown then;
     so is what the cache showed before a write whose place in the stream is not known. Therefore: **a reported state
     is not followed by an older one, except by one of unknown age after ``HOLD_S``; and whatever is reported, the
     cache comes to hold what the stream says.** Writers that name what they replaced get proof in all cases but a
-    lost stream.
+    lost stream and a ``Reset``.
     """
 
     uid: str
@@ -55,6 +58,8 @@ class PendingWrite(Generic[R]):
     """The chain begins where this stream stood."""
     reached: bool = False
     """This stream has shown this uid."""
+    doubted: bool = False
+    """The store may have been put back to before the write."""
     dead: frozenset[str] = frozenset()
     """Earlier uids of the name, of which a deletion was reported."""
     deadline: float | None = None
@@ -88,15 +93,16 @@ class PendingWrite(Generic[R]):
     def age(self, obj: R) -> Age:
         """How old an arriving state is, compared with what was reported."""
         meta = obj.metadata
+        older: Age = "unknown" if self.doubted else "older"
         if meta.uid in self.dead:
-            return "older"
+            return older
         if meta.uid != self.uid:
             return "current" if self.reached else "unknown"
         self.reached = True
         if meta.deletion_timestamp is not None or (self.latest and meta.resource_version == self.latest):
             return "current"
         if not self.latest or meta.resource_version in self.older:
-            return "older"
+            return older
         return "current" if self.born or self.adjoins else "unknown"
 
     def is_final(self, ref: ObjectRef) -> bool:
@@ -114,9 +120,10 @@ class PendingWrite(Generic[R]):
         self.held = None
         self.deadline = None
 
-    def other_stream(self) -> None:
-        """A new stream begins anywhere: what was known of the old one's place is void."""
+    def doubt(self) -> None:
+        """A new listing begins anywhere: what was known of the stream's place is void."""
         self.adjoins = self.reached = False
+        self.doubted = True
 
 
 class PassedVersions:

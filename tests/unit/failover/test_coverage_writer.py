@@ -71,6 +71,27 @@ def test_what_a_restored_store_says_otherwise_is_told_again_at_once():
     run(story())
 
 
+def test_of_whom_a_restored_store_says_otherwise_than_was_told_is_known_until_it_is_told_again():
+    async def story() -> None:
+        clock = LoopClock()
+        past, present = MemoryStore(clock, SeededIds(Random(1))), MemoryStore(clock, SeededIds(Random(2)))
+        await CoverageWriter(past, clock).publish({"v": YES, "same": YES})
+        store = Restorable(present)
+        writer = CoverageWriter(cast("Store", store), clock, store_is=lambda: store.now.incarnation)
+        assert not writer.outdated, "nothing was told"
+        await writer.publish({"v": NO, "same": YES, "missing": YES})
+        assert not writer.outdated
+        store.now = past
+        assert writer.outdated
+        await writer.publish({})
+        assert not writer.outdated
+        assert writer.unreported == ("missing", "v")
+        await writer.publish({"v": NO, "missing": YES})
+        assert writer.unreported == ()
+
+    run(story())
+
+
 def test_what_did_not_get_through_is_known_until_it_is_told():
     async def story() -> None:
         clock = LoopClock()

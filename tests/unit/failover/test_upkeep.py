@@ -286,6 +286,27 @@ def test_a_report_that_did_not_get_through_is_told_again_within_seconds():
     run(story())
 
 
+def test_a_promise_that_a_restored_store_brings_back_is_taken_back_though_nothing_else_changed():
+    async def story() -> None:
+        cloud = LiveCloud()
+        async with cloud.running():
+            await started(cloud, hosts=1)
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            assert await cloud.covered() == {"a": False}
+            told = await cloud.memory.get(Coverage, "a")
+            older = msgspec.structs.replace(told.status, covered=True, slots=("gone",), reason="")
+            await cloud.memory.replace(msgspec.structs.replace(told, status=older))
+            await cloud.settle(10)
+            assert await cloud.covered() == {"a": True}, "nobody is asked before the store says that it went back"
+            cloud.memory._observers.relist()
+            await cloud.settle(3)
+            assert await cloud.covered() == {"a": False}
+            assert cloud.metric("failover_reconciliation_runs_total") == 1
+
+    run(story())
+
+
 def test_a_promise_is_taken_back_before_another_slot_is_looked_for():
     async def story() -> None:
         async with live() as cloud:

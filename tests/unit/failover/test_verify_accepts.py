@@ -270,3 +270,48 @@ def test_a_vm_in_recovery_is_where_it_was_lost_for_both_sides(seed: int) -> None
     assert {one.host for one in made.vms if one.id == vm["metadata"]["name"]} == {origin}
     verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
     assert verdict.accepted, verdict.violation
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_vm_that_came_to_its_target_before_its_source_was_lost_is_there_for_both_sides(seed: int) -> None:
+    case = Case(seed)
+    vm = case.named("VirtualMachine", case.certified_vm()["id"])
+    target = vm["status"]["assigned"]["hypervisor"]
+    vm["status"]["holders"] = [
+        {"hypervisor": "gone", "memberUid": "u", "epoch": 1, "runId": "r1", "seen": "running"},
+        {"hypervisor": target, "memberUid": "u", "epoch": 1, "runId": "r2", "seen": "running"},
+    ]
+    vm["status"]["recovery"] = {"fence": "f", "phase": "held", "origin": "gone"}
+    objects = resources(case.state)
+    made = certified(objects, partial=True).certificate
+    assert made is not None
+    assert {one.host for one in made.vms if one.id == vm["metadata"]["name"]} == {target}
+    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
+    assert verdict.accepted, verdict.violation
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("case_of", ["nobody holds it", "its host holds it", "the other is lost", "the other holds it"])
+def test_a_vm_that_is_due_is_where_it_is_to_run_for_both_sides_though_another_host_had_listed_it(
+    seed: int, case_of: str
+) -> None:
+    case = Case(seed)
+    vm = case.named("VirtualMachine", case.certified_vm()["id"])
+    name, own = vm["metadata"]["name"], vm["status"]["assigned"]["hypervisor"]
+    other = next(one.name for one in resources(case.state) if isinstance(one, Hypervisor) and one.name != own)
+    here, there = case.named("Hypervisor", own)["status"], case.named("Hypervisor", other)["status"]
+    there["instances"] = [*there.get("instances", []), *(one for one in here["instances"] if one["id"] == name)]
+    here["instances"] = [one for one in here["instances"] if one["id"] != name]
+    vm["spec"]["powerState"], vm["status"]["phase"] = "running", "start"
+    holders = {"its host holds it": [own], "the other holds it": [own, other]}.get(case_of, [])
+    vm["status"]["holders"] = [
+        {"hypervisor": one, "memberUid": "u", "epoch": 1, "runId": f"r-{one}"} for one in holders
+    ]
+    if case_of == "the other is lost":
+        there["lost"] = "f"
+    objects = resources(case.state)
+    made = certified(objects, partial=True).certificate
+    assert made is not None
+    assert {one.host for one in made.vms if one.id == name} <= {own}
+    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
+    assert verdict.accepted, verdict.violation

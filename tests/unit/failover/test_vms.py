@@ -28,6 +28,7 @@ from outlive.resources import (
     VirtualMachineSpec,
     VirtualMachineStatus,
 )
+from outlive.resources.vms import Recovery
 
 GIB = 2**30
 
@@ -89,10 +90,34 @@ def test_vm_says_who_may_run_it_once_its_own_host_may():
         status = VirtualMachineStatus(phase="start", assigned=Assigned(hypervisor=assigned), holders=entries)
         return view_of_resource(VirtualMachine(metadata=ObjectMeta(name="a"), status=status)).held
 
-    assert held("h2") == ()
+    assert held("h2") == ("h2",), "nobody has it: its own host alone may start it"
     assert held("h2", ("h1", "")) == ()
     assert held("h2", ("h1", ""), ("h2", "incoming")) == ("h1", "h2"), "it is being moved"
     assert held("h2", ("h2", ""), ("h1", "")) == ("h1", "h2")
+
+
+def test_vm_that_nobody_holds_counts_where_it_is_due_though_a_host_that_is_away_had_listed_it():
+    status = VirtualMachineStatus(phase="start", assigned=Assigned(hypervisor="h2"))
+    due = view_of_resource(VirtualMachine(metadata=ObjectMeta(name="m"), status=status))
+    assert merge([due], [host("h0", "m"), host("h2")], trust_hosts=False).vms == (due,)
+
+
+def test_vm_that_is_being_recovered_counts_where_it_was_lost_until_it_is_seen_running():
+    def place(role: str, seen: str) -> str:
+        source = Holder(hypervisor="h1", member_uid="u", epoch=1, run_id="r1", seen="running")
+        target = Holder(hypervisor="h2", member_uid="u", epoch=1, run_id="r2", role=role, seen=seen)
+        status = VirtualMachineStatus(
+            phase="start",
+            assigned=Assigned(hypervisor="h2"),
+            holders=(source, target),
+            recovery=Recovery(fence="f", phase="held", origin="h1", reason="membership-missing"),
+        )
+        return view_of_resource(VirtualMachine(metadata=ObjectMeta(name="m"), status=status)).host
+
+    assert place("incoming", "") == "h1"
+    assert place("incoming", "running") == "h1"
+    assert place("", "") == "h1"
+    assert place("", "running") == "h2", "it came there before its source was lost"
 
 
 @pytest.mark.parametrize(

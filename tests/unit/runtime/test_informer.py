@@ -325,6 +325,88 @@ def test_a_state_of_unknown_age_waits_and_then_shows():
     run(main())
 
 
+def _put_back(*objects):
+    """The store was restored: everybody lists it anew."""
+    return (Reset(), *map(Upsert, objects), Synced())
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_write_whose_answer_comes_after_the_store_was_put_back_hides_only_for_a_while_what_that_says(shown):
+    async def main():
+        script = Script()
+        informer = _informer(script, hold_s=10.0)
+        async with _running(informer):
+            await _noted(script, informer, _state("a", 5), *([Upsert(_state("a", 6))] if shown else []))
+            await asyncio.sleep(100)
+            await script.say(*_put_back(_state("a", 5)))
+            informer.note(_state("a", 6), replaced="5")
+            await asyncio.sleep(11)
+            assert informer.get("a").metadata.resource_version == "5"
+            informer.note(_state("a", 7), replaced="5")
+            await script.say(Upsert(_state("a", 5)))
+            await asyncio.sleep(11)
+            assert informer.get("a").metadata.resource_version == "7", "a write to the store as it is now"
+
+    run(main())
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_noted_write_that_a_store_which_was_put_back_does_not_have_is_shown_only_for_a_while(lost):
+    async def main():
+        script = Script()
+        informer = _informer(script, hold_s=10.0)
+        async with _running(informer):
+            await _noted(script, informer, _state("a", 5), Upsert(_state("b", 3, "u2")))
+            await asyncio.sleep(100)
+            informer.note(_state("a", 6), replaced="5")
+            informer.note(_state("a", 7), replaced="6")
+            informer.note_gone(_state("b", 3, "u2").ref)
+            if lost:
+                await script.say(Unavailable("gone"))
+                await asyncio.sleep(1)
+            await script.say(*_put_back(_state("a", 5), _state("b", 3, "u2"))[lost:])
+            assert informer.get("a").metadata.resource_version == "7", "the listing may only be old"
+            assert informer.get("b") is None
+            await asyncio.sleep(11)
+            assert informer.get("a").metadata.resource_version == "5"
+            assert informer.get("b").metadata.resource_version == "3"
+
+    run(main())
+
+
+def test_an_old_listing_after_a_noted_write_does_not_show_while_the_stream_goes_on():
+    async def main():
+        script = Script()
+        informer = _informer(script, hold_s=10.0)
+        history = History()
+        async with _running(informer):
+            informer.subscribe(history)
+            await _noted(script, informer, _state("a", 5))
+            await asyncio.sleep(100)
+            informer.note(_state("a", 6), replaced="5")
+            await script.say(*_put_back(_state("a", 5)), Upsert(_state("a", 6)))
+            await asyncio.sleep(100)
+            assert [new.metadata.resource_version for _, new in history.changes] == ["5", "6"]
+
+    run(main())
+
+
+def test_an_earlier_object_that_an_old_listing_showed_and_that_is_gone_by_now_does_not_come_back():
+    async def main():
+        script = Script()
+        informer = _informer(script, hold_s=10.0)
+        async with _running(informer):
+            await _noted(script, informer, _state("a", 5))
+            informer.note_gone(_state("a", 5).ref)
+            informer.note(_state("a", 8, "u2"), replaced="")
+            await script.say(*_put_back(_state("a", 5)), Delete(_state("a", 5).ref))
+            assert informer.get("a").metadata.uid == "u2"
+            await asyncio.sleep(11)
+            assert informer.get("a") is None
+
+    run(main())
+
+
 def test_a_created_object_that_no_stream_ever_shows_is_hidden_again():
     async def main():
         script = Script()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -156,7 +156,13 @@ def test_vm_between_two_living_hosts_claims_a_slot_only_where_both_fail() -> Non
     assert judged_at_rest(*there) == ["S3"], "nobody knows of h2 that it can start it"
     assert judged_at_rest(*there, make_registered("h2")) == []
     assert judged_at_rest(*there, make_registered("h2", incarnation="another")) == [], "its failure would be one more"
-    assert judged_at_rest(*there, make_condemned("h2")) == ["S3"]
+    assert judged_at_rest(*there, make_condemned("h2")) == ["S3"], "nothing waits for h2: it is not a holder"
+    both = _replace(moving, status=_replace(moving.status, holders=(make_holder("h1"), make_holder("h2"))))
+    assert judged_at_rest(*there[:4], both, *there[5:], make_condemned("h2")) == [], (
+        "h2 may still run it: nobody restarts it before both are proven dead"
+    )
+    over = _replace(make_condemned("h2"), record=_replace(make_condemned("h2").record, epoch=2, dead_through=1))
+    assert judged_at_rest(*there[:4], both, *there[5:], over) == ["S3"], "what h2 held it in is proven dead"
     holder = Holder(hypervisor="h1", member_uid="u", epoch=1, run_id="r", seen="running")
     held = _replace(moving, status=_replace(moving.status, holders=(holder,)))
     unheard = (make_registered("h1", incarnation="another"), make_registered("h2", incarnation="another"))
@@ -254,3 +260,19 @@ def test_vm_that_a_condemned_host_and_a_living_one_list_is_on_the_living_one_tho
         )
         == []
     )
+
+
+def test_vm_that_came_to_its_target_before_its_source_was_lost_is_there_though_its_recovery_is_held() -> None:
+    stopped = _replace(make_vm(), spec=_replace(make_vm().spec, power_state="stopped"))
+    held = Recovery(fence="f", phase="held", origin="h2", reason="membership-missing", remedy="restore it")
+
+    def _beside(seen: Literal["", "running"]) -> list[str]:
+        target = _replace(make_holder("h1", "r2"), seen=seen)
+        status = _replace(stopped.status, holders=(make_holder("h2"), target), recovery=held)
+        other = _replace(stopped, metadata=ObjectMeta(name="vm-2"), status=status)
+        slot = make_slot("s1", "h3", {"vm-1": "h1", "vm-2": "h2"})
+        hosts = (make_host("h1", "vm-1", "vm-2"), make_registered("h1"))
+        return judged_at_rest(*hosts, stopped, other, slot, make_coverage("s1"))
+
+    assert _beside("running") == ["S3"]
+    assert _beside("") == []

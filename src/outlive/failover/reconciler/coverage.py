@@ -34,7 +34,8 @@ class CoverageWriter:
 
     It remembers what it wrote, and reads all of them before its first write, whenever it has to ``forget``, when
     the store may be another one than it was, and every ``REREAD_S``: somebody else may have led meanwhile, or deleted
-    some.
+    some. VMs of which the store then says otherwise than was published have to be reported again, also where nothing
+    of them changed: a restored store may bring back a promise of which nothing is left.
     """
 
     def __init__(self, store: Store, clock: Clock, *, store_is: Callable[[], object] = lambda: None) -> None:
@@ -52,8 +53,14 @@ class CoverageWriter:
 
     @property
     def unreported(self) -> tuple[str, ...]:
-        """VMs whose last report did not get through: what was published of them before may not be true any more."""
+        """VMs whose last report did not get through, or is not in the store any more: what is published of them may not
+        be true."""
         return tuple(self._unreported)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the store may be another one than that of which is remembered what was published."""
+        return self._read_at > float("-inf") and self._store_is() != self._read_from
 
     def forget(self) -> None:
         """What is remembered may be out of date: this process did not lead."""
@@ -93,9 +100,9 @@ class CoverageWriter:
 
     async def retract(self, wanted: Mapping[str, CoverageStatus]) -> None:
         """Of these publish only those that were published as covered and are not."""
-        if wanted:
-            known = await self._all()
-            away = [vm for vm, status in wanted.items() if not status.covered and vm in known]
+        known = await self._all()
+        away = [vm for vm, status in wanted.items() if not status.covered and vm in known]
+        if away:
             await self.publish({vm: wanted[vm] for vm in away if known[vm].status.covered})
 
     async def published(self) -> tuple[str, ...]:
@@ -110,8 +117,10 @@ class CoverageWriter:
     async def _all(self) -> dict[str, Coverage]:
         now, source = self._clock.monotonic(), self._store_is()
         if now - self._read_at > REREAD_S or source != self._read_from:
-            self._known = {one.name: one async for one in list_all(self._store, Coverage)}
-            self._read_at, self._read_from = now, source
+            found = {one.name: one async for one in list_all(self._store, Coverage)}
+            changed = (vm for vm, last in self._known.items() if not _says(found.get(vm), _said(last)))
+            self._unreported.update(dict.fromkeys(changed))
+            self._known, self._read_at, self._read_from = found, now, source
         return self._known
 
     async def _write(self, vm: str, status: CoverageStatus) -> None:
@@ -153,4 +162,8 @@ class CoverageWriter:
 
 
 def _says(there: Coverage | None, wanted: CoverageStatus) -> bool:
-    return there is not None and msgspec.structs.replace(there.status, changed_at=None) == wanted
+    return there is not None and _said(there) == wanted
+
+
+def _said(there: Coverage) -> CoverageStatus:
+    return msgspec.structs.replace(there.status, changed_at=None)

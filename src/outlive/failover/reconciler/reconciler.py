@@ -11,6 +11,7 @@ that the next one completes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -44,7 +45,7 @@ GATHER_S: Final = 0.05
 PASS_VMS: Final = 50
 """VMs that one pass looks at; the others follow in the next."""
 REPEAT_S: Final = 1.0
-"""Until what could not be reported is reported again."""
+"""Until what could not be reported, or was lost with a store that went back, is reported again."""
 REPEATED: Final = 500
 """VMs that are reported again in one pass."""
 ROUNDS: Final = 6
@@ -102,12 +103,14 @@ class Reconciler:
             await self.react()
 
     async def _woken(self) -> None:
-        """Return when something changed, or when it is time to report again what could not be reported."""
-        try:
-            async with asyncio.timeout(REPEAT_S if self._context.coverage.unreported else None):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        """Return when something changed, or when it is time to report again what is not reported in the store."""
+        coverage = self._context.coverage
+        while not self._wake.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPEAT_S):
+                    await self._wake.wait()
+            if coverage.unreported or coverage.outdated:
+                return
 
     def _notify(self) -> None:
         if not self._context.settings.events_react:

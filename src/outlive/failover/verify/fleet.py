@@ -2,8 +2,9 @@
 
 Where a VM is: it is assigned to a host and that host reports it as active. Where the state's own settings trust the
 hosts, it is where the first host by name reports it as active, as long as it is assigned anywhere at all. A VM that no
-host reports as active is where it is to run if it is being started, restarted or moved; any other, for example a
-stopped one, is not in the fleet (docs/reference/failover-certificate.md#certificate-checks).
+host reports as active, except hosts that are lost or may not run it, is where it is to run if it is being started,
+restarted or moved; any other, for example a stopped one, is not in the fleet
+(docs/reference/failover-certificate.md#certificate-checks).
 """
 
 from __future__ import annotations
@@ -137,10 +138,21 @@ class StateFleet:
             if seen is None and not _comes_up(vm):
                 continue
             host = seen if trusting and seen is not None else _place(vm.status)
-            if seen is None or host == seen or (name, host) in further:
+            reporting = () if seen is None else (seen, *further.get(name, ()))
+            if host in reporting or (_comes_up(vm) and all(self._is_past(vm.status, host, one) for one in reporting)):
                 places[name] = host
                 self.specs[name] = vm.spec
         return places
+
+    def _is_past(self, status: Facts, place: str, reporting: str) -> bool:
+        """Whether a VM that counts at the place cannot be where it is reported: that host is lost, or may not run it.
+
+        Its holders may, if the place is one of them; where it has none, the host that it is assigned to.
+        """
+        holders = {one.hypervisor for one in status.holders}
+        may_run = holders or {status.assigned.hypervisor}
+        known = not holders or place in holders
+        return bool(self.hosts[reporting].status.lost) or (known and reporting not in may_run)
 
     def _is_unplaced(self, vm: Facts) -> bool:
         name, assigned = vm.metadata.name, vm.status.assigned
@@ -153,15 +165,17 @@ class StateFleet:
             return False
         return host is None or all(one.id != name for one in host.status.instances)
 
-    def _sightings(self) -> tuple[dict[str, str], set[tuple[str, str]]]:
-        """VM → the first host that reports it as active; and further (VM, host)."""
+    def _sightings(self) -> tuple[dict[str, str], dict[str, list[str]]]:
+        """VM → the first host that reports it as active; and VM → further ones."""
         active = {name: [one.id for one in host.status.instances if one.active] for name, host in self.hosts.items()}
         first: dict[str, str] = {}
         for name in sorted(active, key=lambda one: (bool(self.hosts[one].status.lost), one), reverse=True):
             first.update(dict.fromkeys(active[name], name))
-        if len(first) == sum(map(len, active.values())):
-            return first, set()
-        return first, {(vm, name) for name, ids in active.items() for vm in ids if first[vm] != name}
+        further: dict[str, list[str]] = {}
+        if len(first) != sum(map(len, active.values())):
+            for vm, name in ((vm, name) for name, ids in active.items() for vm in ids if first[vm] != name):
+                further.setdefault(vm, []).append(name)
+        return first, further
 
     def units(self, unit: str) -> dict[str, str]:
         """Host → what fails as one with it. A host without the label is a unit of its own."""
@@ -239,11 +253,12 @@ def _comes_up(vm: Facts) -> bool:
 
 
 def _place(status: Facts) -> str:
-    """Where the source has the VM: where it was lost, until it is recovered."""
-    recovery = status.recovery
-    if recovery is not None and recovery.origin and recovery.phase in ("waiting", "held", "claimed", "assigned"):
-        return str(recovery.origin)
-    return str(status.assigned.hypervisor)
+    """Where the source has the VM: where it was lost, until it is seen running where it is assigned."""
+    recovery, assigned = status.recovery, str(status.assigned.hypervisor)
+    running = {one.hypervisor for one in status.holders if one.seen == "running" and not one.role}
+    if recovery is None or not recovery.origin or assigned in running:
+        return assigned
+    return str(recovery.origin) if recovery.phase in ("waiting", "held", "claimed", "assigned") else assigned
 
 
 def _ready(found: Facts) -> bool | None:

@@ -161,7 +161,8 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
     Where the first fails it starts on the other, in room that is kept for it; where the other fails it runs on. It does
     not matter whether one of them is being emptied, nor whether they have registered in this very store, which was
     restored: until somebody finds one dead, its failure is one more. Nor does it that the first is condemned by now, as
-    long as it is not proven dead, and the other can start it.
+    long as it is not proven dead, and the other can start it; nor that the other is, as long as it holds the VM: then
+    nobody restarts that before the other is proven dead as well.
     """
     pairs = {
         name: (there, where.hypervisor)
@@ -172,8 +173,17 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
         name: (one, other)
         for name, (one, other) in pairs.items()
         if one != other
-        and ((_counts(truth, one) and _counts(truth, other)) or (_is_being_fenced(truth, one) and _lives(truth, other)))
+        and (
+            (_counts(truth, one) and (_counts(truth, other) or _may_run(truth, vms[name], other)))
+            or (_is_being_fenced(truth, one) and _lives(truth, other))
+        )
     }
+
+
+def _may_run(truth: Truth, vm: VirtualMachine, host: str) -> bool:
+    """Whether the host holds it in an epoch that nothing proves dead."""
+    found = [(one.epoch, truth.member(one)) for one in vm.status.holders if one.hypervisor == host]
+    return any(member is not None and member.dead_through < epoch for epoch, member in found)
 
 
 def _died_with_it(truth: Truth, vm: VirtualMachine) -> bool:
@@ -193,9 +203,12 @@ def _claims_nothing(truth: Truth, vm: VirtualMachine) -> bool:
 
 
 def _lost_at(vm: VirtualMachine) -> str:
-    """The host that a recovery takes it from; empty where it is not being recovered."""
+    """The host that a recovery takes it from; empty where it is not being recovered, or its own host runs it."""
     recovery = vm.status.recovery
-    return recovery.origin if recovery is not None and recovery.phase not in ("recovered", "dropped") else ""
+    if recovery is None or recovery.phase in ("recovered", "dropped"):
+        return ""
+    runs = any(one.hypervisor == vm.host and not one.role and one.seen == "running" for one in vm.status.holders)
+    return "" if runs and recovery.origin != vm.host else recovery.origin
 
 
 def _at(truth: Truth, vm: VirtualMachine, assigned: str, listed: list[str]) -> str:
