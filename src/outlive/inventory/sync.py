@@ -211,7 +211,9 @@ class InventorySyncer:
         self._options = ImportOptions(creator=source.name)
         self._misses: dict[str, int] = {}
         """Host → full readings in a row that did not list it."""
-        self._began = clock.monotonic()
+        self._began = 0.0
+        self._running = False
+        """Whether this process is the one that follows the source: it alone knows how old it is."""
         self._read_at: float | None = None
         """When everything that the source said was taken over last, by the monotonic clock."""
         self._known_as_of = "the start"
@@ -228,6 +230,14 @@ class InventorySyncer:
     async def run(self) -> None:
         """Read and carry out, again and again; a source that does not answer is asked less and less often."""
         self._source.forget()
+        self._faults.forget()
+        self._began, self._read_at, self._running = self._clock.monotonic(), None, True
+        try:
+            await self._follow()
+        finally:
+            self._running = False
+
+    async def _follow(self) -> None:
         failures = 0
         why = "it was never read"
         while True:
@@ -329,6 +339,8 @@ class InventorySyncer:
         return (ActiveFault(FaultCode.INVENTORY_STALE, ObjectRef(kind="Cluster", name=self._settings.cloud), fields),)
 
     def _collect(self) -> Iterator[Metric]:
+        if not self._running:
+            return
         age = GaugeMetricFamily("inventory_age_seconds", "How old what is known of hosts and VMs is", labels=["source"])
         age.add_metric([self._source.name], self.age_s)
         yield age

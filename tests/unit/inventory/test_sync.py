@@ -322,11 +322,13 @@ def test_while_the_source_is_away_nothing_changes_and_a_fault_says_so_until_it_i
             assert "Keystone did not answer" in fault.message
             assert source.forgotten > 1
             assert world.syncer.age_s > 590
+            assert b"outlive_inventory_age_seconds{" in world.metrics.render()
             source.failure = None
             await world.clock.sleep(400)
             assert [one async for one in list_all(world.store, Fault) if not one.ended] == []
             assert await world.vms() == {}
             task.cancel()
+        assert b"outlive_inventory_age_seconds{" not in world.metrics.render()
 
     run(story())
 
