@@ -22,7 +22,7 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Conflict, OutliveError, Unavailable
+from outlive.base.errors import Conflict, Invalid, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.inventory.check import Existing, ImportOptions, Wanted, check_inventory
@@ -114,6 +114,15 @@ def batches(inventory: Inventory) -> Iterator[Batch]:
         yield Batch(hosts=tuple(hosts))
     for start in range(0, len(rest), VMS_OF_A_BATCH):
         yield Batch(hosts=tuple(hosts) if start == 0 else (), vms=tuple(rest[start : start + VMS_OF_A_BATCH]))
+
+
+def singles(batch: Batch) -> Iterator[Batch]:
+    """The batch as one for each of its records."""
+    yield from (Batch(flavors=(one,)) for one in batch.flavors)
+    yield from (Batch(hosts=(one,)) for one in batch.hosts)
+    yield from (Batch(vms=(one,)) for one in batch.vms)
+    yield from (Batch(gone_vms=frozenset({one})) for one in sorted(batch.gone_vms))
+    yield from (Batch(gone_hosts=frozenset({one})) for one in sorted(batch.gone_hosts))
 
 
 def surroundings(batch: Batch, objects: Objects) -> Existing:
@@ -211,7 +220,9 @@ class InventorySyncer:
         self._options = ImportOptions(creator=source.name)
         self._misses: dict[str, int] = {}
         """Host → full readings in a row that did not list it."""
-        self._began = clock.monotonic()
+        self._began = 0.0
+        self._running = False
+        """Whether this process is the one that follows the source: it alone knows how old it is."""
         self._read_at: float | None = None
         """When everything that the source said was taken over last, by the monotonic clock."""
         self._known_as_of = "the start"
@@ -228,6 +239,14 @@ class InventorySyncer:
     async def run(self) -> None:
         """Read and carry out, again and again; a source that does not answer is asked less and less often."""
         self._source.forget()
+        self._faults.forget()
+        self._began, self._read_at, self._running = self._clock.monotonic(), None, True
+        try:
+            await self._follow()
+        finally:
+            self._running = False
+
+    async def _follow(self) -> None:
         failures = 0
         why = "it was never read"
         while True:
@@ -284,7 +303,22 @@ class InventorySyncer:
                 return await apply_import(self._store, plan), problems
             except Conflict:
                 await self._clock.sleep(TRY_AGAIN_S * 2**attempt)
+            except Invalid as error:
+                return await self._carry_out_one_by_one(batch, error)
         raise Unavailable("others write the same objects all the time", place="the store", remedy="see who it is")
+
+    async def _carry_out_one_by_one(self, batch: Batch, error: Invalid) -> tuple[int, tuple[Problem, ...]]:
+        """The same where the store refuses an object of the batch: that one is left out, and the others are written."""
+        parts = list(singles(batch))
+        if len(parts) <= 1:
+            return 0, (Problem(error.place, error.message, error.remedy),)
+        written = 0
+        problems: tuple[Problem, ...] = ()
+        for part in parts:
+            done, wrong = await self._carry_out(part)
+            written += done
+            problems += wrong
+        return written, problems
 
     async def _delete_vms(self, reading: Reading) -> int:
         """Delete VMs of which the source says that there are none."""
@@ -329,6 +363,8 @@ class InventorySyncer:
         return (ActiveFault(FaultCode.INVENTORY_STALE, ObjectRef(kind="Cluster", name=self._settings.cloud), fields),)
 
     def _collect(self) -> Iterator[Metric]:
+        if not self._running:
+            return
         age = GaugeMetricFamily("inventory_age_seconds", "How old what is known of hosts and VMs is", labels=["source"])
         age.add_metric([self._source.name], self.age_s)
         yield age

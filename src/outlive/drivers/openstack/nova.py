@@ -56,13 +56,7 @@ class NovaClient:
 
     async def server(self, server_id: str) -> Record | None:
         """One server; ``None`` where Nova itself says that it knows none of that id: a proxy may say 404 as well."""
-        answer = await self._get(f"servers/{quote(server_id, safe='')}", {})
-        if answer.status == 404 and _is_item_not_found(answer):
-            return None
-        found = decode(answer, dict[str, Any]).get("server")
-        if not isinstance(found, dict):
-            raise _nonsense(answer, "no server")
-        return found
+        return await self._one(f"servers/{quote(server_id, safe='')}", "server")
 
     async def gone(self, server_ids: Iterable[str]) -> frozenset[str]:
         """Those of which Nova says that there are none; at most ``GONE_CHECKS`` are asked about. One that cannot be
@@ -85,6 +79,10 @@ class NovaClient:
         """All hypervisors."""
         return (await self._pages("os-hypervisors/detail", "hypervisors", {}))[0]
 
+    async def hypervisor(self, hypervisor_id: str) -> Record | None:
+        """One hypervisor; ``None`` where Nova knows none of that id."""
+        return await self._one(f"os-hypervisors/{quote(hypervisor_id, safe='')}", "hypervisor")
+
     async def aggregates(self) -> list[Record]:
         """All host aggregates."""
         return await self._list("os-aggregates", "aggregates", {})
@@ -99,6 +97,15 @@ class NovaClient:
             return await self._list("os-server-groups", "server_groups", {"all_projects": "True"})
         except Forbidden:
             return None
+
+    async def _one(self, path: str, key: str) -> Record | None:
+        answer = await self._get(path, {})
+        if answer.status == 404 and _is_item_not_found(answer):
+            return None
+        found = decode(answer, dict[str, Any]).get(key)
+        if not isinstance(found, dict):
+            raise _nonsense(answer, f"no {key}")
+        return found
 
     async def _list(self, path: str, key: str, params: Mapping[str, str]) -> list[Record]:
         """A list that has no pages."""
