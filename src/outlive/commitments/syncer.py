@@ -45,7 +45,7 @@ PREFIX: Final = "committed_resource_syncer_"
 _log = get_logger("commitments-sync")
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class StoreState(msgspec.Struct, frozen=True, kw_only=True):
     """What the store has, as one picture that is not older than the moment of asking."""
 
     groups: Mapping[str, FlavorGroupSpec] | None
@@ -56,13 +56,13 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """All that are kept, the further documents of large ones included."""
 
 
-async def read_known(store: Store) -> Known:
+async def read_known(store: Store) -> StoreState:
     """The picture from a store: slots first, so that the commitment of a slot that is seen is seen as well."""
     slots = [one async for one in list_all(store, Reservation) if one.spec.type == COMMITTED]
     commitments = [one async for one in list_all(store, CommittedResource)]
     changes = [one async for one in list_all(store, CommitmentChange)]
     groups = [one.spec async for one in list_all(store, FlavorGroup)]
-    return Known(
+    return StoreState(
         groups={group.group_name: group for group in groups if is_valid(group)} if groups else None,
         commitments=tuple(commitments),
         slots=tuple(slots),
@@ -77,7 +77,7 @@ class CommitmentSyncer:
         self,
         projects: ProjectSource,
         limes: CommitmentSource,
-        known: Callable[[], Awaitable[Known]],
+        known: Callable[[], Awaitable[StoreState]],
         write: StepWriter,
         settings: CommitmentSettings,
         *,

@@ -83,7 +83,7 @@ class Objects(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RecordBatch:
     """Records that are carried out together."""
 
     hosts: tuple[HostRecord, ...] = ()
@@ -94,10 +94,10 @@ class Batch:
     gone_vms: frozenset[str] = frozenset()
 
 
-def batches(inventory: Inventory) -> Iterator[Batch]:
+def batches(inventory: Inventory) -> Iterator[RecordBatch]:
     """All records, each once: flavors first, then hosts with the VMs on them, then VMs that run nowhere."""
     if inventory.flavors:
-        yield Batch(flavors=tuple(inventory.flavors))
+        yield RecordBatch(flavors=tuple(inventory.flavors))
     on: dict[str, list[VmRecord]] = {}
     for vm in inventory.vms:
         on.setdefault(vm.host or "", []).append(vm)
@@ -107,25 +107,25 @@ def batches(inventory: Inventory) -> Iterator[Batch]:
         hosts.append(host)
         vms += on.pop(host.name, [])
         if len(hosts) >= HOSTS_OF_A_BATCH or len(vms) >= VMS_OF_A_BATCH:
-            yield Batch(hosts=tuple(hosts), vms=tuple(vms))
+            yield RecordBatch(hosts=tuple(hosts), vms=tuple(vms))
             hosts, vms = [], []
     rest = [*vms, *(vm for listed in on.values() for vm in listed)]
     if hosts and not rest:
-        yield Batch(hosts=tuple(hosts))
+        yield RecordBatch(hosts=tuple(hosts))
     for start in range(0, len(rest), VMS_OF_A_BATCH):
-        yield Batch(hosts=tuple(hosts) if start == 0 else (), vms=tuple(rest[start : start + VMS_OF_A_BATCH]))
+        yield RecordBatch(hosts=tuple(hosts) if start == 0 else (), vms=tuple(rest[start : start + VMS_OF_A_BATCH]))
 
 
-def singles(batch: Batch) -> Iterator[Batch]:
+def singles(batch: RecordBatch) -> Iterator[RecordBatch]:
     """The batch as one for each of its records."""
-    yield from (Batch(flavors=(one,)) for one in batch.flavors)
-    yield from (Batch(hosts=(one,)) for one in batch.hosts)
-    yield from (Batch(vms=(one,)) for one in batch.vms)
-    yield from (Batch(gone_vms=frozenset({one})) for one in sorted(batch.gone_vms))
-    yield from (Batch(gone_hosts=frozenset({one})) for one in sorted(batch.gone_hosts))
+    yield from (RecordBatch(flavors=(one,)) for one in batch.flavors)
+    yield from (RecordBatch(hosts=(one,)) for one in batch.hosts)
+    yield from (RecordBatch(vms=(one,)) for one in batch.vms)
+    yield from (RecordBatch(gone_vms=frozenset({one})) for one in sorted(batch.gone_vms))
+    yield from (RecordBatch(gone_hosts=frozenset({one})) for one in sorted(batch.gone_hosts))
 
 
-def surroundings(batch: Batch, objects: Objects) -> Existing:
+def surroundings(batch: RecordBatch, objects: Objects) -> Existing:
     """What a batch is compared with: its objects, the hosts that its VMs are on or leave, and all VMs on those."""
     ids = (*(vm.id for vm in batch.vms), *batch.gone_vms)
     vms = {vm_id: found for vm_id in ids if (found := objects.vm(vm_id)) is not None}
@@ -141,7 +141,7 @@ def surroundings(batch: Batch, objects: Objects) -> Existing:
     return Existing(hosts=hosts, vms=vms, flavors={flavor.name: flavor for flavor in objects.flavors()})
 
 
-def own(batch: Batch, existing: Existing) -> Batch:
+def own(batch: RecordBatch, existing: Existing) -> RecordBatch:
     """The batch without hosts of somebody else, and without VMs that are or were on one."""
     foreign = {name for name, host in existing.hosts.items() if host.spec.management != "nova"}
     if not foreign:
@@ -152,10 +152,10 @@ def own(batch: Batch, existing: Existing) -> Batch:
         return vm.host not in foreign and not (known is not None and known.host in foreign)
 
     hosts = tuple(host for host in batch.hosts if host.name not in foreign)
-    return Batch(hosts=hosts, vms=tuple(filter(is_own, batch.vms)), flavors=batch.flavors)
+    return RecordBatch(hosts=hosts, vms=tuple(filter(is_own, batch.vms)), flavors=batch.flavors)
 
 
-def check_batch(batch: Batch, existing: Existing, options: ImportOptions) -> tuple[Wanted, tuple[Problem, ...]]:
+def check_batch(batch: RecordBatch, existing: Existing, options: ImportOptions) -> tuple[Wanted, tuple[Problem, ...]]:
     """The batch without the records that are wrong, and what is wrong with them."""
     found: list[Problem] = []
     for _ in range(ROUNDS):
@@ -166,7 +166,7 @@ def check_batch(batch: Batch, existing: Existing, options: ImportOptions) -> tup
         except BadInputs as error:
             found += error.problems
             bad = inventory.problems.places
-            batch = Batch(
+            batch = RecordBatch(
                 hosts=tuple(one for one in batch.hosts if one.place not in bad),
                 vms=tuple(one for one in batch.vms if one.place not in bad),
                 flavors=tuple(one for one in batch.flavors if one.place not in bad),
@@ -287,7 +287,7 @@ class InventorySyncer:
             _log.info("inventory.synced", source=self._source.name, full=reading.full, written=written)
         return written
 
-    async def _carry_out(self, batch: Batch) -> tuple[int, tuple[Problem, ...]]:
+    async def _carry_out(self, batch: RecordBatch) -> tuple[int, tuple[Problem, ...]]:
         """Check, plan and write one batch. Who was faster is waited for: what he wrote has to reach the caches."""
         for attempt in range(TRIES):
             existing = surroundings(batch, self._objects)
@@ -307,7 +307,7 @@ class InventorySyncer:
                 return await self._carry_out_one_by_one(batch, error)
         raise Unavailable("others write the same objects all the time", place="the store", remedy="see who it is")
 
-    async def _carry_out_one_by_one(self, batch: Batch, error: Invalid) -> tuple[int, tuple[Problem, ...]]:
+    async def _carry_out_one_by_one(self, batch: RecordBatch, error: Invalid) -> tuple[int, tuple[Problem, ...]]:
         """The same where the store refuses an object of the batch: that one is left out, and the others are written."""
         parts = list(singles(batch))
         if len(parts) <= 1:
@@ -331,7 +331,7 @@ class InventorySyncer:
         written = 0
         for start in range(0, len(ours), VMS_OF_A_BATCH):
             names = frozenset(vm.name for vm in ours[start : start + VMS_OF_A_BATCH])
-            written += (await self._carry_out(Batch(gone_vms=names)))[0]
+            written += (await self._carry_out(RecordBatch(gone_vms=names)))[0]
         return written
 
     def _may_delete(self, vm: VirtualMachine) -> bool:
@@ -351,9 +351,9 @@ class InventorySyncer:
             for host in known
             if host is not None and host.status.capacity is not None
         )
-        written = (await self._carry_out(Batch(hosts=down)))[0] if down else 0
+        written = (await self._carry_out(RecordBatch(hosts=down)))[0] if down else 0
         if gone:
-            written += (await self._carry_out(Batch(gone_hosts=frozenset(gone))))[0]
+            written += (await self._carry_out(RecordBatch(gone_hosts=frozenset(gone))))[0]
         return written
 
     def _active(self, why: str) -> Sequence[ActiveFault]:

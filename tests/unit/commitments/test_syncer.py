@@ -15,7 +15,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.commitments.ports import Project
 from outlive.commitments.state import ListedCommitment
-from outlive.commitments.syncer import CommitmentSyncer, Known, read_known
+from outlive.commitments.syncer import CommitmentSyncer, StoreState, read_known
 from outlive.resources import (
     FAILOVER,
     CommitmentStep,
@@ -60,8 +60,8 @@ class Cloud:
             raise self.failure
         return self.commitments
 
-    async def known(self) -> Known:
-        return Known(groups=self.groups, commitments=tuple(self.ours.values()))
+    async def known(self) -> StoreState:
+        return StoreState(groups=self.groups, commitments=tuple(self.ours.values()))
 
     async def write(self, step: CommitmentStep) -> None:
         if step.uuid in self.refused:

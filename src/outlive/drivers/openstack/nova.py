@@ -19,7 +19,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import Forbidden, LimitExceeded, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.drivers.openstack.inventory import COMPUTE
-from outlive.drivers.openstack.session import Answer, OpenStackSession, decode
+from outlive.drivers.openstack.session import OpenStackSession, Response, decode
 from outlive.inventory.settings import OpenStackSettings
 
 MICROVERSION: Final = "2.61"
@@ -135,7 +135,7 @@ class NovaClient:
             markers.add(marker)
         raise LimitExceeded(f"{key} have more than {PAGES_LIMIT} pages", place=path, remedy="raise openstack.pageSize")
 
-    async def _get(self, path: str, params: Mapping[str, str]) -> Answer:
+    async def _get(self, path: str, params: Mapping[str, str]) -> Response:
         base = await self._session.endpoint("compute", version="2.1")
         headers = {"OpenStack-API-Version": f"compute {MICROVERSION}", "X-OpenStack-Nova-API-Version": MICROVERSION}
         answer = await self._session.get(f"{base}/{path}", params=params, headers=headers)
@@ -146,14 +146,14 @@ class NovaClient:
         return answer
 
 
-def _is_item_not_found(answer: Answer) -> bool:
+def _is_item_not_found(answer: Response) -> bool:
     try:
         return NOT_FOUND in msgspec.json.decode(answer.body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 
-def _records(answer: Answer, document: Record, key: str) -> list[Record]:
+def _records(answer: Response, document: Record, key: str) -> list[Record]:
     """The objects under ``key``; ``Unavailable`` where any of them is none."""
     found = document.get(key)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
@@ -161,7 +161,7 @@ def _records(answer: Answer, document: Record, key: str) -> list[Record]:
     return found
 
 
-def _next(answer: Answer, links: object) -> str:
+def _next(answer: Response, links: object) -> str:
     """The marker of the next page. Only that is taken of the link: its host may be one that only Nova can reach."""
     if not isinstance(links, list):
         raise _nonsense(answer, "links that are no list")
@@ -174,7 +174,7 @@ def _next(answer: Answer, links: object) -> str:
     return ""
 
 
-def _date(answer: Answer) -> float:
+def _date(answer: Response) -> float:
     """When it was made; 0 where it does not say so."""
     said = {name.lower(): value for name, value in answer.headers.items()}.get("date", "")
     try:
@@ -183,5 +183,5 @@ def _date(answer: Answer) -> float:
         return 0.0
 
 
-def _nonsense(answer: Answer, what: str) -> Unavailable:
+def _nonsense(answer: Response, what: str) -> Unavailable:
     return Unavailable(f"answers with {what}", place=answer.url, remedy="see its log, and what stands between us")
