@@ -30,6 +30,7 @@ from outlive.resources.commitments import (
     ProjectQuota,
     ProjectQuotaSpec,
     ProjectQuotaStatus,
+    ResourceCatalogue,
     SlotChange,
 )
 from outlive.resources.consoles import Console, Vnc
@@ -163,6 +164,7 @@ KINDS: dict[str, type[Resource]] = {
         Pipeline,
         ProjectQuota,
         Reservation,
+        ResourceCatalogue,
         Secret,
         StorageCluster,
         StorageDaemon,

@@ -258,6 +258,7 @@ FULL: tuple[r.Resource, ...] = (
                     placeable_vms=2,
                     total_capacity_hosts=3,
                     total_capacity_vm_slots=4,
+                    running_vms=5,
                 ),
             ),
             committed_capacity=1,
@@ -458,6 +459,7 @@ FULL: tuple[r.Resource, ...] = (
             consumer=r.Consumer(vm="vm-1", fence="f"),
         ),
     ),
+    r.ResourceCatalogue(metadata=META, version=7, digest="0" * 64),
     r.Secret(metadata=META, spec=r.SecretSpec(username="u", sealed="v1.00.eA")),
     r.StorageCluster(
         metadata=META,
@@ -691,6 +693,7 @@ SMALL: tuple[r.Resource, ...] = (
     r.Pipeline(spec=r.PipelineSpec()),
     r.ProjectQuota(spec=r.ProjectQuotaSpec(project_id="p", availability_zone="z")),
     r.Reservation(spec=r.ReservationSpec(type=r.FAILOVER)),
+    r.ResourceCatalogue(version=1, digest=""),
     r.Secret(),
     r.StorageCluster(metadata=r.ObjectMeta(name="s"), term=1),
     r.StorageDaemon(metadata=r.ObjectMeta(name="0")),
