@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from outlive.commitments.names import capacity_name, commitment_name
+from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.slots import Candidate, payg_candidates, slot_allocations
 from outlive.commitments.state import Commitment
 from outlive.commitments.vm_table import VmTable
@@ -21,6 +22,7 @@ from outlive.resources import (
     FlavorGroupCapacity,
     FlavorGroupSpec,
     Hypervisor,
+    ProjectQuota,
     Reservation,
 )
 from outlive.runtime.informer import Informer
@@ -34,8 +36,6 @@ NUMBERED_INDEX: Final = "numbered"
 name."""
 UUID_INDEX: Final = "uuid"
 """Index of commitments by uuid."""
-PROJECT_INDEX: Final = "project"
-"""Index of commitments by project."""
 
 
 def slot_indexes() -> dict[str, Callable[[Reservation], Iterable[str]]]:
@@ -45,10 +45,7 @@ def slot_indexes() -> dict[str, Callable[[Reservation], Iterable[str]]]:
 
 def commitment_indexes() -> dict[str, Callable[[CommittedResource], Iterable[str]]]:
     """The indexes that the informer of commitments must have."""
-    return {
-        UUID_INDEX: lambda one: (one.spec.commitment_uuid,),
-        PROJECT_INDEX: lambda one: (one.spec.project_id,),
-    }
+    return {UUID_INDEX: lambda one: (one.spec.commitment_uuid,), BY_PROJECT: project_of}
 
 
 def _numbered(slot: Reservation) -> Iterable[str]:
@@ -69,10 +66,11 @@ class CommitmentInformers:
     hypervisors: Informer[Hypervisor]
     groups: Informer[FlavorGroup]
     capacities: Informer[FlavorGroupCapacity]
+    quotas: Informer[ProjectQuota]
 
     def all(self) -> tuple[Informer[Any], ...]:
         """Every one."""
-        return (self.commitments, self.reservations, self.hypervisors, self.groups, self.capacities)
+        return (self.commitments, self.reservations, self.hypervisors, self.groups, self.capacities, self.quotas)
 
 
 class CommitmentView:

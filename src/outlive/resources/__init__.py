@@ -89,6 +89,19 @@ from outlive.resources.meta import (
     with_condition,
 )
 from outlive.resources.pipelines import Parameter, Pipeline, PipelineSpec, PipelineStatus, Step
+from outlive.resources.placement import (
+    Descheduling,
+    DeschedulingSpec,
+    DeschedulingStatus,
+    Knowledge,
+    KnowledgeRaw,
+    KnowledgeSpec,
+    KnowledgeStatus,
+    PlacementDecision,
+    PlacementHistory,
+    PlacementHistorySpec,
+    PlacementHistoryStatus,
+)
 from outlive.resources.policies import AffinityRule, PreferredHosts
 from outlive.resources.reservations import (
     COMMITTED,
@@ -151,6 +164,7 @@ KINDS: dict[str, type[Resource]] = {
         Console,
         Coverage,
         DecisionRecord,
+        Descheduling,
         Election,
         Event,
         Fault,
@@ -160,8 +174,10 @@ KINDS: dict[str, type[Resource]] = {
         HostLog,
         Hypervisor,
         HypervisorUsage,
+        Knowledge,
         Membership,
         Pipeline,
+        PlacementHistory,
         ProjectQuota,
         Reservation,
         ResourceCatalogue,

@@ -18,6 +18,7 @@ from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.commitments.assembly import Commitments
+from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.view import CommitmentInformers, commitment_indexes
 from outlive.commitments.view import slot_indexes as commitment_slot_indexes
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers
@@ -27,35 +28,35 @@ from outlive.failover.ports import Computer, PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
 from outlive.node.vm.console import console_sweeper
-from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
+from outlive.placement.controllers import install_shipped
+from outlive.placement.descheduling import NOVA, OWN
 from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
+from outlive.placement.ports import VmMoves
 from outlive.placement.reservations import blocked_hosts
-from outlive.placement.service import PlacementService
 from outlive.placement.vms import VMSource
 from outlive.recovery.controller import RecoveryController
+from outlive.recovery.descheduling import OwnVmMoves
 from outlive.recovery.informers import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.rebalancer import Rebalancer
 from outlive.resources import (
     Cluster,
     CommittedResource,
-    Flavor,
     FlavorGroup,
-    FlavorGroupCapacity,
     Hypervisor,
     Membership,
     ObjectMeta,
     ObjectRef,
-    Pipeline,
+    ProjectQuota,
     R,
     Reservation,
+    Resource,
     VirtualMachine,
 )
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import to_builtins
 from outlive.resources.reasons.faults import FaultCode
+from outlive.roles.placement import Followed, PlacementRole, Runtime
 from outlive.roles.settings import RoleSettings
-from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.events import EventRecorder, event_sweeper
@@ -67,6 +68,11 @@ from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
 
 REBALANCE_TASK = "rebalance"
+INDEXES: Mapping[type[Resource], Mapping[str, Callable[[Any], Iterable[str]]]] = {
+    CommittedResource: commitment_indexes(),
+    ProjectQuota: {BY_PROJECT: project_of},
+}
+"""Kinds whose informers have indexes, whoever asks for one first."""
 ROLE = "failover"
 """The election behind which slots are placed: of several equal processes one does, and the others wait."""
 
@@ -78,6 +84,8 @@ class Ports:
     computer: Computer
     source: VMSource | None = None
     placement: PlacementPort | None = None
+    nova: VmMoves | None = None
+    """Moves Nova's VMs for the descheduler."""
 
 
 class UpRole:
@@ -121,7 +129,20 @@ class UpRole:
             renew_s=settings.election.renew,
             silence_s=settings.election.silence,
         )
-        self.placement = self._add_placement(random)
+        self._placing = PlacementRole(
+            Runtime(store, self.manager, self.elector, self.metrics, self._events, clock, random.fork("placement")),
+            settings.scheduler,
+            Followed(
+                hypervisors=self.informers.hypervisors,
+                reservations=self.informers.reservations,
+                groups=self.informers.groups,
+                vms=self.informers.vms,
+            ),
+            self._informer,
+            source=ports.source,
+            moves={OWN: OwnVmMoves(store, clock=clock), **({NOVA: ports.nova} if ports.nova is not None else {})},
+        )
+        self.placement = self._placing.service
         placement = ports.placement or InProcessPlacement(self.placement, self.fleet)
         self.failover = Failover(
             store,
@@ -199,6 +220,7 @@ class UpRole:
         finally:
             await self._events.flush()
             await self.trail.flush()
+            await self._placing.flush()
 
     def stop(self) -> None:
         """Let running work end, and then ``run``."""
@@ -207,6 +229,7 @@ class UpRole:
     def _informer(
         self, kind: type[R], indexes: Mapping[str, Callable[[R], Iterable[str]]] | None = None
     ) -> Informer[R]:
+        indexes = indexes if indexes is not None else INDEXES.get(kind)
         return Informer(self._store, kind, clock=self._clock, random=self._informing, indexes=indexes)
 
     def _add_recovery(self, placement: PlacementPort, ids: Ids) -> RecoveryController:
@@ -254,11 +277,12 @@ class UpRole:
         commitments = Commitments(
             self._store,
             informers=CommitmentInformers(
-                commitments=self._informer(CommittedResource, commitment_indexes()),
+                commitments=self._placing.commitments,
                 reservations=self.informers.reservations,
                 hypervisors=self.informers.hypervisors,
                 groups=self.informers.groups,
-                capacities=self._informer(FlavorGroupCapacity),
+                capacities=self._placing.capacities,
+                quotas=self._placing.quotas,
             ),
             vms=self.informers.vms,
             engine=self.placement.engine,
@@ -271,21 +295,3 @@ class UpRole:
         )
         commitments.attach(self.manager, self.elector)
         return commitments
-
-    def _add_placement(self, random: Random) -> PlacementService:
-        """The placement service with its pipelines and flavor groups, fed from the informers."""
-        settings, manager = self.settings.scheduler, self.manager
-        pipelines, flavors = self._informer(Pipeline), self._informer(Flavor)
-        service = PlacementService(
-            Fleet(settings), PipelineTable(), clock=self._clock, random=random.fork("placement"), metrics=self.metrics
-        )
-        service.watch(
-            hypervisors=self.informers.hypervisors, reservations=self.informers.reservations, pipelines=pipelines
-        )
-        manager.add_controller(
-            PipelineController(self._store, pipelines, service.pipelines, clock=self._clock),
-            [Watch(pipelines)],
-        )
-        groups = FlavorGroupController(self._store, flavors, self.informers.groups, settings=settings)
-        manager.add_controller(groups, [Watch(flavors, groups.keys), Watch(self.informers.groups, groups.keys)])
-        return service
