@@ -187,6 +187,7 @@ async def _serve(
         settings=api,
         scheduler_auth=settings.scheduler.auth,
         placement=role.placement,
+        commitments=role.commitments.service,
         ready=role.ready,
         authority=tls.authority if tls is not None else "",
         queries={
@@ -241,7 +242,7 @@ async def _ports(settings: RoleSettings, closing: AsyncExitStack) -> Ports:
 
         placement = SchedulerClient(settings.failover.scheduler_url, token=_scheduler_token(settings.upkeep))
         closing.push_async_callback(placement.close)
-    return Ports(computer=computer, source=source, placement=placement)
+    return Ports(computer=computer, source=source, placement=placement, offload=asyncio.to_thread)
 
 
 def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:

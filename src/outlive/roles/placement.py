@@ -78,7 +78,7 @@ class Runtime:
 
 
 class PlacementRole:
-    """See the module. ``commitments``, ``quotas``, ``capacities``, ``knowledge`` are informers for others as well."""
+    """See the module. ``commitments``, ``quotas``, ``capacities`` and so on are informers for others as well."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class PlacementRole:
         self._followed = followed
         self._source = source
         self.commitments, self.quotas = informer_of(CommittedResource), informer_of(ProjectQuota)
-        self.knowledge, self._pipelines = informer_of(Knowledge), informer_of(Pipeline)
+        self.knowledge, self.pipelines = informer_of(Knowledge), informer_of(Pipeline)
         self.capacities = informer_of(FlavorGroupCapacity)
         self.service = self._serve(settings)
         self._prepare(informer_of(Flavor), settings)
@@ -109,7 +109,7 @@ class PlacementRole:
         service.watch(
             hypervisors=self._followed.hypervisors,
             reservations=self._followed.reservations,
-            pipelines=self._pipelines,
+            pipelines=self.pipelines,
             commitments=self.commitments,
             quotas=self.quotas,
             knowledge=self.knowledge,
@@ -124,8 +124,8 @@ class PlacementRole:
     def _prepare(self, flavors: Informer[Flavor], settings: PlacementSettings) -> None:
         """The controllers of pipelines, flavor groups and overcommit."""
         run, groups = self._runtime, self._followed.groups
-        builder = PipelineController(run.store, self._pipelines, self.service.pipelines, clock=run.clock)
-        run.manager.add_controller(builder, [Watch(self._pipelines), Watch(self.knowledge, builder.keys_of_knowledge)])
+        builder = PipelineController(run.store, self.pipelines, self.service.pipelines, clock=run.clock)
+        run.manager.add_controller(builder, [Watch(self.pipelines), Watch(self.knowledge, builder.keys_of_knowledge)])
         kept = FlavorGroupController(run.store, flavors, groups, settings=settings, clock=run.clock)
         watches = [Watch(flavors, kept.keys), Watch(groups, kept.keys)]
         run.manager.add_controller(kept, watches, options=Options(keys=(ALL_GROUPS,)))

@@ -18,6 +18,7 @@ from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.commitments.assembly import Commitments
+from outlive.commitments.ports import Offload, inline
 from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.view import CommitmentInformers, commitment_indexes
 from outlive.commitments.view import slot_indexes as commitment_slot_indexes
@@ -86,6 +87,8 @@ class Ports:
     placement: PlacementPort | None = None
     nova: VmMoves | None = None
     """Moves Nova's VMs for the descheduler."""
+    offload: Offload = inline
+    """Where long work runs, so that the event loop stays free."""
 
 
 class UpRole:
@@ -108,6 +111,7 @@ class UpRole:
         self.manager = Manager(clock, random.fork("manager"), self.metrics, ids)
         self._store = store
         self._computer = ports.computer
+        self._offload = ports.offload
         self._clock = clock
         self._informing = random.fork("informers")
         self.informers = Informers(
@@ -285,13 +289,19 @@ class UpRole:
                 quotas=self._placing.quotas,
             ),
             vms=self.informers.vms,
+            pipelines=self._placing.pipelines,
             engine=self.placement.engine,
             settings=self.settings.commitments,
             metrics=self.metrics,
+            events=self._events,
             turn=self.failover.lock,
             clock=self._clock,
             ids=ids,
             source=source,
+            faults=FaultRecorder(self._store, self._clock, "commitments"),
+            offload=self._offload,
+            group_keys=self.settings.scheduler.flavor_group_keys,
         )
+        self.placement.tracker = commitments.tracker
         commitments.attach(self.manager, self.elector)
         return commitments
