@@ -61,7 +61,11 @@ class Followed:
     hypervisors: Informer[Hypervisor]
     reservations: Informer[Reservation]
     groups: Informer[FlavorGroup]
+    flavors: Informer[Flavor]
     vms: Informer[VirtualMachine]
+    commitments: Informer[CommittedResource]
+    quotas: Informer[ProjectQuota]
+    capacities: Informer[FlavorGroupCapacity]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Runtime:
 
 
 class PlacementRole:
-    """See the module. ``commitments``, ``quotas``, ``capacities`` and so on are informers for others as well."""
+    """See the module. ``knowledge`` and ``pipelines`` are informers for others as well."""
 
     def __init__(
         self,
@@ -93,11 +97,9 @@ class PlacementRole:
         self._runtime = runtime
         self._followed = followed
         self._source = source
-        self.commitments, self.quotas = informer_of(CommittedResource), informer_of(ProjectQuota)
         self.knowledge, self.pipelines = informer_of(Knowledge), informer_of(Pipeline)
-        self.capacities = informer_of(FlavorGroupCapacity)
         self.service = self._serve(settings)
-        self._prepare(informer_of(Flavor), settings)
+        self._prepare(settings)
         self._room, self._history = self._keep_answers()
         self._deschedule(informer_of(Descheduling), moves, dry_run=settings.descheduler_dry_run)
 
@@ -110,20 +112,20 @@ class PlacementRole:
             hypervisors=self._followed.hypervisors,
             reservations=self._followed.reservations,
             pipelines=self.pipelines,
-            commitments=self.commitments,
-            quotas=self.quotas,
+            commitments=self._followed.commitments,
+            quotas=self._followed.quotas,
             knowledge=self.knowledge,
         )
         fleet.quotas.size_of = self._size_in_group
-        run.manager.add_informer(self.commitments)
-        run.manager.add_informer(self.quotas)
-        run.manager.add_informer(self.capacities)
-        run.metrics.register_collector(lambda: capacity_metrics(self.capacities.items()))
+        run.manager.add_informer(self._followed.commitments)
+        run.manager.add_informer(self._followed.quotas)
+        run.manager.add_informer(self._followed.capacities)
+        run.metrics.register_collector(lambda: capacity_metrics(self._followed.capacities.items()))
         return service
 
-    def _prepare(self, flavors: Informer[Flavor], settings: PlacementSettings) -> None:
+    def _prepare(self, settings: PlacementSettings) -> None:
         """The controllers of pipelines, flavor groups and overcommit."""
-        run, groups = self._runtime, self._followed.groups
+        run, groups, flavors = self._runtime, self._followed.groups, self._followed.flavors
         builder = PipelineController(run.store, self.pipelines, self.service.pipelines, clock=run.clock)
         run.manager.add_controller(builder, [Watch(self.pipelines), Watch(self.knowledge, builder.keys_of_knowledge)])
         kept = FlavorGroupController(run.store, flavors, groups, settings=settings, clock=run.clock)

@@ -28,6 +28,8 @@ from outlive.failover.offers import InProcessPlacement, WithCandidates
 from outlive.failover.ports import Computer, PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
+from outlive.inventory.ports import InventorySource
+from outlive.inventory.sync import InventorySyncer
 from outlive.node.vm.console import console_sweeper
 from outlive.placement.controllers import install_shipped
 from outlive.placement.descheduling import NOVA, OWN
@@ -37,12 +39,14 @@ from outlive.placement.reservations import blocked_hosts
 from outlive.placement.vms import VMSource
 from outlive.recovery.controller import RecoveryController
 from outlive.recovery.descheduling import OwnVmMoves
-from outlive.recovery.informers import RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.informers import ASSIGNED_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.rebalancer import Rebalancer
 from outlive.resources import (
     Cluster,
     CommittedResource,
+    Flavor,
     FlavorGroup,
+    FlavorGroupCapacity,
     Hypervisor,
     Membership,
     ObjectMeta,
@@ -50,7 +54,6 @@ from outlive.resources import (
     ProjectQuota,
     R,
     Reservation,
-    Resource,
     VirtualMachine,
 )
 from outlive.resources.cluster import CLUSTER
@@ -69,11 +72,7 @@ from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
 
 REBALANCE_TASK = "rebalance"
-INDEXES: Mapping[type[Resource], Mapping[str, Callable[[Any], Iterable[str]]]] = {
-    CommittedResource: commitment_indexes(),
-    ProjectQuota: {BY_PROJECT: project_of},
-}
-"""Kinds whose informers have indexes, whoever asks for one first."""
+INVENTORY_TASK = "inventory"
 ROLE = "failover"
 """The election behind which slots are placed: of several equal processes one does, and the others wait."""
 
@@ -85,10 +84,45 @@ class Ports:
     computer: Computer
     source: VMSource | None = None
     placement: PlacementPort | None = None
+    inventory: InventorySource | None = None
+    """Who hosts, VMs and flavors are kept from; ``None``: nobody but users and imports."""
+
     nova: VmMoves | None = None
     """Moves Nova's VMs for the descheduler."""
     offload: Offload = inline
     """Where long work runs, so that the event loop stays free."""
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryCache:
+    """``Objects`` of an inventory, from informers."""
+
+    informers: Informers
+    of_flavors: Informer[Flavor]
+
+    def host(self, name: str) -> Hypervisor | None:
+        """One host."""
+        return self.informers.hypervisors.get(name)
+
+    def vm(self, name: str) -> VirtualMachine | None:
+        """One VM."""
+        return self.informers.vms.get(name)
+
+    def hosts(self) -> list[Hypervisor]:
+        """All hosts."""
+        return self.informers.hypervisors.items()
+
+    def vms(self) -> list[VirtualMachine]:
+        """All VMs."""
+        return self.informers.vms.items()
+
+    def flavors(self) -> list[Flavor]:
+        """All flavors."""
+        return self.of_flavors.items()
+
+    def vms_on(self, host: str) -> list[VirtualMachine]:
+        """The VMs that are assigned to a host."""
+        return self.informers.vms.by_index(ASSIGNED_INDEX, host)
 
 
 class UpRole:
@@ -122,6 +156,15 @@ class UpRole:
             groups=self._informer(FlavorGroup),
             vms=self._informer(VirtualMachine, vm_indexes()),
         )
+        self.flavors = self._informer(Flavor)
+        self._sold = CommitmentInformers(
+            commitments=self._informer(CommittedResource, commitment_indexes()),
+            reservations=self.informers.reservations,
+            hypervisors=self.informers.hypervisors,
+            groups=self.informers.groups,
+            capacities=self._informer(FlavorGroupCapacity),
+            quotas=self._informer(ProjectQuota, {BY_PROJECT: project_of}),
+        )
         self._events = EventRecorder(store, clock=clock, ids=ids, source=SOURCE)
         self._events.expose(self.metrics)
         self.elector = Elector(
@@ -140,7 +183,11 @@ class UpRole:
                 hypervisors=self.informers.hypervisors,
                 reservations=self.informers.reservations,
                 groups=self.informers.groups,
+                flavors=self.flavors,
                 vms=self.informers.vms,
+                commitments=self._sold.commitments,
+                quotas=self._sold.quotas,
+                capacities=self._sold.capacities,
             ),
             self._informer,
             source=ports.source,
@@ -169,6 +216,8 @@ class UpRole:
         self.failover.attach(self.manager, self.elector)
         self.recovery = self._add_recovery(placement, ids)
         self.commitments = self._add_commitments(ports.source, ids)
+        if ports.inventory is not None:
+            self._add_inventory(ports.inventory, random)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -233,7 +282,6 @@ class UpRole:
     def _informer(
         self, kind: type[R], indexes: Mapping[str, Callable[[R], Iterable[str]]] | None = None
     ) -> Informer[R]:
-        indexes = indexes if indexes is not None else INDEXES.get(kind)
         return Informer(self._store, kind, clock=self._clock, random=self._informing, indexes=indexes)
 
     def _add_recovery(self, placement: PlacementPort, ids: Ids) -> RecoveryController:
@@ -280,14 +328,7 @@ class UpRole:
         """Commitments, behind the same election, since their slots are placed on the same hosts."""
         commitments = Commitments(
             self._store,
-            informers=CommitmentInformers(
-                commitments=self._placing.commitments,
-                reservations=self.informers.reservations,
-                hypervisors=self.informers.hypervisors,
-                groups=self.informers.groups,
-                capacities=self._placing.capacities,
-                quotas=self._placing.quotas,
-            ),
+            informers=self._sold,
             vms=self.informers.vms,
             pipelines=self._placing.pipelines,
             engine=self.placement.engine,
@@ -305,3 +346,17 @@ class UpRole:
         self.placement.tracker = commitments.tracker
         commitments.attach(self.manager, self.elector)
         return commitments
+
+    def _add_inventory(self, source: InventorySource, random: Random) -> None:
+        """Hosts, VMs and flavors are kept as a source has them, by the process that leads."""
+        syncer = InventorySyncer(
+            self._store,
+            source,
+            InventoryCache(self.informers, self.flavors),
+            self.settings.openstack,
+            clock=self._clock,
+            random=random.fork("inventory"),
+            metrics=self.metrics,
+            faults=FaultRecorder(self._store, self._clock, "inventory"),
+        )
+        self.manager.add_task(INVENTORY_TASK, syncer.run, elector=self.elector, after_sync=True)
