@@ -189,6 +189,7 @@ async def _serve(
         settings=api,
         scheduler_auth=settings.scheduler.auth,
         placement=role.placement,
+        commitments=role.commitments.service,
         ready=role.ready,
         authority=tls.authority if tls is not None else "",
         queries={
@@ -256,7 +257,7 @@ async def _ports(store: Store, directory: Path, settings: RoleSettings, closing:
 
         placement = SchedulerClient(settings.failover.scheduler_url, token=_scheduler_token(settings.upkeep))
         closing.push_async_callback(placement.close)
-    return Ports(computer=computer, source=source, placement=placement, inventory=inventory)
+    return Ports(computer=computer, source=source, placement=placement, inventory=inventory, offload=asyncio.to_thread)
 
 
 def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:

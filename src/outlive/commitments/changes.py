@@ -106,6 +106,11 @@ class Changes:
         self._added.set()
         return await asked.answer
 
+    async def dry_run(self, batch: Batch, *, request_id: str) -> Refusal | None:
+        """Whether there is capacity for what the batch adds; nothing is done."""
+        asked = batch if batch.dry_run else replace(batch, dry_run=True)
+        return await self.change(asked, request_id=request_id, requested_by="")
+
     async def run(self) -> None:
         """Finish what was decided before, then answer batches until cancelled."""
         try:
@@ -159,7 +164,7 @@ class Changes:
             if self._clock.monotonic() >= asked.deadline_s:
                 seconds = self._settings.watch_timeout
                 number = sum(len(one.commitments) for p in asked.batch.projects for one in p.resources)
-                _answer(asked, Refusal(timeout_text(seconds, number)))
+                _answer(asked, Refusal(timeout_text(seconds, number), timed_out=True))
                 return
             if asked.batch.dry_run:
                 _answer(asked, await self._decider.try_out(asked.batch, asked.deadline_s))
@@ -176,7 +181,8 @@ class Changes:
             if not committed:
                 self._applier.take_back(decided.steps)
         if not committed:
-            _answer(asked, Refusal(timeout_text(self._settings.watch_timeout, len(decided.steps))))
+            reason = timeout_text(self._settings.watch_timeout, len(decided.steps))
+            _answer(asked, Refusal(reason, timed_out=True))
             return
         _answer(asked, None)
         await self._apply(documents[-1], decided.steps)

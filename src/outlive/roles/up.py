@@ -18,6 +18,8 @@ from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.commitments.assembly import Commitments
+from outlive.commitments.ports import Offload, inline
+from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.view import CommitmentInformers, commitment_indexes
 from outlive.commitments.view import slot_indexes as commitment_slot_indexes
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers
@@ -87,6 +89,8 @@ class Ports:
 
     nova: VmMoves | None = None
     """Moves Nova's VMs for the descheduler."""
+    offload: Offload = inline
+    """Where long work runs, so that the event loop stays free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,7 @@ class UpRole:
         self.manager = Manager(clock, random.fork("manager"), self.metrics, ids)
         self._store = store
         self._computer = ports.computer
+        self._offload = ports.offload
         self._clock = clock
         self._informing = random.fork("informers")
         self.informers = Informers(
@@ -158,8 +163,8 @@ class UpRole:
             hypervisors=self.informers.hypervisors,
             groups=self.informers.groups,
             capacities=self._informer(FlavorGroupCapacity),
+            quotas=self._informer(ProjectQuota, {BY_PROJECT: project_of}),
         )
-        self.quotas = self._informer(ProjectQuota)
         self._events = EventRecorder(store, clock=clock, ids=ids, source=SOURCE)
         self._events.expose(self.metrics)
         self.elector = Elector(
@@ -181,7 +186,7 @@ class UpRole:
                 flavors=self.flavors,
                 vms=self.informers.vms,
                 commitments=self._sold.commitments,
-                quotas=self.quotas,
+                quotas=self._sold.quotas,
                 capacities=self._sold.capacities,
             ),
             self._informer,
@@ -325,14 +330,20 @@ class UpRole:
             self._store,
             informers=self._sold,
             vms=self.informers.vms,
+            pipelines=self._placing.pipelines,
             engine=self.placement.engine,
             settings=self.settings.commitments,
             metrics=self.metrics,
+            events=self._events,
             turn=self.failover.lock,
             clock=self._clock,
             ids=ids,
             source=source,
+            faults=FaultRecorder(self._store, self._clock, "commitments"),
+            offload=self._offload,
+            group_keys=self.settings.scheduler.flavor_group_keys,
         )
+        self.placement.tracker = commitments.tracker
         commitments.attach(self.manager, self.elector)
         return commitments
 
