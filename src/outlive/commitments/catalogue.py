@@ -1,12 +1,12 @@
 """The catalogue of resources that LIQUID offers, and its version (docs/reference/commitments.md#catalogue).
 
 The version rises with every change of the content: of flavor groups, of units, of what is configured. It is kept in the
-store with a digest of the content, so that all processes answer the same one, and a restart does not change it.
+store (``Knowledge/liquid-catalogue``) with a digest of the content, so that all processes answer the same one, and a
+restart does not change it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 import msgspec
@@ -14,18 +14,17 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, OutliveError, Unavailable
 from outlive.base.logging import get_logger
-from outlive.commitments.liquid import ServiceInfo, encode
+from outlive.commitments.liquid import ServiceInfo
 from outlive.commitments.names import resource_name
 from outlive.commitments.reports import Offer, is_name, offers_of, service_info
 from outlive.commitments.settings import CommitmentSettings
-from outlive.resources import FlavorGroup, ObjectMeta, ResourceCatalogue
+from outlive.placement.knowledge import NEVER, record, version_of
+from outlive.resources import FlavorGroup
 from outlive.runtime.informer import Informer
-from outlive.store import Store, compare_and_swap
+from outlive.store import Store
 
-CATALOGUE: Final = "liquid"
-"""The one object of the kind."""
-NEVER: Final = -1
-"""A version that no catalogue has, for contents whose version is not needed."""
+CATALOGUE: Final = "liquid-catalogue"
+"""The name of what says when the catalogue last changed."""
 
 _log = get_logger("commitments")
 
@@ -72,20 +71,11 @@ class Catalogue:
         """The offers with their version, which is written first if the content is new. ``Unavailable`` as ``offers``,
         and where the store does not answer."""
         offers = self.offers()
-        digest = hashlib.sha256(encode(service_info(offers, NEVER))).hexdigest()
-
-        def risen(kept: ResourceCatalogue | None) -> ResourceCatalogue | None:
-            if kept is not None and kept.digest == digest:
-                return None
-            version = max(int(self._clock.now()), kept.version + 1 if kept is not None else 0)
-            if kept is None:
-                return ResourceCatalogue(metadata=ObjectMeta(name=CATALOGUE), version=version, digest=digest)
-            return msgspec.structs.replace(kept, version=version, digest=digest)
-
         try:
-            written = await compare_and_swap(self._store, ResourceCatalogue, CATALOGUE, risen, clock=self._clock)
+            known = await record(self._store, CATALOGUE, [service_info(offers, NEVER)], clock=self._clock)
         except OutliveError as error:
             _log.warning("catalogue.no_version", code=error.code, error=str(error))
             raise Unavailable("the version of the catalogue cannot be read") from None
-        assert written is not None
-        return Offered(version=written.version, offers=offers)
+        version = version_of(known)
+        assert version is not None
+        return Offered(version=version, offers=offers)

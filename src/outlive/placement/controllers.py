@@ -11,7 +11,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.logging import get_logger
 from outlive.placement.flavor_groups import flavor_groups
-from outlive.placement.knowledge import record_flavor_groups
+from outlive.placement.knowledge import FLAVOR_GROUPS, record
 from outlive.placement.pipelines import DOMAIN, PipelineTable, with_outcome
 from outlive.placement.settings import PlacementSettings
 from outlive.placement.shipped import shipped_pipelines
@@ -144,7 +144,8 @@ class FlavorGroupController:
                 with contextlib.suppress(NotFound):
                     await self._store.delete(group.ref, uid=group.metadata.uid, version=group.metadata.resource_version)
                     self._groups.note_gone(group.ref)
-        await record_flavor_groups(self._store, (one.spec for one in self._groups.items()), clock=self._clock)
+        listed = sorted((one.spec for one in self._groups.items()), key=lambda one: one.group_name)
+        await record(self._store, FLAVOR_GROUPS, listed, clock=self._clock)
 
 
 def _is_ours(group: FlavorGroup) -> bool:

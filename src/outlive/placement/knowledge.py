@@ -16,7 +16,7 @@ import msgspec
 
 from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import Unavailable
-from outlive.resources import Condition, FlavorGroupSpec, Knowledge, ObjectMeta, condition, with_condition
+from outlive.resources import Condition, Knowledge, ObjectMeta, condition, with_condition
 from outlive.resources.codec import encode_canonical
 from outlive.store import Store, compare_and_swap
 
@@ -85,11 +85,12 @@ def with_records(kept: Knowledge | None, name: str, records: Sequence[object], n
     )
 
 
-async def record_flavor_groups(store: Store, groups: Iterable[FlavorGroupSpec], *, clock: Clock) -> None:
-    """Say that these are the flavor groups now; written only when they are others than before."""
-    listed = sorted(groups, key=lambda one: one.group_name)
+async def record(store: Store, name: str, records: Sequence[object], *, clock: Clock) -> Knowledge:
+    """Say that these are the records now; written only when they are others than before. What is known then."""
 
     def change(kept: Knowledge | None) -> Knowledge | None:
-        return with_records(kept, FLAVOR_GROUPS, listed, clock.now())
+        return with_records(kept, name, records, clock.now())
 
-    await compare_and_swap(store, Knowledge, FLAVOR_GROUPS, change, clock=clock)
+    known = await compare_and_swap(store, Knowledge, name, change, clock=clock)
+    assert known is not None
+    return known

@@ -30,7 +30,6 @@ from outlive.resources.commitments import (
     ProjectQuota,
     ProjectQuotaSpec,
     ProjectQuotaStatus,
-    ResourceCatalogue,
     SlotChange,
 )
 from outlive.resources.consoles import Console, Vnc
@@ -180,7 +179,6 @@ KINDS: dict[str, type[Resource]] = {
         PlacementHistory,
         ProjectQuota,
         Reservation,
-        ResourceCatalogue,
         Secret,
         StorageCluster,
         StorageDaemon,

@@ -111,7 +111,7 @@ class Knowledge(Resource, frozen=True, kw_only=True, tag="Knowledge"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="knowledges",
         halves=False,
-        writers=Writers(fields={"": ("placement", "users", "import", "mirror")}),
+        writers=Writers(fields={"": ("placement", "commitments", "users", "import", "mirror")}),
         columns=(
             ("Records", ".status.rawLength", 0),
             ("Changed", ".status.lastContentChange", 0),

@@ -102,6 +102,7 @@ def writes_of_the_batch() -> int:
     return run(scene())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arrives", [False, True], ids=["the write is lost", "the write arrives"])
 def test_a_crash_at_any_write_leaves_no_half_batch(arrives: bool) -> None:
     total = writes_of_the_batch()

@@ -494,7 +494,6 @@ FULL: tuple[r.Resource, ...] = (
             consumer=r.Consumer(vm="vm-1", fence="f"),
         ),
     ),
-    r.ResourceCatalogue(metadata=META, version=7, digest="0" * 64),
     r.Secret(metadata=META, spec=r.SecretSpec(username="u", sealed="v1.00.eA")),
     r.StorageCluster(
         metadata=META,
@@ -733,7 +732,6 @@ SMALL: tuple[r.Resource, ...] = (
     r.PlacementHistory(spec=r.PlacementHistorySpec(resource_id="vm-1")),
     r.ProjectQuota(spec=r.ProjectQuotaSpec(project_id="p", availability_zone="z")),
     r.Reservation(spec=r.ReservationSpec(type=r.FAILOVER)),
-    r.ResourceCatalogue(version=1, digest=""),
     r.Secret(),
     r.StorageCluster(metadata=r.ObjectMeta(name="s"), term=1),
     r.StorageDaemon(metadata=r.ObjectMeta(name="0")),
