@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,8 +19,9 @@ from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.commitments.assembly import Commitments
-from outlive.commitments.ports import Offload, inline
+from outlive.commitments.ports import CommitmentSource, Offload, ProjectSource, inline
 from outlive.commitments.records import BY_PROJECT, project_of
+from outlive.commitments.syncer import CommitmentSyncer, read_known
 from outlive.commitments.view import CommitmentInformers, commitment_indexes
 from outlive.commitments.view import slot_indexes as commitment_slot_indexes
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers
@@ -73,8 +75,17 @@ from outlive.store import Store
 
 REBALANCE_TASK = "rebalance"
 INVENTORY_TASK = "inventory"
+SYNC_TASK = "commitments-sync"
 ROLE = "failover"
 """The election behind which slots are placed: of several equal processes one does, and the others wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limes:
+    """Who lists commitments, and the projects that have some."""
+
+    projects: ProjectSource
+    commitments: CommitmentSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +97,8 @@ class Ports:
     placement: PlacementPort | None = None
     inventory: InventorySource | None = None
     """Who hosts, VMs and flavors are kept from; ``None``: nobody but users and imports."""
-
+    limes: Limes | None = None
+    """Whose commitments are kept; ``None``: those of batches alone."""
     nova: VmMoves | None = None
     """Moves Nova's VMs for the descheduler."""
     offload: Offload = inline
@@ -218,6 +230,8 @@ class UpRole:
         self.commitments = self._add_commitments(ports.source, ids)
         if ports.inventory is not None:
             self._add_inventory(ports.inventory, random)
+        if ports.limes is not None:
+            self._add_sync(ports.limes, random)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -346,6 +360,21 @@ class UpRole:
         self.placement.tracker = commitments.tracker
         commitments.attach(self.manager, self.elector)
         return commitments
+
+    def _add_sync(self, limes: Limes, random: Random) -> None:
+        """Commitments are kept as Limes lists them, by the process that leads."""
+        syncer = CommitmentSyncer(
+            limes.projects,
+            limes.commitments,
+            partial(read_known, self._store),
+            self.commitments.changes.carry_out,
+            self.settings.commitments,
+            clock=self._clock,
+            random=random.fork("commitments-sync"),
+            metrics=self.metrics,
+        )
+        self.commitments.consistency.listing = syncer
+        self.manager.add_task(SYNC_TASK, syncer.run, elector=self.elector, after_sync=True)
 
     def _add_inventory(self, source: InventorySource, random: Random) -> None:
         """Hosts, VMs and flavors are kept as a source has them, by the process that leads."""
