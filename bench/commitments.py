@@ -2,46 +2,78 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from bench.figures import Figure, median_seconds
+from outlive.base import garbage
+from outlive.base.clock import SystemClock
+from outlive.base.ids import SystemIds
 from outlive.base.random import Random
 from outlive.commitments.capacity import CapacityTable, EngineProbe
+from outlive.commitments.controllers.capacity import CAPACITY, CapacityController
+from outlive.commitments.controllers.quota import EVERYTHING, QuotaController
+from outlive.commitments.liquid import encode
+from outlive.commitments.reports import Offer, usage_report
 from outlive.commitments.running import RunningVms
-from outlive.commitments.state import Commitment
+from outlive.commitments.settings import CommitmentSettings, GroupSettings
+from outlive.commitments.state import Commitment, spec_of
 from outlive.commitments.units import GroupUnit
-from outlive.commitments.usage import UsageInput, UsageResult, assign, usage_report, usage_vms
+from outlive.commitments.usage import UsageInput, UsageResult, assign, usage_vms
+from outlive.commitments.view import CommitmentInformers, CommitmentView, commitment_indexes, slot_indexes
+from outlive.commitments.vm_table import VmTable
 from outlive.placement.engine import Engine
 from outlive.placement.flavor_groups import groups_by_flavor
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
-from outlive.placement.vms import VmView
+from outlive.placement.vms import VmList, VmView
 from outlive.resources import (
     Amounts,
+    CommittedResource,
+    CommittedResourceStatus,
     Condition,
     DomainCapabilities,
+    FlavorGroup,
+    FlavorGroupCapacity,
     FlavorGroupSpec,
     GroupFlavor,
     Hypervisor,
     HypervisorStatus,
     ObjectMeta,
+    ProjectQuota,
+    ProjectQuotaSpec,
+    R,
+    Reservation,
+    VirtualMachine,
 )
 from outlive.resources.meta import ZONE_LABEL
+from outlive.runtime.informer import Informer
+from outlive.runtime.metrics import Metrics
+from outlive.runtime.units import Duration
+from outlive.store.memory import MemoryStore
 
 HOSTS, VMS, GROUPS, ZONES = 5_000, 100_000, 30, 3
 SIZES = (4, 8, 16, 32, 64)
 """GiB of the flavors of each group, four to a core."""
 REFRESHES = 15
 PROJECT_VMS, COMMITMENTS = 5_000, 500
+PROJECTS = 300
+TICK_S = 0.002
 GENERAL = "kvm-general-purpose-load-balancing"
 GIB = 2**30
 
 
 def measure() -> list[Figure]:
-    return [*_capacity("traits", shared=False), *_capacity("every host takes every group", shared=True), *_usage()]
+    return [
+        *_capacity("traits", shared=False),
+        *_capacity("every host takes every group", shared=True),
+        *asyncio.run(_controllers()),
+        *_usage(),
+    ]
 
 
 def _usage() -> list[Figure]:
@@ -77,15 +109,148 @@ def _usage() -> list[Figure]:
     def assigned() -> UsageResult:
         return assign(UsageInput(commitments=commitments, vms=tuple(usage_vms(vms, by_flavor, zones)), now=10.0**9))
 
-    charged = {vm: one.uuid for one in assigned().charges if one.memory_bytes for vm in one.vms}
+    charges = {charge.uuid: charge for charge in assigned().charges}
+    objects = [
+        CommittedResource(
+            metadata=ObjectMeta(name=one.uuid),
+            spec=spec_of(one),
+            status=CommittedResourceStatus(assigned_instances=charges[one.uuid].vms),
+        )
+        for one in commitments
+    ]
+    offers = [Offer(group=one, unit=units[one.group_name], settings=GroupSettings()) for one in wanted]
 
     def reported() -> object:
-        return usage_report(vms=vms, groups=wanted, units=units, zones=zones, charged=charged)
+        return encode(usage_report(offers, vms=vms, commitments=objects, quotas=(), zones=zones, version=1))
 
     return [
         Figure("commitments: 5,000 VMs assigned to 500 commitments", median_seconds(assigned), "s"),
         Figure("commitments: usage report, 5,000 VMs and 500 commitments", median_seconds(reported), "s", bar=0.2),
     ]
+
+
+class Turns:
+    """The longest time for which something else could not run on the event loop."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+
+    async def watch(self) -> None:
+        while True:
+            begun = time.perf_counter()
+            await asyncio.sleep(TICK_S)
+            self.longest_s = max(self.longest_s, time.perf_counter() - begun - TICK_S)
+
+
+class Servers:
+    """A source of 100,000 VMs."""
+
+    def __init__(self, vms: tuple[VmView, ...]) -> None:
+        self.vms = vms
+
+    async def list_vms(self) -> VmList:
+        return VmList(vms=self.vms)
+
+    async def get_vm(self, vm_id: str) -> VmView | None:
+        return None
+
+
+async def _controllers() -> list[Figure]:
+    """The controllers of capacity and of quota on a store, from a change to the objects, and what the loop is kept
+    from meanwhile. Every host takes every group."""
+    garbage.spare()
+    clock, wanted = SystemClock(), groups(shared=True)
+    store = MemoryStore(clock, SystemIds())
+    store.load(
+        [
+            *hosts(),
+            *(FlavorGroup(metadata=ObjectMeta(name=one.group_name), spec=one) for one in wanted),
+            *(_quota(number, zone) for number in range(PROJECTS) for zone in range(ZONES)),
+        ]
+    )
+
+    def informer(kind: type[R], indexes: Mapping[str, Callable[[R], Iterable[str]]] | None = None) -> Informer[R]:
+        return Informer(store, kind, clock=clock, random=Random(1), indexes=indexes)
+
+    informers = CommitmentInformers(
+        commitments=informer(CommittedResource, commitment_indexes()),
+        reservations=informer(Reservation, slot_indexes()),
+        hypervisors=informer(Hypervisor),
+        groups=informer(FlavorGroup),
+        capacities=informer(FlavorGroupCapacity),
+        quotas=informer(ProjectQuota),
+    )
+    fleet = Fleet()
+    informers.hypervisors.subscribe(lambda old, new: fleet.upsert_host(new) if new is not None else None)
+    servers = Servers(
+        tuple(
+            VmView(
+                id=f"vm-{n}",
+                host=f"host-{n % HOSTS:05d}",
+                zone=f"zone-{n % HOSTS % ZONES}",
+                project=f"{n % PROJECTS:03d}",
+                flavor=wanted[n % GROUPS].flavors[n % 5].name,
+            )
+            for n in range(VMS)
+        )
+    )
+    settings = CommitmentSettings(capacity_min_reconcile_interval=Duration(0.001))
+    table = VmTable(informer(VirtualMachine), servers, clock=clock)
+    view, metrics = CommitmentView(informers, table), Metrics("bench_")
+    capacity = CapacityController(
+        store, view, Engine(fleet, PipelineTable.shipped()), settings, offload=asyncio.to_thread, clock=clock
+    )
+    quota = QuotaController(store, view, settings, clock=clock, metrics=metrics)
+    table.follow(capacity.on_vm)
+    table.follow(quota.of_vm)
+    running = [asyncio.create_task(one.run()) for one in informers.all()]
+    for one in informers.all():
+        await one.wait_synced()
+    garbage.settle()
+    turns = Turns()
+    watching = asyncio.create_task(turns.watch())
+    await asyncio.sleep(TICK_S)
+    turns.longest_s = 0.0
+    begun = time.perf_counter()
+    await table.refresh()
+    await capacity.reconcile(CAPACITY)
+    nothing = time.perf_counter() - begun
+    took: list[float] = []
+    for turn in range(REFRESHES):
+        name = f"host-{turn * 7:05d}"
+        host = await store.get(Hypervisor, name)
+        assert host.status.allocation is not None
+        more = host.status.allocation + Amounts(cpu=1_000, memory=4 * GIB)
+        await asyncio.sleep(0.01)
+        begun = time.perf_counter()
+        changed = msgspec.structs.replace(host.status, allocation=more)
+        informers.hypervisors.note(
+            await store.replace_status(msgspec.structs.replace(host, status=changed)),
+            replaced=host.metadata.resource_version,
+        )
+        await capacity.reconcile(CAPACITY)
+        took.append(time.perf_counter() - begun)
+    begun = time.perf_counter()
+    await quota.reconcile(EVERYTHING)
+    counted = time.perf_counter() - begun
+    for task in (watching, *running):
+        task.cancel()
+    await asyncio.gather(watching, *running, return_exceptions=True)
+    where = "on a store"
+    return [
+        Figure(f"commitments: capacity controller from nothing, {where}", nothing, "s", bar=5.0),
+        Figure(f"commitments: capacity controller after a change, {where}", statistics.median(took), "s", bar=0.2),
+        Figure(f"commitments: usage of {VMS:,} VMs for {PROJECTS * ZONES:,} quotas, {where}", counted, "s"),
+        Figure("commitments: longest turn of the event loop meanwhile", turns.longest_s, "s", bar=0.05),
+    ]
+
+
+def _quota(number: int, zone: int) -> ProjectQuota:
+    project = f"{number:03d}"
+    return ProjectQuota(
+        metadata=ObjectMeta(name=f"quota-{project}-zone-{zone}"),
+        spec=ProjectQuotaSpec(project_id=project, availability_zone=f"zone-{zone}", quota={"hw_version_v00_ram": 100}),
+    )
 
 
 def groups(*, shared: bool) -> tuple[FlavorGroupSpec, ...]:

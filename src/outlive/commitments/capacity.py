@@ -44,7 +44,7 @@ Place = tuple[str, str]
 
 PROBE_PROJECT: Final = "cortex-capacity-probe"
 """The project of probes: nobody's, so that no commitment slot opens for one."""
-ASKED_AT_ONCE: Final = 20
+ASKED_AT_ONCE: Final = 5
 """Flavors that placement is asked about without a pause."""
 NOWHERE: Final = -1
 """The zone of hosts that say none: they count nowhere."""

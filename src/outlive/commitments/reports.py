@@ -31,6 +31,7 @@ from outlive.commitments.liquid import (
 from outlive.commitments.names import RESOURCE_KINDS, ResourceKind, real_zone, resource_name
 from outlive.commitments.settings import CommitmentSettings, GroupSettings, ResourceSettings
 from outlive.commitments.units import MIB_PER_GIB, UNLIMITED, GroupUnit, unit_of
+from outlive.commitments.usage import charged_to
 from outlive.placement.flavor_groups import groups_by_flavor, is_valid
 from outlive.placement.settings import MIB
 from outlive.placement.vms import MILLI, VmView
@@ -212,11 +213,12 @@ def usage_report(
     """What a project uses of every resource, in exactly these zones, VM by VM.
 
     ``vms``, ``commitments`` and ``quotas`` are the project's. A VM of another zone counts as in zone ``unknown``, if
-    that is asked for; else it is left out, as is a VM of no group. Its commitment is the one that lists it.
+    that is asked for; else it is left out, as is a VM of no group. Its commitment is the one of
+    memory that lists it.
     """
     units = {offer.name: offer.unit for offer in offers}
     group_of = groups_by_flavor(offer.group for offer in offers)
-    charged = {vm: one.spec.commitment_uuid for one in commitments for vm in one.status.assigned_instances}
+    charged = charged_to(commitments)
     known = frozenset(zones)
     usage = {(offer.name, zone): _Usage() for offer in offers for zone in zones}
     for vm in sorted(vms, key=lambda one: one.id):

@@ -44,13 +44,6 @@ class RunningVms:
         self._subtract(place)
         return True
 
-    def retain(self, vms: Iterable[str]) -> int:
-        """Drop all others, after a listing; how many these were."""
-        gone = self._place.keys() - set(vms)
-        for vm in gone:
-            self.drop(vm)
-        return len(gone)
-
     def count(self, zone: str, flavor: str) -> int:
         """VMs of the flavor in the zone."""
         return self._counts[zone, flavor]

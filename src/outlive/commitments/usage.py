@@ -7,16 +7,15 @@ apart: a VM may count against a commitment of each.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from outlive.base.clock import as_instant
-from outlive.commitments.names import RESOURCE_KINDS, ResourceKind, real_zone, resource_name
+from outlive.commitments.names import real_zone
 from outlive.commitments.state import READY, Commitment, from_spec, is_active, is_over
-from outlive.commitments.units import UNLIMITED, GroupUnit
 from outlive.placement.settings import MIB
 from outlive.placement.vms import MILLI, VmView
 from outlive.resources import (
@@ -26,7 +25,6 @@ from outlive.resources import (
     CommittedResourceStatus,
     FlavorGroupSpec,
     GroupFlavor,
-    ProjectQuota,
     condition,
 )
 
@@ -257,43 +255,6 @@ def usage_due(one: CommittedResource, *, now: float, cooldown_s: float) -> Usage
     return UsageDue(step=UsageStep.COUNT, again_s=cooldown_s)
 
 
-# The report of a project.
-
-
-class VmUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """One VM of a report."""
-
-    id: str
-    name: str
-    status: str
-    flavor: str
-    vcpus: int
-    ram_mib: int
-    disk_gib: int
-    video_ram_mib: int | None = None
-    """Absent where the flavor does not say."""
-    os_type: str
-    commitment: str | None = None
-    """The commitment of memory that it is charged to; absent: it is paid as it goes."""
-
-
-class ZoneUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a project uses of one group in one zone, and may use."""
-
-    usage: dict[ResourceKind, int]
-    """Memory in the group's unit, whole cores, VMs."""
-    quota: dict[ResourceKind, int] = {}
-    """Of the kinds that have one, memory in the group's unit; -1: no limit."""
-    vms: tuple[VmUsage, ...] = ()
-
-
-class GroupUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a project uses of one group: exactly the zones that were asked for."""
-
-    group: str
-    zones: dict[str, ZoneUsage]
-
-
 def charged_to(commitments: Iterable[CommittedResource]) -> dict[str, str]:
     """VM → the commitment of memory that it is charged to, as the objects say."""
     found: dict[str, str] = {}
@@ -303,76 +264,3 @@ def charged_to(commitments: Iterable[CommittedResource]) -> dict[str, str]:
             for vm in one.status.assigned_instances:
                 found.setdefault(vm, one.spec.commitment_uuid)
     return found
-
-
-def usage_report(
-    *,
-    vms: Iterable[VmView],
-    groups: Sequence[FlavorGroupSpec],
-    units: Mapping[str, GroupUnit],
-    zones: Sequence[str],
-    charged: Mapping[str, str],
-    quotas: Iterable[ProjectQuota] = (),
-    with_quota: Mapping[str, frozenset[ResourceKind]] = {},
-) -> tuple[GroupUsage, ...]:
-    """What one project uses of every group in exactly these zones; VMs elsewhere, or of no group, are left out.
-
-    ``units``: group → its unit. ``with_quota``: group → the kinds that have a quota. A zone without a quota object, and
-    a kind that the object does not name, have no limit.
-    """
-    known = {flavor.name: (group.group_name, flavor) for group in groups for flavor in group.flavors}
-    listed: dict[Place, list[VmUsage]] = {}
-    ram: dict[Place, int] = {}
-    asked = frozenset(zones)
-    for vm in vms:
-        if vm.flavor not in known or vm.zone not in asked:
-            continue
-        group, flavor = known[vm.flavor]
-        place = (vm.zone, group)
-        listed.setdefault(place, []).append(_vm_usage(vm, flavor, charged.get(vm.id)))
-        ram[place] = ram.get(place, 0) + units[group].of_vm(flavor.memory_mb)
-    allowed = {quota.spec.availability_zone: quota.spec.quota for quota in quotas}
-
-    def of_zone(group: str, zone: str) -> ZoneUsage:
-        found = listed.get((zone, group), [])
-        return ZoneUsage(
-            usage={
-                "ram": ram.get((zone, group), 0),
-                "cores": sum(one.vcpus for one in found),
-                "instances": len(found),
-            },
-            quota=_quota(group, units[group], allowed.get(zone, {}), with_quota.get(group, frozenset())),
-            vms=tuple(found),
-        )
-
-    return tuple(
-        GroupUsage(group=group.group_name, zones={zone: of_zone(group.group_name, zone) for zone in zones})
-        for group in groups
-    )
-
-
-def _quota(
-    group: str, unit: GroupUnit, allowed: Mapping[str, int], kinds: frozenset[ResourceKind]
-) -> dict[ResourceKind, int]:
-    found: dict[ResourceKind, int] = {}
-    for kind in RESOURCE_KINDS:
-        if kind in kinds:
-            amount = allowed.get(resource_name(group, kind), UNLIMITED)
-            found[kind] = unit.from_gib(amount) if kind == "ram" else amount
-    return found
-
-
-def _vm_usage(vm: VmView, flavor: GroupFlavor, commitment: str | None) -> VmUsage:
-    video = flavor.extra_specs.get(VIDEO_MEMORY_SPEC, "")
-    return VmUsage(
-        id=vm.id,
-        name=vm.name,
-        status=vm.status,
-        flavor=vm.flavor,
-        vcpus=flavor.vcpus,
-        ram_mib=flavor.memory_mb,
-        disk_gib=vm.disk_gib or flavor.disk_gb,
-        video_ram_mib=int(video) if video.isascii() and video.isdigit() else None,
-        os_type=vm.os_type or "unknown",
-        commitment=commitment,
-    )

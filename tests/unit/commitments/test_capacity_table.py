@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.placement import commitment, fleet_of, host, slot
 
-from outlive.base.errors import Unavailable
 from outlive.commitments.capacity import (
     CapacityTable,
     EngineProbe,
 )
-from outlive.commitments.capacity_report import (
-    GroupReport,
-    ReportedCapacity,
+from outlive.commitments.capacity_status import (
     capacity_status,
     committed_slots,
-    reported_capacity,
 )
 from outlive.commitments.running import RunningVms
 from outlive.commitments.split import SplitGroup, SplitHost, SplitInput, split
-from outlive.commitments.units import GroupUnit
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
@@ -32,14 +26,9 @@ from outlive.placement.vms import VmView
 from outlive.resources import (
     CommittedResource,
     CommittedResourceSpec,
-    Condition,
-    FlavorGroupCapacity,
-    FlavorGroupCapacitySpec,
-    FlavorGroupCapacityStatus,
     FlavorGroupSpec,
     GroupFlavor,
 )
-from outlive.resources.commitments import FlavorCapacity
 
 GENERAL = "kvm-general-purpose-load-balancing"
 GIB = 2**30
@@ -198,28 +187,6 @@ def test_a_refresh_in_parts_asks_a_few_flavors_at_a_time_and_counts_the_fleet_as
     assert kept.refresh(wanted) == table(fleet).refresh(wanted)
 
 
-def _capacity(status: FlavorGroupCapacityStatus, *, ready: str = "True") -> FlavorGroupCapacity:
-    condition = Condition(type="Ready", status=ready, message="probes failed")  # type: ignore[arg-type]
-    return FlavorGroupCapacity(
-        spec=FlavorGroupCapacitySpec(flavor_group="a", availability_zone="z1"),
-        status=replace(status, conditions=(condition,)),
-    )
-
-
-def test_the_report_counts_a_large_vm_as_the_usage_report_does() -> None:
-    fleet, wanted = fleet_of(host("h1", allocation={"cpu": "6", "memory": "24Gi"})), group("a", (16, 4), (8, 2))
-    running = RunningVms([VmView(id=f"v{gib}", host="h1", zone="z1", flavor=f"a_{gib}") for gib in (8, 16)])
-    status = capacity_status(table(fleet).refresh([wanted])["a", "z1"], wanted, committed_slots=3, running=running)
-    assert (status.running_instances, status.running_resources.wire()) == (2, {"memory": "24Gi", "cores": "6"})
-    assert (status.committed_capacity, status.committed_capacity_bytes) == (3, 24 * GIB)
-    unit = GroupUnit(group="a", mib=8192, fixed=True)
-    assert reported_capacity(_capacity(status), wanted, unit) == GroupReport(
-        ram=ReportedCapacity(capacity=3 + 5, usage=3),
-        cores=ReportedCapacity(capacity=6 + 10, usage=6),
-        instances=ReportedCapacity(capacity=2 + 5, usage=2),
-    )
-
-
 def test_without_a_list_of_vms_what_ran_before_stays_and_an_empty_list_writes_zeros() -> None:
     wanted = group("a", (8, 2))
     found = table(fleet_of(host("h1"))).refresh([wanted])["a", "z1"]
@@ -227,24 +194,6 @@ def test_without_a_list_of_vms_what_ran_before_stays_and_an_empty_list_writes_ze
     before = capacity_status(found, wanted, committed_slots=0, running=vms)
     assert capacity_status(found, wanted, committed_slots=0, running=None, before=before).running_instances == 1
     assert capacity_status(found, wanted, committed_slots=0, running=RunningVms(), before=before).running_instances == 0
-
-
-def test_a_report_of_what_is_not_known_has_no_usage_and_one_that_is_not_current_is_refused() -> None:
-    wanted, unit = group("a", (8, 2)), GroupUnit(group="a")
-    assert reported_capacity(None, wanted, unit).ram == ReportedCapacity(capacity=0)
-    with pytest.raises(Unavailable, match="probes failed"):
-        reported_capacity(_capacity(FlavorGroupCapacityStatus(), ready="False"), wanted, unit)
-
-
-def test_memory_that_video_memory_takes_is_counted_vm_by_vm() -> None:
-    flavor = GroupFlavor(name="a_2", vcpus=1, memory_mb=2032)
-    wanted = FlavorGroupSpec(group_name="a", flavors=(flavor,), largest_flavor=flavor, smallest_flavor=flavor)
-    running = RunningVms([VmView(id=f"v{number}", host="h1", zone="z1", flavor="a_2") for number in range(3)])
-    found = table(fleet_of(host("h1", allocation={"cpu": "16", "memory": "64Gi"}))).refresh([wanted])["a", "z1"]
-    assert found.failed
-    found = replace(found, failed="", flavors=(FlavorCapacity(flavor_name="a_2"),))
-    status = capacity_status(found, wanted, committed_slots=0, running=running)
-    assert reported_capacity(_capacity(status), wanted, GroupUnit(group="a", mib=2048)).ram.usage == 3
 
 
 def test_running_vms_follow_every_change() -> None:
@@ -255,6 +204,6 @@ def test_running_vms_follow_every_change() -> None:
     assert running.count("z1", "a") == 1
     assert running.put(replace(vm, zone="z2"))
     assert (running.count("z1", "a"), running.count("z2", "a")) == (0, 1)
-    assert running.retain(["x"]) == 1
+    assert running.drop("v")
     assert not running.drop("v")
     assert len(running) == 0

@@ -20,7 +20,6 @@ from outlive.commitments.usage import (
     assign,
     charged_to,
     usage_due,
-    usage_report,
     usage_vms,
     with_usage,
     without_usage,
@@ -34,8 +33,6 @@ from outlive.resources import (
     FlavorGroupSpec,
     GroupFlavor,
     ObjectMeta,
-    ProjectQuota,
-    ProjectQuotaSpec,
 )
 
 GIB = 2**30
@@ -210,31 +207,10 @@ def cr(
     )
 
 
-def test_the_report_has_exactly_the_zones_that_were_asked_for_and_counts_memory_in_the_groups_unit() -> None:
-    (found,) = usage_report(
-        vms=[view("a", "s"), view("b", "s"), view("c", "l"), view("d", "s", "elsewhere"), view("e", "none")],
-        groups=[GROUP],
-        units={"g": UNIT},
-        zones=["z", "empty"],
-        charged=charged_to([cr(assigned_instances=("a",)), cr("uuid-2", kind="cores", assigned_instances=("b",))]),
-        quotas=[ProjectQuota(spec=ProjectQuotaSpec(project_id="p", availability_zone="z", quota={
-            "hw_version_g_ram": 240, "hw_version_g_cores": -1})), ],
-        with_quota={"g": frozenset({"ram", "cores"})},
-    )  # fmt: skip
-    z, empty = found.zones["z"], found.zones["empty"]
-    assert list(found.zones) == ["z", "empty"]
-    assert z.usage == {"ram": 1 + 1 + 4, "cores": 6, "instances": 3}
-    assert z.quota == {"ram": 120, "cores": -1}
-    assert (empty.usage, empty.quota, empty.vms) == (
-        {"ram": 0, "cores": 0, "instances": 0},
-        {"ram": -1, "cores": -1},
-        (),
-    )
-    assert [(one.id, one.commitment, one.video_ram_mib, one.ram_mib, one.os_type) for one in z.vms] == [
-        ("a", "uuid-1", 16, 2032, "unknown"),
-        ("b", None, 16, 2032, "unknown"),
-        ("c", None, None, 8192, "unknown"),
-    ]
+def test_a_vm_is_reported_with_its_commitment_of_memory_alone() -> None:
+    memory = cr(assigned_instances=("a",))
+    cores = cr("uuid-0", kind="cores", assigned_instances=("a", "b"))
+    assert charged_to([memory, cores]) == charged_to([cores, memory]) == {"a": "uuid-1"}
 
 
 def test_usage_is_written_with_the_generation_that_it_was_found_for_and_cleared_when_the_commitment_is_over() -> None:

@@ -18,7 +18,7 @@ from outlive.base.errors import NotFound, Unavailable
 from outlive.base.logging import get_logger
 from outlive.commitments.application import swap_cached
 from outlive.commitments.capacity import CapacityTable, EngineProbe, GroupCapacity, Place
-from outlive.commitments.capacity_report import capacity_status, committed_slots
+from outlive.commitments.capacity_status import capacity_status, committed_slots
 from outlive.commitments.names import capacity_name
 from outlive.commitments.ports import Offload
 from outlive.commitments.running import RunningVms

@@ -1,6 +1,6 @@
-"""What the table of capacity becomes: the status of a ``FlavorGroupCapacity``, and what Limes is told of it.
+"""What the table of capacity becomes: the status of a ``FlavorGroupCapacity``.
 
-The rules are in docs/reference/commitments.md#capacity and #capacity-report.
+The rules are in docs/reference/commitments.md#capacity.
 """
 
 from __future__ import annotations
@@ -9,20 +9,15 @@ from collections.abc import Iterable
 
 import msgspec
 
-from outlive.base.errors import Unavailable
 from outlive.commitments.capacity import GroupCapacity, Place
 from outlive.commitments.running import RunningVms
-from outlive.commitments.state import READY, is_active
-from outlive.commitments.units import GroupUnit
+from outlive.commitments.state import is_active
 from outlive.placement.settings import MIB
 from outlive.resources import (
-    MEMORY,
     Amounts,
     CommittedResource,
-    FlavorGroupCapacity,
     FlavorGroupCapacityStatus,
     FlavorGroupSpec,
-    condition,
 )
 
 
@@ -79,47 +74,3 @@ def committed_slots(
             place = (spec.flavor_group_name, spec.availability_zone)
             found[place] = found.get(place, 0) + spec.total // size
     return found
-
-
-class ReportedCapacity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What Limes is told of one resource in one zone."""
-
-    capacity: int
-    usage: int | None = None
-    """Absent where nothing is known."""
-
-
-class GroupReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What Limes is told of a group in one zone."""
-
-    ram: ReportedCapacity = ReportedCapacity(capacity=0)
-    cores: ReportedCapacity = ReportedCapacity(capacity=0)
-    instances: ReportedCapacity = ReportedCapacity(capacity=0)
-
-
-def reported_capacity(found: FlavorGroupCapacity | None, group: FlavorGroupSpec, unit: GroupUnit) -> GroupReport:
-    """The report's numbers, memory in the group's unit: what runs, and what is free for this group alone.
-
-    ``Unavailable`` where the object is not ready (docs/reference/commitments.md#capacity-report).
-    """
-    if found is None:
-        return GroupReport()
-    ready = condition(found.status.conditions, READY)
-    if ready is None or ready.status != "True":
-        raise Unavailable(
-            f"capacity of flavor group {found.spec.flavor_group} in zone {found.spec.availability_zone} is not current"
-            + (f": {ready.message}" if ready is not None and ready.message else ""),
-            remedy="see the object's condition Ready, and try again later",
-        )
-    status, memory_of = found.status, {flavor.name: flavor.memory_mb for flavor in group.flavors}
-    running = unit.of_vms((memory_of.get(one.flavor_name, 0), one.running_vms) for one in status.flavors)
-    slots, exclusive = status.exclusively_free_slots, status.exclusively_free_capacity
-    cores = status.running_resources.get("cores", 0)
-    return GroupReport(
-        ram=ReportedCapacity(
-            capacity=running + unit.of_free(slots, group.smallest_flavor.memory_mb, exclusive.get(MEMORY, 0)),
-            usage=running,
-        ),
-        cores=ReportedCapacity(capacity=cores + exclusive.get("cores", 0), usage=cores),
-        instances=ReportedCapacity(capacity=status.running_instances + slots, usage=status.running_instances),
-    )
