@@ -20,6 +20,8 @@ from outlive.runtime.informer import Informer
 
 VMS_S: Final = 60.0
 """How often a VM source is asked for all VMs."""
+RETRY_S: Final = 10.0
+"""How soon it is asked again where it did not answer."""
 STALE_S: Final = 900.0
 """A listing of a VM source that is older is not used any more."""
 DOUBTED_LIMIT: Final = 1_000
@@ -61,10 +63,19 @@ class VmTable:
         again_s = self._clock.monotonic()
         while True:
             if self._clock.monotonic() >= again_s:
-                await self.refresh()
-                again_s = self._clock.monotonic() + VMS_S
+                again_s = self._clock.monotonic() + await self._refreshed()
             await self._ask_for_doubted()
             await set_within(self._doubts, max(0.0, again_s - self._clock.monotonic()))
+
+    async def _refreshed(self) -> float:
+        """Ask for all VMs; in how many seconds again. A source that is away keeps nothing else of the process from
+        being ready: ``check`` says it to whoever needs VMs."""
+        try:
+            await self.refresh()
+        except OutliveError as error:
+            _log.warning("vms.not_listed", error=str(error))
+            return RETRY_S
+        return VMS_S
 
     async def refresh(self) -> None:
         """Ask the VM source for all VMs; nothing where our own objects are followed. ``Unavailable``."""

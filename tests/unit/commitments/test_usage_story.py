@@ -7,6 +7,7 @@ import asyncio
 from msgspec.structs import replace
 from tests.support.sales import GIB, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, later, project, vm
 
+from outlive.base.errors import Unavailable
 from outlive.placement.vms import VmList, VmView
 from outlive.resources import Instance, ObjectMeta, ProjectQuota, ProjectQuotaSpec
 
@@ -146,6 +147,28 @@ def test_a_host_that_reports_a_vm_has_its_source_asked_at_once() -> None:
         database.now.clear()
         await reports(market)
         assert (await market.quota()).status.total_usage == {RAM: 0}
+
+    in_cloud([host("h1"), limit(ram=100)], story, source=database)
+
+
+def test_a_source_of_vms_that_is_away_is_asked_again_and_keeps_the_process_ready() -> None:
+    class Away(Database):
+        tries = 0
+
+        async def list_vms(self) -> VmList:
+            self.tries += 1
+            if self.tries <= 10:
+                raise Unavailable("away")
+            return await super().list_vms()
+
+    database = Away()
+
+    async def story(market: Market) -> None:
+        await asyncio.sleep(50)
+        assert market.role.ready() == ""
+        assert (await market.quota()).status.last_full_reconcile_at is None
+        await asyncio.sleep(500)
+        assert (await market.quota()).status.last_full_reconcile_at is not None
 
     in_cloud([host("h1"), limit(ram=100)], story, source=database)
 
