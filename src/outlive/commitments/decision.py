@@ -85,9 +85,11 @@ class Decider:
         groups = view.groups()
         before = {uuid: cr for uuid in _uuids(batch) if (cr := view.commitment(uuid)) is not None}
         plan = steps_of(batch, groups, self._settings, before, now)
-        if plan.refusal:
-            return Refusal(plan.refusal)
-        attempt = _Attempt(self, plan, groups, now)
+        return Refusal(plan.refusal) if plan.refusal else await self.decide_steps(plan, deadline_s)
+
+    async def decide_steps(self, plan: BatchPlan, deadline_s: float) -> Accepted | Refusal:
+        """The same of steps that are known already."""
+        attempt = _Attempt(self, plan, self._view.groups(), self._clock.now())
         try:
             accepted = await attempt.run(deadline_s)
         except TimedOut:
