@@ -34,6 +34,7 @@ PARTS = (
     "explain",
     "whatif",
     "api",
+    "liquid",
     "startup",
     "fencing",
     "simulation",

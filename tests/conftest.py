@@ -52,6 +52,18 @@ def _libvirt() -> bool:
     return os.geteuid() == 0 and binding and all(shutil.which(tool) is not None for tool in tools)
 
 
+def _keystone() -> bool:
+    from tests.support import environments
+
+    return environments.can_be_made("keystone")
+
+
+def _nova() -> bool:
+    from tests.support import environments
+
+    return _postgresql() and Path("/usr/lib/rabbitmq/bin/rabbitmq-server").exists() and environments.can_be_made("nova")
+
+
 def _shared() -> bool:
     return bool(os.environ.get("OUTLIVE_SHARED")) and Path(os.environ["OUTLIVE_SHARED"]).is_dir()
 
@@ -71,6 +83,8 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "sshd": _sshd,
     "qemu": lambda: shutil.which("qemu-io") is not None,
     "systemd": _systemd,
+    "keystone": _keystone,
+    "nova": _nova,
     "shared": _shared,
 }
 """Real components that tests may need, and how to see whether they are there."""

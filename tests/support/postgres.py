@@ -18,7 +18,6 @@ STEP_LIMIT_S = 60
 _SETTINGS = {
     "listen_addresses": "''",
     "shared_buffers": "16MB",
-    "max_connections": "20",
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
@@ -28,8 +27,9 @@ _SETTINGS = {
 class Postgres:
     """A running server; ``address`` is what SQLAlchemy takes."""
 
-    def __init__(self, binaries: Path, directory: Path) -> None:
+    def __init__(self, binaries: Path, directory: Path, connections: int) -> None:
         self._binaries = binaries
+        self._connections = connections
         self._directory = directory
         self.socket = directory / "s"
         self.address = f"postgresql+psycopg://lab@/postgres?host={self.socket}"
@@ -40,7 +40,11 @@ class Postgres:
 
     def start(self) -> None:
         """Start, and wait until it answers."""
-        settings = {**_SETTINGS, "unix_socket_directories": f"'{self.socket}'"}
+        settings = {
+            **_SETTINGS,
+            "max_connections": str(self._connections),
+            "unix_socket_directories": f"'{self.socket}'",
+        }
         options = " ".join(f"-c {key}={value}" for key, value in settings.items())
         log = str(self._directory / "s" / "log")
         self._as_server([*self._ctl, "-w", "-t", str(STEP_LIMIT_S), "-l", log, "-o", options, "start"])
@@ -100,10 +104,10 @@ class Postgres:
 
 
 @contextmanager
-def running() -> Iterator[Postgres]:
+def running(connections: int = 20) -> Iterator[Postgres]:
     """A server for as long as the block lasts."""
     directory = Path(tempfile.mkdtemp(prefix="opg"))
-    server = Postgres(_binaries(), directory)
+    server = Postgres(_binaries(), directory, connections)
     try:
         server.socket.mkdir()
         if os.getuid() == 0:

@@ -25,9 +25,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from outlive.api import kubernetes
-from outlive.api.auth import Access, Authenticator, Identity, Tokens
+from outlive.api.auth import Access, Authenticator, Identity, KeystoneAccess, Tokens
 from outlive.api.config import ApiSettings, SchedulerAuth, check_scheduler_auth
 from outlive.api.errors import TimedOut
+from outlive.api.liquid import PATHS, QUOTA_SUFFIX, USAGE_SUFFIX, Liquid
 from outlive.api.middleware import (
     AUTHENTICATE,
     ERROR,
@@ -47,6 +48,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import Forbidden, OutliveError, Unavailable
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
+from outlive.commitments.service import CommitmentService
 from outlive.node.storage_statistics import StorageGauges
 from outlive.placement.external import ExternalAnswer
 from outlive.placement.service import PlacementService
@@ -81,6 +83,9 @@ class ApiDeps:
     settings: ApiSettings = field(default_factory=ApiSettings)
     scheduler_auth: SchedulerAuth = "token"
     placement: PlacementService | None = None
+    commitments: CommitmentService | None = None
+    keystone: KeystoneAccess | None = None
+    """Who may use LIQUID with a token of Keystone; absent: nobody."""
     ready: Callable[[], str] = lambda: ""
     """Why the process is not ready, in a few words; empty when it is."""
     join: Handler | None = None
@@ -103,6 +108,9 @@ class Endpoint(NamedTuple):
     summary: str
     tag: str = "discovery"
     methods: tuple[str, ...] = ("GET",)
+    any_method: bool = False
+    """Whether the handler itself refuses other methods, because other checks come first."""
+    described: bool = True
 
 
 def create_app(deps: ApiDeps) -> Starlette:
@@ -113,7 +121,7 @@ def create_app(deps: ApiDeps) -> Starlette:
     watches = Watches(
         clock=deps.clock, limit=deps.settings.watches, gauge=lambda count: recorder.watches.set(float(count))
     )
-    authenticator = Authenticator(deps.tokens, deps.scheduler_auth)
+    authenticator = Authenticator(deps.tokens, deps.scheduler_auth, deps.keystone)
     limit_s = float(deps.settings.request_timeout)
 
     @asynccontextmanager
@@ -150,9 +158,9 @@ def _route(endpoint: Endpoint, authenticator: Authenticator, limit_s: float) -> 
         state = request.scope["state"]
         state[ROUTE] = endpoint.path
         state[AUTHENTICATE] = lambda: authenticator.identify(request, endpoint.access)
-        state[IDENTITY] = identity = state[AUTHENTICATE]()
         try:
             async with asyncio.timeout(limit_s):
+                state[IDENTITY] = identity = await authenticator.authenticate(request, endpoint.access)
                 response = await handler(request, identity)
         except TimeoutError:
             raise TimedOut(
@@ -162,7 +170,8 @@ def _route(endpoint: Endpoint, authenticator: Authenticator, limit_s: float) -> 
             state.setdefault(ERROR, str(response.status_code))
         return response
 
-    return Route(endpoint.path, serve, methods=list(endpoint.methods))
+    # Without methods a route takes them all.
+    return Route(endpoint.path, serve, methods=[] if endpoint.any_method else list(endpoint.methods))
 
 
 def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches) -> list[Endpoint]:
@@ -172,6 +181,7 @@ def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches) -> list[End
         *_kubernetes(deps),
         *_operation(deps),
         *_scheduler(deps.placement),
+        *_liquid(Liquid(deps.commitments, deps.clock)),
         *(
             Endpoint(path, _query(query), Access.READ, f"Answers {path}", "questions")
             for path, query in sorted(deps.queries.items())
@@ -286,6 +296,31 @@ def _scheduler(placement: PlacementService | None) -> list[Endpoint]:
         Endpoint(EXTERNAL_PATH, external, Access.PLACE, ranks, "scheduler", ("POST",)),
         Endpoint(EXPLAIN_PATH, explain, Access.EXPLAIN, explains, "scheduler", ("POST",)),
     ]
+
+
+def _liquid(liquid: Liquid) -> list[Endpoint]:
+    """What Limes asks of a service that sells capacity."""
+    project = f"{PATHS}/projects/{{project}}"
+    served: list[tuple[str, Handler, Access, str, str]] = [
+        (f"{PATHS}/info", liquid.info, Access.LIQUID_READ, "GET", "The catalogue of resources"),
+        (
+            f"{PATHS}/change-commitments",
+            liquid.change,
+            Access.LIQUID_CHANGE,
+            "POST",
+            "Change commitments, all or none of them",
+        ),
+        (f"{PATHS}/report-capacity", liquid.capacity, Access.LIQUID_READ, "POST", "Capacity of all resources"),
+        (f"{project}{USAGE_SUFFIX}", liquid.usage, Access.LIQUID_READ, "POST", "Usage of a project, VM by VM"),
+        (f"{project}{QUOTA_SUFFIX}", liquid.quota, Access.LIQUID_QUOTA, "PUT", "Set the quota of a project"),
+    ]
+    endpoints = [
+        Endpoint(path, handler, access, summary, "liquid", (method,), any_method=True)
+        for path, handler, access, method, summary in served
+    ]
+    others = f"{PATHS}/projects/{{rest:path}}"
+    rest = Endpoint(others, liquid.project, Access.LIQUID_READ, "", "liquid", any_method=True, described=False)
+    return [*endpoints, rest]
 
 
 def _placed(request: Request, answer: ExternalAnswer) -> Response:

@@ -23,8 +23,11 @@ from starlette.requests import Request
 
 from outlive.api.config import SchedulerAuth
 from outlive.api.errors import Unauthenticated
-from outlive.base.errors import BadInput, Forbidden
+from outlive.base.errors import BadInput, Forbidden, OutliveError, Unavailable
 from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
+from outlive.commitments.access import LiquidAction, LiquidPolicy, shown
+from outlive.commitments.ports import TokenValidator
 from outlive.node.membership.states import MemberView
 from outlive.node.permissions import (
     STORAGE,
@@ -45,6 +48,8 @@ TOKEN_FILE_BYTES: Final = 2 * 1024 * 1024
 PEER: Final = "peer"
 """Key of a request's state: whether a client certificate was verified."""
 
+_log = get_logger("api")
+
 
 class Role(enum.StrEnum):
     """What a token may be used for."""
@@ -53,6 +58,7 @@ class Role(enum.StrEnum):
     OPERATOR = "operator"
     VIEWER = "viewer"
     SCHEDULER = "scheduler"
+    LIQUID = "liquid"
     CONTROLLER = "controller"
     HOST = "host"
     COORDINATOR = "coordinator"
@@ -71,14 +77,28 @@ class Access(enum.StrEnum):
     """Any token that is known."""
     JOIN = "join"
     CLUSTER_KEY = "have the key of the cluster's secrets"
+    LIQUID_READ = "read what LIQUID reports"
+    LIQUID_QUOTA = "set quota"
+    LIQUID_CHANGE = "change commitments"
 
 
+LIQUID_ACTIONS: Final[Mapping[Access, LiquidAction]] = {
+    Access.LIQUID_READ: LiquidAction.READ,
+    Access.LIQUID_QUOTA: LiquidAction.QUOTA,
+    Access.LIQUID_CHANGE: LiquidAction.CHANGE,
+}
+"""What the owner of a Keystone token must be allowed for it."""
+_SOLD: Final = frozenset({Access.LIQUID_QUOTA, Access.LIQUID_CHANGE})
+"""What the service that sells capacity changes, and nobody else but an admin."""
+
+_READER: Final = frozenset({Access.OPEN, Access.READ, Access.EXPLAIN, Access.KNOWN, Access.LIQUID_READ})
 _WRITER: Final = frozenset({Access.OPEN, Access.READ, Access.EXPLAIN, Access.KNOWN, Access.WRITE})
 GRANTS: Final[dict[Role, frozenset[Access]]] = {
     Role.ADMIN: frozenset(Access) - {Access.CLUSTER_KEY},
-    Role.OPERATOR: frozenset(Access) - {Access.CLUSTER_KEY, Access.JOIN},
-    Role.VIEWER: frozenset({Access.OPEN, Access.READ, Access.EXPLAIN, Access.KNOWN}),
+    Role.OPERATOR: frozenset(Access) - _SOLD - {Access.CLUSTER_KEY, Access.JOIN},
+    Role.VIEWER: _READER,
     Role.SCHEDULER: frozenset({Access.OPEN, Access.PLACE, Access.EXPLAIN, Access.KNOWN}),
+    Role.LIQUID: _SOLD | {Access.OPEN, Access.KNOWN, Access.LIQUID_READ},
     Role.CONTROLLER: _WRITER | {Access.PLACE},
     Role.HOST: _WRITER,
     Role.COORDINATOR: _WRITER | {Access.CLUSTER_KEY},
@@ -151,12 +171,47 @@ class Tokens:
         return found
 
 
+class KeystoneAccess(msgspec.Struct, frozen=True):
+    """Tokens of Keystone, in the header ``X-Auth-Token``, for requests of LIQUID."""
+
+    validator: TokenValidator
+    policy: LiquidPolicy = LiquidPolicy()
+
+    async def identify(self, token: str, access: Access) -> Identity:
+        """Who asks; ``Unauthenticated`` or ``Forbidden`` for whoever may not."""
+        try:
+            caller = await self.validator.validate(token)
+        except OutliveError as error:
+            _log.warning("keystone.not_asked", code=error.code, error=str(error))
+            raise Unavailable("the token cannot be checked now, please retry later") from None
+        if caller is None:
+            raise Unauthenticated(
+                "the token in X-Auth-Token is not valid or not valid any more", remedy="ask Keystone for another one"
+            )
+        if why := self.policy.refusal(caller, LIQUID_ACTIONS[access]):
+            raise Forbidden(why, remedy="see docs/reference/commitments.md#access")
+        return Identity(shown(caller), Role.LIQUID)
+
+
 class Authenticator:
     """Says who asks, and whether they may."""
 
-    def __init__(self, tokens: Tokens, scheduler_auth: SchedulerAuth) -> None:
+    def __init__(self, tokens: Tokens, scheduler_auth: SchedulerAuth, keystone: KeystoneAccess | None = None) -> None:
         self._tokens = tokens
         self._scheduler_auth = scheduler_auth
+        self._keystone = keystone
+
+    async def authenticate(self, request: Request, access: Access) -> Identity:
+        """As ``identify``, which it is for every request without a token of Keystone. A bearer token goes first."""
+        token = request.headers.get("x-auth-token", "")
+        if access not in LIQUID_ACTIONS or not token or "authorization" in request.headers:
+            return self.identify(request, access)
+        if self._keystone is None:
+            raise Unauthenticated(
+                "this server does not know Keystone, whose token was sent in X-Auth-Token",
+                remedy="send 'Authorization: Bearer TOKEN' with a token of the role liquid, or configure Keystone",
+            )
+        return await self._keystone.identify(token, access)
 
     def identify(self, request: Request, access: Access) -> Identity:
         """Who asks; ``Unauthenticated`` or ``Forbidden`` for whoever may not."""

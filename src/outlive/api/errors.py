@@ -16,7 +16,7 @@ The edge adds to the tree of ``outlive.base.errors``::
     Unknown
     └── TimedOut            504  the request took longer than allowed
 
-Paths of the Kubernetes protocol answer with a ``Status`` object, all others with
+Paths of the Kubernetes protocol answer with a ``Status`` object, those of LIQUID with a line of text, all others with
 ``{"code", "message", "remedy", "requestId"}`` (docs/reference/http-api.md#errors). What is not in the tree is a
 defect of ours: it answers 500 with the request id and nothing else; the log has the traceback.
 """
@@ -146,6 +146,15 @@ def plain_problem(error: BaseException, request_id: str) -> dict[str, str]:
     if isinstance(error, errors.OutliveError) and error.place:
         body["place"] = error.place
     return body
+
+
+def plain_line(error: BaseException, request_id: str) -> str:
+    """The body of an answer of LIQUID: one line, whose wording its callers know where it has no remedy."""
+    if isinstance(error, MethodNotAllowed):
+        return "Method not allowed\n"
+    if isinstance(error, errors.NotFound):
+        return "Not found\n"
+    return " ".join(message_of(error, request_id).split()) + "\n"
 
 
 def status_document(error: BaseException, request_id: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outlive.api.config import HEADERS_BYTES
@@ -22,6 +22,7 @@ from outlive.api.errors import (
     TooLarge,
     Unauthenticated,
     code_of,
+    plain_line,
     plain_problem,
     status_document,
     status_of,
@@ -46,6 +47,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 _REQUEST_ID_HEADERS: Final = (b"x-request-id", b"x-openstack-request-id")
 _GLOBAL_ID_HEADERS: Final = (b"x-global-request-id", b"x-openstack-global-request-id")
 _KUBERNETES: Final = ("/api", "/apis", "/openapi", "/version")
+_LIQUID: Final = "/commitments/"
 _SCHEDULER: Final = "/scheduler/"
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 
@@ -149,7 +151,10 @@ class RequestMiddleware:
                 request_id = value
             elif name in _GLOBAL_ID_HEADERS and not global_id and _REQUEST_ID.match(value):
                 global_id = value
-        return request_id.decode() or f"req-{self._ids.uuid()}", global_id.decode(), size, length
+        made = (
+            "" if request_id else self._ids.uuid() if scope["path"].startswith(_LIQUID) else f"req-{self._ids.uuid()}"
+        )
+        return request_id.decode() or made, global_id.decode(), size, length
 
     def _limited(self, receive: Receive, declared: int) -> Receive:
         """``receive``, which raises ``TooLarge`` for a body beyond the limit."""
@@ -188,6 +193,8 @@ def error_response(request: Request, error: Exception) -> Response:
         headers["connection"] = "close"
     if status.http in (429, 503):
         headers["retry-after"] = "1"
+    if path.startswith(_LIQUID):
+        return PlainTextResponse(plain_line(error, request_id), status.http, headers)
     body = (status_document if kubernetes else plain_problem)(error, request_id)
     return Response(msgspec.json.encode(body) + b"\n", status.http, headers, media_type="application/json")
 

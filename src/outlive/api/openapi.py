@@ -51,7 +51,7 @@ class Documents:
             paths = self._kind_paths() | {
                 _PARAMETER.sub(r"{\1}", endpoint.path): plain_operations(endpoint)
                 for endpoint in self._endpoints
-                if endpoint.tag != "resources"
+                if endpoint.tag != "resources" and endpoint.described
             }
             self._everything = msgspec.json.encode(self._document(paths))
         return self._everything
@@ -233,17 +233,21 @@ def item_operations(kind: type[Resource], verbs: Sequence[str], *, status: bool 
 
 def plain_operations(endpoint: Endpoint) -> dict[str, Any]:
     """A path outside the resources."""
+    ok = {"description": "OK", **_json({})}
+    wrong = _json({"type": "object"})
+    if endpoint.tag == "liquid":
+        wrong = {"content": {"text/plain": {"schema": {"type": "string"}}}}
     operation: dict[str, Any] = {
         "tags": [endpoint.tag],
         "summary": endpoint.summary,
         "responses": {
-            "200": {"description": "OK", **_json({})},
-            "default": {"description": "What was wrong", **_json({"type": "object"})},
+            **({"204": {"description": "Done"}} if endpoint.methods == ("PUT",) else {"200": ok}),
+            "default": {"description": "What was wrong", **wrong},
         },
     }
     if endpoint.access is Access.OPEN:
         operation["security"] = []
-    if "POST" in endpoint.methods:
+    if {"POST", "PUT"} & set(endpoint.methods):
         operation["requestBody"] = {"required": True, **_json({"type": "object"})}
     names = _PARAMETER.findall(endpoint.path)
     parameters = [_parameter(name, f"The {name}.", where="path") for name in names]

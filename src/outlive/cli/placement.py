@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from outlive.base.errors import ExitCode, Usage
+from outlive.base.errors import ExitCode, NotFound, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, cut_table, table
@@ -17,7 +17,10 @@ from outlive.failover.calls import Caller, pipeline_for
 from outlive.inventory.places import creation_request
 from outlive.placement.request import Intent, PlacementRequest
 from outlive.placement.vms import VmView
-from outlive.resources import Amounts, VirtualMachine
+from outlive.resources import Amounts, PlacementHistory, VirtualMachine, condition
+from outlive.resources.placement import history_name
+from outlive.store import list_all
+from outlive.store.access import read
 
 if TYPE_CHECKING:
     from outlive.placement.ranking import RankingDocument
@@ -54,6 +57,40 @@ async def rank(
     document = state.engine.rank(request, why=explain).document()
     output.show(document, lambda: _lines(document, explain=explain, wide=output.wide))
     return None if document.ordered_hosts else ExitCode.NO
+
+
+@command(app, "history")
+async def history(
+    access: Access,
+    output: Output,
+    vm: Annotated[str, typer.Argument(metavar="VM", help="The VM, or another resource, by id; a VM also by name.")],
+) -> None:
+    """Where placement sent a VM, last and before, and why it chose this host."""
+    async with access.open() as store:
+        found = await read(store, PlacementHistory, history_name(vm))
+        if found is None:
+            known = [one async for one in list_all(store, VirtualMachine) if one.spec.display_name == vm]
+            found = await read(store, PlacementHistory, history_name(known[0].name)) if len(known) == 1 else None
+    if found is None:
+        raise NotFound(
+            f"placement has no history of {vm[:80]!r}",
+            remedy="it keeps what Nova's calls were answered, for VMs that exist; see outlive get placementhistories",
+        )
+    shown = found
+    output.show(shown, lambda: _history_lines(shown))
+
+
+def _history_lines(found: PlacementHistory) -> list[Any]:
+    current, ready = found.status.current, condition(found.status.conditions, "Ready")
+    if current is None:
+        return [f"{found.spec.resource_id}: placement has answered nothing yet"]
+    said = current.target_host or (ready.message if ready is not None else "no host")
+    lines: list[Any] = [f"{found.spec.resource_id}: {said}", current.explanation]
+    rows = [
+        (f"{one.timestamp:%F %T}", one.intent, one.pipeline_ref.name, ", ".join(one.ordered_hosts) or "none")
+        for one in (current, *reversed(found.status.history))
+    ]
+    return [*lines, *cut_table(["When", "Intent", "Pipeline", "Best hosts"], rows, title="answers, the last first")]
 
 
 def _intent(word: str) -> Intent:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outlive.base.errors import Refused
 from outlive.cli.access import Access
 from outlive.cli.output import progress
 from outlive.cli.settings import config_file, settings_for
@@ -43,9 +44,15 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
 
 @asynccontextmanager
 async def synced_tables(settings: FailoverSettings) -> AsyncIterator[SyncedTables]:
-    """The database that VMs come from, by the settings."""
+    """The database that VMs come from, by the settings; ``Refused`` where they come from Nova."""
     from outlive.drivers.synced_tables import SyncedTables
 
+    if settings.upkeep.vm_source == "nova":
+        raise Refused(
+            "the VMs come from Nova's API, which only the server asks",
+            place="failoverUpkeep.vmSource",
+            remedy="have the server keep them: openstack.inventory: true and vmSource: resources",
+        )
     source = SyncedTables(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
     try:
         yield source

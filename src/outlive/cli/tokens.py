@@ -39,7 +39,7 @@ async def create(
     ] = False,
     host: Annotated[str, typer.Option("--host", metavar="NAME", help="With --join: only this host may use it.")] = "",
     role: Annotated[
-        str, typer.Option("--role", metavar="ROLE", help="admin, operator, viewer, scheduler or controller.")
+        str, typer.Option("--role", metavar="ROLE", help="admin, operator, viewer, scheduler, liquid or controller.")
     ] = "",
     lasts: Annotated[
         str, typer.Option("--for", metavar="TIME", help="When it ends; a join token after 1h, others never.")

@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from outlive.api.tls import ServerTls
     from outlive.base.clock import Clock
     from outlive.failover.config import FailoverUpkeepSettings
+    from outlive.placement.vms import VMSource
     from outlive.roles.settings import RoleSettings
     from outlive.roles.up import Ports, UpRole
+    from outlive.store import Store
     from outlive.store.sqlite.store import SqliteStore
 
 STARTED_WITHIN_S = 120.0
@@ -159,7 +161,7 @@ async def _serve(
     role = UpRole(
         store,
         settings,
-        await _ports(settings, closing),
+        await _ports(store, directory, settings, closing),
         identity=f"{os.uname().nodename}-{os.getpid()}",
         clock=clock,
         random=system_random(),
@@ -226,14 +228,27 @@ def _tls(api: ApiSettings, host: str, directory: Path, clock: Clock) -> ServerTl
     return tls
 
 
-async def _ports(settings: RoleSettings, closing: AsyncExitStack) -> Ports:
+async def _ports(store: Store, directory: Path, settings: RoleSettings, closing: AsyncExitStack) -> Ports:
     """The drivers that the settings ask for; ``closing`` lets go of what they hold."""
     from outlive.drivers.child import ChildComputer
     from outlive.roles.up import Ports
 
     computer = ChildComputer()
     closing.push_async_callback(computer.close)
-    source = placement = None
+    source: VMSource | None = None
+    placement = inventory = None
+    if settings.openstack.cloud:
+        from outlive.cli.openstack import open_session
+        from outlive.drivers.openstack.nova import NovaClient
+        from outlive.drivers.openstack.nova_inventory import NovaInventory
+        from outlive.drivers.openstack.nova_vms import NovaVms
+
+        session = await open_session(store, directory, settings.openstack, closing)
+        nova = NovaClient(session, settings.openstack, SystemClock())
+        if settings.openstack.inventory:
+            inventory = NovaInventory(nova, settings.openstack, SystemClock())
+        if settings.upkeep.vm_source == "nova":
+            source = NovaVms(nova, settings.openstack, SystemClock())
     if settings.upkeep.vm_source == "database":
         source = await closing.enter_async_context(synced_tables(settings))
     if settings.upkeep.placement == "http":
@@ -241,7 +256,7 @@ async def _ports(settings: RoleSettings, closing: AsyncExitStack) -> Ports:
 
         placement = SchedulerClient(settings.failover.scheduler_url, token=_scheduler_token(settings.upkeep))
         closing.push_async_callback(placement.close)
-    return Ports(computer=computer, source=source, placement=placement)
+    return Ports(computer=computer, source=source, placement=placement, inventory=inventory)
 
 
 def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from outlive.commitments.access import LiquidPolicy
 from outlive.resources import CommittedType
 from outlive.runtime.units import Duration
 
@@ -84,6 +85,8 @@ class CommitmentSettings(_Section, frozen=True, kw_only=True):
     """Serve ``report-capacity``."""
     enable_quota: bool = True
     """Serve ``quota``."""
+    liquid_policy: LiquidPolicy = LiquidPolicy()
+    """What the owners of Keystone tokens may do through LIQUID."""
     flavor_group_resources: dict[str, GroupSettings] = msgspec.field(default_factory=lambda: {EVERY_GROUP: _REPORTED})
     """Flavor group → what its resources take part in; ``*``: groups without an entry. Capacity is reported from the
     first start, and nothing is sold before somebody writes ``handlesCommitments``."""

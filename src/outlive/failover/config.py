@@ -160,8 +160,9 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Section ``failoverUpkeep``: what only Outlive's failover has."""
 
-    vm_source: Literal["resources", "database"] = "resources"
-    """Where VMs are read from: our own ``VirtualMachine`` objects, or the reference's synchronised tables."""
+    vm_source: Literal["resources", "database", "nova"] = "resources"
+    """Where VMs are read from: our own ``VirtualMachine`` objects, the reference's synchronised tables, or Nova's API
+    (section ``openstack``)."""
     database_url: str = ""
     """SQLAlchemy address of that database, such as ``postgresql+psycopg://user@host/db``."""
     data_sources: dict[str, str] = {}

@@ -50,6 +50,8 @@ class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Failure domain kind and its size in hosts: labels hosts in blocks, in the order of the source."""
     overcommit: dict[str, float] = {}
     """Resource → ratio of at least 1."""
+    creator: str = CREATOR
+    """Value of the creator label on what is created, and the source that its status names."""
 
 
 class Existing(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +94,10 @@ def check_inventory(inventory: Inventory, existing: Existing, options: ImportOpt
         check_amounts(host.capacity, host.place, problems, what=f"host {host.name!r}")
     for flavor in flavors.values():
         check_amounts(flavor.resources, flavor.place, problems, what=f"flavor {flavor.name!r}")
-    gone_hosts = _gone(existing.hosts, hosts) if options.prune and inventory.has_hosts else frozenset[str]()
-    gone_vms = _gone(existing.vms, vms) if options.prune and inventory.has_vms else frozenset[str]()
+    gone_hosts = (
+        _gone(existing.hosts, hosts, options.creator) if options.prune and inventory.has_hosts else frozenset[str]()
+    )
+    gone_vms = _gone(existing.vms, vms, options.creator) if options.prune and inventory.has_vms else frozenset[str]()
     there = hosts.keys() | (existing.hosts.keys() - gone_hosts)
     sizes = existing.flavor_specs()
     sized = {name: _sized(vm, flavors, sizes, there, inventory) for name, vm in vms.items()}
@@ -184,10 +188,10 @@ def _synthesised(
     return dict(sorted(made.items()))
 
 
-def _gone(objects: Mapping[str, Resource], listed: Mapping[str, object]) -> frozenset[str]:
+def _gone(objects: Mapping[str, Resource], listed: Mapping[str, object], creator: str) -> frozenset[str]:
     """What an earlier import created and the source lacks."""
     return frozenset(
         name
         for name, item in objects.items()
-        if name not in listed and item.metadata.labels.get(CREATOR_LABEL) == CREATOR
+        if name not in listed and item.metadata.labels.get(CREATOR_LABEL) == creator
     )

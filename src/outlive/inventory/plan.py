@@ -82,10 +82,13 @@ def plan_import(
 ) -> ImportPlan:
     """The writes, in a safe order. ``landed``: VM → host, for VMs that were placed and not found somewhere."""
     zones = _zones(wanted, existing)
-    vms = {name: _vm(record, existing.vms.get(name), landed, zones, now) for name, record in wanted.vms.items()}
+    vms = {
+        name: _vm(record, existing.vms.get(name), landed, zones, options.creator, now)
+        for name, record in wanted.vms.items()
+    }
     staying = {name: vm for name, vm in existing.vms.items() if name not in wanted.gone_vms}
     pairs: list[tuple[Resource, Resource | None]] = []
-    pairs.extend(_flavors(wanted.flavors.values(), existing))
+    pairs.extend(_flavors(wanted.flavors.values(), existing, options.creator))
     pairs.extend(_hosts(wanted, existing, options, {**staying, **vms}, now))
     pairs.extend((vm, existing.vms.get(name)) for name, vm in vms.items())
     writes: list[Write] = []
@@ -113,9 +116,12 @@ def _difference(new: Resource, old: Resource | None) -> Write | None:
     return Write(verb="update", object=new, spec=spec, status=changed, status_first=leaves) if spec or changed else None
 
 
-def _metadata(name: str, old: Resource | None, labels: Mapping[str, str | None]) -> ObjectMeta:
-    """The old metadata with labels set, or removed where ``None``; the creator only on new objects."""
-    meta = old.metadata if old is not None else ObjectMeta(name=name, labels={CREATOR_LABEL: CREATOR})
+def _metadata(name: str, old: Resource | None, labels: Mapping[str, str | None], creator: str) -> ObjectMeta:
+    """The old metadata with labels set, or removed where ``None``. The creator is set on new objects, and on those of
+    an import that a source keeps from now on."""
+    meta = old.metadata if old is not None else ObjectMeta(name=name, labels={CREATOR_LABEL: creator})
+    if meta.labels.get(CREATOR_LABEL) == CREATOR:
+        meta = msgspec.structs.replace(meta, labels={**meta.labels, CREATOR_LABEL: creator})
     merged = {**meta.labels, **{key: value for key, value in labels.items() if value is not None}}
     for key, value in labels.items():
         if value is None:
@@ -123,7 +129,9 @@ def _metadata(name: str, old: Resource | None, labels: Mapping[str, str | None])
     return msgspec.structs.replace(meta, labels=merged)
 
 
-def _flavors(records: Iterable[FlavorRecord], existing: Existing) -> Iterator[tuple[Flavor, Flavor | None]]:
+def _flavors(
+    records: Iterable[FlavorRecord], existing: Existing, creator: str
+) -> Iterator[tuple[Flavor, Flavor | None]]:
     by_name = {flavor.spec.flavor_name: flavor for flavor in existing.flavors.values()}
     taken = set(existing.flavors)
     for record in records:
@@ -137,7 +145,7 @@ def _flavors(records: Iterable[FlavorRecord], existing: Existing) -> Iterator[tu
             ephemeral_gib=record.ephemeral_gib,
             extra_specs=record.extra_specs,
         )
-        yield Flavor(metadata=_metadata(name, old, {}), spec=spec), old
+        yield Flavor(metadata=_metadata(name, old, {}, creator), spec=spec), old
 
 
 def object_name(flavor_name: str, taken: Iterable[str] = ()) -> str:
@@ -167,7 +175,12 @@ def _zone(record: VmRecord, old: VirtualMachine | None, host: str, zones: Mappin
 
 
 def _vm(
-    record: VmRecord, old: VirtualMachine | None, landed: Mapping[str, str], zones: Mapping[str, str], now: datetime
+    record: VmRecord,
+    old: VirtualMachine | None,
+    landed: Mapping[str, str],
+    zones: Mapping[str, str],
+    creator: str,
+    now: datetime,
 ) -> VirtualMachine:
     spec = old.spec if old is not None else VirtualMachineSpec()
     phase = record.phase if record.phase is not None else (old.status.phase if old is not None else "")
@@ -189,11 +202,11 @@ def _vm(
         "power_state": "running" if is_active(phase) else "stopped",
     }
     spec = msgspec.structs.replace(spec, **{key: value for key, value in known.items() if value is not None})
-    new = msgspec.structs.replace(status, phase=phase, assigned=assigned, source=CREATOR)
+    new = msgspec.structs.replace(status, phase=phase, assigned=assigned, source=creator)
     if new != status:
         new = msgspec.structs.replace(new, observed_at=now)
     labels = {HOST_LABEL: assigned.hypervisor if assigned is not None else None}
-    return VirtualMachine(metadata=_metadata(record.id, old, labels), spec=spec, status=new)
+    return VirtualMachine(metadata=_metadata(record.id, old, labels, creator), spec=spec, status=new)
 
 
 def _assigned(before: Assigned | None, host: str | None) -> Assigned | None:
@@ -231,7 +244,11 @@ def _hosts(
         old = existing.hosts.get(record.name)
         yield _host(record, position, old, loads.get(record.name, empty), options, now), old
     for name, host in existing.hosts.items():
-        if name in wanted.hosts or name in wanted.gone_hosts or host.metadata.labels.get(CREATOR_LABEL) != CREATOR:
+        if (
+            name in wanted.hosts
+            or name in wanted.gone_hosts
+            or host.metadata.labels.get(CREATOR_LABEL) not in (CREATOR, options.creator)
+        ):
             continue
         load = loads.get(name, empty)
         changed = msgspec.structs.replace(
@@ -258,12 +275,13 @@ def _host(
         instances=tuple(load.instances),
         num_instances=len(load.instances),
         conditions=_conditions(record, status.conditions, now),
-        source=CREATOR,
+        source=options.creator,
         **_known_facts(record, status),
     )
     if new != status:
         new = msgspec.structs.replace(new, observed_at=now)
-    return Hypervisor(metadata=_metadata(record.name, old, _labels(record, position, options)), spec=spec, status=new)
+    metadata = _metadata(record.name, old, _labels(record, position, options), options.creator)
+    return Hypervisor(metadata=metadata, spec=spec, status=new)
 
 
 def _labels(record: HostRecord, position: int, options: ImportOptions) -> dict[str, str | None]:

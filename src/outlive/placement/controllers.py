@@ -11,6 +11,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.logging import get_logger
 from outlive.placement.flavor_groups import flavor_groups
+from outlive.placement.knowledge import record_flavor_groups
 from outlive.placement.pipelines import DOMAIN, PipelineTable, with_outcome
 from outlive.placement.settings import PlacementSettings
 from outlive.placement.shipped import shipped_pipelines
@@ -19,6 +20,7 @@ from outlive.resources import (
     Condition,
     Flavor,
     FlavorGroup,
+    Knowledge,
     ObjectMeta,
     Pipeline,
 )
@@ -62,6 +64,10 @@ class PipelineController:
         self._table = table
         self._clock = clock
 
+    def keys_of_knowledge(self, _old: Knowledge | None, _new: Knowledge | None) -> list[str]:
+        """Every pipeline: which steps can be set up depends on what has records."""
+        return [one.name for one in self._pipelines.items()]
+
     async def reconcile(self, key: str) -> None:
         """One pipeline, by name."""
         pipeline = self._pipelines.get(key)
@@ -93,7 +99,8 @@ def _timed(old: tuple[Condition, ...], new: tuple[Condition, ...], now: object) 
 class FlavorGroupController:
     """Keeps one ``FlavorGroup`` for each group that the flavors make, and removes those that they no longer make.
 
-    Groups that somebody else wrote (their creator label is another) are left alone.
+    Groups that somebody else wrote (their creator label is another) are left alone. When the groups of all creators
+    together have become others is the content change of ``Knowledge/flavor-groups``.
     """
 
     name = "flavor-groups"
@@ -105,8 +112,10 @@ class FlavorGroupController:
         groups: Informer[FlavorGroup],
         *,
         settings: PlacementSettings,
+        clock: Clock,
     ) -> None:
         self._store = store
+        self._clock = clock
         self._flavors = flavors
         self._groups = groups
         self._settings = settings
@@ -135,6 +144,7 @@ class FlavorGroupController:
                 with contextlib.suppress(NotFound):
                     await self._store.delete(group.ref, uid=group.metadata.uid, version=group.metadata.resource_version)
                     self._groups.note_gone(group.ref)
+        await record_flavor_groups(self._store, (one.spec for one in self._groups.items()), clock=self._clock)
 
 
 def _is_ours(group: FlavorGroup) -> bool:

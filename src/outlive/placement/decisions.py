@@ -12,12 +12,13 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.placement.engine import Engine
 from outlive.placement.errors import PipelineNotReady
+from outlive.placement.explanation import Explanation, explain, explanation_text
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable, admit
-from outlive.placement.ranking import RankingDocument
+from outlive.placement.ranking import Ranking, RankingDocument
 from outlive.placement.request import PlacementRequest
 from outlive.placement.settings import PlacementSettings
-from outlive.resources import Hypervisor, Pipeline, Reservation
+from outlive.resources import CommittedResource, Hypervisor, Knowledge, Pipeline, ProjectQuota, Reservation
 from outlive.runtime.decisions import Decision
 
 
@@ -28,6 +29,12 @@ class PlacementInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hosts: tuple[Hypervisor, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()
+    commitments: tuple[CommittedResource, ...] = ()
+    quotas: tuple[ProjectQuota, ...] = ()
+    knowledge: tuple[Knowledge, ...] = ()
+    """Records that steps work with."""
+    now: float = 0.0
+    """Unix time; commitments begin and end."""
     settings: PlacementSettings = PlacementSettings()
     why: bool = True
     """Give a reason for every host that was refused."""
@@ -41,12 +48,36 @@ def _fleet(given: PlacementInput) -> Fleet:
         fleet.upsert_host(host)
     for reservation in given.reservations:
         fleet.upsert_reservation(reservation)
+    for commitment in given.commitments:
+        fleet.quotas.upsert_commitment(commitment)
+    for quota in given.quotas:
+        fleet.quotas.upsert_quota(quota)
+    for one in given.knowledge:
+        fleet.records.upsert(one)
     return fleet
+
+
+class ExplainedAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Why a ranking is as it is."""
+
+    text: str
+    facts: Explanation
 
 
 def rank(given: PlacementInput) -> RankingDocument:
     """The whole ranking."""
-    table = PipelineTable.shipped()
+    return _ranking(given).document()
+
+
+def explained(given: PlacementInput) -> ExplainedAnswer:
+    """What the history says about such an answer."""
+    facts = explain(_ranking(given))
+    return ExplainedAnswer(text=explanation_text(facts), facts=facts)
+
+
+def _ranking(given: PlacementInput) -> Ranking:
+    fleet = _fleet(given)
+    table = PipelineTable.shipped(fleet.records.usable)
     for pipeline in given.pipelines:
         admission = admit(pipeline)
         if admission.errors:
@@ -55,9 +86,10 @@ def rank(given: PlacementInput) -> RankingDocument:
     request = given.request
     if not request.pipeline and len(given.pipelines) == 1:
         request = msgspec.structs.replace(request, pipeline=given.pipelines[0].name)
-    return Engine(_fleet(given), table).rank(request, why=given.why).document()
+    return Engine(fleet, table, now=given.now).rank(request, why=given.why)
 
 
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     Decision("placement.rank", rank, PlacementInput, RankingDocument, "Which hosts may take a request, best first."),
+    Decision("placement.explain", explained, PlacementInput, ExplainedAnswer, "Why a ranking is as it is."),
 )

@@ -42,11 +42,15 @@ _GATHERED_TYPES: Final = frozenset({"qemu", "ch"})
 class Engine:
     """Ranks the hosts of one fleet."""
 
-    def __init__(self, fleet: Fleet, pipelines: Mapping[str, BuiltPipeline], *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, fleet: Fleet, pipelines: Mapping[str, BuiltPipeline], *, clock: Clock | None = None, now: float = 0.0
+    ) -> None:
+        """Without a clock nothing is measured, and it is always ``now``."""
         self.fleet = fleet
         self.settings = fleet.settings
         self.pipelines = pipelines
         self._clock = clock
+        self._fixed_now = now
 
     def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
         """The hosts that may take the request, best first; with ``why`` a reason for every other candidate.
@@ -87,6 +91,7 @@ class Engine:
                 bounded = squash(trace.scores)
                 bounded *= trace.multiplier
                 total += bounded
+                trace.contribution = bounded
         order = self._order(run, at, total)
         return Ranking(
             pipeline=pipeline.name,
@@ -153,8 +158,8 @@ class Engine:
                 )
         elif request.hosts is not None:
             extra, mask = self._named(request.hosts)
-            return Run(fleet, request, self.settings, fleet.size, extra, mask)
-        return Run(fleet, request, self.settings, fleet.size, {}, fleet.live.copy())
+            return Run(fleet, request, self.settings, fleet.size, extra, mask, self._wall())
+        return Run(fleet, request, self.settings, fleet.size, {}, fleet.live.copy(), self._wall())
 
     def _named(self, hosts: tuple[str, ...]) -> tuple[dict[str, int], BoolVector]:
         """Hosts that nobody knows with the positions they get, and the mask of all named ones."""
@@ -265,3 +270,6 @@ class Engine:
 
     def _now(self) -> float:
         return self._clock.monotonic() if self._clock is not None else 0.0
+
+    def _wall(self) -> float:
+        return self._clock.now() if self._clock is not None else self._fixed_now

@@ -98,8 +98,9 @@ class WireSpec(msgspec.Struct, frozen=True):
 
 
 class WireContext(msgspec.Struct, frozen=True):
-    """Who asks; for logs."""
+    """Who asks; for logs, and for whose commitments are used."""
 
+    project_id: str | None = None
     request_id: str | None = None
     global_request_id: str | None = None
 
@@ -218,6 +219,7 @@ def decode_request(body: bytes, lists: HostLists | None = None) -> PlacementRequ
         resource_id=spec.instance_uuid or "",
         project=spec.project_id or "",
         user=spec.user_id or "",
+        caller_project=context.project_id if context.project_id and context.project_id != spec.project_id else "",
         zone=spec.availability_zone or "",
         num_instances=spec.num_instances or 0,
         need=Amounts({CPU: (flavor.vcpus or 0) * 1000, MEMORY: (flavor.memory_mb or 0) * MIB}),
@@ -366,7 +368,7 @@ def encode_request(request: PlacementRequest, candidates: tuple[str, ...] | None
         "spec": {"nova_object.data": _spec_document(request)},
         "context": _filled(
             {
-                "project_id": request.project,
+                "project_id": request.caller_project or request.project,
                 "request_id": request.request_id,
                 "global_request_id": request.global_request_id,
             }

@@ -13,7 +13,7 @@ Not promised: vectors handed out are views or shared, so nobody writes into them
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Generic, TypeVar
 
@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 
 from outlive.placement.columns import NOBODY, BoolVector, Columns, FloatVector, IntVector, Rows
 from outlive.placement.ledger import Ledger
+from outlive.placement.quota import Quotas
+from outlive.placement.records import Records
 from outlive.placement.request import Intent
-from outlive.placement.reservations import CapacityQuery, blocked_hosts, has_landed
+from outlive.placement.reservations import CapacityQuery, arrival_host, awaited_vm, blocked_hosts, has_landed
 from outlive.placement.rules import HostFacts, facts_of
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Hypervisor, Reservation
@@ -86,6 +88,10 @@ class Fleet:
         self._unused_rows: list[int] = []
         self._view: tuple[int, tuple[str, ...], dict[str, int], Rows] | None = None
         self.ledger = Ledger(2, self.columns.rows)
+        self.quotas = Quotas()
+        """What projects may still use."""
+        self.records = Records()
+        """What somebody has extracted about hosts and VMs."""
 
     # -- changes ---------------------------------------------------------------------------------------
 
@@ -119,19 +125,34 @@ class Fleet:
     def upsert_reservation(self, reservation: Reservation) -> None:
         """The reservation exists and looks like this now."""
         self._add_resources(reservation.spec.resources)
+        if reservation.spec.type == IN_FLIGHT:
+            self.quotas.hold(reservation)
         rows = tuple(self._row(host) for host in blocked_hosts(reservation))
         host_row = self._rows[reservation.status.host] if reservation.status.host else -1
         before = self.ledger.entry(reservation.name)
-        landed = host_row >= 0 and has_landed(reservation, self._instances[host_row])
+        arrival = arrival_host(reservation)
+        landed = bool(arrival) and has_landed(reservation, self._instances[self._rows[arrival]])
         self.ledger.put(reservation, rows, host_row, self.resources, landed=landed)
         for row in before.rows if before is not None else ():
             self._forget_row(row)
+        for one in (reservation, before.reservation) if before is not None else (reservation,):
+            self._put_slots_again(one)
+
+    def _put_slots_again(self, room: Reservation) -> None:
+        """Commitment slots hold less while a VM that they are meant for has room in flight on their host."""
+        details = room.spec.in_flight_reservation
+        if room.spec.type == IN_FLIGHT and details is not None:
+            for slot in self.ledger.slots_expecting(details.vm_id):
+                self.upsert_reservation(slot)
 
     def remove_reservation(self, name: str) -> None:
         """The reservation is gone."""
+        self.quotas.release(name)
         entry = self.ledger.drop(name)
         for row in entry.rows if entry is not None else ():
             self._forget_row(row)
+        if entry is not None:
+            self._put_slots_again(entry.reservation)
 
     # -- the public view: known hosts by name ---------------------------------------------------------
 
@@ -144,6 +165,11 @@ class Fleet:
     def index(self) -> Mapping[str, int]:
         """Name → position in ``names``."""
         return self._by_name()[1]
+
+    @property
+    def rows_by_name(self) -> Rows:
+        """The row of each of ``names``."""
+        return self._by_name()[2]
 
     def free(self) -> NDArray[np.int64]:
         """(hosts, 2): milli-cores and bytes left after allocations and all reservations; -1 where unknown."""
@@ -168,6 +194,11 @@ class Fleet:
         """The VMs that a host reports."""
         row = self._rows.get(name)
         return frozenset() if row is None else self._instances[row]
+
+    @property
+    def vms(self) -> Collection[str]:
+        """Every VM that some host reports."""
+        return self._rows_of_vm.keys()
 
     def reservations(self) -> list[Reservation]:
         """All reservations, by name."""
@@ -344,7 +375,7 @@ class Fleet:
         self.static_revision += 1
 
     def _set_instances(self, row: int, now: frozenset[str]) -> None:
-        """The VMs that the host of this row reports; slots that one of them consumes hold nothing, or hold again."""
+        """The VMs that the host of this row reports; what holds room for one of them holds nothing, or again."""
         before, self._instances[row] = self._instances[row], now
         for vm in now - before:
             self._rows_of_vm.setdefault(vm, set()).add(row)
@@ -355,8 +386,7 @@ class Fleet:
                 del self._rows_of_vm[vm]
         changed = now ^ before
         for entry in self.ledger.on_row(row) if changed else ():
-            consumer = entry.reservation.status.consumer
-            if consumer is not None and consumer.vm in changed:
+            if awaited_vm(entry.reservation) in changed:
                 self.upsert_reservation(entry.reservation)
 
     def _forget_row(self, row: int) -> None:

@@ -61,16 +61,17 @@ class Bucket:
         self.entries: dict[str, Entry] = {}
         self._arrays: tuple[NDArray[np.intp], Matrix, Matrix] | None = None
         self._host_rows: NDArray[np.intp] | None = None
+        self._unclaimed: tuple[NDArray[np.intp], NDArray[np.object_], NDArray[np.int64]] | None = None
 
     def put(self, entry: Entry) -> None:
         """Add the entry."""
         self.entries[entry.name] = entry
-        self._arrays = self._host_rows = None
+        self._arrays = self._host_rows = self._unclaimed = None
 
     def drop(self, name: str) -> None:
         """Remove the entry."""
         self.entries.pop(name, None)
-        self._arrays = self._host_rows = None
+        self._arrays = self._host_rows = self._unclaimed = None
 
     def host_rows(self) -> NDArray[np.intp]:
         """Row of ``status.host`` of each entry that has one."""
@@ -78,6 +79,17 @@ class Bucket:
             rows = [entry.host_row for entry in self.entries.values() if entry.host_row >= 0]
             self._host_rows = np.array(rows, dtype=np.intp)
         return self._host_rows
+
+    def unclaimed(self) -> tuple[NDArray[np.intp], NDArray[np.object_], NDArray[np.int64]]:
+        """Of commitment slots that have a host: its row, the slot's zone, and bytes that no VM is meant for."""
+        if self._unclaimed is None:
+            there = [entry for entry in self.entries.values() if entry.host_row >= 0]
+            self._unclaimed = (
+                np.array([entry.host_row for entry in there], dtype=np.intp),
+                np.array([entry.reservation.spec.availability_zone for entry in there], dtype=object),
+                np.array([_unclaimed_bytes(entry.reservation) for entry in there], dtype=np.int64),
+            )
+        return self._unclaimed
 
     def arrays(self, width: int) -> tuple[NDArray[np.intp], Matrix, Matrix]:
         """Host rows (n), used and full amounts (width x n) of all entries that hold something."""
@@ -136,8 +148,12 @@ class Ledger:
         """(project, group) → ready commitment slots."""
         self.in_flight_of_vm = Buckets()
         """VM → in-flight reservations for it."""
+        self._slots_expecting = Buckets()
+        """VM → commitment slots that are meant for it."""
         self.slots_of_group = Buckets()
         """Resource group → ready failover slots that have a host; the empty key holds all of them."""
+        self.in_flight_count = 0
+        """In-flight reservations."""
         self.revision = 0
 
     def resize(self, width: int, rows: int) -> None:
@@ -174,7 +190,8 @@ class Ledger:
     ) -> None:
         """Add or replace a reservation that touches these rows; ``resources`` maps a name to its matrix row.
 
-        ``landed``: its consumer is among the VMs of its host, so that it holds nothing any more.
+        ``landed``: its consumer is among the VMs of its host, so that it holds nothing any more. After a reservation in
+        flight was put or dropped, the slots that expect its VM (``slots_expecting``) must be put again.
         """
         self.drop(reservation.name)
         entry = Entry(
@@ -183,7 +200,7 @@ class Ledger:
             rows=rows,
             host_row=host_row,
             blocks=blocks_somebody(reservation) and not landed,
-            used=_columns(unused(reservation), resources),
+            used=_columns(unused(reservation, arriving=self._arriving(reservation, rows)), resources),
             full=_columns(unused(reservation, ignore_allocations=True), resources),
         )
         self._entries[entry.name] = entry
@@ -191,6 +208,23 @@ class Ledger:
         for buckets, keys in self._keys(entry):
             buckets.put(keys, entry)
         self.revision += 1
+
+    def _arriving(self, reservation: Reservation, rows: tuple[int, ...]) -> frozenset[str]:
+        """VMs that a commitment slot is meant for and that have room in flight on its host."""
+        details = reservation.spec.committed_resource_reservation
+        if details is None or not details.allocations:
+            return frozenset()
+        rooms = ((vm, self.in_flight_of_vm.get(vm)) for vm in details.allocations)
+        return frozenset(
+            vm
+            for vm, bucket in rooms
+            if bucket is not None and any(row in rows for one in bucket.entries.values() for row in one.rows)
+        )
+
+    def slots_expecting(self, vm: str) -> list[Reservation]:
+        """The commitment slots that are meant for a VM, by name."""
+        bucket = self._slots_expecting.get(vm)
+        return [bucket.entries[name].reservation for name in sorted(bucket.entries)] if bucket is not None else []
 
     def drop(self, name: str) -> Entry | None:
         """Remove a reservation and return what it was."""
@@ -240,6 +274,7 @@ class Ledger:
         return [bucket for bucket in found if bucket is not None]
 
     def _count(self, entry: Entry, sign: int) -> None:
+        self.in_flight_count += sign * (entry.kind == IN_FLIGHT)
         if not entry.blocks:
             return
         for row in entry.rows:
@@ -266,9 +301,10 @@ class Ledger:
             listed = tuple(members.allocations) if members else ()
             found.append((self.slots_of_vm, (consumer.vm,) if consumer is not None else listed))
             found.append((self.slots_of_group, groups))
-        elif entry.ready:
+        elif entry.kind == COMMITTED and spec.committed_resource_reservation is not None:
             details = spec.committed_resource_reservation
-            if details is not None and details.resource_group:
+            found.append((self._slots_expecting, tuple(details.allocations)))
+            if entry.ready and details.resource_group:
                 found.append((self.commitments, ((details.project_id, details.resource_group),)))
         return found
 
@@ -286,3 +322,11 @@ def _grown(matrix: Matrix, width: int, rows: int) -> Matrix:
     grown = np.zeros((width, rows), dtype=np.int64)
     grown[: matrix.shape[0], : matrix.shape[1]] = matrix
     return grown
+
+
+def _unclaimed_bytes(slot: Reservation) -> int:
+    """Memory of a commitment slot that no VM is meant for; negative where they need more than it has."""
+    details = slot.spec.committed_resource_reservation
+    meant = details.allocations.values() if details is not None else ()
+    left = slot.spec.resources.memory_bytes - sum(one.resources.memory_bytes for one in meant)
+    return max(-AMOUNT_LIMIT, min(left, AMOUNT_LIMIT))

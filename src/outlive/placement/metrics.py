@@ -18,6 +18,7 @@ from outlive.placement.columns import FloatVector, Rows
 from outlive.placement.filters.tenancy import DECISION
 from outlive.placement.ranking import Ranking, StepTrace, squash
 from outlive.placement.settings import PlacementSettings
+from outlive.placement.tracking import Outcome
 from outlive.runtime.metrics import Metrics
 
 SECONDS: Final = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -25,8 +26,6 @@ HOSTS: Final = tuple(round(1000.0 ** (step / 9), 3) for step in range(10))
 """Ten buckets, each the same factor wider, from 1 to 1000."""
 RANKS: Final = (0.0, 1.0, 5.0, 30.0, 300.0)
 IMPACT: Final = (0.0, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
-NO_COMMITMENT: Final = "no_cr"
-"""The label ``cr_slot`` while no commitments are known."""
 _FIRST_RANKS: Final = 5
 _SERIES_LIMIT: Final = 10_000
 _STEP_LABELS: Final = ("pipeline", "step")
@@ -136,17 +135,16 @@ class PlacementMetrics:
                     continue
                 where = (("pipeline", pipeline), ("step", trace.name), ("event", event.name))
                 self._events.add((*where, *event.labels), float(event.count))
-        self._count_outcome(ranking)
         if self._runs % self._settings.metrics_detail_every == 0:
             self._look_closer(ranking)
 
-    def _count_outcome(self, ranking: Ranking) -> None:
-        """Whether something that is to be placed found a host, by its flavor group; questions are not counted."""
-        request = ranking.run.request
-        group = request.group_name(self._settings.flavor_group_keys)
-        if request.options.skip_committed_resource_tracking or not group:
-            return
-        labels = (("flavor_group", group), ("intent", request.intent.value), ("cr_slot", NO_COMMITMENT))
+    def count_outcome(self, ranking: Ranking, outcome: Outcome) -> None:
+        """Whether something that is to be placed found a host, and how it counts for commitments."""
+        labels = (
+            ("flavor_group", outcome.flavor_group),
+            ("intent", ranking.run.request.intent.value),
+            ("cr_slot", outcome.cr_slot),
+        )
         (self._found if len(ranking.order) else self._not_found).add(labels)
 
     def _look_closer(self, ranking: Ranking) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from outlive.base.errors import BadInput
+from outlive.placement.detectors import DETECTORS, Detector
 from outlive.placement.filters.capacity import EnoughCapacity
 from outlive.placement.filters.hardware import (
     Accelerators,
@@ -38,6 +39,12 @@ from outlive.placement.filters.location import (
 from outlive.placement.filters.tenancy import AggregateTenants, AllowedProjects, ExternalCustomer, QuotaEnforcement
 from outlive.placement.shipped import shipped_pipelines
 from outlive.placement.steps import Filter, OnError, Step, Weigher
+from outlive.placement.vmware import (
+    AvoidLongTermContention,
+    AvoidShortTermContention,
+    SpreadNoisyProjects,
+    VmwareBinPack,
+)
 from outlive.placement.weighers import (
     BinPack,
     CommittedReservations,
@@ -78,15 +85,20 @@ WEIGHERS: Final[Mapping[str, type[Weigher]]] = MappingProxyType(
     {
         step.name: step
         for step in (
+            AvoidLongTermContention,
+            AvoidShortTermContention,
             BinPack,
             CommittedReservations,
             FailoverEvacuation,
             PreferSmallerHosts,
             SlotConsolidation,
             SoftAffinity,
+            SpreadNoisyProjects,
+            VmwareBinPack,
         )
     }
 )
+_DETECTORS: Final[Mapping[str, type[Detector]]] = MappingProxyType({step.name: step for step in DETECTORS})
 TENANT_FILTERS: Final[tuple[type[Filter], ...]] = (AllowedProjects, AggregateTenants)
 """What keeps VMs off hosts that are set aside for others."""
 
@@ -178,6 +190,7 @@ class Bound(Generic[S]):
 
 BoundFilter = Bound[Filter]
 BoundWeigher = Bound[Weigher]
+BoundDetector = Bound[Detector]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +204,8 @@ class BuiltPipeline:
     """Take all known hosts instead of the request's."""
     tenant_filters: tuple[BoundFilter, ...] = ()
     """The filter on tenants whose sibling it lists and itself not; searches for slots pass both."""
+    detectors: tuple[BoundDetector, ...] = ()
+    """Of a detector pipeline, which ranks nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +216,7 @@ class BuildResult:
     unknown: tuple[str, ...] = ()
     """Names of steps that this version does not have."""
     dropped: tuple[str, ...] = ()
-    """Weighers that could not be set up, with the error."""
+    """Weighers and detectors that could not be set up, with the error."""
     failed: tuple[str, ...] = ()
     """Filters that could not be set up, with the error."""
 
@@ -221,24 +236,31 @@ def admit(pipeline: Pipeline) -> Admission:
     return Admission(errors=(*errors, *result.failed, *result.dropped), warnings=warnings)
 
 
-def build(pipeline: Pipeline) -> BuildResult:
-    """Set up every step: unknown ones are left out, a failing weigher is dropped, a failing filter is fatal."""
+def build(pipeline: Pipeline, usable: Container[str] | None = None) -> BuildResult:
+    """Set up every step: unknown ones are left out, failing weighers and detectors dropped, a failing filter is fatal.
+
+    ``usable``: names of the ``Knowledge`` that has records; a step that needs another one cannot be set up. ``None``:
+    that is not looked at.
+    """
     spec = pipeline.spec
-    unknown = [step.name for step in spec.detectors]
-    filters, failed = _bound(spec.filters, FILTERS, unknown)
-    weighers, dropped = _bound(spec.weighers, WEIGHERS, unknown)
+    unknown: list[str] = []
+    filters, failed = _bound(spec.filters, FILTERS, unknown, usable)
+    weighers, dropped = _bound(spec.weighers, WEIGHERS, unknown, usable)
+    detectors, unfit = _bound(spec.detectors, _DETECTORS, unknown, usable)
+    dropped += unfit
     built = BuiltPipeline(
         pipeline.name,
         tuple(filters),
         tuple(weighers),
         spec.ignore_preselection,
         _tenant_filters(filters),
+        tuple(detectors),
     )
     return BuildResult(None if failed else built, tuple(unknown), tuple(dropped), tuple(failed))
 
 
 def _bound(
-    listed: Iterable[pipelines.Step], kinds: Mapping[str, type[S]], unknown: list[str]
+    listed: Iterable[pipelines.Step], kinds: Mapping[str, type[S]], unknown: list[str], usable: Container[str] | None
 ) -> tuple[list[Bound[S]], list[str]]:
     """The steps that could be set up, and the errors of the others; names that nobody knows go to ``unknown``."""
     bound: list[Bound[S]] = []
@@ -252,6 +274,11 @@ def _bound(
             made = kind(parameters(step, kind))
             if kinds is WEIGHERS:
                 _check_multiplier(step)
+            if kind.needs and usable is not None and kind.needs not in usable:
+                raise BadInput(
+                    f"step {step.name}: Knowledge/{kind.needs} is missing, not ready or empty",
+                    remedy="the step is used once there are records",
+                )
         except BadInput as error:
             errors.append(str(error))
             continue
@@ -306,34 +333,51 @@ def with_outcome(conditions: tuple[Condition, ...], result: BuildResult) -> tupl
 
 
 class PipelineTable(Mapping[str, BuiltPipeline]):
-    """The pipelines in use."""
+    """The pipelines in use. ``usable`` names the ``Knowledge`` that has records."""
 
-    def __init__(self) -> None:
+    def __init__(self, usable: Callable[[], frozenset[str]] = frozenset) -> None:
+        self._usable = usable
         self._built: dict[str, BuiltPipeline] = {}
         self._broken: set[str] = set()
+        self._detectors: dict[str, BuiltPipeline] = {}
+        self._objects: dict[str, Pipeline] = {}
 
     @classmethod
-    def shipped(cls) -> PipelineTable:
-        """All shipped pipelines that rank hosts."""
-        table = cls()
+    def shipped(cls, usable: Callable[[], frozenset[str]] = frozenset) -> PipelineTable:
+        """All shipped pipelines."""
+        table = cls(usable)
         for pipeline in shipped_pipelines():
             table.put(pipeline)
         return table
 
     def put(self, pipeline: Pipeline) -> BuildResult:
         """Build a pipeline and swap it in; one that cannot be used, or is not for us, is taken out."""
-        result = build(pipeline)
-        ours = pipeline.spec.scheduling_domain == DOMAIN and pipeline.spec.type == "filter-weigher"
+        result = build(pipeline, self._usable())
         self.remove(pipeline.name)
-        if ours and result.pipeline is not None:
-            self._built[pipeline.name] = result.pipeline
-        elif ours:
+        if pipeline.spec.scheduling_domain != DOMAIN:
+            return result
+        self._objects[pipeline.name] = pipeline
+        ranks = pipeline.spec.type == "filter-weigher"
+        if result.pipeline is not None:
+            (self._built if ranks else self._detectors)[pipeline.name] = result.pipeline
+        elif ranks:
             self._broken.add(pipeline.name)
         return result
 
+    def rebuild(self) -> None:
+        """Other records can be used than before: build all pipelines anew."""
+        for pipeline in list(self._objects.values()):
+            self.put(pipeline)
+
+    def detecting(self) -> tuple[BuiltPipeline, ...]:
+        """The detector pipelines, by name."""
+        return tuple(self._detectors[name] for name in sorted(self._detectors))
+
     def remove(self, name: str) -> None:
         """The pipeline is gone."""
+        self._objects.pop(name, None)
         self._built.pop(name, None)
+        self._detectors.pop(name, None)
         self._broken.discard(name)
 
     def broken(self, name: str) -> bool:

@@ -153,6 +153,8 @@ class StepTrace:
     scores: FloatVector | None = None
     """Weigher: its scores, aligned with the true entries of ``kept``; ``None`` when it had nothing to say."""
     multiplier: float = 1.0
+    contribution: FloatVector | None = None
+    """Weigher: what it added to the weights, aligned with ``scores``."""
     statistic: str = ""
     removed: int = 0
     seconds: float = 0.0

@@ -165,6 +165,8 @@ class PlacementRequest(Wire, frozen=True):
     """The VM, or the reservation that wants a place; breaks ties and finds own slots."""
     project: str = ""
     user: str = ""
+    caller_project: str = ""
+    """The project in whose name the call is made, where that is another one; its commitments are used."""
     zone: str = ""
     num_instances: int = 1
     need: Amounts = msgspec.field(default_factory=Amounts)

@@ -8,10 +8,13 @@ import msgspec
 
 from outlive.placement.request import Intent, PlacementRequest
 from outlive.placement.settings import PlacementSettings
-from outlive.resources import COMMITTED, FAILOVER, Amounts, Reservation, condition
+from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Reservation, condition
 
 AMOUNT_LIMIT = 2**52
 """Larger amounts count as this: 4 PiB, or four billion cores. Keeps every sum inside 64 bits."""
+
+RESIZES = frozenset({Intent.RESIZE.value, Intent.REBUILD.value})
+"""Intents whose VM may stay where it is, with another size."""
 
 
 class CapacityQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,21 +64,41 @@ def blocked_hosts(reservation: Reservation) -> tuple[str, ...]:
     return tuple(dict.fromkeys(host for host in hosts if host))
 
 
+def arrival_host(reservation: Reservation) -> str:
+    """Where what holds room for one VM becomes that VM; empty where it does not: it is on two hosts, or its VM is there
+    already and gets another size.
+    """
+    hosts = blocked_hosts(reservation)
+    details = reservation.spec.in_flight_reservation
+    if len(hosts) != 1 or (details is not None and (details.intent in RESIZES or details.instances != 1)):
+        return ""
+    return hosts[0]
+
+
+def awaited_vm(reservation: Reservation) -> str:
+    """The VM that it holds room for: the consumer of a slot, or the VM in flight; empty for any other reservation."""
+    if reservation.status.consumer is not None:
+        return reservation.status.consumer.vm
+    details = reservation.spec.in_flight_reservation
+    return details.vm_id if details is not None and reservation.spec.type == IN_FLIGHT else ""
+
+
 def has_landed(reservation: Reservation, instances: Container[str]) -> bool:
-    """Whether the consumer of a slot is among the VMs that the slot's host reports.
+    """Whether the VM that it holds room for is among those that ``arrival_host`` reports.
 
     Its block has become allocation then, in one document, so that the VM counts exactly once at every moment.
     """
-    consumer, host = reservation.status.consumer, reservation.status.host
-    return consumer is not None and reservation.spec.target_host in ("", host) and consumer.vm in instances
+    vm = awaited_vm(reservation)
+    return vm != "" and arrival_host(reservation) != "" and vm in instances
 
 
-def unused(reservation: Reservation, *, ignore_allocations: bool = False) -> Amounts:
+def unused(reservation: Reservation, *, ignore_allocations: bool = False, arriving: Iterable[str] = ()) -> Amounts:
     """What of the reservation is not yet inside a host's allocation.
 
     Failover and in-flight reservations hold their full size. A commitment slot that has arrived gives up
     what its confirmed VMs use, because those are inside the allocation; VMs that are meant for it but not
-    yet seen need at least their own size.
+    yet seen need at least their own size. ``arriving``: VMs that have room in flight on the same host; what they need
+    of the slot is held there, as if they were running.
     """
     spec, status = reservation.spec, reservation.status
     details = spec.committed_resource_reservation
@@ -88,10 +111,11 @@ def unused(reservation: Reservation, *, ignore_allocations: bool = False) -> Amo
     ):
         return spec.resources
     seen = status.committed_resource_reservation.allocations if status.committed_resource_reservation else {}
+    counted = {*seen, *arriving}
     left: dict[str, int] = {}
     for name, size in spec.resources.items():
-        confirmed = sum(a.resources.get(name, 0) for vm, a in details.allocations.items() if vm in seen)
-        pending = sum(a.resources.get(name, 0) for vm, a in details.allocations.items() if vm not in seen)
+        confirmed = sum(a.resources.get(name, 0) for vm, a in details.allocations.items() if vm in counted)
+        pending = sum(a.resources.get(name, 0) for vm, a in details.allocations.items() if vm not in counted)
         left[name] = max(max(0, size - confirmed), pending)
     return Amounts(left)
 

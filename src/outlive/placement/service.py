@@ -14,14 +14,18 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, request_context
 from outlive.base.random import Random
 from outlive.placement.engine import Engine
+from outlive.placement.errors import RunRefused
 from outlive.placement.external import ExternalAnswer, HostLists, answer, decode_request, refusal
 from outlive.placement.fleet import Fleet
+from outlive.placement.history import HistoryWriter
+from outlive.placement.in_flight import InFlightWriter
 from outlive.placement.metrics import PlacementMetrics
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import SILENT, Intent, PlacementRequest
+from outlive.placement.tracking import FAILED, UNTRACKED, Outcome, PlacementTracker
 from outlive.placement.weighers import own_slot_rows, slots_of_vm_on
-from outlive.resources import Hypervisor, Pipeline, Reservation
+from outlive.resources import CommittedResource, Hypervisor, Knowledge, Pipeline, ProjectQuota, Reservation
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 
@@ -59,6 +63,12 @@ class PlacementService:
         self.settings = fleet.settings
         self.pipelines = pipelines
         self.engine = Engine(fleet, pipelines, clock=clock)
+        self.in_flight: InFlightWriter | None = None
+        """Who holds room for VMs that were sent somewhere; nobody without a store."""
+        self.tracker: PlacementTracker | None = None
+        """Who keeps account of commitments."""
+        self.history: HistoryWriter | None = None
+        """Who keeps what was answered; nobody without a store."""
         self._clock = clock
         self._random = random
         self._lists = HostLists()
@@ -77,8 +87,17 @@ class PlacementService:
         hypervisors: Informer[Hypervisor],
         reservations: Informer[Reservation],
         pipelines: Informer[Pipeline],
+        commitments: Informer[CommittedResource] | None = None,
+        quotas: Informer[ProjectQuota] | None = None,
+        knowledge: Informer[Knowledge] | None = None,
     ) -> None:
         """Follow these informers from now on, what they hold included."""
+        if commitments is not None:
+            commitments.subscribe(self.on_commitment)
+        if quotas is not None:
+            quotas.subscribe(self.on_quota)
+        if knowledge is not None:
+            knowledge.subscribe(self.on_knowledge)
         hypervisors.subscribe(self.on_hypervisor)
         reservations.subscribe(self.on_reservation)
         pipelines.subscribe(self.on_pipeline)
@@ -97,6 +116,27 @@ class PlacementService:
         elif old is not None:
             self.fleet.remove_reservation(old.name)
 
+    def on_commitment(self, old: CommittedResource | None, new: CommittedResource | None) -> None:
+        """A commitment appeared, changed or went."""
+        if new is not None:
+            self.fleet.quotas.upsert_commitment(new)
+        elif old is not None:
+            self.fleet.quotas.remove_commitment(old.name)
+
+    def on_quota(self, old: ProjectQuota | None, new: ProjectQuota | None) -> None:
+        """A project's quota appeared, changed or went."""
+        if new is not None:
+            self.fleet.quotas.upsert_quota(new)
+        elif old is not None:
+            self.fleet.quotas.remove_quota(old.name)
+
+    def on_knowledge(self, old: Knowledge | None, new: Knowledge | None) -> None:
+        """Records appeared, changed or went; where some can be used that could not, or vice versa, so do steps."""
+        records = self.fleet.records
+        turned = records.upsert(new) if new is not None else old is not None and records.remove(old.name)
+        if turned:
+            self.pipelines.rebuild()
+
     def on_pipeline(self, old: Pipeline | None, new: Pipeline | None) -> None:
         """A pipeline appeared, changed or went; calls in progress keep theirs."""
         if new is not None:
@@ -109,9 +149,46 @@ class PlacementService:
 
     async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
         """The hosts for a request, best first; ``RunRefused`` when it cannot be answered as a whole."""
-        ranking = self.engine.rank(request, why=why)
+        ranking = self._ranked(request, why=why)
+        self._conclude(ranking)
+        return ranking
+
+    def _ranked(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
+        """The ranking, counted; a refusal is kept in the history."""
+        try:
+            ranking = self.engine.rank(request, why=why)
+        except RunRefused as error:
+            if self.history is not None:
+                self.history.record_refusal(request, error)
+            raise
         self._figures.observe(ranking)
         return ranking
+
+    def _conclude(self, ranking: Ranking, order: Sequence[str] = ()) -> None:
+        """What follows from an answer, in the same turn: nobody asks in between. ``order``: the hosts, if permuted."""
+        request = ranking.run.request
+        if request.options.read_only:
+            return
+        if not request.options.skip_committed_resource_tracking:
+            outcome = self._tracked(ranking, order)
+            if outcome is not None:
+                self._figures.count_outcome(ranking, outcome)
+        if self.history is not None:
+            self.history.record(ranking, tuple(order))
+        if self.in_flight is not None and len(ranking):
+            most = self.settings.in_flight_hosts or len(ranking)
+            self.in_flight.hold(request, order[:most] if order else ranking.names(ranking.order[:most]))
+
+    def _tracked(self, ranking: Ranking, order: Sequence[str]) -> Outcome | None:
+        """How the answer counts. Whatever is wrong with the account, the answer stands."""
+        if self.tracker is None or not self.settings.committed_resource_tracking:
+            group = ranking.run.request.group_name(self.settings.flavor_group_keys)
+            return Outcome(group, UNTRACKED) if group else None
+        try:
+            return self.tracker.track(ranking, order or ranking.hosts)
+        except Exception:  # noqa: BLE001 - the caller's VM has its host already
+            _log.exception("placement.not_tracked", vm=ranking.run.request.resource_id)
+            return FAILED
 
     async def external(self, body: bytes) -> ExternalAnswer:
         """Answer Nova's call; never raises for what is in the body."""
@@ -119,8 +196,9 @@ class PlacementService:
         try:
             request = decode_request(body, self._lists)
             with request_context(greq=request.global_request_id, req=request.request_id):
-                ranking = await self.rank(request)
+                ranking = self._ranked(request)
                 shuffled_hosts = self._shuffled(ranking)
+                self._conclude(ranking, shuffled_hosts)
                 target = shuffled_hosts[0] if shuffled_hosts else ranking.target or ""
                 self._log_answer(request, target, len(ranking))
                 hosts = msgspec.json.encode(shuffled_hosts) if shuffled_hosts else ranking.json_hosts()

@@ -11,6 +11,26 @@ import msgspec
 
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+RATIO_LIMIT = 1000.0
+"""The largest ratio of overcommit."""
+
+
+class OvercommitMapping(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """How much more than they have hosts with a trait, or without it, may give."""
+
+    overcommit: dict[str, float]
+    """``cpu`` and ``memory`` → ratio of at least 1."""
+    has_trait: str = ""
+    hasnt_trait: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.has_trait) == bool(self.hasnt_trait):
+            raise ValueError("overcommitMappings: give exactly one of hasTrait and hasntTrait")
+        for name, ratio in self.overcommit.items():
+            if name not in ("cpu", "memory"):
+                raise ValueError(f"overcommitMappings: {name!r} is not known, write cpu or memory")
+            if not 1.0 <= ratio <= RATIO_LIMIT:
+                raise ValueError(f"overcommitMappings: {name} has the ratio {ratio}, write 1 to {RATIO_LIMIT:g}")
 
 
 class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -28,6 +48,16 @@ class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """What a flavor's megabyte is to capacity filter and bin packing: 2^20 bytes, or 10^6 as in the reference."""
     flavor_group_keys: tuple[str, ...] = ("quota:hw_version",)
     """Extra specs that name a flavor's group, the first present counting; older clouds add ``hw_version``."""
+    committed_resource_tracking: bool = False
+    """Put VMs that are placed into commitment slots of their project."""
+    in_flight_seconds: NonNegative = 600
+    """How long the hosts of an answer hold room for a VM that none of them reports; 0: they hold none."""
+    in_flight_hosts: NonNegative = 3
+    """How many hosts of an answer hold room, the best first: as many as Nova tries (``max_attempts``); 0: all."""
+    overcommit_mappings: tuple[OvercommitMapping, ...] = ()
+    """By which traits of a host ``spec.overcommit`` is set; without any, what people wrote there stays."""
+    descheduler_dry_run: bool = True
+    """Only say which VMs should leave their hosts, and move none."""
     metrics_host_label: bool = False
     """Label the weight modification of steps by host: a series per host, step and pipeline."""
     metrics_detail_every: Positive = 16

@@ -59,6 +59,8 @@ class Run:
     """Hosts of the request that nobody knows, and their positions behind the rows."""
     candidates: BoolVector
     """Hosts that are still in."""
+    now: float = 0.0
+    """Unix time of the run."""
     memo: dict[object, Any] = field(default_factory=dict)
     """What filters on facts ask for, by filter."""
     names: NDArray[np.object_] = field(init=False)
@@ -112,6 +114,8 @@ class Step(ABC):
 
     name: ClassVar[str]
     params_type: ClassVar[type[msgspec.Struct]] = NoParams
+    needs: ClassVar[str] = ""
+    """Name of the ``Knowledge`` whose records it works with; empty: none."""
     on_error: ClassVar[OnError] = "skip"
     """What its failure means unless the pipeline says otherwise."""
 

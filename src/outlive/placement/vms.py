@@ -63,7 +63,7 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """… and why, in the words of whoever did."""
     created_at: float = 0.0
     source: str = ""
-    """Who gave the location: ``database``, ``hypervisor`` or ``resource``."""
+    """Who gave the location: ``database``, ``nova``, ``hypervisor`` or ``resource``."""
     due: bool = False
     """Whether it is about to run on its host, so that it counts there while nobody reports it: it is being started,
     restarted or moved by our own daemons, or waits for its host to come back."""

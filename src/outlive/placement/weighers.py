@@ -15,7 +15,7 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.ledger import Bucket
 from outlive.placement.request import GROUP_HINT, InstanceGroup, Intent
 from outlive.placement.steps import Run, Weigher
-from outlive.resources import CPU, MEMORY, Reservation
+from outlive.resources import CPU, MEMORY
 
 _SIGNS = {"soft-affinity": 1.0, "soft-anti-affinity": -1.0}
 
@@ -139,7 +139,7 @@ def _mean(parts: list[Part], count: int) -> FloatVector:
     return np.where(counts, total / np.where(counts, weights, 1.0), 0.0)
 
 
-def _two_scores(run: Run, at: Rows, rows: list[int], value: float, default: float) -> FloatVector:
+def _two_scores(run: Run, at: Rows, rows: list[int] | Rows, value: float, default: float) -> FloatVector:
     """One score for the hosts of these rows of the fleet, and another for everybody else."""
     scores = np.full(run.length, default)
     scores[run.positions(rows)] = value
@@ -170,8 +170,10 @@ class CommittedReservations(Weigher):
         """One score for hosts with a usable slot, another for the others."""
         params: CommitmentParams = self.params
         bucket = run.fleet.ledger.commitments.get((run.request.project, _group(run)))
-        entries = bucket.entries.values() if bucket is not None else ()
-        rows = [e.host_row for e in entries if e.host_row >= 0 and _has_room(run, e.reservation)]
+        rows: Rows = np.empty(0, dtype=np.intp)
+        if bucket is not None:
+            rows, zones, left = bucket.unclaimed()
+            rows = rows[(zones == run.request.zone) & (left >= run.request.need.memory_bytes)]
         return _two_scores(run, at, rows, params.reservation_host_weight, params.default_host_weight)
 
 
@@ -180,15 +182,6 @@ def _group(run: Run) -> str:
     if hinted is not None:
         return hinted
     return run.request.group_name(run.settings.flavor_group_keys)
-
-
-def _has_room(run: Run, reservation: Reservation) -> bool:
-    """Whether a slot of the request's zone has memory left for one instance."""
-    details = reservation.spec.committed_resource_reservation
-    if details is None or reservation.spec.availability_zone != run.request.zone:
-        return False
-    taken = sum(allocation.resources.memory_bytes for allocation in details.allocations.values())
-    return reservation.spec.resources.memory_bytes - taken >= run.request.need.memory_bytes
 
 
 def own_slot_rows(fleet: Fleet, vm: str) -> list[int]:

@@ -30,6 +30,7 @@ from outlive.resources.commitments import (
     ProjectQuota,
     ProjectQuotaSpec,
     ProjectQuotaStatus,
+    ResourceCatalogue,
     SlotChange,
 )
 from outlive.resources.consoles import Console, Vnc
@@ -88,6 +89,19 @@ from outlive.resources.meta import (
     with_condition,
 )
 from outlive.resources.pipelines import Parameter, Pipeline, PipelineSpec, PipelineStatus, Step
+from outlive.resources.placement import (
+    Descheduling,
+    DeschedulingSpec,
+    DeschedulingStatus,
+    Knowledge,
+    KnowledgeRaw,
+    KnowledgeSpec,
+    KnowledgeStatus,
+    PlacementDecision,
+    PlacementHistory,
+    PlacementHistorySpec,
+    PlacementHistoryStatus,
+)
 from outlive.resources.policies import AffinityRule, PreferredHosts
 from outlive.resources.reservations import (
     COMMITTED,
@@ -150,6 +164,7 @@ KINDS: dict[str, type[Resource]] = {
         Console,
         Coverage,
         DecisionRecord,
+        Descheduling,
         Election,
         Event,
         Fault,
@@ -159,10 +174,13 @@ KINDS: dict[str, type[Resource]] = {
         HostLog,
         Hypervisor,
         HypervisorUsage,
+        Knowledge,
         Membership,
         Pipeline,
+        PlacementHistory,
         ProjectQuota,
         Reservation,
+        ResourceCatalogue,
         Secret,
         StorageCluster,
         StorageDaemon,

@@ -264,3 +264,21 @@ class ProjectQuota(Resource, frozen=True, kw_only=True, tag="ProjectQuota"):
 
     spec: ProjectQuotaSpec
     status: ProjectQuotaStatus = ProjectQuotaStatus()
+
+
+class ResourceCatalogue(Resource, frozen=True, kw_only=True, tag="ResourceCatalogue"):
+    """``ResourceCatalogue/liquid``: which version the catalogue of resources has that LIQUID offers. The version rises
+    with every change of the content, and all processes of a cluster answer the same one.
+    """
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="resourcecatalogues",
+        halves=False,
+        writers=Writers(fields={"": ("commitments",)}, labels="refused"),
+        columns=(("Version", ".version", 0), ("Digest", ".digest", 1)),
+    )
+
+    version: int
+    """Unix seconds of the last change, or one more than the version before."""
+    digest: str
+    """SHA-256 of the content, in hexadecimal digits."""

@@ -52,10 +52,13 @@ class Problems:
     def __init__(self) -> None:
         self.shown: list[Problem] = []
         self.total = 0
+        self.places: set[str] = set()
+        """Of all of them."""
 
     def add(self, place: str, message: str, remedy: str = "") -> None:
         """Note a problem."""
         self.total += 1
+        self.places.add(place)
         if len(self.shown) < PROBLEMS_SHOWN:
             self.shown.append(Problem(place, message, remedy))
 

@@ -236,6 +236,7 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
         writers=Writers(
             fields={
                 "spec": ("users", "import"),
+                "spec.overcommit": ("users", "import", "placement"),
                 # to whom a secret is sent, and who is believed that the host is off
                 "spec.fencing.driver": ("admin",),
                 "spec.fencing.address": ("admin",),

@@ -52,6 +52,10 @@ class InFlightSpec(Part, frozen=True, kw_only=True):
     user_id: str = msgspec.field(default="", name="userID")
     project_id: str = msgspec.field(default="", name="projectID")
     intent: str = ""
+    resource_group: str = ""
+    """Flavor group of the VM, where its flavor has one: quota counts it there until a host reports it."""
+    instances: int = 1
+    """VMs that one call asked for together; ``resources`` are those of all."""
 
 
 class ReservationSpec(Part, frozen=True, kw_only=True):
@@ -109,8 +113,8 @@ class Reservation(Resource, frozen=True, kw_only=True, tag="Reservation"):
         short_names=("ores",),
         writers=Writers(
             fields={
-                "spec": ("failover", "commitments"),
-                "status": ("failover", "commitments"),
+                "spec": ("failover", "commitments", "placement"),
+                "status": ("failover", "commitments", "placement"),
                 "status.consumer": ("recovery",),
             },
             labels="refused",

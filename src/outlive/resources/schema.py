@@ -183,6 +183,8 @@ def _schema(info: types.Type) -> Schema:
             return {"type": "string", "enum": sorted(one.value for one in info.cls)}
         case types.VarTupleType() | types.ListType():
             return {"type": "array", "items": _schema(info.item_type)}
+        case types.DictType() if isinstance(info.value_type, types.AnyType):
+            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         case types.DictType():
             return {"type": "object", "additionalProperties": _schema(info.value_type)}
         case types.CustomType() if info.cls is Amounts:

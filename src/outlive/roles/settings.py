@@ -16,6 +16,7 @@ from outlive.base.errors import BadInput
 from outlive.commitments.settings import CommitmentSettings
 from outlive.failover.config import FailoverConfig, FailoverSettings, FailoverUpkeepSettings
 from outlive.failover.protection import Demands, ProtectionSettings, check_protection
+from outlive.inventory.settings import OpenStackSettings
 from outlive.node.vm.context import NodeSettings
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.election import ROUNDS_LEAST
@@ -65,6 +66,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "protection": ProtectionSettings,
     "scheduler": PlacementSettings,
     "commitments": CommitmentSettings,
+    "openstack": OpenStackSettings,
     "node": NodeSettings,
     "election": ElectionSettings,
     "metrics": MetricsSettings,
@@ -77,6 +79,7 @@ class RoleSettings(FailoverSettings, frozen=True, kw_only=True):
     """The settings of a role, filled and consistent."""
 
     commitments: CommitmentSettings = CommitmentSettings()
+    openstack: OpenStackSettings = OpenStackSettings()
     node: NodeSettings = NodeSettings()
     election: ElectionSettings = ElectionSettings()
     metrics: MetricsSettings = MetricsSettings()
@@ -92,12 +95,19 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
     check_protection(protection)
     if upkeep.vm_source == "database":
         upkeep.address_of(failover.datasource_name)
+    if upkeep.vm_source == "nova" and not sections["openstack"].cloud:
+        raise BadInput(
+            "VMs are to be read from Nova, and no cloud is named",
+            place="failoverUpkeep.vmSource",
+            remedy="set openstack.cloud (docs/operating/openstack.md)",
+        )
     return RoleSettings(
         failover=failover,
         upkeep=upkeep,
         protection=protection,
         scheduler=sections["scheduler"],
         commitments=sections["commitments"],
+        openstack=sections["openstack"],
         node=sections["node"],
         election=sections["election"],
         metrics=sections["metrics"],

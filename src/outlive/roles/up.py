@@ -26,15 +26,18 @@ from outlive.failover.offers import InProcessPlacement, WithCandidates
 from outlive.failover.ports import Computer, PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
+from outlive.inventory.ports import InventorySource
+from outlive.inventory.sync import InventorySyncer
 from outlive.node.vm.console import console_sweeper
-from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
+from outlive.placement.controllers import install_shipped
+from outlive.placement.descheduling import NOVA, OWN
 from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
+from outlive.placement.ports import VmMoves
 from outlive.placement.reservations import blocked_hosts
-from outlive.placement.service import PlacementService
 from outlive.placement.vms import VMSource
 from outlive.recovery.controller import RecoveryController
-from outlive.recovery.informers import RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.descheduling import OwnVmMoves
+from outlive.recovery.informers import ASSIGNED_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.rebalancer import Rebalancer
 from outlive.resources import (
     Cluster,
@@ -46,7 +49,7 @@ from outlive.resources import (
     Membership,
     ObjectMeta,
     ObjectRef,
-    Pipeline,
+    ProjectQuota,
     R,
     Reservation,
     VirtualMachine,
@@ -54,8 +57,8 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import to_builtins
 from outlive.resources.reasons.faults import FaultCode
+from outlive.roles.placement import Followed, PlacementRole, Runtime
 from outlive.roles.settings import RoleSettings
-from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.events import EventRecorder, event_sweeper
@@ -67,6 +70,7 @@ from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
 
 REBALANCE_TASK = "rebalance"
+INVENTORY_TASK = "inventory"
 ROLE = "failover"
 """The election behind which slots are placed: of several equal processes one does, and the others wait."""
 
@@ -78,6 +82,43 @@ class Ports:
     computer: Computer
     source: VMSource | None = None
     placement: PlacementPort | None = None
+    inventory: InventorySource | None = None
+    """Who hosts, VMs and flavors are kept from; ``None``: nobody but users and imports."""
+
+    nova: VmMoves | None = None
+    """Moves Nova's VMs for the descheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryCache:
+    """``Objects`` of an inventory, from informers."""
+
+    informers: Informers
+    of_flavors: Informer[Flavor]
+
+    def host(self, name: str) -> Hypervisor | None:
+        """One host."""
+        return self.informers.hypervisors.get(name)
+
+    def vm(self, name: str) -> VirtualMachine | None:
+        """One VM."""
+        return self.informers.vms.get(name)
+
+    def hosts(self) -> list[Hypervisor]:
+        """All hosts."""
+        return self.informers.hypervisors.items()
+
+    def vms(self) -> list[VirtualMachine]:
+        """All VMs."""
+        return self.informers.vms.items()
+
+    def flavors(self) -> list[Flavor]:
+        """All flavors."""
+        return self.of_flavors.items()
+
+    def vms_on(self, host: str) -> list[VirtualMachine]:
+        """The VMs that are assigned to a host."""
+        return self.informers.vms.by_index(ASSIGNED_INDEX, host)
 
 
 class UpRole:
@@ -110,6 +151,15 @@ class UpRole:
             groups=self._informer(FlavorGroup),
             vms=self._informer(VirtualMachine, vm_indexes()),
         )
+        self.flavors = self._informer(Flavor)
+        self._sold = CommitmentInformers(
+            commitments=self._informer(CommittedResource, commitment_indexes()),
+            reservations=self.informers.reservations,
+            hypervisors=self.informers.hypervisors,
+            groups=self.informers.groups,
+            capacities=self._informer(FlavorGroupCapacity),
+        )
+        self.quotas = self._informer(ProjectQuota)
         self._events = EventRecorder(store, clock=clock, ids=ids, source=SOURCE)
         self._events.expose(self.metrics)
         self.elector = Elector(
@@ -121,7 +171,24 @@ class UpRole:
             renew_s=settings.election.renew,
             silence_s=settings.election.silence,
         )
-        self.placement = self._add_placement(random)
+        self._placing = PlacementRole(
+            Runtime(store, self.manager, self.elector, self.metrics, self._events, clock, random.fork("placement")),
+            settings.scheduler,
+            Followed(
+                hypervisors=self.informers.hypervisors,
+                reservations=self.informers.reservations,
+                groups=self.informers.groups,
+                flavors=self.flavors,
+                vms=self.informers.vms,
+                commitments=self._sold.commitments,
+                quotas=self.quotas,
+                capacities=self._sold.capacities,
+            ),
+            self._informer,
+            source=ports.source,
+            moves={OWN: OwnVmMoves(store, clock=clock), **({NOVA: ports.nova} if ports.nova is not None else {})},
+        )
+        self.placement = self._placing.service
         placement = ports.placement or InProcessPlacement(self.placement, self.fleet)
         self.failover = Failover(
             store,
@@ -144,6 +211,8 @@ class UpRole:
         self.failover.attach(self.manager, self.elector)
         self.recovery = self._add_recovery(placement, ids)
         self.commitments = self._add_commitments(ports.source, ids)
+        if ports.inventory is not None:
+            self._add_inventory(ports.inventory, random)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -199,6 +268,7 @@ class UpRole:
         finally:
             await self._events.flush()
             await self.trail.flush()
+            await self._placing.flush()
 
     def stop(self) -> None:
         """Let running work end, and then ``run``."""
@@ -253,13 +323,7 @@ class UpRole:
         """Commitments, behind the same election, since their slots are placed on the same hosts."""
         commitments = Commitments(
             self._store,
-            informers=CommitmentInformers(
-                commitments=self._informer(CommittedResource, commitment_indexes()),
-                reservations=self.informers.reservations,
-                hypervisors=self.informers.hypervisors,
-                groups=self.informers.groups,
-                capacities=self._informer(FlavorGroupCapacity),
-            ),
+            informers=self._sold,
             vms=self.informers.vms,
             engine=self.placement.engine,
             settings=self.settings.commitments,
@@ -272,20 +336,16 @@ class UpRole:
         commitments.attach(self.manager, self.elector)
         return commitments
 
-    def _add_placement(self, random: Random) -> PlacementService:
-        """The placement service with its pipelines and flavor groups, fed from the informers."""
-        settings, manager = self.settings.scheduler, self.manager
-        pipelines, flavors = self._informer(Pipeline), self._informer(Flavor)
-        service = PlacementService(
-            Fleet(settings), PipelineTable(), clock=self._clock, random=random.fork("placement"), metrics=self.metrics
+    def _add_inventory(self, source: InventorySource, random: Random) -> None:
+        """Hosts, VMs and flavors are kept as a source has them, by the process that leads."""
+        syncer = InventorySyncer(
+            self._store,
+            source,
+            InventoryCache(self.informers, self.flavors),
+            self.settings.openstack,
+            clock=self._clock,
+            random=random.fork("inventory"),
+            metrics=self.metrics,
+            faults=FaultRecorder(self._store, self._clock, "inventory"),
         )
-        service.watch(
-            hypervisors=self.informers.hypervisors, reservations=self.informers.reservations, pipelines=pipelines
-        )
-        manager.add_controller(
-            PipelineController(self._store, pipelines, service.pipelines, clock=self._clock),
-            [Watch(pipelines)],
-        )
-        groups = FlavorGroupController(self._store, flavors, self.informers.groups, settings=settings)
-        manager.add_controller(groups, [Watch(flavors, groups.keys), Watch(self.informers.groups, groups.keys)])
-        return service
+        self.manager.add_task(INVENTORY_TASK, syncer.run, elector=self.elector, after_sync=True)

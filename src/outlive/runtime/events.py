@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Literal
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, Metric
 
 from outlive.base import limits
 from outlive.base.clock import Clock, as_datetime, as_instant
@@ -21,7 +20,6 @@ from outlive.base.hashes import stable_hash
 from outlive.base.ids import Ids
 from outlive.base.logging import global_request_id
 from outlive.resources import Event, ObjectMeta, ObjectRef, check_name
-from outlive.runtime.metrics import Metrics
 from outlive.runtime.retention import BackgroundWriter, Sweeper, Waiting
 from outlive.store import Store, compare_and_swap
 
@@ -69,16 +67,6 @@ class EventRecorder(BackgroundWriter[Event]):
                 last_seen=as_datetime(now),
             ),
         )
-
-    def expose(self, metrics: Metrics) -> None:
-        """Show what was written and dropped as metrics."""
-        metrics.register_collector(self._collect)
-
-    def _collect(self) -> list[Metric]:
-        return [
-            CounterMetricFamily("events_written", "Events written", value=self.written),
-            CounterMetricFamily("events_dropped", "Events lost to a full queue or an absent store", value=self.dropped),
-        ]
 
     def writing(self, waiting: Waiting[Event]) -> Callable[[], Awaitable[object]]:
         """Create the event or count on."""

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Generic, TypeVar
 
+from prometheus_client.core import CounterMetricFamily, Metric
+
 from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.resources import ObjectRef, R
+from outlive.runtime.metrics import Metrics
 from outlive.store import Store, list_all
 
 ATTEMPTS: Final = 4
@@ -64,16 +67,33 @@ class BackgroundWriter(abc.ABC, Generic[T]):
     def writing(self, waiting: Waiting[T]) -> Callable[[], Awaitable[object]]:
         """One attempt to write it, which may be made again."""
 
-    def put(self, key: Hashable, make: Callable[[Instant], T]) -> None:
-        """Add an item; one of the same key that waits is counted instead."""
+    def lost(self, item: T) -> None:
+        """The item will not be written; a writer whose caller has to know says so here."""
+
+    def put(self, key: Hashable, make: Callable[[Instant], T]) -> bool:
+        """Add an item; one of the same key that waits is counted instead. False: there is no room, it is dropped."""
         now = self._clock.now()
         if (waiting := self._waiting.get(key)) is not None:
             waiting.count, waiting.last = waiting.count + 1, now
         elif len(self._waiting) >= self._limit:
             self.dropped += 1
+            return False
         else:
             self._waiting[key] = Waiting(make(now), 1, now)
             self._some.set()
+        return True
+
+    def expose(self, metrics: Metrics) -> None:
+        """Show what was written and dropped as metrics."""
+        metrics.register_collector(self._collect)
+
+    def _collect(self) -> list[Metric]:
+        name = self.what.replace("-", "_")
+        dropped = f"{self.what}: lost to a full queue or an absent store"
+        return [
+            CounterMetricFamily(f"{name}_written", f"{self.what}: written", value=self.written),
+            CounterMetricFamily(f"{name}_dropped", dropped, value=self.dropped),
+        ]
 
     async def run(self) -> None:
         """Write what was put, until cancelled."""
@@ -113,6 +133,7 @@ class BackgroundWriter(abc.ABC, Generic[T]):
                 return
         self.dropped += waiting.count
         _log.warning("writer.dropped", what=self.what, attempts=ATTEMPTS, count=waiting.count)
+        self.lost(waiting.item)
 
 
 class Sweeper(Generic[R]):

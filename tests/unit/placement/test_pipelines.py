@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -45,10 +46,11 @@ def test_every_shipped_pipeline_is_admitted_and_built() -> None:
     for one in shipped:
         assert admit(one).errors == ()
         assert build(one).pipeline is not None
-    unknown = {name for one in shipped for name in build(one).unknown}
-    assert unknown == {
-        "avoid_high_steal_pct", "vmware_binpack", "vmware_avoid_long_term_contended_hosts",
-        "vmware_avoid_short_term_contended_hosts",
+        assert build(one).unknown == build(one).dropped == ()
+    dropped = {name for one in shipped for name in build(one, ()).dropped}
+    assert {name.split(":")[0] for name in dropped} == {
+        "step avoid_high_steal_pct", "step vmware_binpack", "step vmware_avoid_long_term_contended_hosts",
+        "step vmware_avoid_short_term_contended_hosts",
     }  # fmt: skip
 
 
@@ -56,6 +58,7 @@ def test_only_pipelines_that_rank_are_in_the_table() -> None:
     table = PipelineTable.shipped()
     assert len(table) == 10
     assert "kvm-descheduler" not in table
+    assert [one.name for one in table.detecting()] == ["kvm-descheduler"]
     assert [bound.step.name for bound in table["kvm-report-capacity"].filters] == [
         "filter_status_conditions", "filter_correct_az", "filter_has_enough_capacity", "filter_has_requested_traits",
         "filter_capabilities",
@@ -245,9 +248,15 @@ def flavor(name: str, memory_gib: int, group: str = "s4") -> Flavor:
     )
 
 
+def groups_controller(world: World) -> FlavorGroupController:
+    settings = PlacementSettings()
+    writes = WriterStore(world.store, writer="placement")
+    return FlavorGroupController(writes, world.flavors, world.groups, settings=settings, clock=world.clock)
+
+
 def test_flavor_groups_follow_the_flavors() -> None:
     async def story(world: World) -> None:
-        controller = FlavorGroupController(world.store, world.flavors, world.groups, settings=PlacementSettings())
+        controller = groups_controller(world)
         foreign = FlavorGroup(metadata=ObjectMeta(name="theirs"), spec=_theirs())
         await world.store.create(foreign)
         for name, size in (("small", 2), ("large", 8)):

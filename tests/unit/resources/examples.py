@@ -63,6 +63,15 @@ COMMITTED = r.CommittedResourceSpec(
     state="confirmed",
     allow_rejection=True,
 )
+PLACED = r.PlacementDecision(
+    timestamp=MOMENT,
+    pipeline_ref=r.ObjectRef(kind="Pipeline", name="p", uid="u", cluster="c"),
+    intent="create",
+    successful=True,
+    target_host="h1",
+    ordered_hosts=("h1", "h2"),
+    explanation="2 hosts at the start.",
+)
 FULL: tuple[r.Resource, ...] = (
     r.Cluster(
         metadata=META,
@@ -194,6 +203,13 @@ FULL: tuple[r.Resource, ...] = (
         output="{}",
         input_digest="d",
     ),
+    r.Descheduling(
+        metadata=META,
+        spec=r.DeschedulingSpec(
+            ref="vm-1", ref_type="virtualMachine", prev_host="h1", prev_host_type="hypervisor", reason="slow"
+        ),
+        status=r.DeschedulingStatus(new_host="h2", new_host_type="hypervisor", conditions=(READY,)),
+    ),
     r.Election(
         metadata=META,
         record=r.ElectionRecord(
@@ -258,6 +274,7 @@ FULL: tuple[r.Resource, ...] = (
                     placeable_vms=2,
                     total_capacity_hosts=3,
                     total_capacity_vm_slots=4,
+                    running_vms=5,
                 ),
             ),
             committed_capacity=1,
@@ -353,6 +370,18 @@ FULL: tuple[r.Resource, ...] = (
             slopes={"disk": -30.0},
         ),
     ),
+    r.Knowledge(
+        metadata=META,
+        spec=r.KnowledgeSpec(scheduling_domain="other", description="load"),
+        status=r.KnowledgeStatus(
+            raw=r.KnowledgeRaw(features=({"computeHost": "h1", "vcpusUsed": 0.5},)),
+            raw_length=1,
+            digest="d",
+            last_content_change=MOMENT,
+            last_extracted=MOMENT,
+            conditions=(READY,),
+        ),
+    ),
     r.Membership(
         metadata=META,
         record=r.MemberRecord(
@@ -402,6 +431,11 @@ FULL: tuple[r.Resource, ...] = (
         ),
         status=r.PipelineStatus(conditions=(READY,)),
     ),
+    r.PlacementHistory(
+        metadata=META,
+        spec=r.PlacementHistorySpec(scheduling_domain="other", resource_id="vm-1", availability_zone="z"),
+        status=r.PlacementHistoryStatus(current=PLACED, history=(PLACED,), conditions=(READY,)),
+    ),
     r.ProjectQuota(
         metadata=META,
         spec=r.ProjectQuotaSpec(
@@ -446,7 +480,9 @@ FULL: tuple[r.Resource, ...] = (
                 parent_generation=1,
                 allocations={"vm-1": r.SpecAllocation(creation_timestamp=MOMENT, resources=AMOUNTS)},
             ),
-            in_flight_reservation=r.InFlightSpec(vm_id="v", user_id="u", project_id="p", intent="create_server"),
+            in_flight_reservation=r.InFlightSpec(
+                vm_id="v", user_id="u", project_id="p", intent="create_server", resource_group="g", instances=2
+            ),
         ),
         status=r.ReservationStatus(
             host="h1",
@@ -458,6 +494,7 @@ FULL: tuple[r.Resource, ...] = (
             consumer=r.Consumer(vm="vm-1", fence="f"),
         ),
     ),
+    r.ResourceCatalogue(metadata=META, version=7, digest="0" * 64),
     r.Secret(metadata=META, spec=r.SecretSpec(username="u", sealed="v1.00.eA")),
     r.StorageCluster(
         metadata=META,
@@ -678,6 +715,9 @@ SMALL: tuple[r.Resource, ...] = (
     r.Console(host="h1", changed_at=MOMENT),
     r.Coverage(status=r.CoverageStatus(required=1, covered=True)),
     r.DecisionRecord(decision="d", by="b", at=MOMENT),
+    r.Descheduling(
+        spec=r.DeschedulingSpec(ref="vm-1", ref_type="novaServerUUID", prev_host="h1", prev_host_type="hypervisor")
+    ),
     r.Election(),
     r.Event(regarding=r.ObjectRef(kind="K", name="n"), reason="R", first_seen=MOMENT, last_seen=MOMENT),
     r.Fault(code="c", subject=REF, message="m", first_seen=MOMENT, last_seen=MOMENT),
@@ -687,10 +727,13 @@ SMALL: tuple[r.Resource, ...] = (
     r.HostLog(process="p", written_at=MOMENT),
     r.Hypervisor(),
     r.HypervisorUsage(usage=r.HostUsage()),
+    r.Knowledge(),
     r.Membership(record=r.MemberRecord(machine_id="m", boot_id="b")),
     r.Pipeline(spec=r.PipelineSpec()),
+    r.PlacementHistory(spec=r.PlacementHistorySpec(resource_id="vm-1")),
     r.ProjectQuota(spec=r.ProjectQuotaSpec(project_id="p", availability_zone="z")),
     r.Reservation(spec=r.ReservationSpec(type=r.FAILOVER)),
+    r.ResourceCatalogue(version=1, digest=""),
     r.Secret(),
     r.StorageCluster(metadata=r.ObjectMeta(name="s"), term=1),
     r.StorageDaemon(metadata=r.ObjectMeta(name="0")),

@@ -81,13 +81,15 @@ def role(store: Store, seed: int, name: str = "one", settings: RoleSettings = SE
     )
 
 
-def lived(seed: int, story: Callable[[MemoryStore, UpRole], Awaitable[None]]) -> list[Reservation]:
+def lived(
+    seed: int, story: Callable[[MemoryStore, UpRole], Awaitable[None]], settings: RoleSettings = SETTINGS
+) -> list[Reservation]:
     """Run a role through a story; the slots at its end."""
 
     async def scene() -> list[Reservation]:
         store = MemoryStore(LoopClock(), SeededIds(Random(seed + 1)))
         store.load(fleet())
-        made = role(store, seed)
+        made = role(store, seed, settings=settings)
         await made.prepare()
         running = asyncio.create_task(made.run())
         await story(store, made)

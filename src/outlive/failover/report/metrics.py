@@ -73,7 +73,7 @@ def reservation_metrics(reservations: Iterable[Reservation]) -> list[Metric]:
         ready, error = _readiness(one)
         counts[(ready, error)] += 1
         for resource, amount in one.spec.resources.items():
-            held[(ready, error, one.status.host, resource)] += _unscaled(resource, amount)
+            held[(ready, error, one.status.host or one.spec.target_host, resource)] += _unscaled(resource, amount)
         found = condition(one.status.conditions, "Ready")
         state = {"True": "ready", "False": "error"}.get(ready, "unknown")
         kind = TYPE_LABEL_VALUES.get(one.spec.type, one.spec.type)

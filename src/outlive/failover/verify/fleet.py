@@ -20,6 +20,7 @@ from outlive.resources import (
     CPU,
     DOMAIN_LABEL_PREFIX,
     FAILOVER,
+    IN_FLIGHT,
     MEMORY,
     RESERVATION_TYPE_LABEL,
     TYPE_LABEL_VALUES,
@@ -218,9 +219,8 @@ class StateFleet:
         arrived = {name: {one.id for one in host.status.instances} for name, host in self.hosts.items()}
         for reservation in self.reservations.values():
             cpu, memory = _held(reservation)
-            consumer, hosts = reservation.status.consumer, {reservation.spec.target_host, reservation.status.host}
-            hosts -= {""}
-            if len(hosts) == 1 and consumer is not None and consumer.vm in arrived.get(min(hosts), ()):
+            hosts = {reservation.spec.target_host, reservation.status.host} - {""}
+            if len(hosts) == 1 and _awaited(reservation) in arrived.get(min(hosts), ()):
                 continue
             for host in hosts:
                 there = blocked.setdefault(host, [0, 0])
@@ -283,6 +283,16 @@ def _held(found: Facts) -> Room:
         sums[0] += allocation.resources.cpu_milli
         sums[1] += allocation.resources.memory_bytes
     return (max(size[0] - confirmed[0], pending[0], 0), max(size[1] - confirmed[1], pending[1], 0))
+
+
+def _awaited(found: Facts) -> str | None:
+    """The VM that becomes what it holds, once its host reports it; one that only gets another size is there already."""
+    if found.status.consumer is not None:
+        return str(found.status.consumer.vm)
+    details = found.spec.in_flight_reservation
+    if found.spec.type != IN_FLIGHT or details is None or details.instances != 1:
+        return None
+    return None if details.intent in ("resize", "rebuild") else str(details.vm_id)
 
 
 def _settings(cluster: Facts) -> KeptSettings | None:

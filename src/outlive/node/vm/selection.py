@@ -21,7 +21,7 @@ from outlive.base.natural import natural_key
 from outlive.node.membership.states import member_view
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.states import VmState, state_of
-from outlive.placement.reservations import blocked_hosts, has_landed, unused
+from outlive.placement.reservations import arrival_host, blocked_hosts, has_landed, unused
 from outlive.placement.rules import HostFacts, Peers, Verdict, demands_of, facts_of, judge
 from outlive.resources import (
     Amounts,
@@ -398,7 +398,7 @@ async def survey(store: Store) -> Hosts:
     listed = {host.name: {each.id for each in host.status.instances} for host in hosts}
     reserved: dict[str, int] = {}
     async for slot in list_all(store, Reservation):
-        if not has_landed(slot, listed.get(slot.status.host, ())):
+        if not has_landed(slot, listed.get(arrival_host(slot), ())):
             for name in blocked_hosts(slot):
                 reserved[name] = reserved.get(name, 0) + unused(slot).memory_bytes
     return Hosts(

@@ -1,22 +1,32 @@
-"""Filters on whom a host is for, and the quota filter.
-
-Until commitments exist the quota filter sorts requests and counts, and refuses nobody
-(docs/reference/placement.md#filter_quota_enforcement).
-"""
+"""Filters on whom a host is for, and the filter on what a project may still use."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
 from outlive.placement.columns import BoolVector
-from outlive.placement.request import DOMAIN_NAME_HINT, FAILOVER_SEARCH, INTERNAL_PROBES, Intent
+from outlive.placement.quota import QuotaDecision, decide_quota, demand_of
+from outlive.placement.request import DOMAIN_NAME_HINT, INTERNAL_PROBES, Intent
+from outlive.placement.reservations import RESIZES
 from outlive.placement.rules import HostFacts, unsuited_aggregate, unsuited_project
 from outlive.placement.steps import Event, FactsFilter, Filter, OnError, Reason, Run
 
 DECISION = "quota_decision"
 """Name of the event that carries one decision, with the labels of its counter."""
+
+
+REJECT = "reject"
+_SKIPPED: Final = {
+    Intent.EVACUATE: "accept_skipped_intent_migration",
+    Intent.LIVE_MIGRATION: "accept_skipped_intent_migration",
+    Intent.RESERVE_FOR_FAILOVER: "accept_skipped_intent_internal",
+    Intent.REUSE_FAILOVER_RESERVATION: "accept_skipped_intent_internal",
+    Intent.RESERVE_FOR_COMMITTED_RESOURCE: "accept_skipped_intent_internal",
+    Intent.CAPACITY_PROBE: "accept_skipped",
+}
+"""Intents that are not charged, and how that is counted."""
 
 
 class QuotaParams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -26,49 +36,71 @@ class QuotaParams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
 
 class QuotaEnforcement(Filter):
-    """Keeps everybody and says why."""
+    """Refuses all hosts where a project has nothing left of commitments and quota, or only counts that (shadow)."""
 
     name = "filter_quota_enforcement"
     params_type = QuotaParams
     counts_events = True
 
     def skips(self, run: Run) -> bool:
-        """Always: no quota is known."""
-        return True
+        """In shadow mode, and unless it refuses."""
+        return not self.params.enforce or self._found(run).decision.decision != REJECT
 
     def mask(self, run: Run) -> BoolVector:
-        """Everybody."""
-        return ~run.nobody()
+        """Nobody."""
+        return run.nobody()
 
     def check(self, run: Run, host: str) -> Reason | None:
-        """Nothing against any host."""
-        return None
+        """The same against every host."""
+        if self.skips(run):
+            return None
+        found = self._found(run)
+        unit = {"ram": " GiB of RAM", "cores": " cores", "instances": " instances"}[found.decision.resource]
+        needs, left = f"needs {found.decision.needed}{unit}", f"has {found.decision.headroom} left"
+        where = f"project {run.request.project} in zone {found.zone}, flavor group {found.group}"
+        return self.no("quota-exceeded", f"{where}: {needs} and {left} of its quota")
 
     def events(self, run: Run) -> list[Event]:
         """The one decision of this run."""
-        decision, zone, group = self._decide(run)
+        found = self._found(run)
         labels = (
             ("mode", "enforce" if self.params.enforce else "shadow"),
-            ("decision", decision),
-            ("resource", ""),
-            ("availability_zone", zone),
-            ("flavor_group", group),
+            ("decision", found.decision.decision),
+            ("resource", found.decision.resource),
+            ("availability_zone", found.zone),
+            ("flavor_group", found.group),
         )
         return [Event(DECISION, labels)]
 
-    @staticmethod
-    def _decide(run: Run) -> tuple[str, str, str]:
-        """Decision, zone and group as far as they were known when it fell."""
-        request = run.request
-        if request.intent in (Intent.EVACUATE, Intent.LIVE_MIGRATION):
-            return "accept_skipped_intent_migration", "", ""
-        if request.intent in FAILOVER_SEARCH or request.intent is Intent.RESERVE_FOR_COMMITTED_RESOURCE:
-            return "accept_skipped_intent_internal", "", ""
-        if request.intent is Intent.CAPACITY_PROBE:
-            return "accept_skipped", "", ""
-        zone = request.zone if request.project else ""
-        group = request.group_name(run.settings.flavor_group_keys) if zone else ""
-        return ("accept_no_quota" if group else "accept_skipped_missing_data"), zone, group
+    def _found(self, run: Run) -> QuotaFinding:
+        if self not in run.memo:
+            run.memo[self] = find_quota(run)
+        found: QuotaFinding = run.memo[self]
+        return found
+
+
+class QuotaFinding(NamedTuple):
+    """A decision, and zone and flavor group as far as they were known when it fell."""
+
+    decision: QuotaDecision
+    zone: str = ""
+    group: str = ""
+
+
+def find_quota(run: Run) -> QuotaFinding:
+    """The decision about a request. Only what creates a VM or gives it another size is charged."""
+    request = run.request
+    skipped = _SKIPPED.get(request.intent)
+    if skipped is not None:
+        return QuotaFinding(QuotaDecision(decision=skipped))
+    zone = request.zone if request.project else ""
+    group = request.group_name(run.settings.flavor_group_keys) if zone else ""
+    if not group:
+        return QuotaFinding(QuotaDecision(decision="accept_skipped_missing_data"), zone)
+    quotas = run.fleet.quotas
+    balance = quotas.balance(request.project, zone, group, now=run.now, asking=request.resource_id)
+    size = quotas.size_of(request.resource_id) if request.intent in RESIZES else None
+    return QuotaFinding(decide_quota(balance, demand_of(request, size, group)), zone, group)
 
 
 EXCLUSIVE_TRAIT = "CUSTOM_EXTERNAL_CUSTOMER_EXCLUSIVE"

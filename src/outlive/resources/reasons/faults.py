@@ -67,6 +67,8 @@ class FaultCode(enum.StrEnum):
     POWER_NOT_REHEARSED = "power-not-rehearsed"
     MEMORY_OVERCOMMITTED = "memory-overcommitted"
     MEMORY_OVERPROVISIONED = "memory-overprovisioned"
+    # the syncer of an inventory
+    INVENTORY_STALE = "inventory-stale"
     # the server, for as long as it lasts
     STORE_NOT_WRITABLE = "store-not-writable"
 
@@ -303,6 +305,11 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "if all VMs ran they would have {taken} of memory, and without the largest host there are {room}",
         "add a host, or delete VMs that nobody needs",
+    ),
+    FaultCode.INVENTORY_STALE: FaultEntry(
+        20,
+        "what is known of the hosts and VMs of {subject} is as of {since}: {why}",
+        "see to its Nova and Keystone; until they answer nothing is deleted, and what has changed there is not known",
     ),
     FaultCode.STORE_NOT_WRITABLE: FaultEntry(
         50,

@@ -1,0 +1,161 @@
+"""Keeps our commitments as Limes has them: fetch, plan (``sync``), and one step after the other through a writer.
+
+A run fails as a whole if Keystone or Limes does not answer, or says what nobody understands: then nothing is written. A
+step that fails is counted and does not stop the others; the next run plans it again. Before the flavor groups are known
+a run does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.base.random import Random
+from outlive.commitments.ports import CommitmentSource, ProjectSource, StepWriter
+from outlive.commitments.settings import CommitmentSettings
+from outlive.commitments.sync import SkipReason, SyncPlan, judge, plan, skip_counts
+from outlive.resources import CommitmentChange, CommitmentStep, CommittedResource, FlavorGroupSpec, Reservation
+from outlive.runtime.metrics import Metrics
+
+DURATIONS: Final = (0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+FAILED_AGAIN_S: Final = 60.0
+"""The first time between two runs where the last one failed; it doubles up to ``commitments.syncInterval``."""
+STEPS_AT_ONCE: Final = 20
+"""Steps after which others on the event loop get their turn."""
+SHOWN: Final = 20
+"""Commitments that one line of the log names."""
+PREFIX: Final = "committed_resource_syncer_"
+
+_log = get_logger("commitments-sync")
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store has, as one picture that is not older than the moment of asking."""
+
+    groups: Mapping[str, FlavorGroupSpec] | None
+    """Flavor groups by name; ``None``: not known yet."""
+    commitments: tuple[CommittedResource, ...] = ()
+    slots: tuple[Reservation, ...] = ()
+    changes: tuple[CommitmentChange, ...] = ()
+    """All that are kept, the further documents of large ones included."""
+
+
+class CommitmentSyncer:
+    """See the module. ``known`` reads the store; ``write`` is a ``StepWriter``."""
+
+    def __init__(
+        self,
+        projects: ProjectSource,
+        limes: CommitmentSource,
+        known: Callable[[], Awaitable[Known]],
+        write: StepWriter,
+        settings: CommitmentSettings,
+        *,
+        clock: Clock,
+        random: Random,
+        metrics: Metrics,
+    ) -> None:
+        self._projects = projects
+        self._limes = limes
+        self._known = known
+        self._write = write
+        self._settings = settings
+        self._clock = clock
+        self._random = random
+        self._errors = metrics.counter(f"{PREFIX}errors_total", "Runs and steps of the syncer that failed")
+        self._creates = metrics.counter(f"{PREFIX}cr_creates_total", "Commitments that the syncer created")
+        self._updates = metrics.counter(f"{PREFIX}cr_updates_total", "Commitments that the syncer updated")
+        self._deletes = metrics.counter(f"{PREFIX}cr_deletes_total", "Commitments that the syncer deleted")
+        self._duration = metrics.histogram(
+            f"{PREFIX}duration_seconds", "How long a run of the syncer takes", buckets=DURATIONS
+        )
+        self._active = metrics.gauge(f"{PREFIX}limes_commitments_active", "Commitments of Limes that are taken over")
+        self._unmatched = metrics.gauge(f"{PREFIX}crd_unmatched", "Our commitments that Limes does not list")
+        self._skipped = metrics.counter(
+            f"{PREFIX}commitments_skipped_total", "Commitments of Limes that are not taken over", ("reason",)
+        )
+        for reason in SkipReason:
+            self._skipped.labels(reason.value)
+
+    async def run(self) -> None:
+        """Run at once and then every ``commitments.syncInterval``, until cancelled; sooner after a run that failed."""
+        failures = 0
+        while True:
+            try:
+                await self.sync()
+                failures = 0
+            except OutliveError as error:
+                failures += 1
+                _log.warning("commitments.sync_failed", error=str(error), failures=failures)
+            pause = float(self._settings.sync_interval)
+            if failures:
+                pause = self._random.backoff(failures, min(FAILED_AGAIN_S, pause), pause)
+            await self._clock.sleep(pause)
+
+    async def sync(self) -> SyncPlan | None:
+        """One run, carried out; ``None`` where the flavor groups are not known yet. Raises what the sources raise."""
+        began = self._clock.monotonic()
+        try:
+            if (await self._known()).groups is None:
+                _log.info("commitments.sync_skipped", why="flavor groups are not known yet")
+                return None
+            asked_at = self._clock.now()
+            listed = await self._limes.list_commitments(await self._projects.list_projects())
+            # What we have is read after the list, which takes minutes: what was made meanwhile is there to be compared.
+            known = await self._known()
+            if known.groups is None:
+                return None
+            listing = judge(listed, known.groups, self._settings)
+            found = plan(
+                listing, known.commitments, known.slots, known.changes, asked_at=asked_at, now=self._clock.now()
+            )
+        except OutliveError:
+            self._errors.inc()
+            raise
+        self._report(found)
+        for number, step in enumerate(found.steps):
+            await self._carry_out(step)
+            if number % STEPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._duration.observe(self._clock.monotonic() - began)
+        return found
+
+    async def _carry_out(self, step: CommitmentStep) -> None:
+        try:
+            await self._write(step)
+        except OutliveError as error:
+            self._errors.inc()
+            _log.warning("commitments.step_failed", commitment=step.uuid, error=str(error))
+            return
+        match step.before, step.after:
+            case None, None:
+                _log.info("commitments.orphans_deleted", commitment=step.uuid, slots=len(step.slots))
+            case None, _:
+                self._creates.inc()
+            case _, None:
+                self._deletes.inc()
+            case _:
+                self._updates.inc()
+
+    def _report(self, found: SyncPlan) -> None:
+        self._active.set(found.active)
+        self._unmatched.set(len(found.unmatched))
+        for reason, count in skip_counts(found.skipped).items():
+            self._skipped.labels(reason.value).inc(count)
+        shown = [one for one in found.skipped if one.reason is not SkipReason.NON_COMPUTE][:SHOWN]
+        for one in shown:
+            _log.warning("commitments.skipped", commitment=one.uuid, reason=one.reason.value, said=one.said)
+        _log.info(
+            "commitments.synced",
+            active=found.active,
+            steps=len(found.steps),
+            skipped=len(found.skipped),
+            unmatched=len(found.unmatched),
+            not_listed=found.unmatched[:SHOWN],
+        )

@@ -1,0 +1,320 @@
+"""Records of Nova, from files or from its API, as an inventory: one mapping for both.
+
+A record is an object of JSON. Its fields are known under the names of Nova's API and under the titles that old and new
+clients print them with (docs/reference/cli.md#import-openstack); case, spaces and punctuation of a name do not matter.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from outlive.inventory.records import GROUP_POLICIES, FlavorRecord, HostRecord, Inventory, VmRecord
+from outlive.resources import Aggregate, Amounts
+from outlive.resources.documents import Problems, parse_json
+from outlive.resources.reasons import Reason
+from outlive.resources.reasons.inventory import ImportNotice
+
+MIB: Final = 2**20
+COMPUTE: Final = "nova-compute"
+HOST_FIELDS: Final = ("OS-EXT-SRV-ATTR:host", "compute_host", "Host", "OS-EXT-SRV-ATTR:hypervisor_hostname")
+"""Where a server's host may stand."""
+_PAIR = re.compile(r"\s*([^=,\s][^=]*?)\s*=\s*'((?:[^'\\]|\\.)*)'\s*(?:,|\Z)")
+"""One pair of the text form of properties: ``key='value'``."""
+_NAMED = re.compile(r"(?P<name>.+?)\s+\([^()]*\)\Z")
+"""``m1.small (42)``: a name with its id."""
+
+Record = Mapping[str, Any]
+
+
+class Item:
+    """One entry of a list, with what its own ``show`` file adds; fields are found under any of their names."""
+
+    def __init__(self, place: str, listed: Record, shown: Record, problems: Problems) -> None:
+        self.place = place
+        self._fields = {_key(name): value for source in (listed, shown) for name, value in source.items()}
+        self._listed = {_key(name): value for name, value in listed.items()}
+        self._problems = problems
+
+    def get(self, *names: str) -> Any:
+        """The first of the fields that is there and not null; the list's own value before that of ``show``."""
+        for name in names:
+            for fields in (self._listed, self._fields):
+                value = fields.get(_key(name))
+                if value is not None and value != "":
+                    return value
+        return None
+
+    def known(self, *names: str) -> bool:
+        """Whether any of the fields is there at all, be it empty."""
+        return any(_key(name) in self._fields for name in names)
+
+    def text(self, *names: str) -> str:
+        """The field as text, empty where there is none."""
+        value = self.get(*names)
+        return "" if value is None else str(value).strip()
+
+    def number(self, *names: str) -> int | None:
+        """The field as a whole number; a problem is noted where it is something else."""
+        value = self.get(*names)
+        if value is None or isinstance(value, bool):
+            return None
+        try:
+            return int(value) if not isinstance(value, float) or value.is_integer() else None
+        except (TypeError, ValueError):
+            self._problems.add(self.place, f"{names[0]} {value!r} is not a whole number", "dump it again with -f json")
+            return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+@dataclass(slots=True)
+class Lists:
+    """What Nova lists, as far as it is known."""
+
+    hypervisors: Iterable[Item] = ()
+    servers: Iterable[Item] = ()
+    flavors: Iterable[Item] = ()
+    aggregates: Iterable[Item] = ()
+    services: Iterable[Item] = ()
+    server_groups: Iterable[Item] | None = None
+    """``None``: nobody says anything of groups."""
+
+
+def fill_inventory(inventory: Inventory, lists: Lists, known_flavors: Iterable[str] = ()) -> Inventory:
+    """The inventory with all records of the lists; what is wrong with one is noted in its problems.
+
+    ``known_flavors``: names of flavors that are known besides those of the lists.
+    """
+    problems = inventory.problems
+    aggregates = _aggregates(lists.aggregates)
+    services = {item.text("Host"): item for item in lists.services if item.text("Binary") in ("", COMPUTE)}
+    names = _Names()
+    for item in lists.hypervisors:
+        host = _host(item, services, aggregates, problems)
+        if host is not None:
+            names.add(host.name, item.text("Hypervisor Hostname"), service_host(item))
+            inventory.hosts.append(host)
+    inventory.flavors.extend(_flavors(lists.flavors, problems))
+    flavors = {flavor.name for flavor in inventory.flavors} | set(known_flavors)
+    groups = _Groups(lists.server_groups, problems)
+    for item in lists.servers:
+        inventory.vms.append(groups.grouped(_server(item, names, flavors)))
+    _take_zones_of_vms(inventory)
+    return inventory
+
+
+def service_host(item: Item) -> str:
+    """The host of a hypervisor's compute service, where the record says it."""
+    service = item.get("service")
+    inside = service.get("host") if isinstance(service, dict) else None
+    return str(inside) if inside else item.text("service_host", "Service Host")
+
+
+def _take_zones_of_vms(inventory: Inventory) -> None:
+    """Without services and aggregates nothing says in which zone a host is, except for the VMs on it.
+
+    Where all VMs are in one zone, hosts without VMs are taken to be in it as well.
+    """
+    zones: dict[str, set[str]] = {}
+    for vm in inventory.vms:
+        if vm.host and vm.zone:
+            zones.setdefault(vm.host, set()).add(vm.zone)
+    everywhere = {zone for found in zones.values() for zone in found}
+    taken: list[str] = []
+    for at, host in enumerate(inventory.hosts):
+        found = zones.get(host.name) or everywhere
+        if host.zone is None and len(found) == 1:
+            inventory.hosts[at] = msgspec.structs.replace(host, zone=next(iter(found)))
+            taken.append(host.name)
+    if taken:
+        inventory.notices.append(Reason(ImportNotice.HOST_ZONE_FROM_VMS, {"count": len(taken), "hosts": tuple(taken)}))
+
+
+class _Names:
+    """Host names under all names that servers may use for a host: service host, full and short host name."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, str] = {}
+        self._short: dict[str, set[str]] = {}
+
+    def add(self, name: str, *others: str) -> None:
+        for other in (name, *others):
+            if other:
+                self._exact.setdefault(other, name)
+                self._short.setdefault(other.partition(".")[0], set()).add(name)
+
+    def find(self, text: str) -> str:
+        """The host's name; the text itself where nobody knows it."""
+        if text in self._exact:
+            return self._exact[text]
+        candidates = self._short.get(text.partition(".")[0], set())
+        return next(iter(candidates)) if len(candidates) == 1 else text
+
+
+def _aggregates(items: Iterable[Item]) -> list[tuple[Aggregate, str, tuple[str, ...]]]:
+    """Each aggregate with its zone and its hosts."""
+    found = []
+    for item in items:
+        hosts = item.get("Hosts")
+        listed = hosts if isinstance(hosts, list) else [part.strip(" '\"") for part in str(hosts or "").split(",")]
+        metadata = _properties(item.get("Properties", "metadata"))
+        zone = item.text("Availability Zone") or metadata.get("availability_zone", "")
+        aggregate = Aggregate(name=item.text("Name"), uuid=item.text("uuid"), metadata=metadata)
+        found.append((aggregate, zone, tuple(str(host) for host in listed if host)))
+    return found
+
+
+def _host(
+    item: Item,
+    services: Mapping[str, Item],
+    aggregates: Sequence[tuple[Aggregate, str, tuple[str, ...]]],
+    problems: Problems,
+) -> HostRecord | None:
+    full = item.text("Hypervisor Hostname")
+    name = service_host(item) or (full.partition(".")[0] if full.partition(".")[0] in services else full)
+    vcpus, memory = item.number("vCPUs"), item.number("Memory MB")
+    if vcpus is None or memory is None:
+        what = "vCPUs" if vcpus is None else "Memory MB"
+        remedy = f"add hypervisors/{full}.json (hypervisor show -f json), or list with --os-compute-api-version 2.87"
+        problems.add(item.place, f"hypervisor {full!r} has no {what}", remedy)
+        return None
+    mine = [(aggregate, zone) for aggregate, zone, hosts in aggregates if name in hosts or full in hosts]
+    service = services.get(name) or services.get(full)
+    zone = service.text("Zone") if service else next((zone for _, zone in mine if zone), "")
+    states = {item.text("State").lower(), service.text("State").lower() if service else ""} - {""}
+    used = (item.number("vCPUs Used"), item.number("Memory MB Used"))
+    kind = item.text("Hypervisor Type").lower()
+    return HostRecord(
+        name=name,
+        place=item.place,
+        capacity=Amounts(cpu=vcpus * 1000, memory=memory * MIB),
+        used=Amounts(cpu=used[0] * 1000, memory=used[1] * MIB) if used[0] is not None and used[1] is not None else None,
+        zone=zone if service or mine else None,
+        aggregates=tuple(aggregate for aggregate, _ in mine) if aggregates else None,
+        cpu_arch=_arch(item.get("cpu_info")),
+        hypervisor_type="ch" if kind in ("ch", "cloud-hypervisor") else "kvm" if kind in ("qemu", "kvm", "") else kind,
+        disabled=_disabled(item, service),
+        down="down" in states if states else None,
+    )
+
+
+def _disabled(item: Item, service: Item | None) -> str | None:
+    status = (service.text("Status") if service else item.text("Status")).lower()
+    if not status:
+        return None
+    reason = service.text("Disabled Reason") if service else ""
+    return (reason or "the compute service is disabled") if status == "disabled" else ""
+
+
+def _arch(info: Any) -> str | None:
+    if isinstance(info, str) and info.startswith("{"):
+        info = parse_json(info.encode(), "cpu_info")
+    arch = info.get("arch") if isinstance(info, dict) else None
+    return str(arch) if arch else None
+
+
+def _flavors(items: Iterable[Item], problems: Problems) -> Iterable[FlavorRecord]:
+    for item in items:
+        vcpus, memory = item.number("VCPUs"), item.number("RAM")
+        if vcpus is None or memory is None:
+            problems.add(item.place, f"flavor {item.text('Name')!r} has no sizes", "list it with: --all --long -f json")
+            continue
+        yield FlavorRecord(
+            name=item.text("Name"),
+            place=item.place,
+            resources=Amounts(cpu=vcpus * 1000, memory=memory * MIB),
+            disk_gib=item.number("Disk") or 0,
+            ephemeral_gib=item.number("Ephemeral", "OS-FLV-EXT-DATA:ephemeral") or 0,
+            extra_specs=_properties(item.get("Properties", "extra_specs")),
+        )
+
+
+def _server(item: Item, names: _Names, flavors: set[str]) -> VmRecord:
+    flavor = item.get("flavor", "Flavor Name")
+    embedded = flavor if isinstance(flavor, dict) else {}
+    name = str(embedded.get("original_name") or embedded.get("name") or flavor or "") if flavor else ""
+    named = _NAMED.match(name)
+    if named and name not in flavors:
+        name = named["name"]
+    host = item.text(*HOST_FIELDS)
+    resources = None
+    if name not in flavors and isinstance(embedded.get("vcpus"), int) and isinstance(embedded.get("ram"), int):
+        resources = Amounts(cpu=embedded["vcpus"] * 1000, memory=embedded["ram"] * MIB)
+    specs = embedded.get("extra_specs")
+    return VmRecord(
+        id=item.text("ID").lower(),
+        place=item.place,
+        name=item.text("Name"),
+        project=item.text("project_id", "Project ID", "tenant_id") or None,
+        flavor=name,
+        resources=resources,
+        zone=item.text("OS-EXT-AZ:availability_zone", "Availability Zone") or None,
+        host=(names.find(host) if host and host != "None" else "") if item.known(*HOST_FIELDS) else None,
+        phase=item.text("Status") or None,
+        disk_gib=embedded.get("disk") if isinstance(embedded.get("disk"), int) else None,
+        extra_specs={str(k): str(v) for k, v in specs.items()} if isinstance(specs, dict) else None,
+        os_type=None,
+        server_group=_group(item.get("server_groups")),
+    )
+
+
+class _Groups:
+    """Server groups with their members and policies (server group list --long); none where there is no such file."""
+
+    def __init__(self, items: Iterable[Item] | None, problems: Problems) -> None:
+        self._known = items is not None
+        self._policies: dict[str, str] = {}
+        self._of: dict[str, str] = {}
+        for item in items or ():
+            name = item.text("ID", "Name")
+            policy = _first(item.get("Policy", "Policies"))
+            if policy not in GROUP_POLICIES:
+                remedy = f"one of {', '.join(word for word in GROUP_POLICIES if word)}"
+                problems.add(item.place, f"policy {policy[:60]!r} of group {name[:60]!r} is not known", remedy)
+                continue
+            self._policies[name] = policy
+            for member in _listed(item.get("Members")):
+                self._of.setdefault(member.lower(), name)
+
+    def grouped(self, vm: VmRecord) -> VmRecord:
+        """The VM with its group and the group's policy; as it is where no file says anything of groups."""
+        if not self._known:
+            return vm
+        group = vm.server_group or self._of.get(vm.id, "")
+        return msgspec.structs.replace(vm, server_group=group, server_group_policy=self._policies.get(group, ""))
+
+
+def _listed(value: Any) -> list[str]:
+    """A list, or its text form: words with commas between them."""
+    words = value if isinstance(value, list) else str(value or "").strip("[]").split(",")
+    return [word for one in words if (word := str(one).strip(" '\""))]
+
+
+def _first(value: Any) -> str:
+    """The policy: newer clients give a word, older ones a list of one."""
+    words = _listed(value)
+    return words[0] if words else ""
+
+
+def _group(value: Any) -> str | None:
+    if isinstance(value, list):
+        return str(value[0]) if value else ""
+    return None
+
+
+def _properties(value: Any) -> dict[str, str]:
+    """Properties as the client writes them: an object, or the text ``a='1', b='2'``."""
+    if isinstance(value, dict):
+        return {str(key): str(item) for key, item in value.items()}
+    if not isinstance(value, str):
+        return {}
+    return {match[1]: match[2] for match in _PAIR.finditer(value)}

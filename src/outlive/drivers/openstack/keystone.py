@@ -1,0 +1,157 @@
+"""Keystone: its projects, and whose a caller's token is."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import LimitExceeded, Unavailable
+from outlive.commitments.ports import Caller, Project
+from outlive.drivers.openstack.session import OpenStackSession, decode
+
+PROJECTS_LIMIT: Final = 100_000
+PAGES_LIMIT: Final = 1_000
+TOKEN_CHARACTERS: Final = 8_192
+"""The longest token that is asked about."""
+CALLERS_KEPT: Final = 1_000
+"""Answers about tokens that are kept, the latest."""
+VALID_S: Final = 60.0
+"""How long a token that was good counts as good without asking again; a revoked one works no longer than this."""
+INVALID_S: Final = 5.0
+"""How long one that was not good is refused without asking again."""
+ASKED_LIMIT: Final = 64
+"""Tokens about which Keystone is asked at the same time."""
+
+
+class _Links(msgspec.Struct, frozen=True):
+    next: str | None = None
+
+
+class _Projects(msgspec.Struct):
+    projects: list[Project]
+    links: _Links = _Links()
+    truncated: bool = False
+
+
+class KeystoneProjects:
+    """A ``ProjectSource``."""
+
+    def __init__(self, session: OpenStackSession) -> None:
+        self._session = session
+
+    async def list_projects(self) -> tuple[Project, ...]:
+        """All projects, by id. ``Unavailable`` also where Keystone says that it left some out."""
+        url: str | None = f"{await self._session.endpoint('identity', version='3')}/projects"
+        found: dict[str, Project] = {}
+        asked: set[str] = set()
+        while url is not None:
+            if url in asked or len(asked) >= PAGES_LIMIT:
+                raise Unavailable("gives pages without an end", place=url, remedy="see Keystone's log")
+            asked.add(url)
+            page = decode(await self._session.get(url), _Projects)
+            if page.truncated:
+                raise Unavailable("leaves projects out", place=url, remedy="raise list_limit of [resource] in Keystone")
+            found.update((project.id, project) for project in page.projects)
+            if len(found) > PROJECTS_LIMIT:
+                raise LimitExceeded(f"has more than {PROJECTS_LIMIT} projects", place=url, remedy="ask for fewer")
+            url = page.links.next
+        return tuple(found[key] for key in sorted(found))
+
+
+class _Named(msgspec.Struct, frozen=True):
+    id: str = ""
+    name: str = ""
+
+
+class _OfDomain(_Named, frozen=True):
+    domain: _Named = _Named()
+
+
+class _Token(msgspec.Struct):
+    expires_at: str
+    user: _OfDomain
+    project: _OfDomain | None = None
+    domain: _Named | None = None
+    system: dict[str, bool] | None = None
+    roles: Annotated[list[_Named], msgspec.Meta(max_length=1000)] = []
+
+
+class _Validated(msgspec.Struct):
+    token: _Token
+
+
+class KeystoneTokens:
+    """A ``TokenValidator``: asks Keystone, and keeps its answers for a short time under a digest of the token."""
+
+    def __init__(self, session: OpenStackSession, clock: Clock) -> None:
+        self._session = session
+        self._clock = clock
+        self._kept: OrderedDict[bytes, tuple[float, Caller | None]] = OrderedDict()
+        self._asked: dict[bytes, asyncio.Task[Caller | None]] = {}
+
+    async def validate(self, token: str) -> Caller | None:
+        """Whose the token is; see ``TokenValidator``. Callers with the same token share one request."""
+        if not 0 < len(token) <= TOKEN_CHARACTERS or not (token.isascii() and token.isprintable()) or " " in token:
+            return None
+        digest = hashlib.sha256(token.encode()).digest()
+        known = self._kept.get(digest)
+        if known is not None and self._clock.monotonic() < known[0]:
+            return self._valid(known[1])
+        task = self._asked.get(digest)
+        if task is None:
+            if len(self._asked) >= ASKED_LIMIT:
+                raise LimitExceeded(
+                    f"Keystone is asked about {ASKED_LIMIT} tokens already",
+                    place="Keystone",
+                    remedy="try again in a moment",
+                )
+            task = asyncio.get_running_loop().create_task(self._ask(token, digest), name="validate a token")
+            self._asked[digest] = task
+            task.add_done_callback(lambda done: self._forget(digest, done))
+        return self._valid(await asyncio.shield(task))
+
+    def _valid(self, caller: Caller | None) -> Caller | None:
+        return caller if caller is not None and caller.expires_at > self._clock.now() else None
+
+    def _forget(self, digest: bytes, done: asyncio.Task[Caller | None]) -> None:
+        self._asked.pop(digest, None)
+        if not done.cancelled():
+            done.exception()  # whoever waited has seen it
+
+    async def _ask(self, token: str, digest: bytes) -> Caller | None:
+        url = f"{await self._session.endpoint('identity', version='3')}/auth/tokens"
+        answer = await self._session.get(url, params={"nocatalog": "1"}, headers={"X-Subject-Token": token})
+        caller = None if answer.status == 404 else _caller(decode(answer, _Validated).token)
+        kept_s = INVALID_S if caller is None else VALID_S
+        self._kept[digest] = (self._clock.monotonic() + kept_s, caller)
+        self._kept.move_to_end(digest)
+        while len(self._kept) > CALLERS_KEPT:
+            self._kept.popitem(last=False)
+        return caller
+
+
+def _caller(token: _Token) -> Caller:
+    project = token.project or _OfDomain()
+    domain = project.domain if token.project is not None else token.domain or _Named()
+    try:
+        ends = datetime.fromisoformat(token.expires_at)
+    except ValueError:
+        raise Unavailable("gives a token without an end", place="Keystone", remedy="see its version") from None
+    return Caller(
+        user_id=token.user.id,
+        user_name=token.user.name,
+        user_domain=token.user.domain.name,
+        project_id=project.id,
+        project_name=project.name,
+        domain_id=domain.id,
+        domain_name=domain.name,
+        system=bool(token.system),
+        roles=frozenset(role.name for role in token.roles),
+        expires_at=(ends if ends.tzinfo else ends.replace(tzinfo=UTC)).timestamp(),
+    )

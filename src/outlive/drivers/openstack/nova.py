@@ -1,0 +1,180 @@
+"""Nova's lists by its API, at one microversion: servers, flavors, hypervisors, aggregates, services, server groups.
+
+A list is whole or the call fails. What no list can be trusted with is the absence of a server: a Nova that cannot reach
+one of its cells leaves that cell's servers out and says 200. So ``gone`` asks for each one by itself, and only a 404
+means that it is gone (docs/operating/openstack.md#gone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+from urllib.parse import parse_qs, quote, urlsplit
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import Forbidden, LimitExceeded, OutliveError, Unavailable
+from outlive.base.logging import get_logger
+from outlive.drivers.openstack.inventory import COMPUTE
+from outlive.drivers.openstack.session import Answer, OpenStackSession, decode
+from outlive.inventory.settings import OpenStackSettings
+
+MICROVERSION: Final = "2.61"
+"""The first at which flavors come with their extra specs, and a server with its flavor's sizes."""
+PAGES_LIMIT: Final = 10_000
+RECORDS_LIMIT: Final = 2_000_000
+GONE_CHECKS: Final = 100
+"""Servers that are asked about one by one at a time; the rest waits for the next round."""
+DELETED: Final = "DELETED"
+NOT_FOUND: Final = "itemNotFound"
+"""What Nova calls the error of a 404."""
+
+Record = dict[str, Any]
+_log = get_logger("nova")
+
+
+class NovaClient:
+    """See the module."""
+
+    def __init__(self, session: OpenStackSession, settings: OpenStackSettings, clock: Clock) -> None:
+        self._session = session
+        self._settings = settings
+        self._clock = clock
+
+    async def servers(self, since: float | None = None) -> tuple[list[Record], float]:
+        """All servers of all projects, and as of when, in seconds since 1970 by Nova's own clock.
+
+        With ``since`` those that changed after it, deleted ones (status ``DELETED``) among them.
+        """
+        params = {"all_tenants": "1"}
+        if since is not None:
+            params["changes-since"] = datetime.fromtimestamp(int(since), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return await self._pages("servers/detail", "servers", params)
+
+    async def server(self, server_id: str) -> Record | None:
+        """One server; ``None`` where Nova itself says that it knows none of that id: a proxy may say 404 as well."""
+        answer = await self._get(f"servers/{quote(server_id, safe='')}", {})
+        if answer.status == 404 and _is_item_not_found(answer):
+            return None
+        found = decode(answer, dict[str, Any]).get("server")
+        if not isinstance(found, dict):
+            raise _nonsense(answer, "no server")
+        return found
+
+    async def gone(self, server_ids: Iterable[str]) -> frozenset[str]:
+        """Those of which Nova says that there are none; at most ``GONE_CHECKS`` are asked about. One that cannot be
+        asked about is not gone."""
+        gone: set[str] = set()
+        for server_id, _ in zip(server_ids, range(GONE_CHECKS), strict=False):
+            try:
+                if await self.server(server_id) is None:
+                    gone.add(server_id)
+            except OutliveError as error:
+                _log.warning("openstack.server-unknown", server=server_id, error=str(error))
+                break
+        return frozenset(gone)
+
+    async def flavors(self) -> list[Record]:
+        """All flavors, private ones among them, with their extra specs."""
+        return (await self._pages("flavors/detail", "flavors", {"is_public": "None"}))[0]
+
+    async def hypervisors(self) -> list[Record]:
+        """All hypervisors."""
+        return (await self._pages("os-hypervisors/detail", "hypervisors", {}))[0]
+
+    async def aggregates(self) -> list[Record]:
+        """All host aggregates."""
+        return await self._list("os-aggregates", "aggregates", {})
+
+    async def services(self) -> list[Record]:
+        """All compute services."""
+        return await self._list("os-services", "services", {"binary": COMPUTE})
+
+    async def server_groups(self) -> list[Record] | None:
+        """The groups of all projects; ``None`` where our user may not list them."""
+        try:
+            return await self._list("os-server-groups", "server_groups", {"all_projects": "True"})
+        except Forbidden:
+            return None
+
+    async def _list(self, path: str, key: str, params: Mapping[str, str]) -> list[Record]:
+        """A list that has no pages."""
+        answer = await self._get(path, params)
+        return _records(answer, decode(answer, dict[str, Any]), key)
+
+    async def _pages(self, path: str, key: str, params: Mapping[str, str]) -> tuple[list[Record], float]:
+        """All pages of a list, and when the first was made."""
+        found: list[Record] = []
+        markers: set[str] = set()
+        as_of: float = self._clock.now()
+        marker = ""
+        for page in range(PAGES_LIMIT):
+            limited = {**params, "limit": str(self._settings.page_size), **({"marker": marker} if marker else {})}
+            answer = await self._get(path, limited)
+            if page == 0:
+                as_of = _date(answer) or as_of
+            document = decode(answer, dict[str, Any])
+            found += _records(answer, document, key)
+            if len(found) > RECORDS_LIMIT:
+                raise LimitExceeded(f"has more than {RECORDS_LIMIT} {key}", place=answer.url, remedy="ask for fewer")
+            marker = _next(answer, document.get(f"{key}_links") or [])
+            if not marker:
+                return found, as_of
+            if marker in markers:
+                raise _nonsense(answer, f"page {marker} twice")
+            markers.add(marker)
+        raise LimitExceeded(f"{key} have more than {PAGES_LIMIT} pages", place=path, remedy="raise openstack.pageSize")
+
+    async def _get(self, path: str, params: Mapping[str, str]) -> Answer:
+        base = await self._session.endpoint("compute", version="2.1")
+        headers = {"OpenStack-API-Version": f"compute {MICROVERSION}", "X-OpenStack-Nova-API-Version": MICROVERSION}
+        answer = await self._session.get(f"{base}/{path}", params=params, headers=headers)
+        if answer.status == 406:
+            raise Unavailable(
+                f"has no microversion {MICROVERSION}", place=answer.url, remedy="Nova of the release Queens or later"
+            )
+        return answer
+
+
+def _is_item_not_found(answer: Answer) -> bool:
+    try:
+        return NOT_FOUND in msgspec.json.decode(answer.body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _records(answer: Answer, document: Record, key: str) -> list[Record]:
+    """The objects under ``key``; ``Unavailable`` where any of them is none."""
+    found = document.get(key)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise _nonsense(answer, f"no list of {key}")
+    return found
+
+
+def _next(answer: Answer, links: object) -> str:
+    """The marker of the next page. Only that is taken of the link: its host may be one that only Nova can reach."""
+    if not isinstance(links, list):
+        raise _nonsense(answer, "links that are no list")
+    for link in links:
+        if isinstance(link, dict) and link.get("rel") == "next":
+            marker = parse_qs(urlsplit(str(link.get("href"))).query).get("marker")
+            if not marker:
+                raise _nonsense(answer, "a next page without a marker")
+            return marker[0]
+    return ""
+
+
+def _date(answer: Answer) -> float:
+    """When it was made; 0 where it does not say so."""
+    said = {name.lower(): value for name, value in answer.headers.items()}.get("date", "")
+    try:
+        return parsedate_to_datetime(said).timestamp()
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _nonsense(answer: Answer, what: str) -> Unavailable:
+    return Unavailable(f"answers with {what}", place=answer.url, remedy="see its log, and what stands between us")

@@ -1,0 +1,169 @@
+"""Nova as a source of hosts, VMs and flavors: everything at first, and what has changed from then on.
+
+Between two full readings only servers that changed and the states of services are asked for; flavors, hypervisors and
+groups are read again when a changed server names one that is not known. Each question about changes goes back further
+than the last, by Nova's own clock, so that a change is rather seen twice than missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from outlive.base.clock import Clock
+from outlive.base.errors import Unavailable
+from outlive.drivers.libvirt.threads import Threads
+from outlive.drivers.openstack.inventory import HOST_FIELDS, Item, Lists, fill_inventory, service_host
+from outlive.drivers.openstack.nova import DELETED, NovaClient, Record
+from outlive.inventory.ports import Reading
+from outlive.inventory.records import Inventory
+from outlive.inventory.settings import OpenStackSettings
+from outlive.resources.documents import Problems
+
+NOVA: Final = "nova"
+STATE_FIELDS: Final = ("host", "state", "status", "zone", "disabled_reason", "forced_down")
+"""What of a service a host's record is made from."""
+
+
+class NovaInventory:
+    """An ``InventorySource``."""
+
+    name: str = NOVA
+
+    def __init__(self, nova: NovaClient, settings: OpenStackSettings, clock: Clock) -> None:
+        self._nova = nova
+        self._settings = settings
+        self._clock = clock
+        self._threads = Threads(1, "records of Nova")
+        self._full_at: float | None = None
+        """When everything was read last, by the monotonic clock."""
+        self._as_of = 0.0
+        """By Nova's clock."""
+        self._servers: dict[str, Record] = {}
+        self._lists: dict[str, list[Record] | None] = {}
+
+    def forget(self) -> None:
+        """See ``InventorySource``."""
+        self._full_at = None
+
+    async def gone(self, vm_ids: Iterable[str]) -> frozenset[str]:
+        """See ``InventorySource``."""
+        return await self._nova.gone(vm_ids)
+
+    async def read(self) -> Reading:
+        """See ``InventorySource``."""
+        now = self._clock.monotonic()
+        if self._full_at is None or now - self._full_at >= float(self._settings.full_interval):
+            return await self._read_all(now)
+        return await self._read_changes()
+
+    async def _read_all(self, now: float) -> Reading:
+        # servers first: a host that one of them is on is listed afterwards
+        servers, as_of = await self._nova.servers()
+        lists: dict[str, list[Record] | None] = {
+            "hypervisors": await self._nova.hypervisors(),
+            "services": await self._nova.services(),
+            "aggregates": await self._nova.aggregates(),
+            "flavors": await self._nova.flavors(),
+            "server_groups": await self._nova.server_groups(),
+        }
+        by_id = _by_id(servers)
+        inventory = await self._mapped(lists, by_id.values(), with_flavors=True)
+        self._full_at, self._as_of, self._servers, self._lists = now, as_of, by_id, lists
+        return Reading(inventory, full=True)
+
+    async def _read_changes(self) -> Reading:
+        listed, as_of = await self._nova.servers(since=self._as_of - float(self._settings.overlap))
+        services = await self._nova.services()
+        found = _by_id(listed)
+        deleted = frozenset(key for key, one in found.items() if one.get("status") == DELETED)
+        changed = {key: one for key, one in found.items() if key not in deleted and self._servers.get(key) != one}
+        hosts = _changed_hosts(self._lists["services"] or [], services)
+        lists = {**self._lists, "services": services}
+        fresh = await self._read_what_is_new(changed, lists)
+        inventory = Inventory(what=NOVA, problems=Problems(), has_hosts=True, has_vms=True)
+        if changed or hosts or fresh:
+            inventory = await self._mapped(lists, changed.values(), with_flavors="flavors" in fresh)
+            if "hypervisors" not in fresh:
+                inventory.hosts = [host for host in inventory.hosts if host.name in hosts]
+        self._as_of, self._lists = as_of, lists
+        self._servers.update(changed)
+        for key in deleted:
+            self._servers.pop(key, None)
+        return Reading(inventory, full=False, deleted=deleted)
+
+    async def _read_what_is_new(
+        self, changed: Mapping[str, Record], lists: dict[str, list[Record] | None]
+    ) -> frozenset[str]:
+        """Read those lists again that lack what a changed server names; which ones."""
+        flavors = {one.get("name") for one in lists["flavors"] or ()}
+        hosts = {service_host(_item("", one)) for one in lists["hypervisors"] or ()}
+        fresh: set[str] = set()
+        for one in changed.values():
+            flavor, host = one.get("flavor"), one.get(HOST_FIELDS[0])
+            if isinstance(flavor, dict) and flavor.get("original_name") not in flavors:
+                fresh.add("flavors")
+            if host and host not in hosts:
+                fresh.update(("hypervisors", "aggregates"))
+        if changed.keys() - self._servers.keys():
+            fresh.add("server_groups")
+        for name in sorted(fresh):
+            lists[name] = await getattr(self._nova, name)()
+        return frozenset(fresh)
+
+    async def _mapped(
+        self, lists: Mapping[str, list[Record] | None], servers: Iterable[Record], *, with_flavors: bool
+    ) -> Inventory:
+        """The records as an inventory, in a thread: there may be many."""
+        servers = list(servers)
+
+        def work() -> Inventory:
+            inventory = Inventory(what=NOVA, problems=Problems(), has_hosts=True, has_vms=True)
+            inventory.sizes_remedy = "see openstack flavor list --all"
+            groups = lists["server_groups"]
+            filled = fill_inventory(
+                inventory,
+                Lists(
+                    hypervisors=_items("hypervisor", lists["hypervisors"], inventory.problems),
+                    servers=_items("server", servers, inventory.problems),
+                    flavors=_items("flavor", lists["flavors"], inventory.problems),
+                    aggregates=_items("aggregate", lists["aggregates"], inventory.problems),
+                    services=_items("service", lists["services"], inventory.problems),
+                    server_groups=None if groups is None else _items("server group", groups, inventory.problems),
+                ),
+            )
+            if not with_flavors:
+                filled.flavors = []
+            return filled
+
+        return await self._threads.submit(work)
+
+
+def _by_id(servers: Iterable[Record]) -> dict[str, Record]:
+    """Servers by id; ``Unavailable`` for a list in which one has none."""
+    found: dict[str, Record] = {}
+    for one in servers:
+        server_id = one.get("id")
+        if not isinstance(server_id, str) or not server_id:
+            raise Unavailable("lists a server without an id", place="Nova", remedy="see its log")
+        found[server_id] = one
+    return found
+
+
+def _changed_hosts(before: Iterable[Record], after: Iterable[Record]) -> frozenset[str]:
+    """Hosts of which the compute service says something else than before."""
+    was, now = (_states(services) for services in (before, after))
+    return frozenset(host for host, state in now.items() if was.get(host) != state)
+
+
+def _states(services: Iterable[Record]) -> dict[str, tuple[Any, ...]]:
+    return {str(one.get("host")): tuple(one.get(name) for name in STATE_FIELDS) for one in services}
+
+
+def _items(what: str, records: Iterable[Record] | None, problems: Problems) -> list[Item]:
+    return [_item(what, one, problems) for one in records or ()]
+
+
+def _item(what: str, record: Record, problems: Problems | None = None) -> Item:
+    name = record.get("id") or record.get("name") or record.get("host") or ""
+    return Item(f"Nova's {what} {name}", record, {}, problems or Problems())

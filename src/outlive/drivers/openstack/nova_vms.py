@@ -1,0 +1,140 @@
+"""VMs straight from Nova's API, for clouds whose VMs are not kept as objects.
+
+The first list is whole; from then on only what has changed is asked for, and now and then everything again. A list is
+as old as ``pollInterval`` at most, or the call fails. A server that a whole list lacks stays until Nova says of it that
+it is gone (``nova``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import Unavailable
+from outlive.drivers.libvirt.threads import Threads
+from outlive.drivers.openstack.nova import DELETED, NovaClient, Record
+from outlive.drivers.synced_tables import flavor_row, readable, server_row
+from outlive.inventory.settings import OpenStackSettings
+from outlive.placement.vms import FlavorRow, VmList, VmView, join_row, join_rows
+
+SOURCE: Final = "nova"
+
+
+class NovaVms:
+    """A ``VMSource``."""
+
+    def __init__(self, nova: NovaClient, settings: OpenStackSettings, clock: Clock) -> None:
+        self._nova = nova
+        self._settings = settings
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._threads = Threads(1, "records of Nova")
+        self._servers: dict[str, Record] = {}
+        self._flavors: list[Record] = []
+        self._as_of = 0.0
+        self._full_at: float | None = None
+        self._read_at: float | None = None
+
+    async def list_vms(self) -> VmList:
+        """Every server with a host and a flavor whose size is known, by id."""
+        async with self._turn:
+            await self._refresh()
+            return await self._threads.submit(lambda: _joined(self._servers, self._flavors))
+
+    async def get_vm(self, vm_id: str) -> VmView | None:
+        """One server as Nova has it now."""
+        record = await self._nova.server(vm_id)
+        if record is None:
+            return None
+        servers, _ = readable([_server(record)], server_row)
+        flavors, _ = readable(map(_flavor, self._flavors), flavor_row)
+        server = next(iter(servers), None)
+        known = (*flavors, *_embedded([record], flavors))
+        flavor = next((one for one in known if server is not None and one.name == server.flavor_name), None)
+        view = join_row(server, flavor)
+        return msgspec.structs.replace(view, source=SOURCE) if view is not None else None
+
+    async def _refresh(self) -> None:
+        now = self._clock.monotonic()
+        if self._read_at is not None and now - self._read_at < float(self._settings.poll_interval):
+            return
+        if self._full_at is None or now - self._full_at >= float(self._settings.full_interval):
+            await self._read_all(now)
+        else:
+            listed, self._as_of = await self._nova.servers(since=self._as_of - float(self._settings.overlap))
+            for one in listed:
+                if one.get("status") == DELETED:
+                    self._servers.pop(_id(one), None)
+                else:
+                    self._servers[_id(one)] = one
+        self._read_at = now
+
+    async def _read_all(self, now: float) -> None:
+        listed, as_of = await self._nova.servers()
+        flavors = await self._nova.flavors()
+        found = {_id(one): one for one in listed}
+        missing = sorted(self._servers.keys() - found.keys())
+        gone = await self._nova.gone(missing) if missing else frozenset()
+        found.update((key, self._servers[key]) for key in missing if key not in gone)
+        self._servers, self._flavors, self._as_of, self._full_at = found, flavors, as_of, now
+
+
+def _joined(by_id: Mapping[str, Record], listed: Iterable[Record]) -> VmList:
+    servers, bad_servers = readable((_server(by_id[key]) for key in sorted(by_id)), server_row)
+    flavors, bad_flavors = readable(map(_flavor, listed), flavor_row)
+    found = join_rows(servers, (*flavors, *_embedded(by_id.values(), flavors)))
+    unreadable = {"servers": bad_servers, "flavors": bad_flavors}
+    return msgspec.structs.replace(
+        found,
+        vms=tuple(msgspec.structs.replace(vm, source=SOURCE) for vm in found.vms),
+        unreadable={what: number for what, number in unreadable.items() if number},
+    )
+
+
+def _id(record: Record) -> str:
+    found = record.get("id")
+    if not isinstance(found, str) or not found:
+        raise Unavailable("lists a server without an id", place="Nova", remedy="see its log")
+    return found
+
+
+def _server(record: Record) -> Record:
+    """A record of Nova as a row: the flavor's name stands beside the other members."""
+    flavor = record.get("flavor")
+    return {
+        "id": record.get("id"),
+        "name": record.get("name"),
+        "status": record.get("status"),
+        "tenant_id": record.get("tenant_id"),
+        "os_ext_srv_attr_host": record.get("OS-EXT-SRV-ATTR:host"),
+        "os_ext_az_availability_zone": record.get("OS-EXT-AZ:availability_zone"),
+        "created": record.get("created"),
+        "flavor_name": flavor.get("original_name") if isinstance(flavor, dict) else {},
+        "os_type": None,
+    }
+
+
+def _flavor(record: Record) -> Record:
+    specs = record.get("extra_specs")
+    return {
+        "name": record.get("name"),
+        "vcpus": record.get("vcpus"),
+        "ram": record.get("ram"),
+        "disk": record.get("disk"),
+        "extra_specs": msgspec.json.encode(specs if isinstance(specs, dict) else {}).decode(),
+    }
+
+
+def _embedded(records: Iterable[Record], known: Iterable[FlavorRow]) -> list[FlavorRow]:
+    """Flavors that were deleted and that servers still have, with the sizes that Nova kept with the server."""
+    names = {flavor.name for flavor in known}
+    kept: dict[str, Record] = {}
+    for record in records:
+        flavor: Any = record.get("flavor")
+        if isinstance(flavor, dict) and isinstance(name := flavor.get("original_name"), str) and name not in names:
+            kept.setdefault(name, _flavor({**flavor, "name": name}))
+    return list(readable(kept.values(), flavor_row)[0])

@@ -1,0 +1,36 @@
+"""What placement needs of those who move VMs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from outlive.placement.detectors import Move
+
+
+class Whereabouts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where a VM is and how it does, as its source has it now."""
+
+    host: str
+    state: str
+    """``ACTIVE``: it runs and does not move. ``ERROR``. Any other: something else is going on with it."""
+    refusal: str = ""
+    """Why the move that was asked for will not take place; empty: nobody has said so."""
+
+
+class VmMoves(Protocol):
+    """Moves VMs live. ``request`` names one wish: asked again under the same name, nothing more happens."""
+
+    async def whereabouts(self, vm: str, request: str) -> Whereabouts | None:
+        """Where the VM is; ``None`` if it does not exist. ``Unavailable``."""
+        ...
+
+    async def migrate(self, vm: str, request: str) -> None:
+        """Move it live to any other host, without copying disks. Errors say why that is refused."""
+        ...
+
+    async def moves(self, vm: str) -> Sequence[Move]:
+        """Moves that it has made, the oldest first, as far as they are known. ``Unavailable``."""
+        ...

@@ -1,0 +1,37 @@
+"""What placement tells whoever keeps account of commitments: each answer, in the turn in which it is given.
+
+Placement does not know commitments beyond their reservations. Whoever does says how an answer counts, and may put the
+VM into a slot (docs/reference/placement.md#tracking).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from outlive.placement.ranking import Ranking
+
+
+class Outcome(NamedTuple):
+    """How an answer counts: flavor group, and label ``cr_slot`` of the metrics."""
+
+    flavor_group: str
+    cr_slot: str
+
+
+class PlacementTracker(Protocol):
+    """Keeps account of commitments."""
+
+    def track(self, ranking: Ranking, hosts: Sequence[str]) -> Outcome | None:
+        """How an answer counts; ``None``: not at all, its flavor is in no group. It must not block.
+
+        ``hosts``: those of the answer, the first being selected; empty: none was found. What it changes in the fleet
+        counts from now on; what it has to write it writes later.
+        """
+        ...
+
+
+UNTRACKED = "no_cr"
+"""The label ``cr_slot`` while nobody keeps account."""
+FAILED = Outcome("unknown", "error")
+"""How an answer counts whose tracking failed."""

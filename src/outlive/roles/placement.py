@@ -1,0 +1,205 @@
+"""Wires placement: the service, its pipelines and flavor groups, and what follows from its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from outlive.base.clock import Clock
+from outlive.base.random import Random
+from outlive.placement.arrivals import InFlightController
+from outlive.placement.capacity_metrics import capacity_metrics
+from outlive.placement.controllers import ALL_GROUPS, FlavorGroupController, PipelineController
+from outlive.placement.descheduling import NOVA, OWN, Descheduler, DeschedulingController
+from outlive.placement.fleet import Fleet
+from outlive.placement.history import HistoryCleanup, HistoryWriter
+from outlive.placement.in_flight import InFlightWriter
+from outlive.placement.overcommit import OvercommitController
+from outlive.placement.pipelines import PipelineTable
+from outlive.placement.ports import VmMoves
+from outlive.placement.quota import VmSize
+from outlive.placement.service import PlacementService
+from outlive.placement.settings import PlacementSettings
+from outlive.placement.vms import VMSource
+from outlive.resources import (
+    Amounts,
+    CommittedResource,
+    Descheduling,
+    Flavor,
+    FlavorGroup,
+    FlavorGroupCapacity,
+    Hypervisor,
+    Knowledge,
+    Pipeline,
+    ProjectQuota,
+    R,
+    Reservation,
+    VirtualMachine,
+)
+from outlive.runtime.controller import Options, Watch
+from outlive.runtime.election import Elector
+from outlive.runtime.events import EventRecorder
+from outlive.runtime.informer import Informer
+from outlive.runtime.manager import Manager
+from outlive.runtime.metrics import Metrics
+from outlive.store import Store
+
+
+class InformerOf(Protocol):
+    """Makes an informer of a kind."""
+
+    def __call__(self, kind: type[R], /) -> Informer[R]:
+        """The informer, which nobody runs yet."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Informers that others have as well."""
+
+    hypervisors: Informer[Hypervisor]
+    reservations: Informer[Reservation]
+    groups: Informer[FlavorGroup]
+    flavors: Informer[Flavor]
+    vms: Informer[VirtualMachine]
+    commitments: Informer[CommittedResource]
+    quotas: Informer[ProjectQuota]
+    capacities: Informer[FlavorGroupCapacity]
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What everything that runs needs. What only one process is to do runs behind ``elector``."""
+
+    store: Store
+    manager: Manager
+    elector: Elector
+    metrics: Metrics
+    events: EventRecorder
+    clock: Clock
+    random: Random
+
+
+class PlacementRole:
+    """See the module. ``knowledge`` is an informer for others as well."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: PlacementSettings,
+        followed: Followed,
+        informer_of: InformerOf,
+        *,
+        source: VMSource | None,
+        moves: Mapping[str, VmMoves],
+    ) -> None:
+        self._runtime = runtime
+        self._followed = followed
+        self._source = source
+        self.knowledge, self._pipelines = informer_of(Knowledge), informer_of(Pipeline)
+        self.service = self._serve(settings)
+        self._prepare(settings)
+        self._room, self._history = self._keep_answers()
+        self._deschedule(informer_of(Descheduling), moves, dry_run=settings.descheduler_dry_run)
+
+    def _serve(self, settings: PlacementSettings) -> PlacementService:
+        """The service, which follows everything that its answers rest on."""
+        run, fleet = self._runtime, Fleet(settings)
+        table = PipelineTable(fleet.records.usable)
+        service = PlacementService(fleet, table, clock=run.clock, random=run.random, metrics=run.metrics)
+        service.watch(
+            hypervisors=self._followed.hypervisors,
+            reservations=self._followed.reservations,
+            pipelines=self._pipelines,
+            commitments=self._followed.commitments,
+            quotas=self._followed.quotas,
+            knowledge=self.knowledge,
+        )
+        fleet.quotas.size_of = self._size_in_group
+        run.manager.add_informer(self._followed.commitments)
+        run.manager.add_informer(self._followed.quotas)
+        run.manager.add_informer(self._followed.capacities)
+        run.metrics.register_collector(lambda: capacity_metrics(self._followed.capacities.items()))
+        return service
+
+    def _prepare(self, settings: PlacementSettings) -> None:
+        """The controllers of pipelines, flavor groups and overcommit."""
+        run, groups, flavors = self._runtime, self._followed.groups, self._followed.flavors
+        builder = PipelineController(run.store, self._pipelines, self.service.pipelines, clock=run.clock)
+        run.manager.add_controller(builder, [Watch(self._pipelines), Watch(self.knowledge, builder.keys_of_knowledge)])
+        kept = FlavorGroupController(run.store, flavors, groups, settings=settings, clock=run.clock)
+        watches = [Watch(flavors, kept.keys), Watch(groups, kept.keys)]
+        run.manager.add_controller(kept, watches, options=Options(keys=(ALL_GROUPS,)))
+        if settings.overcommit_mappings:
+            hypervisors = self._followed.hypervisors
+            overcommit = OvercommitController(run.store, hypervisors, settings.overcommit_mappings)
+            run.manager.add_controller(overcommit, [Watch(hypervisors)], elector=run.elector)
+
+    def _keep_answers(self) -> tuple[InFlightWriter, HistoryWriter]:
+        """What follows from answers: room in flight, and history."""
+        run, service, reservations = self._runtime, self.service, self._followed.reservations
+        history = service.history = HistoryWriter(run.store, clock=run.clock, events=run.events)
+        history.expose(run.metrics)
+        run.manager.add_task("placement-history-writer", history.run)
+        cleanup = HistoryCleanup(run.store, self._known, clock=run.clock)
+        run.manager.add_task("placement-history-cleanup", cleanup.run, elector=run.elector, after_sync=True)
+        room = service.in_flight = InFlightWriter(run.store, service.fleet, reservations.get, clock=run.clock)
+        room.expose(run.metrics)
+        run.manager.add_task("in-flight-writer", room.run)
+        arrivals = InFlightController(run.store, reservations, service.fleet, self._size_of, clock=run.clock)
+        hosts = Watch(self._followed.hypervisors, arrivals.keys_of_host)
+        run.manager.add_controller(arrivals, [Watch(reservations, arrivals.keys), hosts], elector=run.elector)
+        return room, history
+
+    def _deschedule(self, records: Informer[Descheduling], moves: Mapping[str, VmMoves], *, dry_run: bool) -> None:
+        """Detectors, and whoever carries out what they find."""
+        run, vms = self._runtime, self._followed.vms
+        descheduler = Descheduler(
+            run.store,
+            self.service.pipelines.detecting,
+            self.service.fleet.records,
+            moves,
+            lambda vm: OWN if vms.get(vm) is not None else NOVA,
+            records.get,
+            metrics=run.metrics,
+            clock=run.clock,
+            random=run.random.fork("descheduler"),
+        )
+        run.manager.add_task("descheduler", descheduler.run, elector=run.elector, after_sync=True)
+        executor = DeschedulingController(run.store, records, moves, dry_run=dry_run, clock=run.clock)
+        run.manager.add_controller(executor, [Watch(records)], elector=run.elector)
+
+    async def _size_of(self, vm: str) -> Amounts | None:
+        """The size of a VM as whoever knows all VMs has it."""
+        if self._source is not None:
+            found = await self._source.get_vm(vm)
+            return Amounts(cpu=found.cpu_milli, memory=found.memory_bytes) if found is not None else None
+        own = self._followed.vms.get(vm)
+        return own.spec.resources if own is not None else None
+
+    def _size_in_group(self, vm: str) -> VmSize | None:
+        """The size of one of our own VMs, with its flavor group."""
+        own = self._followed.vms.get(vm)
+        if own is None:
+            return None
+        keys = self.service.settings.flavor_group_keys
+        group = next((own.spec.extra_specs[key] for key in keys if own.spec.extra_specs.get(key)), "")
+        return VmSize(group=group, resources=own.spec.resources)
+
+    async def _known(self) -> frozenset[str]:
+        """Ids of all VMs that somebody knows, and names of all reservations."""
+        listed = (await self._source.list_vms()).vms if self._source is not None else ()
+        return frozenset(
+            (
+                *(vm.id for vm in listed),
+                *(vm.name for vm in self._followed.vms.items()),
+                *self.service.fleet.vms,
+                *(one.name for one in self.service.fleet.reservations()),
+            )
+        )
+
+    async def flush(self) -> None:
+        """Write what waits, at the end of the process."""
+        await self._history.flush()
+        await self._room.flush()

@@ -1,0 +1,100 @@
+"""Placement in the role of ``outlive up``: what follows from Nova's call, until the VM is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from msgspec.structs import replace
+from tests.unit.placement.test_descheduling import steal
+from tests.unit.roles.test_up import SETTINGS, lived
+
+from outlive.placement.external import encode_request
+from outlive.placement.knowledge import FLAVOR_GROUPS, NEVER, version_of
+from outlive.placement.request import PlacementRequest
+from outlive.placement.settings import OvercommitMapping
+from outlive.resources import (
+    IN_FLIGHT,
+    Amounts,
+    Descheduling,
+    Hypervisor,
+    Instance,
+    Knowledge,
+    PlacementHistory,
+    Reservation,
+)
+from outlive.roles.up import UpRole
+from outlive.store import list_all
+from outlive.store.memory import MemoryStore
+
+ASKED = PlacementRequest(
+    resource_id="new",
+    project="p",
+    need=Amounts(cpu=4000, memory=8 * 2**30),
+    extra_specs={"capabilities:hypervisor_type": "QEMU"},
+    hosts=("h00", "h01", "h02", "h03"),
+    pipeline="kvm-general-purpose-load-balancing",
+)
+
+
+async def in_flight(store: MemoryStore) -> list[str]:
+    return [one.spec.target_host async for one in list_all(store, Reservation) if one.spec.type == IN_FLIGHT]
+
+
+def test_room_and_history_follow_novas_call_and_the_room_goes_when_the_vm_is_seen() -> None:
+    async def story(store: MemoryStore, made: UpRole) -> None:
+        await asyncio.sleep(60)
+        answer = await made.placement.external(encode_request(ASKED))
+        hosts = json.loads(answer.body)["hosts"]
+        await asyncio.sleep(5)
+        assert sorted(await in_flight(store)) == sorted(hosts[:3])
+        kept = await store.get(PlacementHistory, "nova-new")
+        assert kept.status.current is not None
+        assert kept.status.current.target_host == hosts[0]
+        host = await store.get(Hypervisor, hosts[1])
+        seen = (*host.status.instances, Instance(id="new"))
+        await store.replace_status(replace(host, status=replace(host.status, instances=seen)))
+        await asyncio.sleep(5)
+        assert await in_flight(store) == []
+        assert made.ready() == ""
+
+    lived(11, story)
+
+
+def test_what_was_not_seen_ends_and_its_history_is_forgotten() -> None:
+    async def story(store: MemoryStore, made: UpRole) -> None:
+        await asyncio.sleep(60)
+        await made.placement.external(encode_request(ASKED))
+        await asyncio.sleep(605)
+        assert await in_flight(store) == []
+        assert [one.name async for one in list_all(store, PlacementHistory)] == ["nova-new"]
+        await asyncio.sleep(90_000)
+        assert [one async for one in list_all(store, PlacementHistory)] == []
+
+    lived(12, story)
+
+
+def test_flavor_groups_have_a_version_and_detectors_find_by_records() -> None:
+    async def story(store: MemoryStore, made: UpRole) -> None:
+        await store.create(steal(("v00", "h00", 50.0), ("of-nova", "h01", 50.0)))
+        await asyncio.sleep(180)
+        assert version_of(await store.get(Knowledge, FLAVOR_GROUPS)) == NEVER
+        found = {one.spec.ref: one async for one in list_all(store, Descheduling)}
+        assert {name: one.spec.ref_type for name, one in found.items()} == {
+            "v00": "virtualMachine", "of-nova": "novaServerUUID",
+        }  # fmt: skip
+        reasons = {name: one.status.conditions[0].reason for name, one in found.items()}
+        assert reasons == {"v00": "DryRun", "of-nova": "UnsupportedRefType"}
+
+    lived(13, story)
+
+
+def test_overcommit_is_set_where_it_is_configured() -> None:
+    mapping = OvercommitMapping(overcommit={"cpu": 4.0}, hasnt_trait="CUSTOM_HANA")
+    settings = replace(SETTINGS, scheduler=replace(SETTINGS.scheduler, overcommit_mappings=(mapping,)))
+
+    async def story(store: MemoryStore, made: UpRole) -> None:
+        await asyncio.sleep(30)
+        assert {tuple(one.spec.overcommit.items()) async for one in list_all(store, Hypervisor)} == {(("cpu", 4.0),)}
+
+    lived(14, story, settings)
