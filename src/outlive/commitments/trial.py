@@ -101,11 +101,14 @@ class Trial:
         return await self._carry_out(await self._decider.decide(batch, inf))
 
     async def keep(self, cr: CommittedResource) -> str:
-        """Give a commitment that is there the slots that it misses, in the copy; why that is not possible, or
-        nothing."""
+        """Give a commitment the slots that it misses, in the copy, whether it is there or new; why that is not
+        possible, or nothing."""
         if cr.spec.flavor_group_name not in self.view.groups():
             return f"flavor group not found: {cr.spec.flavor_group_name}"
-        step = CommitmentStep(uuid=cr.spec.commitment_uuid, before=cr.spec, after=cr.spec)
+        before = self.view.commitment(cr.spec.commitment_uuid)
+        step = CommitmentStep(
+            uuid=cr.spec.commitment_uuid, before=before.spec if before is not None else None, after=cr.spec
+        )
         plan = BatchPlan(confirmation=True, steps=(step,))
         return await self._carry_out(await self._decider.decide_steps(plan, inf))
 
