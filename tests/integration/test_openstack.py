@@ -10,26 +10,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support import http_service, keystone
 from tests.support.command import outlive, up
-from tests.support.http_service import Answerer
 from tests.support.keystone import Keystone
 from tests.support.limes import Limes, commitment
 from tests.support.loops import run_real
 from tests.support.nova import VERSION, Nova
 from tests.support.openstack import settings
 
+from outlive.api.tls import ServerTls
 from outlive.base.clock import Instant, SystemClock
 from outlive.base.errors import BadInput, Forbidden, NotFound, OutliveError, Unavailable
+from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.commitments.names import commitment_name
+from outlive.commitments.settings import CommitmentSettings
+from outlive.commitments.syncer import CommitmentSyncer, read_known
 from outlive.drivers.bmc.driver import Credential
 from outlive.drivers.openstack import session as sessions
 from outlive.drivers.openstack.keystone import INVALID_S, VALID_S, KeystoneProjects, KeystoneTokens
 from outlive.drivers.openstack.limes import LimesClient
 from outlive.drivers.openstack.session import OpenStackSession
+from outlive.resources import (
+    CommitmentStep,
+    CommittedResource,
+    FlavorGroup,
+    FlavorGroupSpec,
+    ObjectMeta,
+    ObjectRef,
+)
+from outlive.resources.vms import GroupFlavor
+from outlive.runtime.metrics import Metrics
+from outlive.store import list_all
+from outlive.store.memory import MemoryStore
 
 pytestmark = pytest.mark.component("keystone")
+FLAVOR = GroupFlavor(name="s4_c1_m1", vcpus=1, memory_mb=1024)
+S4 = FlavorGroupSpec(
+    group_name="s4", flavors=(FLAVOR,), largest_flavor=FLAVOR, smallest_flavor=FLAVOR, ram_core_ratio=1024
+)
 OUTLIVE, SECRET = "outlive", "pa55word-of-the-service"
 
 
@@ -245,6 +266,33 @@ def test_while_keystone_is_away_it_is_named_and_later_it_is_asked_again(cloud: C
     run_real(ask())
 
 
+def test_services_behind_tls_are_trusted_by_the_authority_of_the_clouds_file_only(cloud: Cloud, tmp_path: Path) -> None:
+    tls = ServerTls(tmp_path, ("127.0.0.1",), SystemClock())
+    authority = tmp_path / "authority.pem"
+    authority.write_text(tls.authority)
+    nova = Nova()
+    nova.tls = tls.context
+
+    async def ask() -> None:
+        entry = json.loads(cloud.clouds_file().read_text())["clouds"]["lab"]
+        clouds = tmp_path / "clouds.yaml"
+        async with nova.serving() as url:
+            for trusted in (True, False):
+                more = {"cacert": str(authority)} if trusted else {}
+                clouds.write_text(json.dumps({"clouds": {"lab": {**entry, **more}}}))
+                clouds.chmod(0o600)
+                async with cloud.session(file=clouds) as session:
+                    await session.endpoint("compute", version="2.1")
+                    asked = session.get(f"{url}{VERSION}")
+                    if trusted:
+                        assert (await asked).status == 200
+                        continue
+                    with pytest.raises(Unavailable, match="certificate"):
+                        await asked
+
+    run_real(ask())
+
+
 # Tokens of callers
 
 
@@ -366,51 +414,44 @@ def test_the_commitments_of_every_project_come_with_its_project_and_domain(cloud
     run_real(ask())
 
 
-LIMES_FAULTS: dict[str, Answerer] = {
-    "is down": http_service.status(503, "maintenance"),
-    "does not know the project": http_service.status(404),
-    "refuses us": http_service.status(403),
-    "wants to be asked elsewhere": http_service.status(301),
-    "says nothing": http_service.body(b""),
-    "says something else": http_service.body(b"<html></html>"),
-    "has no list": http_service.body(b"{}"),
-    "has null for a list": http_service.body(b'{"commitments": null}'),
-    "has an entry without an amount": http_service.body(b'{"commitments": [{"uuid": "uuid-1"}]}'),
-    "has a negative amount": http_service.body(b'{"commitments": [{"uuid": "uuid-1", "amount": -1}]}'),
-    "has an amount that overflows": http_service.body(b'{"commitments": [{"uuid": "u", "amount": 1e30}]}'),
-    "is cut off": http_service.body(b'{"commitments": [{"uuid": "uuid-1", "amou'),
-    "does not answer": http_service.never,
-    "drips": http_service.drips,
-}
-
-
-@pytest.mark.parametrize("fault", LIMES_FAULTS.values(), ids=LIMES_FAULTS)
-def test_one_project_that_cannot_be_read_fails_the_whole_list(cloud: Cloud, fault: Answerer) -> None:
+def test_no_answer_of_limes_loses_a_commitment(cloud: Cloud) -> None:
     async def ask() -> None:
-        broken = cloud.projects["blue"][1]
+        store = MemoryStore(SystemClock(), SeededIds(Random(1)))
+        await store.create(FlavorGroup(metadata=ObjectMeta(name="s4"), spec=S4))
 
-        async def answer(request: Any) -> Any:
-            return await (fault if broken in request.path else cloud.limes.answer)(request)
+        async def write(step: CommitmentStep) -> None:
+            name = commitment_name(step.uuid)
+            if step.before is None and step.after is not None:
+                await store.create(CommittedResource(metadata=ObjectMeta(name=name), spec=step.after))
+            elif step.after is not None:
+                found = await store.get(CommittedResource, name)
+                await store.replace(msgspec.structs.replace(found, spec=step.after))
+            else:
+                await store.delete(ObjectRef(kind="CommittedResource", name=name))
 
-        cloud.limes.fault = answer
+        async def kept() -> dict[str, str]:
+            return {one.spec.commitment_uuid: one.spec.amount async for one in list_all(store, CommittedResource)}
+
+        cloud.limes.commitments[cloud.projects["green"]] = [commitment("uuid-1"), commitment("uuid-2", amount=3)]
         async with cloud.session() as session:
-            projects = await KeystoneProjects(session).list_projects()
-            session._settings = settings(request_limit=0.5)
-            with pytest.raises(OutliveError) as error:
-                await limes_client(session).list_commitments(projects)
-        assert broken in str(error.value)
-
-    run_real(ask())
-
-
-def test_limes_is_asked_by_a_few_at_a_time(cloud: Cloud) -> None:
-    async def ask() -> None:
-        cloud.limes.most_running = 0
-        async with cloud.session() as session:
-            projects = list(await KeystoneProjects(session).list_projects()) * 10
-            await limes_client(session, project_requests=3).list_commitments(projects)
-        assert len(cloud.limes.requests) == len(projects)
-        assert 1 <= cloud.limes.most_running <= 3
+            syncer = CommitmentSyncer(
+                KeystoneProjects(session), limes_client(session), lambda: read_known(store), write,
+                CommitmentSettings(), clock=SystemClock(), random=Random(1), metrics=Metrics(),
+            )  # fmt: skip
+            await syncer.sync()
+            assert await kept() == {"uuid-1": "10Gi", "uuid-2": "3Gi"}
+            session._settings = settings(request_limit=1.0)
+            for fault in (http_service.status(500), http_service.body(b"{}"), http_service.drips):
+                cloud.limes.fault = fault
+                with pytest.raises(OutliveError):
+                    await syncer.sync()
+            cloud.limes.fault = http_service.body(b'{"commitments": []}')
+            await syncer.sync()
+            assert await kept() == {"uuid-1": "10Gi", "uuid-2": "3Gi"}
+            cloud.limes.fault = None
+            cloud.limes.commitments[cloud.projects["green"]] = [commitment("uuid-1", amount=4)]
+            await syncer.sync()
+            assert await kept() == {"uuid-1": "4Gi", "uuid-2": "3Gi"}
 
     run_real(ask())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -22,6 +23,8 @@ class HttpService:
         self.running = 0
         self.most_running = 0
         self.url = ""
+        self.tls: ssl.SSLContext | None = None
+        """Serve HTTPS with it."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """What the service says."""
@@ -44,10 +47,10 @@ class HttpService:
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
+            site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self.tls)
             await site.start()
             assert runner.addresses
-            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
             yield self.url
         finally:
             await runner.cleanup()

@@ -16,23 +16,23 @@ from tests.support.http_service import HttpService
 
 PATH = re.compile(r"/v1/domains/(?P<domain>[^/]+)/projects/(?P<project>[^/]+)/commitments")
 CREATED = 1_780_000_000
-YEAR_S = 365 * 86_400
+LASTS_S = 50 * 365 * 86_400
 
 
 def commitment(uuid: str, **members: Any) -> dict[str, Any]:
     """An entry as Limes writes it; ``None`` leaves a member out."""
     entry: dict[str, Any] = {
-        "id": abs(hash(uuid)) % 10**6,
+        "id": 1,
         "uuid": uuid,
         "service_type": "compute",
         "resource_name": "hw_version_s4_ram",
         "availability_zone": "zone-a",
         "amount": 10,
         "unit": "GiB",
-        "duration": "1 year",
+        "duration": "50 years",
         "created_at": CREATED,
         "confirmed_at": CREATED + 60,
-        "expires_at": CREATED + YEAR_S,
+        "expires_at": CREATED + LASTS_S,
         "transferable": False,
         "notify_on_confirm": False,
         "status": "confirmed",

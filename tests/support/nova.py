@@ -65,8 +65,9 @@ class Nova(HttpService):
             return self._page(request, path, PAGED[path])
         if path in PLAIN:
             return _json(request, 200, {PLAIN[path]: self.lists[PLAIN[path]]})
-        if path.startswith("servers/"):
-            return self._one(request, path.removeprefix("servers/"))
+        for plural in ("servers", "os-hypervisors"):
+            if path.startswith(f"{plural}/"):
+                return self._one(request, plural.removeprefix("os-"), path.removeprefix(f"{plural}/"))
         return _json(request, 404, {"itemNotFound": {"code": 404, "message": "nothing there"}})
 
     def _versions(self) -> web.Response:
@@ -97,13 +98,13 @@ class Nova(HttpService):
             document[f"{key}_links"] = [{"rel": "next", "href": href}]
         return _json(request, 200, {key: shown, **document})
 
-    def _one(self, request: web.Request, server: str) -> web.Response:
-        if server in self.hidden:
+    def _one(self, request: web.Request, plural: str, name: str) -> web.Response:
+        if name in self.hidden:
             return _json(request, 503, {"serviceUnavailable": {"code": 503, "message": "its cell is away"}})
-        found = next((one for one in self.lists["servers"] if one["id"] == server), None)
+        found = next((one for one in self.lists[plural] if one["id"] == name), None)
         if found is None:
             return _json(request, RECORDED["gone"]["status"], RECORDED["gone"]["body"])
-        return _json(request, 200, {"server": found})
+        return _json(request, 200, {plural.removesuffix("s"): found})
 
 
 def _json(request: web.Request, status: int, document: Any) -> web.Response:

@@ -72,8 +72,8 @@ host = control
 my_ip = 127.0.0.1
 transport_url = rabbit://guest:guest@127.0.0.1:{rabbit}/
 compute_driver = fake.TestDriver
-report_interval = 1
-service_down_time = 5
+report_interval = 2
+service_down_time = 8
 periodic_fuzzy_delay = 1
 use_stderr = false
 [api]
@@ -244,7 +244,7 @@ class NovaCloud:
 
         def is_done() -> bool:
             found = self.ask("GET", f"servers/{server}")["server"]
-            assert found["status"] != "ERROR", found.get("fault")
+            assert found["status"] != "ERROR", f"{found.get('fault', {}).get('message')}: {self._log('scheduler')}"
             return bool(found["status"] == "ACTIVE")
 
         self.until(is_done, f"server {name}")
@@ -267,7 +267,8 @@ class NovaCloud:
     def _usable(self) -> set[str]:
         services = self.ask("GET", "os-services?binary=nova-compute")["services"]
         known = {one["service"]["host"] for one in self.ask("GET", "os-hypervisors/detail")["hypervisors"]}
-        return {one["host"] for one in services if one["state"] == "up"} & known
+        # a service counts as up from its start on, and its first report may come later than that lasts
+        return {one["host"] for one in services if one["state"] == "up" and one["updated_at"]} & known
 
     def _configure(self, neutron: str, glance: str) -> None:
         identity = self.keystone.url

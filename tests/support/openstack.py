@@ -20,9 +20,7 @@ def settings(**given: Any) -> OpenStackSettings:
 
 
 class _Login:
-    def __init__(self, endpoints: Mapping[str, str]) -> None:
-        self.endpoints = endpoints
-        self.number = 1
+    number = 1
 
     def token(self) -> str:
         return f"token-{self.number}"
@@ -30,11 +28,6 @@ class _Login:
     def renew(self, refused: str) -> str:
         self.number += refused == self.token()
         return self.token()
-
-    def endpoint(self, service: str, interface: str, version: str) -> str:
-        if service not in self.endpoints:
-            raise NotFound(f"the catalogue has no {interface} endpoint of {service}")
-        return self.endpoints[service]
 
     def tls(self) -> ssl.SSLContext | bool:
         return True
@@ -45,7 +38,14 @@ class DirectSession(OpenStackSession):
 
     def __init__(self, endpoints: Mapping[str, str], said: OpenStackSettings) -> None:
         super().__init__(said)
-        self._login = _Login(endpoints)  # type: ignore[assignment]
+        self._endpoints_named = endpoints
+        self._login = _Login()  # type: ignore[assignment]
+
+    async def endpoint(self, service: str, *, interface: str = "", version: str = "") -> str:
+        """The one that the test names."""
+        if service not in self._endpoints_named:
+            raise NotFound(f"the catalogue has no {interface} endpoint of {service}")
+        return self._endpoints_named[service]
 
 
 @asynccontextmanager

@@ -49,7 +49,7 @@ The step's ``before`` must still be the spec of the commitment, and a commitment
 not exist; else it raises ``Conflict`` and writes nothing. Other errors are those of the store."""
 
 
-class Caller(msgspec.Struct, frozen=True, kw_only=True):
+class TokenOwner(msgspec.Struct, frozen=True, kw_only=True):
     """Who a token of Keystone belongs to."""
 
     user_id: str
@@ -73,6 +73,6 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 class TokenValidator(Protocol):
     """Who says whether a token of a caller is good."""
 
-    async def validate(self, token: str) -> Caller | None:
+    async def validate(self, token: str) -> TokenOwner | None:
         """Whose it is; ``None`` for one that is unknown, revoked or over. ``Unavailable`` where nobody can say."""
         ...

@@ -20,8 +20,18 @@ from outlive.base.random import Random
 from outlive.commitments.ports import CommitmentSource, ProjectSource, StepWriter
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.sync import SkipReason, SyncPlan, judge, plan, skip_counts
-from outlive.resources import CommitmentChange, CommitmentStep, CommittedResource, FlavorGroupSpec, Reservation
+from outlive.placement.flavor_groups import is_valid
+from outlive.resources import (
+    COMMITTED,
+    CommitmentChange,
+    CommitmentStep,
+    CommittedResource,
+    FlavorGroup,
+    FlavorGroupSpec,
+    Reservation,
+)
 from outlive.runtime.metrics import Metrics
+from outlive.store import Store, list_all
 
 DURATIONS: Final = (0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 FAILED_AGAIN_S: Final = 60.0
@@ -35,7 +45,7 @@ PREFIX: Final = "committed_resource_syncer_"
 _log = get_logger("commitments-sync")
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class StoreState(msgspec.Struct, frozen=True, kw_only=True):
     """What the store has, as one picture that is not older than the moment of asking."""
 
     groups: Mapping[str, FlavorGroupSpec] | None
@@ -46,6 +56,20 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """All that are kept, the further documents of large ones included."""
 
 
+async def read_known(store: Store) -> StoreState:
+    """The picture from a store: slots first, so that the commitment of a slot that is seen is seen as well."""
+    slots = [one async for one in list_all(store, Reservation) if one.spec.type == COMMITTED]
+    commitments = [one async for one in list_all(store, CommittedResource)]
+    changes = [one async for one in list_all(store, CommitmentChange)]
+    groups = [one.spec async for one in list_all(store, FlavorGroup)]
+    return StoreState(
+        groups={group.group_name: group for group in groups if is_valid(group)} if groups else None,
+        commitments=tuple(commitments),
+        slots=tuple(slots),
+        changes=tuple(changes),
+    )
+
+
 class CommitmentSyncer:
     """See the module. ``known`` reads the store; ``write`` is a ``StepWriter``."""
 
@@ -53,7 +77,7 @@ class CommitmentSyncer:
         self,
         projects: ProjectSource,
         limes: CommitmentSource,
-        known: Callable[[], Awaitable[Known]],
+        known: Callable[[], Awaitable[StoreState]],
         write: StepWriter,
         settings: CommitmentSettings,
         *,

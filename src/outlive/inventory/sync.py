@@ -22,7 +22,7 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Conflict, OutliveError, Unavailable
+from outlive.base.errors import Conflict, Invalid, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.inventory.check import Existing, ImportOptions, Wanted, check_inventory
@@ -83,7 +83,7 @@ class Objects(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RecordBatch:
     """Records that are carried out together."""
 
     hosts: tuple[HostRecord, ...] = ()
@@ -94,10 +94,10 @@ class Batch:
     gone_vms: frozenset[str] = frozenset()
 
 
-def batches(inventory: Inventory) -> Iterator[Batch]:
+def batches(inventory: Inventory) -> Iterator[RecordBatch]:
     """All records, each once: flavors first, then hosts with the VMs on them, then VMs that run nowhere."""
     if inventory.flavors:
-        yield Batch(flavors=tuple(inventory.flavors))
+        yield RecordBatch(flavors=tuple(inventory.flavors))
     on: dict[str, list[VmRecord]] = {}
     for vm in inventory.vms:
         on.setdefault(vm.host or "", []).append(vm)
@@ -107,16 +107,25 @@ def batches(inventory: Inventory) -> Iterator[Batch]:
         hosts.append(host)
         vms += on.pop(host.name, [])
         if len(hosts) >= HOSTS_OF_A_BATCH or len(vms) >= VMS_OF_A_BATCH:
-            yield Batch(hosts=tuple(hosts), vms=tuple(vms))
+            yield RecordBatch(hosts=tuple(hosts), vms=tuple(vms))
             hosts, vms = [], []
     rest = [*vms, *(vm for listed in on.values() for vm in listed)]
     if hosts and not rest:
-        yield Batch(hosts=tuple(hosts))
+        yield RecordBatch(hosts=tuple(hosts))
     for start in range(0, len(rest), VMS_OF_A_BATCH):
-        yield Batch(hosts=tuple(hosts) if start == 0 else (), vms=tuple(rest[start : start + VMS_OF_A_BATCH]))
+        yield RecordBatch(hosts=tuple(hosts) if start == 0 else (), vms=tuple(rest[start : start + VMS_OF_A_BATCH]))
 
 
-def surroundings(batch: Batch, objects: Objects) -> Existing:
+def singles(batch: RecordBatch) -> Iterator[RecordBatch]:
+    """The batch as one for each of its records."""
+    yield from (RecordBatch(flavors=(one,)) for one in batch.flavors)
+    yield from (RecordBatch(hosts=(one,)) for one in batch.hosts)
+    yield from (RecordBatch(vms=(one,)) for one in batch.vms)
+    yield from (RecordBatch(gone_vms=frozenset({one})) for one in sorted(batch.gone_vms))
+    yield from (RecordBatch(gone_hosts=frozenset({one})) for one in sorted(batch.gone_hosts))
+
+
+def surroundings(batch: RecordBatch, objects: Objects) -> Existing:
     """What a batch is compared with: its objects, the hosts that its VMs are on or leave, and all VMs on those."""
     ids = (*(vm.id for vm in batch.vms), *batch.gone_vms)
     vms = {vm_id: found for vm_id in ids if (found := objects.vm(vm_id)) is not None}
@@ -132,7 +141,7 @@ def surroundings(batch: Batch, objects: Objects) -> Existing:
     return Existing(hosts=hosts, vms=vms, flavors={flavor.name: flavor for flavor in objects.flavors()})
 
 
-def own(batch: Batch, existing: Existing) -> Batch:
+def own(batch: RecordBatch, existing: Existing) -> RecordBatch:
     """The batch without hosts of somebody else, and without VMs that are or were on one."""
     foreign = {name for name, host in existing.hosts.items() if host.spec.management != "nova"}
     if not foreign:
@@ -143,10 +152,10 @@ def own(batch: Batch, existing: Existing) -> Batch:
         return vm.host not in foreign and not (known is not None and known.host in foreign)
 
     hosts = tuple(host for host in batch.hosts if host.name not in foreign)
-    return Batch(hosts=hosts, vms=tuple(filter(is_own, batch.vms)), flavors=batch.flavors)
+    return RecordBatch(hosts=hosts, vms=tuple(filter(is_own, batch.vms)), flavors=batch.flavors)
 
 
-def check_batch(batch: Batch, existing: Existing, options: ImportOptions) -> tuple[Wanted, tuple[Problem, ...]]:
+def check_batch(batch: RecordBatch, existing: Existing, options: ImportOptions) -> tuple[Wanted, tuple[Problem, ...]]:
     """The batch without the records that are wrong, and what is wrong with them."""
     found: list[Problem] = []
     for _ in range(ROUNDS):
@@ -157,7 +166,7 @@ def check_batch(batch: Batch, existing: Existing, options: ImportOptions) -> tup
         except BadInputs as error:
             found += error.problems
             bad = inventory.problems.places
-            batch = Batch(
+            batch = RecordBatch(
                 hosts=tuple(one for one in batch.hosts if one.place not in bad),
                 vms=tuple(one for one in batch.vms if one.place not in bad),
                 flavors=tuple(one for one in batch.flavors if one.place not in bad),
@@ -211,7 +220,9 @@ class InventorySyncer:
         self._options = ImportOptions(creator=source.name)
         self._misses: dict[str, int] = {}
         """Host → full readings in a row that did not list it."""
-        self._began = clock.monotonic()
+        self._began = 0.0
+        self._running = False
+        """Whether this process is the one that follows the source: it alone knows how old it is."""
         self._read_at: float | None = None
         """When everything that the source said was taken over last, by the monotonic clock."""
         self._known_as_of = "the start"
@@ -228,6 +239,14 @@ class InventorySyncer:
     async def run(self) -> None:
         """Read and carry out, again and again; a source that does not answer is asked less and less often."""
         self._source.forget()
+        self._faults.forget()
+        self._began, self._read_at, self._running = self._clock.monotonic(), None, True
+        try:
+            await self._follow()
+        finally:
+            self._running = False
+
+    async def _follow(self) -> None:
         failures = 0
         why = "it was never read"
         while True:
@@ -268,7 +287,7 @@ class InventorySyncer:
             _log.info("inventory.synced", source=self._source.name, full=reading.full, written=written)
         return written
 
-    async def _carry_out(self, batch: Batch) -> tuple[int, tuple[Problem, ...]]:
+    async def _carry_out(self, batch: RecordBatch) -> tuple[int, tuple[Problem, ...]]:
         """Check, plan and write one batch. Who was faster is waited for: what he wrote has to reach the caches."""
         for attempt in range(TRIES):
             existing = surroundings(batch, self._objects)
@@ -284,7 +303,22 @@ class InventorySyncer:
                 return await apply_import(self._store, plan), problems
             except Conflict:
                 await self._clock.sleep(TRY_AGAIN_S * 2**attempt)
+            except Invalid as error:
+                return await self._carry_out_one_by_one(batch, error)
         raise Unavailable("others write the same objects all the time", place="the store", remedy="see who it is")
+
+    async def _carry_out_one_by_one(self, batch: RecordBatch, error: Invalid) -> tuple[int, tuple[Problem, ...]]:
+        """The same where the store refuses an object of the batch: that one is left out, and the others are written."""
+        parts = list(singles(batch))
+        if len(parts) <= 1:
+            return 0, (Problem(error.place, error.message, error.remedy),)
+        written = 0
+        problems: tuple[Problem, ...] = ()
+        for part in parts:
+            done, wrong = await self._carry_out(part)
+            written += done
+            problems += wrong
+        return written, problems
 
     async def _delete_vms(self, reading: Reading) -> int:
         """Delete VMs of which the source says that there are none."""
@@ -297,7 +331,7 @@ class InventorySyncer:
         written = 0
         for start in range(0, len(ours), VMS_OF_A_BATCH):
             names = frozenset(vm.name for vm in ours[start : start + VMS_OF_A_BATCH])
-            written += (await self._carry_out(Batch(gone_vms=names)))[0]
+            written += (await self._carry_out(RecordBatch(gone_vms=names)))[0]
         return written
 
     def _may_delete(self, vm: VirtualMachine) -> bool:
@@ -317,9 +351,9 @@ class InventorySyncer:
             for host in known
             if host is not None and host.status.capacity is not None
         )
-        written = (await self._carry_out(Batch(hosts=down)))[0] if down else 0
+        written = (await self._carry_out(RecordBatch(hosts=down)))[0] if down else 0
         if gone:
-            written += (await self._carry_out(Batch(gone_hosts=frozenset(gone))))[0]
+            written += (await self._carry_out(RecordBatch(gone_hosts=frozenset(gone))))[0]
         return written
 
     def _active(self, why: str) -> Sequence[ActiveFault]:
@@ -329,6 +363,8 @@ class InventorySyncer:
         return (ActiveFault(FaultCode.INVENTORY_STALE, ObjectRef(kind="Cluster", name=self._settings.cloud), fields),)
 
     def _collect(self) -> Iterator[Metric]:
+        if not self._running:
+            return
         age = GaugeMetricFamily("inventory_age_seconds", "How old what is known of hosts and VMs is", labels=["source"])
         age.add_metric([self._source.name], self.age_s)
         yield age

@@ -24,6 +24,8 @@ NAMED: Final = 10
 """Hosts that are named, the first by name."""
 COMPARED: Final = 3
 """Hosts whose order is explained, the best first."""
+_AT_ONCE: Final = 256
+"""Hosts among which the first are looked for, before others are."""
 MATTERS: Final = 0.01
 """A smaller difference of weights does not count."""
 
@@ -111,9 +113,12 @@ def explain(ranking: Ranking) -> Explanation:
 
 def _first(run: Run, mask: BoolVector, count: int) -> Hosts:
     """The hosts of a mask over positions: their number, and the first by name."""
-    rows = run.fleet.rows_by_name
-    known = rows[np.flatnonzero(mask[rows])[:NAMED]]
-    names = [run.name(int(at)) for at in known]
+    rows, names = run.fleet.rows_by_name, list[str]()
+    for begin in range(0, len(rows) if count else 0, _AT_ONCE):
+        some = rows[begin : begin + _AT_ONCE]
+        names += [run.name(int(at)) for at in some[mask[some]][: NAMED - len(names)]]
+        if len(names) >= min(NAMED, count):
+            break
     if run.extra:
         names = sorted((*names, *(name for name, at in run.extra.items() if mask[at])))[:NAMED]
     return Hosts(count=count, named=tuple(names))
@@ -130,11 +135,13 @@ def _decisive(ranking: Ranking, weighers: list[StepTrace]) -> str:
         return ""
     weights = np.full(ranking.run.length, -np.inf)
     weights[ranking.order] = ranking.out
+    kept, top, here = None, 0, weights
     for trace in weighers:
-        at = np.flatnonzero(trace.kept)
-        top = int(np.searchsorted(at, ranking.order[0]))
+        if kept is not trace.kept:
+            kept, at = trace.kept, np.flatnonzero(trace.kept)
+            top, here = int(np.searchsorted(at, ranking.order[0])), weights[at]
         assert trace.contribution is not None
-        without = weights[at] - trace.contribution
+        without = here - trace.contribution
         if float(without.max()) > float(without[top]):
             return trace.name
     return ""
@@ -146,9 +153,12 @@ def _compare(ranking: Ranking, weighers: list[StepTrace]) -> tuple[tuple[Compari
     if len(top) < 2 or not any(trace.kind == "weigher" for trace in ranking.traces):
         return (), ()
     parts: dict[str, list[float]] = {}
+    kept, places = None, top
     for trace in weighers:
+        if kept is not trace.kept:
+            kept, places = trace.kept, np.searchsorted(np.flatnonzero(trace.kept), top)
         assert trace.contribution is not None
-        found = trace.contribution[np.searchsorted(np.flatnonzero(trace.kept), top)].tolist()
+        found = trace.contribution[places].tolist()
         known = parts.get(trace.name)
         parts[trace.name] = found if known is None else [a + b for a, b in zip(known, found, strict=True)]
     incoming = ranking.normalized[np.searchsorted(ranking.start, top)].tolist()

@@ -70,6 +70,7 @@ class Fleet:
         self.figures_revision = 0
         self._masks: Remembered[BoolVector] = Remembered(self.settings.mask_cache)
         self._verdicts: Remembered[list[bool]] = Remembered(self.settings.mask_cache)
+        self._base: Remembered[IntVector] = Remembered(_AVAILABLE_KEPT)
         self._available: Remembered[IntVector] = Remembered(_AVAILABLE_KEPT)
         self._sizes: Remembered[tuple[FloatVector, BoolVector]] = Remembered(_SIZES_KEPT)
         self._overbooked: Remembered[dict[str, int]] = Remembered(_OVERBOOKED_KEPT)
@@ -286,26 +287,30 @@ class Fleet:
         return self._sizes.get(self.figures_revision, (key, resource), build)
 
     def base(self, *, ignore_allocations: bool) -> IntVector:
-        """(resources, rows): free before reservations; ``NEVER`` where unknown or negative."""
-        return self.available(
-            CapacityQuery(intent=_EVERYTHING.intent, ignore_allocations=ignore_allocations, ignored_types=_ALL_TYPES)
-        )
-
-    def available(self, query: CapacityQuery) -> IntVector:
-        """(resources, rows): free for a request with this query, before what it may unlock. Shared: copy to change."""
+        """(resources, rows): free before reservations; ``NEVER`` where unknown or negative. Shared: copy to change."""
 
         def build() -> IntVector:
             free, known = self.columns.amounts("capacity"), self.columns.present("capacity")
-            if not query.ignore_allocations:
+            if not ignore_allocations:
                 free, known = free - self.columns.amounts("allocation"), known & self.columns.counted
-            free = np.where(known & (free >= 0), free, NEVER)
-            if query.ignored_types != _ALL_TYPES:
-                held = self.ledger.held(query)[: free.shape[0], : self.size]
-                free = np.where(free == NEVER, NEVER, free - held)
-            return _shared(free)
+            return _shared(np.where(known & (free >= 0), free, NEVER))
 
+        return self._base.get(self.figures_revision, ignore_allocations, build)
+
+    def available(self, query: CapacityQuery) -> IntVector:
+        """(resources, rows): free for a request with this query, before what it may unlock; ``NEVER`` or less where
+        unknown. Shared: copy to change.
+        """
+        base = self.base(ignore_allocations=query.ignore_allocations)
+        if query.ignored_types == _ALL_TYPES:
+            return base
         key = (query.ignore_allocations, query.ignored_types, query.intent is Intent.REUSE_FAILOVER_RESERVATION)
-        return self._available.get((self.figures_revision, self.ledger.revision), key, build)
+        held = self.ledger.held
+        return self._available.get(
+            (self.figures_revision, self.ledger.revision),
+            key,
+            lambda: _shared(base - held(query)[: base.shape[0], : self.size]),
+        )
 
     def overbooked(self, name: str) -> Mapping[str, int]:
         """Resource → how much more than it has the host holds in VMs and reservations; empty where all fits, or where

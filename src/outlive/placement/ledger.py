@@ -240,10 +240,10 @@ class Ledger:
     def held(self, query: CapacityQuery, rows: slice = _ALL_ROWS) -> Matrix:
         """What all reservations hold from a request with this query, before its own unlocks (a new matrix)."""
         source = self._full if query.ignore_allocations else self._used
-        total = np.zeros_like(self._ready_slots[:, rows])
-        for kind in _TYPES:
-            if kind not in query.ignored_types:
-                total += source[kind][:, rows]
+        counted = [source[kind][:, rows] for kind in _TYPES if kind not in query.ignored_types]
+        total: Matrix = counted[0].copy() if counted else np.zeros_like(self._ready_slots[:, rows])
+        for amounts in counted[1:]:
+            total += amounts
         if query.intent is Intent.REUSE_FAILOVER_RESERVATION and FAILOVER not in query.ignored_types:
             total -= self._ready_slots[:, rows]
         return total

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -125,10 +125,11 @@ class PlacementMetrics:
         self._run_seconds.observe((pipeline,), ranking.seconds)
         self._hosts_in.observe((pipeline,), float(len(ranking.start)))
         self._hosts_out.observe((pipeline,), float(len(ranking.order)))
+        seconds, removed = self._step_seconds.observe, self._removed.observe
         for trace in ranking.traces:
             labels = (pipeline, trace.name)
-            self._step_seconds.observe(labels, trace.seconds)
-            self._removed.observe(labels, float(trace.removed))
+            seconds(labels, trace.seconds)
+            removed(labels, trace.removed)
             for event in trace.events:
                 if event.name == DECISION:
                     self._quota.add(event.labels, float(event.count))
@@ -151,29 +152,32 @@ class PlacementMetrics:
         """What each step did to the order of the hosts that it left."""
         weights = np.zeros(ranking.run.length)
         weights[ranking.start] = ranking.normalized
-        order = _by_weight(np.sort(ranking.start), weights)
+        at = np.sort(ranking.start)
+        first = heaviest(at, weights)
         for trace in ranking.traces:
+            if trace.kind == "filter" and not trace.removed:
+                for rank in range(len(first)):  # it moves nobody
+                    self._origin.observe((ranking.pipeline, trace.name, str(rank)), float(rank))
+                continue
+            after, moved = np.flatnonzero(trace.kept), weights
             if trace.kind == "weigher":
-                after = np.flatnonzero(trace.kept)
                 change = np.zeros(len(weights))
                 change[after] = trace.multiplier * squash(trace.activations())
                 self._add_modification(ranking, trace, after, change)
-                weights = weights + change
-                left = _by_weight(after, weights)
-            else:
-                left = order[trace.kept[order]]  # a filter moves nobody, so there is nothing to sort
-            self._shift(ranking, trace, order, left[:_FIRST_RANKS])
-            order = left
+                moved = weights + change
+            left = heaviest(after, moved)
+            self._shift(ranking, trace, Order(at, weights, first), left)
+            at, weights, first = after, moved, left
 
-    def _shift(self, ranking: Ranking, trace: StepTrace, was: Rows, first: Rows) -> None:
+    def _shift(self, ranking: Ranking, trace: StepTrace, was: Order, first: Rows) -> None:
         """Where the first hosts came from. Only they are looked up: the fleet may have thousands."""
         labels = (ranking.pipeline, trace.name)
         statistic = _statistic_of(trace)
         impact = 0.0
         for rank, at in enumerate(first):
-            origin = int(np.flatnonzero(was == at)[0])
+            origin = was.rank_of(int(at))
             self._origin.observe((*labels, str(rank)), float(origin))
-            impact += abs(rank - origin) * abs(statistic(int(at)) - statistic(int(was[rank])))
+            impact += abs(rank - origin) * abs(statistic(int(at)) - statistic(int(was.first[rank])))
         if trace.statistic:
             self._impact.observe((*labels, trace.statistic, ""), impact)
 
@@ -219,5 +223,29 @@ def _statistic_of(trace: StepTrace) -> Callable[[int], float]:
     return look
 
 
-def _by_weight(at: Rows, weights: FloatVector) -> Rows:
-    return at[np.argsort(-weights[at], kind="stable")]
+class Order(NamedTuple):
+    """Hosts by falling weight, those of one weight by position; without sorting them."""
+
+    at: Rows
+    """Their positions, rising."""
+    weights: FloatVector
+    """Of every position."""
+    first: Rows
+    """The first few."""
+
+    def rank_of(self, at: int) -> int:
+        """How many come before the host at a position."""
+        here, mine = self.weights[self.at], self.weights[at]
+        before = np.searchsorted(self.at, at)
+        return int(np.count_nonzero(here > mine)) + int(np.count_nonzero(here[:before] == mine))
+
+
+def heaviest(at: Rows, weights: FloatVector) -> Rows:
+    """The first few of these positions by falling weight, those of one weight by position."""
+    here = weights[at]
+    if len(at) > _FIRST_RANKS:
+        least = np.partition(here, len(at) - _FIRST_RANKS)[len(at) - _FIRST_RANKS]
+        heavier = np.flatnonzero(here > least)
+        candidates = np.concatenate((heavier, np.flatnonzero(here == least)[: _FIRST_RANKS - len(heavier)]))
+        at, here = at[candidates], here[candidates]
+    return at[np.lexsort((at, -here))]

@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from tests.support.loops import run
-from tests.unit.commitments.test_sync import GROUPS, NOW, SETTINGS, listed, ours
+from tests.unit.commitments.test_sync import GROUPS, NOW, SETTINGS, change, listed, ours, slot
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import Conflict, OutliveError, Unavailable
+from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.commitments.ports import Project
 from outlive.commitments.state import ListedCommitment
-from outlive.commitments.syncer import CommitmentSyncer, Known
-from outlive.resources import CommitmentStep, CommittedResource
+from outlive.commitments.syncer import CommitmentSyncer, StoreState, read_known
+from outlive.resources import (
+    FAILOVER,
+    CommitmentStep,
+    CommittedResource,
+    FlavorGroup,
+    ObjectMeta,
+    Reservation,
+    ReservationSpec,
+)
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store.memory import MemoryStore
 
+FAILS = ReservationSpec(type=FAILOVER)
 PROJECT = Project(id="p1", domain_id="d1")
 
 
@@ -48,8 +60,8 @@ class Cloud:
             raise self.failure
         return self.commitments
 
-    async def known(self) -> Known:
-        return Known(groups=self.groups, commitments=tuple(self.ours.values()))
+    async def known(self) -> StoreState:
+        return StoreState(groups=self.groups, commitments=tuple(self.ours.values()))
 
     async def write(self, step: CommitmentStep) -> None:
         if step.uuid in self.refused:
@@ -113,3 +125,21 @@ def test_while_limes_is_away_nothing_is_written_and_it_is_asked_sooner_than_usua
     gaps = [after - before for before, after in zip(cloud.asked, cloud.asked[1:], strict=False)]
     assert max(gaps) <= 3600
     assert gaps[0] < 61
+
+
+def test_what_the_store_has_is_read_with_valid_groups_only() -> None:
+    async def read() -> None:
+        store = MemoryStore(LoopClock(), SeededIds(Random(1)))
+        assert (await read_known(store)).groups is None
+        broken = msgspec.structs.replace(GROUPS["s4"], group_name="odd", ram_core_ratio_min=1)
+        for spec in (GROUPS["s4"], broken):
+            await store.create(FlavorGroup(metadata=ObjectMeta(name=spec.group_name), spec=spec))
+        for one in (ours("uuid-1"), slot("uuid-1"), change(), Reservation(metadata=ObjectMeta(name="f"), spec=FAILS)):
+            await store.create(one)
+        known = await read_known(store)
+        assert known.groups is not None
+        assert list(known.groups) == ["s4"]
+        assert [one.name for one in known.slots] == ["commitment-uuid-1-0"]
+        assert (len(known.commitments), len(known.changes)) == (1, 1)
+
+    run(read())

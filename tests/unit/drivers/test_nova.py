@@ -213,7 +213,10 @@ def test_later_readings_have_what_has_changed() -> None:
         # Nova says of web-1 as well that its host is in service again
         assert sorted(vms(reading)) == ["app-2", "db-1", "new-1", "web-1"]
         assert reading.deleted == {old}
-        assert {name: host.disabled for name, host in hosts(reading).items()} == {"h2": ""}
+        # hosts that a server came to or left, and h2 also because it is in service again
+        assert {name: host.disabled for name, host in hosts(reading).items()} == {"h1": "", "h2": "", "h3": ""}
+        after = {one["service"]["host"]: one["memory_mb_used"] * 2**20 for one in RECORDED["after"]["hypervisors"]}
+        assert {name: host.used.memory_bytes for name, host in hosts(reading).items()} == after
         assert reading.inventory.flavors == []
 
     run_real(read())

@@ -13,7 +13,7 @@ from tests.support.loops import run
 from tests.support.openstack import settings
 
 from outlive.base.clock import LoopClock
-from outlive.base.errors import Conflict, OutliveError, Unavailable
+from outlive.base.errors import Conflict, Invalid, OutliveError, Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.inventory.ports import Reading
@@ -322,11 +322,13 @@ def test_while_the_source_is_away_nothing_changes_and_a_fault_says_so_until_it_i
             assert "Keystone did not answer" in fault.message
             assert source.forgotten > 1
             assert world.syncer.age_s > 590
+            assert b"outlive_inventory_age_seconds{" in world.metrics.render()
             source.failure = None
             await world.clock.sleep(400)
             assert [one async for one in list_all(world.store, Fault) if not one.ended] == []
             assert await world.vms() == {}
             task.cancel()
+        assert b"outlive_inventory_age_seconds{" not in world.metrics.render()
 
     run(story())
 
@@ -345,6 +347,25 @@ def test_somebody_who_writes_the_same_object_is_waited_for(monkeypatch: pytest.M
             monkeypatch.setattr(world.store, "replace_status", refuse)
             await world.sync()
             assert await world.vms() == {"v": "a"}
+
+    run(story())
+
+
+def test_an_object_that_the_store_refuses_is_left_out_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with World(Source([host("a"), host("b")], [vm("v", "a"), vm("w", "a"), vm("x", "b")])).running() as world:
+            create = world.store.create
+
+            async def refuse(obj: VirtualMachine) -> VirtualMachine:
+                if obj.name == "v":
+                    raise Invalid("it is too large")
+                return await create(obj)
+
+            monkeypatch.setattr(world.store, "create", refuse)
+            await world.sync()
+            assert await world.vms() == {"w": "a", "x": "b"}
+            assert sorted(await world.hosts()) == ["a", "b"]
+            assert b"outlive_inventory_problems 1.0" in world.metrics.render()
 
     run(story())
 

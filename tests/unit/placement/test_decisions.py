@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 from tests.support.placement import host, slot
+from tests.unit.placement.test_quota import NOW, commitment, quota
+from tests.unit.placement.test_vmware import UTILIZATION
 
 from outlive.placement.decisions import DECISIONS
 from outlive.resources.codec import to_builtins
@@ -43,3 +45,32 @@ def test_bad_input_is_an_error_code() -> None:
 
 def test_members_that_a_decision_does_not_know_are_overlooked() -> None:
     assert decide("placement.rank", surprise=1) == decide("placement.rank")
+
+
+def test_explain_says_why() -> None:
+    found = decide("placement.explain")
+    assert found["facts"]["selected"] == "a"
+    assert "filter_correct_az removed 1 host (b)." in found["text"]
+
+
+def test_commitments_quotas_and_records_are_part_of_the_input() -> None:
+    enforced = {
+        "apiVersion": "outlive.dev/v1alpha1", "kind": "Pipeline", "metadata": {"name": "p"},
+        "spec": {"filters": [{"name": "filter_quota_enforcement", "params": [{"key": "enforce", "boolValue": True}]}]},
+    }  # fmt: skip
+    asked = {
+        "resourceId": "vm-1", "project": "p", "zone": "z1", "need": {"cpu": "4", "memory": "16Gi"},
+        "extraSpecs": {"quota:hw_version": "g"}, "pipeline": "p",
+    }  # fmt: skip
+    given = {"request": asked, "pipelines": [enforced], "now": NOW.timestamp()}
+    assert decide("placement.rank", **given)["orderedHosts"]
+    given["quotas"] = [to_builtins(quota(ram=8))]
+    spent = decide("placement.rank", **given)
+    assert spent["rejected"]["a"]["code"] == "quota-exceeded"
+    later = to_builtins(commitment(start_time=NOW.replace(hour=13)))
+    assert not decide("placement.rank", **given, commitments=[later])["orderedHosts"]
+    holds = to_builtins(commitment(start_time=NOW))
+    assert decide("placement.rank", **given, commitments=[holds])["orderedHosts"]
+    vmware = {**asked, "pipeline": "vmware-general-purpose-load-balancing", "hosts": ["a", "b"]}
+    steps = decide("placement.rank", request=vmware, knowledge=[to_builtins(UTILIZATION)])["stepResults"]
+    assert [step["stepName"] for step in steps] == ["vmware_binpack"]

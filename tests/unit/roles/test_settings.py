@@ -9,6 +9,7 @@ import pytest
 
 from outlive.base.errors import BadInput
 from outlive.cli.settings import all_sections, host_sections
+from outlive.roles.settings import SECTIONS, RoleSettings, role_settings
 from outlive.runtime.config import load_settings
 from outlive.runtime.validation import struct_in
 
@@ -34,3 +35,30 @@ def test_a_key_that_is_not_known_is_refused_wherever_it_stands(
         (tmp_path / "outlive.yaml").write_text(f"{text}{'  ' * (len(path) + 1)}nonsense: 1\n")
         with pytest.raises(BadInput, match=r"nonsense.*is not known"):
             load_settings({section: struct}, file=tmp_path / "outlive.yaml", environ={}, flags={})
+
+
+def loaded(text: str, tmp_path: Path) -> RoleSettings:
+    (tmp_path / "outlive.yaml").write_text(text)
+    return role_settings(load_settings(SECTIONS, file=tmp_path / "outlive.yaml", environ={}, flags={}))
+
+
+def test_no_openstack_is_asked_unless_one_is_named(tmp_path: Path) -> None:
+    assert loaded("{}", tmp_path).openstack.cloud == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("failoverUpkeep: {vmSource: nova}", "no cloud is named"),
+        ("openstack: {cloud: a, pollInterval: 0s}", "more than nothing"),
+        ("openstack: {cloud: a, pollInterval: 1h}", "fullInterval"),
+        ("openstack: {cloud: a, staleAfter: 1s}", "staleAfter"),
+        ("openstack: {cloud: a, overlap: 2h}", "at most 1h"),
+        ("openstack: {cloud: a, pageSize: 0}", "pageSize"),
+        ("openstack: {cloud: a, interface: secret}", "interface"),
+        ("openstack: {cloud: a, password: secret}", "not known"),
+    ],
+)
+def test_a_connection_that_cannot_work_is_refused_at_the_start(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=words):
+        loaded(text, tmp_path)

@@ -12,7 +12,7 @@ import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.errors import LimitExceeded, Unavailable
-from outlive.commitments.ports import Caller, Project
+from outlive.commitments.ports import Project, TokenOwner
 from outlive.drivers.openstack.session import OpenStackSession, decode
 
 PROJECTS_LIMIT: Final = 100_000
@@ -92,10 +92,10 @@ class KeystoneTokens:
     def __init__(self, session: OpenStackSession, clock: Clock) -> None:
         self._session = session
         self._clock = clock
-        self._kept: OrderedDict[bytes, tuple[float, Caller | None]] = OrderedDict()
-        self._asked: dict[bytes, asyncio.Task[Caller | None]] = {}
+        self._kept: OrderedDict[bytes, tuple[float, TokenOwner | None]] = OrderedDict()
+        self._asked: dict[bytes, asyncio.Task[TokenOwner | None]] = {}
 
-    async def validate(self, token: str) -> Caller | None:
+    async def validate(self, token: str) -> TokenOwner | None:
         """Whose the token is; see ``TokenValidator``. Callers with the same token share one request."""
         if not 0 < len(token) <= TOKEN_CHARACTERS or not (token.isascii() and token.isprintable()) or " " in token:
             return None
@@ -116,18 +116,18 @@ class KeystoneTokens:
             task.add_done_callback(lambda done: self._forget(digest, done))
         return self._valid(await asyncio.shield(task))
 
-    def _valid(self, caller: Caller | None) -> Caller | None:
+    def _valid(self, caller: TokenOwner | None) -> TokenOwner | None:
         return caller if caller is not None and caller.expires_at > self._clock.now() else None
 
-    def _forget(self, digest: bytes, done: asyncio.Task[Caller | None]) -> None:
+    def _forget(self, digest: bytes, done: asyncio.Task[TokenOwner | None]) -> None:
         self._asked.pop(digest, None)
         if not done.cancelled():
             done.exception()  # whoever waited has seen it
 
-    async def _ask(self, token: str, digest: bytes) -> Caller | None:
+    async def _ask(self, token: str, digest: bytes) -> TokenOwner | None:
         url = f"{await self._session.endpoint('identity', version='3')}/auth/tokens"
         answer = await self._session.get(url, params={"nocatalog": "1"}, headers={"X-Subject-Token": token})
-        caller = None if answer.status == 404 else _caller(decode(answer, _Validated).token)
+        caller = None if answer.status == 404 else _owner(decode(answer, _Validated).token)
         kept_s = INVALID_S if caller is None else VALID_S
         self._kept[digest] = (self._clock.monotonic() + kept_s, caller)
         self._kept.move_to_end(digest)
@@ -136,14 +136,14 @@ class KeystoneTokens:
         return caller
 
 
-def _caller(token: _Token) -> Caller:
+def _owner(token: _Token) -> TokenOwner:
     project = token.project or _OfDomain()
     domain = project.domain if token.project is not None else token.domain or _Named()
     try:
         ends = datetime.fromisoformat(token.expires_at)
     except ValueError:
         raise Unavailable("gives a token without an end", place="Keystone", remedy="see its version") from None
-    return Caller(
+    return TokenOwner(
         user_id=token.user.id,
         user_name=token.user.name,
         user_domain=token.user.domain.name,

@@ -19,7 +19,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import Forbidden, LimitExceeded, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.drivers.openstack.inventory import COMPUTE
-from outlive.drivers.openstack.session import Answer, OpenStackSession, decode
+from outlive.drivers.openstack.session import OpenStackSession, Response, decode
 from outlive.inventory.settings import OpenStackSettings
 
 MICROVERSION: Final = "2.61"
@@ -56,13 +56,7 @@ class NovaClient:
 
     async def server(self, server_id: str) -> Record | None:
         """One server; ``None`` where Nova itself says that it knows none of that id: a proxy may say 404 as well."""
-        answer = await self._get(f"servers/{quote(server_id, safe='')}", {})
-        if answer.status == 404 and _is_item_not_found(answer):
-            return None
-        found = decode(answer, dict[str, Any]).get("server")
-        if not isinstance(found, dict):
-            raise _nonsense(answer, "no server")
-        return found
+        return await self._one(f"servers/{quote(server_id, safe='')}", "server")
 
     async def gone(self, server_ids: Iterable[str]) -> frozenset[str]:
         """Those of which Nova says that there are none; at most ``GONE_CHECKS`` are asked about. One that cannot be
@@ -85,6 +79,10 @@ class NovaClient:
         """All hypervisors."""
         return (await self._pages("os-hypervisors/detail", "hypervisors", {}))[0]
 
+    async def hypervisor(self, hypervisor_id: str) -> Record | None:
+        """One hypervisor; ``None`` where Nova knows none of that id."""
+        return await self._one(f"os-hypervisors/{quote(hypervisor_id, safe='')}", "hypervisor")
+
     async def aggregates(self) -> list[Record]:
         """All host aggregates."""
         return await self._list("os-aggregates", "aggregates", {})
@@ -99,6 +97,15 @@ class NovaClient:
             return await self._list("os-server-groups", "server_groups", {"all_projects": "True"})
         except Forbidden:
             return None
+
+    async def _one(self, path: str, key: str) -> Record | None:
+        answer = await self._get(path, {})
+        if answer.status == 404 and _is_item_not_found(answer):
+            return None
+        found = decode(answer, dict[str, Any]).get(key)
+        if not isinstance(found, dict):
+            raise _nonsense(answer, f"no {key}")
+        return found
 
     async def _list(self, path: str, key: str, params: Mapping[str, str]) -> list[Record]:
         """A list that has no pages."""
@@ -128,7 +135,7 @@ class NovaClient:
             markers.add(marker)
         raise LimitExceeded(f"{key} have more than {PAGES_LIMIT} pages", place=path, remedy="raise openstack.pageSize")
 
-    async def _get(self, path: str, params: Mapping[str, str]) -> Answer:
+    async def _get(self, path: str, params: Mapping[str, str]) -> Response:
         base = await self._session.endpoint("compute", version="2.1")
         headers = {"OpenStack-API-Version": f"compute {MICROVERSION}", "X-OpenStack-Nova-API-Version": MICROVERSION}
         answer = await self._session.get(f"{base}/{path}", params=params, headers=headers)
@@ -139,14 +146,14 @@ class NovaClient:
         return answer
 
 
-def _is_item_not_found(answer: Answer) -> bool:
+def _is_item_not_found(answer: Response) -> bool:
     try:
         return NOT_FOUND in msgspec.json.decode(answer.body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 
-def _records(answer: Answer, document: Record, key: str) -> list[Record]:
+def _records(answer: Response, document: Record, key: str) -> list[Record]:
     """The objects under ``key``; ``Unavailable`` where any of them is none."""
     found = document.get(key)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
@@ -154,7 +161,7 @@ def _records(answer: Answer, document: Record, key: str) -> list[Record]:
     return found
 
 
-def _next(answer: Answer, links: object) -> str:
+def _next(answer: Response, links: object) -> str:
     """The marker of the next page. Only that is taken of the link: its host may be one that only Nova can reach."""
     if not isinstance(links, list):
         raise _nonsense(answer, "links that are no list")
@@ -167,7 +174,7 @@ def _next(answer: Answer, links: object) -> str:
     return ""
 
 
-def _date(answer: Answer) -> float:
+def _date(answer: Response) -> float:
     """When it was made; 0 where it does not say so."""
     said = {name.lower(): value for name, value in answer.headers.items()}.get("date", "")
     try:
@@ -176,5 +183,5 @@ def _date(answer: Answer) -> float:
         return 0.0
 
 
-def _nonsense(answer: Answer, what: str) -> Unavailable:
+def _nonsense(answer: Response, what: str) -> Unavailable:
     return Unavailable(f"answers with {what}", place=answer.url, remedy="see its log, and what stands between us")

@@ -1,7 +1,8 @@
 """Nova as a source of hosts, VMs and flavors: everything at first, and what has changed from then on.
 
-Between two full readings only servers that changed and the states of services are asked for; flavors, hypervisors and
-groups are read again when a changed server names one that is not known. Each question about changes goes back further
+Between two full readings only servers that changed, the hypervisors that they are on or left, and the states of
+services are asked for; all flavors, hypervisors or groups are read again when a changed server names one that is not
+known. Each question about changes goes back further
 than the last, by Nova's own clock, so that a change is rather seen twice than missed.
 """
 
@@ -21,6 +22,8 @@ from outlive.inventory.settings import OpenStackSettings
 from outlive.resources.documents import Problems
 
 NOVA: Final = "nova"
+HYPERVISORS_LIMIT: Final = 32
+"""Hypervisors that are asked for one by one; where more have changed, all are listed."""
 STATE_FIELDS: Final = ("host", "state", "status", "zone", "disabled_reason", "forced_down")
 """What of a service a host's record is made from."""
 
@@ -80,17 +83,36 @@ class NovaInventory:
         changed = {key: one for key, one in found.items() if key not in deleted and self._servers.get(key) != one}
         hosts = _changed_hosts(self._lists["services"] or [], services)
         lists = {**self._lists, "services": services}
+        touched = self._hosts_of({**changed, **{key: found[key] for key in deleted}})
         fresh = await self._read_what_is_new(changed, lists)
+        if "hypervisors" not in fresh:
+            lists["hypervisors"] = await self._with_fresh(lists["hypervisors"] or [], touched)
         inventory = Inventory(what=NOVA, problems=Problems(), has_hosts=True, has_vms=True)
-        if changed or hosts or fresh:
+        if changed or hosts or touched or fresh:
             inventory = await self._mapped(lists, changed.values(), with_flavors="flavors" in fresh)
             if "hypervisors" not in fresh:
-                inventory.hosts = [host for host in inventory.hosts if host.name in hosts]
+                inventory.hosts = [host for host in inventory.hosts if host.name in hosts | touched]
         self._as_of, self._lists = as_of, lists
         self._servers.update(changed)
         for key in deleted:
             self._servers.pop(key, None)
         return Reading(inventory, full=False, deleted=deleted)
+
+    def _hosts_of(self, servers: Mapping[str, Record]) -> frozenset[str]:
+        """Hosts that these servers are on now, or were on as far as we know."""
+        records = [*servers.values(), *(self._servers[key] for key in servers if key in self._servers)]
+        return frozenset(host for one in records if isinstance(host := one.get(HOST_FIELDS[0]), str) and host)
+
+    async def _with_fresh(self, hypervisors: list[Record], hosts: frozenset[str]) -> list[Record]:
+        """The hypervisors, those of these hosts as they are now: what they have left changes with their servers."""
+        concerned = [one for one in hypervisors if service_host(_item("", one)) in hosts]
+        if len(concerned) > HYPERVISORS_LIMIT:
+            return await self._nova.hypervisors()
+        now: dict[str, Record] = {}
+        for one in concerned:
+            known = str(one.get("id"))
+            now[known] = await self._nova.hypervisor(known) or one
+        return [now.get(str(one.get("id")), one) for one in hypervisors]
 
     async def _read_what_is_new(
         self, changed: Mapping[str, Record], lists: dict[str, list[Record] | None]

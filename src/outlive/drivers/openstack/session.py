@@ -40,7 +40,7 @@ CredentialSource = Callable[[], Awaitable[Credential]]
 T = TypeVar("T")
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Response(msgspec.Struct, frozen=True):
     """What a service said."""
 
     status: int
@@ -93,7 +93,7 @@ class OpenStackSession:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         limit_bytes: int = ANSWER_BYTES,
-    ) -> Answer:
+    ) -> Response:
         """One GET with our token, whatever its status is, except 401: ``Forbidden`` if a new token gets that as well.
 
         ``Unavailable`` for everything that goes wrong on the way, and after ``limit_s`` for all of it together.
@@ -122,7 +122,7 @@ class OpenStackSession:
 
     async def _get(
         self, url: str, params: Mapping[str, str], headers: Mapping[str, str], limit_bytes: int, token: str
-    ) -> Answer:
+    ) -> Response:
         if self._http is None:
             self._http = aiohttp.ClientSession()
         sent = {"Accept": "application/json", **headers, "X-Auth-Token": token}
@@ -134,7 +134,7 @@ class OpenStackSession:
                 parts += chunk
                 if len(parts) > limit_bytes:
                     raise ValueError(f"the answer is larger than {limit_bytes} bytes")
-            return Answer(response.status, bytes(parts), dict(response.headers), url)
+            return Response(response.status, bytes(parts), dict(response.headers), url)
 
     async def _open(self) -> Login:
         """The login; made where there is none, with the credential as it is now."""
@@ -179,7 +179,7 @@ def _unavailable(url: str, why: str) -> Unavailable:
     return Unavailable(f"did not answer: {why}", place=url.partition("?")[0], remedy=UNREACHED)
 
 
-def decode(answer: Answer, kind: type[T]) -> T:
+def decode(answer: Response, kind: type[T]) -> T:
     """The body of a 200 as that type. ``Unavailable`` for any other status, and for a body that is something else:
     nothing is made of half an answer."""
     place = answer.url.partition("?")[0]
