@@ -15,7 +15,7 @@ from outlive.base.errors import ExitCode, NotFound, Usage
 from outlive.base.phrases import count_of, shown_bytes, shown_time
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.commitments_ask import Amount, Group, Project, Zone, asked_commitment
+from outlive.cli.commitments_ask import Amount, Group, Project, Zone, asked_commitment, objects_of
 from outlive.cli.commitments_check import check
 from outlive.cli.commitments_whatif import what_if
 from outlive.cli.liquid import delete, e2e, request
@@ -173,16 +173,15 @@ async def capacity(
 async def on_copy(access: Access, config: Any) -> AsyncIterator[Trial]:
     """A copy of the cluster, on which commitments are decided."""
     from outlive.base.ids import SystemIds
-    from outlive.commitments.trial import READ, trial
+    from outlive.commitments.trial import trial
     from outlive.roles.settings import RoleSettings
-    from outlive.store import list_all
 
     async with access.open() as store:
         gathered = await look(access, store, config, None)
+        settings = gathered.settings
+        assert isinstance(settings, RoleSettings), "commands load all sections"
         with progress("reading commitments"):
-            objects = [one for kind in READ async for one in list_all(store, kind)]
-    settings = gathered.settings
-    assert isinstance(settings, RoleSettings), "commands load all sections"
+            objects = await objects_of(store, settings)
     async with trial(
         objects,
         engine=gathered.engine,

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from outlive.commitments.settings import CommitmentSettings
     from outlive.commitments.state import Commitment
     from outlive.commitments.units import GroupUnit
-    from outlive.resources import CommittedType, FlavorGroupSpec
+    from outlive.resources import CommittedType, FlavorGroupSpec, Resource
+    from outlive.roles.settings import RoleSettings
+    from outlive.store import Store
 
 Project = Annotated[str, typer.Option("--project", metavar="PROJECT", help="Of this project.")]
 Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="Of this flavor group.")]
@@ -97,3 +99,18 @@ def check_asked(project: str, group: str, zone: str, amount: str) -> None:
     missing = [name for name, value in given.items() if not value]
     if missing:
         raise Usage(f"{', '.join(missing)} is missing", remedy="say who commits to how much of what, and where")
+
+
+async def objects_of(store: Store, settings: RoleSettings) -> list[Resource]:
+    """What a trial reads. Flavor groups are made of the flavors where no server has made them yet."""
+    from outlive.commitments.trial import READ
+    from outlive.placement.flavor_groups import flavor_groups
+    from outlive.resources import Flavor, FlavorGroup, ObjectMeta
+    from outlive.store import list_all
+
+    objects = [one for kind in READ async for one in list_all(store, kind)]
+    if not any(isinstance(one, FlavorGroup) for one in objects):
+        flavors = [one async for one in list_all(store, Flavor)]
+        groups = flavor_groups(flavors, keys=settings.scheduler.flavor_group_keys)
+        objects += [FlavorGroup(metadata=ObjectMeta(name=one.group_name), spec=one) for one in groups]
+    return objects

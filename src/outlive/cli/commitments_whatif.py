@@ -14,7 +14,7 @@ import typer
 from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
 from outlive.base.phrases import count_of
 from outlive.cli.access import Access
-from outlive.cli.commitments_ask import asked_commitment
+from outlive.cli.commitments_ask import asked_commitment, objects_of
 from outlive.cli.output import Output, cut_table, progress
 from outlive.cli.snapshot import Config, look
 from outlive.cli.values import amounts, words
@@ -121,12 +121,11 @@ async def _altered(
     store: Store, gathered: Snapshot, lost: list[str], ended: list[str], flavors: list[str]
 ) -> tuple[list[Resource], Snapshot]:
     """The objects of the imagined cluster, and what placement and failover make of it."""
-    from outlive.commitments.trial import READ
     from outlive.failover.analysis.whatif.altered import as_it_is
     from outlive.resources import CommittedResource, Flavor, FlavorGroup, Hypervisor, Reservation
     from outlive.store import list_all
 
-    objects: list[Resource] = [one for kind in READ async for one in list_all(store, kind)]
+    objects = await objects_of(store, _settings(gathered))
     commitments = {one.spec.commitment_uuid for one in objects if isinstance(one, CommittedResource)}
     for uuid in ended:
         if uuid not in commitments:
@@ -155,7 +154,7 @@ async def _altered(
     ]
     written = {one.name for one in objects if isinstance(one, Reservation)}
     reservations = [one for one in now.reservations.values() if one.name in written]
-    besides = [one for one in now.besides if isinstance(one, FlavorGroup)]
+    besides = [one for one in (now.besides if flavors else objects) if isinstance(one, FlavorGroup)]
     hosts: Iterable[Hypervisor] = now.hosts.values()
     return [*kept, *hosts, *reservations, *besides], altered
 

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from outlive.store import Store
     from outlive.store.http import HttpStore
 
-LASTS = "365d"
-"""How long a commitment lasts, unless ``--for`` says otherwise."""
+LASTS_DAYS = 365
+"""How long a commitment lasts, unless ``--days`` says otherwise."""
+DAYS_LIMIT = 36_500
+DAY_S = 86_400
 STATUSES = ("confirmed", "guaranteed", "pending", "planned")
 
 
@@ -56,7 +58,7 @@ async def request(
     zone: Zone = "",
     amount: Amount = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only ask whether it would be accepted.")] = False,
-    lasts: Annotated[str, typer.Option("--for", metavar="TIME", help="How long it lasts, such as 30d.")] = LASTS,
+    days: Annotated[int, typer.Option("--days", min=1, max=DAYS_LIMIT, help="How long it lasts.")] = LASTS_DAYS,
     status: Annotated[
         str, typer.Option("--status", metavar="STATUS", help="confirmed, guaranteed, pending or planned.")
     ] = "confirmed",
@@ -68,7 +70,6 @@ async def request(
     Where Limes is asked for its commitments, it is their owner: one that it does not list is told as a disagreement.
     """
     from outlive.base.clock import as_datetime
-    from outlive.base.duration import duration_of_flag
     from outlive.base.ids import SystemIds
     from outlive.commitments.liquid import Commitment
     from outlive.commitments.names import check_uuid, resource_name
@@ -78,7 +79,7 @@ async def request(
         raise Usage(f"{status[:80]!r} is no status of a new commitment", remedy=f"one of {', '.join(STATUSES)}")
     uuid = uuid or SystemIds().uuid()
     check_uuid(uuid)
-    ends = as_datetime(int(access.clock.now() + duration_of_flag("--for", lasts)))
+    ends = as_datetime(int(access.clock.now() + days * DAY_S))
     async with serving(access) as (store, liquid):
         info = await catalogue(liquid)
         unit = _unit(info, flavor_group)

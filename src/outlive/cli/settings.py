@@ -138,8 +138,9 @@ def _with_slots(sections: Mapping[str, Any], k: int) -> dict[str, Any]:
 def stored_settings(sections: Mapping[str, Any]) -> str:
     """What a server keeps with the cluster of its settings, as JSON; nothing that may hold a secret."""
     from outlive.failover.config import SECRET_KEYS
+    from outlive.runtime.units import encode_unit
 
-    kept = {name: msgspec.to_builtins(sections[name]) for name in KEPT_SECTIONS}
+    kept = {name: msgspec.to_builtins(sections[name], enc_hook=encode_unit) for name in KEPT_SECTIONS}
     for section in kept.values():
         for key in SECRET_KEYS & section.keys():
             del section[key]

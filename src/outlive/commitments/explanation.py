@@ -166,7 +166,7 @@ def explain(given: ExplanationInput) -> Explanation:
     if given.cores is not None:
         return _explain_cores(given, given.cores)
     if not given.missing:
-        return Explanation(possible=True, text=f"every slot has a host ({given.expected:,})")
+        return Explanation(possible=True, text=f"there is a host for each of {count_of(given.expected, 'slot')}")
     slots = tuple(map(_of_size, given.missing))
     total = sum(one.count for one in given.missing)
     ends, fitting, at = _when(given)

@@ -67,7 +67,7 @@ def asked(*sizes: MissingSlots, endings: tuple[Ending, ...] = (), placed: int = 
 def test_a_commitment_without_missing_slots_is_possible() -> None:
     found = asked(placed=3)
     assert found.possible
-    assert found.text == "every slot has a host (3)"
+    assert found.text == "there is a host for each of 3 slots"
 
 
 def test_a_refusal_is_told_as_it_is() -> None:
