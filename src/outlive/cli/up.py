@@ -213,6 +213,7 @@ async def _serve(
             "/faults": role.faults,
             "/failover/tolerance": role.tolerance,
             "/failover/protection": role.protection,
+            "/commitments/overview": role.overview,
         },
     )
     app = create_app(deps)

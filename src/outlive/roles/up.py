@@ -18,6 +18,7 @@ from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.commitments.assembly import Commitments
+from outlive.commitments.overview import Overview
 from outlive.commitments.view import CommitmentInformers, commitment_indexes
 from outlive.commitments.view import slot_indexes as commitment_slot_indexes
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers
@@ -40,6 +41,7 @@ from outlive.recovery.descheduling import OwnVmMoves
 from outlive.recovery.informers import ASSIGNED_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.rebalancer import Rebalancer
 from outlive.resources import (
+    ZONE_LABEL,
     Cluster,
     CommittedResource,
     Flavor,
@@ -70,6 +72,8 @@ from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
 
 REBALANCE_TASK = "rebalance"
+OVERVIEW_TURN = 1_000
+"""Reservations that an overview counts before others get their turn."""
 INVENTORY_TASK = "inventory"
 ROLE = "failover"
 """The election behind which slots are placed: of several equal processes one does, and the others wait."""
@@ -235,6 +239,17 @@ class UpRole:
         """When every VM has all its slots, as of now; nothing before the first cycle of a process that leads."""
         found = self.failover.forecast.now()
         return {} if found is None else {**msgspec.to_builtins(found), "sentence": found.sentence}
+
+    async def overview(self, _query: Mapping[str, str]) -> list[Any]:
+        """What is used, committed, kept for failover and free, by zone and flavor group."""
+        informers = self.commitments.informers
+        zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in informers.hypervisors.items()}
+        found = Overview((group.spec for group in informers.groups.items()), zones)
+        for number, one in enumerate(informers.reservations.items(), 1):
+            found.add(one)
+            if number % OVERVIEW_TURN == 0:
+                await self._clock.sleep(0)
+        return [msgspec.to_builtins(row) for row in found.rows(informers.capacities.items())]
 
     def ready(self) -> str:
         """Why the role is not ready, in a few words; empty when it is."""
