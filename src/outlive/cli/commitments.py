@@ -149,7 +149,7 @@ async def usage(access: Access, output: Output, project: Project = "", zone: Zon
             groups=groups,
             units={one.group_name: unit_of(one, made.settings) for one in groups},
             zones=set(zones.values()),
-            now=access.clock.now(),
+            now=access.state_clock.now(),
         )
     rows = tuple(one for one in rows if project in ("", one.project) and zone in ("", one.zone))
     output.show(rows, lambda: usage_lines(rows))
@@ -187,7 +187,7 @@ async def on_copy(access: Access, config: Any) -> AsyncIterator[Trial]:
         engine=gathered.engine,
         vms=gathered.observation.listing.vms,
         settings=settings.commitments,
-        clock=access.clock,
+        clock=access.state_clock,
         ids=SystemIds(),
     ) as made:
         yield made

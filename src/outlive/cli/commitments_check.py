@@ -75,7 +75,7 @@ async def _facts(access: Access, config: Any) -> Any:
         instances={host.name: tuple(one.id for one in host.status.instances) for host in hosts},
         vms={vm.id: VmFacts(host=vm.host, project=vm.project) for vm in gathered.observation.listing.vms},
         moving=tuple(moving),
-        now=access.clock.now(),
+        now=access.state_clock.now(),
         grace_s=settings.commitments.allocation_grace_period,
     )
 

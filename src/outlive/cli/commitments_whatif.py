@@ -72,11 +72,11 @@ async def what_if(
     settings = _settings(gathered).commitments
     vms = gathered.observation.listing.vms
     async with trial(
-        objects, engine=gathered.engine, vms=vms, settings=settings, clock=access.clock, ids=SystemIds()
+        objects, engine=gathered.engine, vms=vms, settings=settings, clock=access.state_clock, ids=SystemIds()
     ) as made:
         wanted = [_asked(made.view.groups(), settings, text, number) for number, text in enumerate(add or (), 1)]
         with progress("deciding"):
-            result = await ask(made, wanted, now=access.clock.now())
+            result = await ask(made, wanted, now=access.state_clock.now())
     output.show(result, lambda: whatif_lines(result, wide=output.wide))
     return ExitCode.NO if result.refused else None
 
