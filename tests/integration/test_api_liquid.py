@@ -31,7 +31,7 @@ from outlive.base.clock import SystemClock
 from outlive.base.errors import OutliveError, Unavailable, Unknown
 from outlive.base.ids import SystemIds
 from outlive.commitments.access import LiquidPolicy
-from outlive.commitments.ports import Caller
+from outlive.commitments.ports import TokenOwner
 from outlive.commitments.requests import Refusal
 from outlive.commitments.settings import CommitmentSettings
 from outlive.placement.vms import VmView
@@ -677,14 +677,14 @@ class Keystone:
     def __init__(self) -> None:
         self.away = False
 
-    async def validate(self, token: str) -> Caller | None:
+    async def validate(self, token: str) -> TokenOwner | None:
         if self.away:
             raise Unavailable("http://10.1.2.3:5000 did not answer")
         roles = {"of-limes": {"Cloud_Resource_Admin"}, "of-a-reader": {"cloud_resource_viewer", "member"}}.get(token)
         return (
             None
             if roles is None
-            else Caller(
+            else TokenOwner(
                 user_id="u1",
                 user_name="limes",
                 user_domain="default",

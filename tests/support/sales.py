@@ -7,15 +7,19 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any
 
+from msgspec.structs import replace
+
 from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
 from outlive.commitments.decision import Refusal
+from outlive.commitments.names import capacity_name, quota_name
 from outlive.commitments.settings import CommitmentSettings, GroupSettings, RamSettings, ResourceSettings
 from outlive.failover.config import FailoverConfig
 from outlive.failover.ports import Inline
 from outlive.placement.request import HYPERVISOR_TYPE
+from outlive.placement.vms import VMSource
 from outlive.resources import (
     COMMITTED,
     ZONE_LABEL,
@@ -25,11 +29,13 @@ from outlive.resources import (
     CommittedResource,
     Condition,
     Flavor,
+    FlavorGroupCapacity,
     FlavorSpec,
     Hypervisor,
     HypervisorStatus,
     Instance,
     ObjectMeta,
+    ProjectQuota,
     Reservation,
     Resource,
     VirtualMachine,
@@ -177,6 +183,29 @@ class Market:
         fleet = self.role.fleet
         return int(fleet.free()[fleet.index[name]][1]) // GIB
 
+    async def start(self, made: VirtualMachine) -> None:
+        """A VM appears on its host."""
+        written = await self.store.create(made)
+        await self.store.replace_status(replace(written, status=made.status))
+
+    async def end(self, name: str) -> None:
+        """A VM is deleted."""
+        found = await self.store.get(VirtualMachine, name)
+        await self.store.delete(found.ref, uid=found.metadata.uid)
+
+    async def capacity(self, group: str = "g", zone: str = ZONE) -> FlavorGroupCapacity:
+        """What a group has in a zone."""
+        return await self.store.get(FlavorGroupCapacity, capacity_name(group, zone))
+
+    async def quota(self, name: str = "p1", zone: str = ZONE) -> ProjectQuota:
+        """What a project may use, and uses."""
+        return await self.store.get(ProjectQuota, quota_name(name, zone))
+
+    def metrics(self, prefix: str) -> list[str]:
+        """Lines of metrics that begin so, without the prefix of all of them."""
+        lines = self.role.metrics.render().decode().splitlines()
+        return [line.removeprefix("outlive_") for line in lines if line.startswith(f"outlive_{prefix}")]
+
 
 def _owner(slot: Reservation) -> str:
     details = slot.spec.committed_resource_reservation
@@ -189,26 +218,32 @@ def in_cloud(
     *,
     settings: RoleSettings = SETTINGS,
     wrap: Callable[[MemoryStore], Any] = lambda store: store,
+    source: VMSource | None = None,
 ) -> None:
     """Run a story in a cloud with these objects and the usual flavors."""
 
     async def scene() -> None:
         store = MemoryStore(LoopClock(), SeededIds(Random(2)))
         store.load([*FLAVORS, *objects])
-        await live(wrap(store), story, settings=settings)
+        await live(wrap(store), story, settings=settings, source=source)
 
     run(scene())
 
 
 async def live(
-    store: Any, story: Callable[[Market], Awaitable[None]], *, settings: RoleSettings = SETTINGS, ends: bool = True
+    store: Any,
+    story: Callable[[Market], Awaitable[None]],
+    *,
+    settings: RoleSettings = SETTINGS,
+    ends: bool = True,
+    source: VMSource | None = None,
 ) -> None:
     """Run a story in a role that starts on this store, and ends in good order or not."""
     random = Random(1)
     made = UpRole(
         store,
         settings,
-        Ports(computer=Inline()),
+        Ports(computer=Inline(), source=source),
         identity="one",
         clock=LoopClock(),
         random=random,

@@ -31,9 +31,11 @@ from outlive.drivers.files import read_input
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from outlive.api.auth import KeystoneAccess
     from outlive.api.config import ApiSettings
     from outlive.api.tls import ServerTls
     from outlive.base.clock import Clock
+    from outlive.drivers.openstack.session import OpenStackSession
     from outlive.failover.config import FailoverUpkeepSettings
     from outlive.placement.vms import VMSource
     from outlive.roles.settings import RoleSettings
@@ -176,10 +178,11 @@ async def _serve(
     clock, ids = SystemClock(), SystemIds()
     tls = _tls(api, host, directory, clock)
     stored = StoredTokens(store, clock=clock, random=system_random())
+    session = await _session(store, directory, settings, closing)
     role = UpRole(
         store,
         settings,
-        await _ports(store, directory, settings, closing),
+        await _ports(session, settings, closing),
         identity=f"{os.uname().nodename}-{os.getpid()}",
         clock=clock,
         random=system_random(),
@@ -207,6 +210,8 @@ async def _serve(
         settings=api,
         scheduler_auth=settings.scheduler.auth,
         placement=role.placement,
+        commitments=role.commitments.service,
+        keystone=_keystone(session, settings),
         ready=role.ready,
         authority=tls.authority if tls is not None else "",
         queries={
@@ -215,6 +220,7 @@ async def _serve(
             "/failover/protection": role.protection,
             "/commitments/overview": role.overview,
         },
+        commands={"/commitments/consistency/repair": role.repair_commitments},
     )
     app = create_app(deps)
     serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__, tls=tls)
@@ -247,27 +253,51 @@ def _tls(api: ApiSettings, host: str, directory: Path, clock: Clock) -> ServerTl
     return tls
 
 
-async def _ports(store: Store, directory: Path, settings: RoleSettings, closing: AsyncExitStack) -> Ports:
+async def _session(
+    store: Store, directory: Path, settings: RoleSettings, closing: AsyncExitStack
+) -> OpenStackSession | None:
+    """The session with the OpenStack that the settings name, if they name one."""
+    if not settings.openstack.cloud:
+        return None
+    from outlive.cli.openstack import open_session
+
+    return await open_session(store, directory, settings.openstack, closing)
+
+
+def _keystone(session: OpenStackSession | None, settings: RoleSettings) -> KeystoneAccess | None:
+    """Who may use LIQUID with a token of Keystone."""
+    if session is None:
+        return None
+    from outlive.api.auth import KeystoneAccess
+    from outlive.drivers.openstack.keystone import KeystoneTokens
+
+    return KeystoneAccess(KeystoneTokens(session, SystemClock()), settings.commitments.liquid_policy)
+
+
+async def _ports(session: OpenStackSession | None, settings: RoleSettings, closing: AsyncExitStack) -> Ports:
     """The drivers that the settings ask for; ``closing`` lets go of what they hold."""
     from outlive.drivers.child import ChildComputer
-    from outlive.roles.up import Ports
+    from outlive.roles.up import Limes, Ports
 
     computer = ChildComputer()
     closing.push_async_callback(computer.close)
     source: VMSource | None = None
-    placement = inventory = None
-    if settings.openstack.cloud:
-        from outlive.cli.openstack import open_session
+    placement = inventory = limes = None
+    if session is not None:
+        from outlive.drivers.openstack.keystone import KeystoneProjects
+        from outlive.drivers.openstack.limes import LimesClient
         from outlive.drivers.openstack.nova import NovaClient
         from outlive.drivers.openstack.nova_inventory import NovaInventory
         from outlive.drivers.openstack.nova_vms import NovaVms
 
-        session = await open_session(store, directory, settings.openstack, closing)
         nova = NovaClient(session, settings.openstack, SystemClock())
         if settings.openstack.inventory:
             inventory = NovaInventory(nova, settings.openstack, SystemClock())
         if settings.upkeep.vm_source == "nova":
             source = NovaVms(nova, settings.openstack, SystemClock())
+        if settings.openstack.commitments:
+            asked = LimesClient(session, settings.openstack, clock=SystemClock(), random=system_random())
+            limes = Limes(KeystoneProjects(session), asked)
     if settings.upkeep.vm_source == "database":
         source = await closing.enter_async_context(synced_tables(settings))
     if settings.upkeep.placement == "http":
@@ -275,7 +305,14 @@ async def _ports(store: Store, directory: Path, settings: RoleSettings, closing:
 
         placement = SchedulerClient(settings.failover.scheduler_url, token=_scheduler_token(settings.upkeep))
         closing.push_async_callback(placement.close)
-    return Ports(computer=computer, source=source, placement=placement, inventory=inventory)
+    return Ports(
+        computer=computer,
+        source=source,
+        placement=placement,
+        inventory=inventory,
+        limes=limes,
+        offload=asyncio.to_thread,
+    )
 
 
 def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:

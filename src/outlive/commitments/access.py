@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 if TYPE_CHECKING:  # the settings have a policy, and ports know of what is counted by the settings
-    from outlive.commitments.ports import Caller
+    from outlive.commitments.ports import TokenOwner
 
 ADMIN_ROLE: Final = "cloud_resource_admin"
 VIEWER_ROLE: Final = "cloud_resource_viewer"
@@ -51,7 +51,7 @@ class LiquidPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
             case LiquidAction.CHANGE:
                 return self.change_roles
 
-    def refusal(self, caller: Caller, action: LiquidAction) -> str:
+    def refusal(self, caller: TokenOwner, action: LiquidAction) -> str:
         """Why the caller may not do this, in one line; empty if he may."""
         wanted = self.roles(action)
         if not {role.lower() for role in caller.roles} & {role.lower() for role in wanted}:
@@ -65,13 +65,13 @@ class LiquidPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
         return ""
 
 
-def shown(caller: Caller) -> str:
+def shown(caller: TokenOwner) -> str:
     """For logs and records: ``user@domain``, the user's id where the name is missing."""
     user = caller.user_name or caller.user_id
     return f"{user}@{caller.user_domain}" if caller.user_domain else user
 
 
-def _scope(caller: Caller) -> str:
+def _scope(caller: TokenOwner) -> str:
     if caller.system:
         return "the whole cloud"
     return caller.project_name or caller.project_id or "no project"

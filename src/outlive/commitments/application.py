@@ -7,7 +7,8 @@ write the status of the same objects meanwhile, so each write starts from what t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -45,6 +46,8 @@ from outlive.store.access import Half, compare_and_swap
 
 WRITERS: Final = 64
 """Commitments that are written at the same time."""
+Job = Callable[[], Awaitable[None]]
+StatusChange = Callable[[CommittedResource | None], CommittedResource | None]
 
 
 class ChangeApplier:
@@ -72,18 +75,7 @@ class ChangeApplier:
 
     async def apply(self, steps: Iterable[CommitmentStep], *, request_id: str) -> None:
         """Write everything; an error of the store leaves the rest for another call."""
-        limit = asyncio.Semaphore(WRITERS)
-
-        async def one(step: CommitmentStep) -> None:
-            async with limit:
-                await self._step(step, request_id)
-
-        try:
-            async with OrderedTaskGroup() as group:
-                for step in steps:
-                    group.create_task(one(step), name=f"commitment {step.uuid}")
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+        await in_parallel(partial(self._step, step, request_id) for step in steps)
 
     async def mark(self, head: CommitmentChange) -> None:
         """Say that the change is applied."""
@@ -119,11 +111,13 @@ class ChangeApplier:
         for slot in slots:
             await self._delete(Reservation, slot.name, self._view.informers.reservations)
 
-    async def write_status(
-        self, name: str, change: Callable[[CommittedResource | None], CommittedResource | None]
-    ) -> None:
+    async def write_status(self, name: str, change: StatusChange) -> None:
         """Change the status of a commitment's object."""
         await self._swap(CommittedResource, name, change, self._view.informers.commitments, "status")
+
+    async def write_statuses(self, changes: Mapping[str, StatusChange]) -> None:
+        """Change the status of many, by the names of their objects; an error of the store leaves the rest."""
+        await in_parallel(partial(self.write_status, name, change) for name, change in changes.items())
 
     async def _write_spec(self, step: CommitmentStep, request_id: str) -> CommittedResource:
         wanted, name = step.after, commitment_name(step.uuid)
@@ -202,6 +196,22 @@ class ChangeApplier:
         except NotFound:
             return
         cache.note_gone(found.ref)
+
+
+async def in_parallel(jobs: Iterable[Job]) -> None:
+    """Do everything, ``WRITERS`` jobs at a time; the first error ends it."""
+    limit = asyncio.Semaphore(WRITERS)
+
+    async def one(job: Job) -> None:
+        async with limit:
+            await job()
+
+    try:
+        async with OrderedTaskGroup() as group:
+            for job in jobs:
+                group.create_task(one(job))
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
 async def swap_cached(

@@ -6,41 +6,53 @@ Everything of the outside is handed in, so that the same assembly runs in produc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.commitments.application import ChangeApplier
+from outlive.commitments.catalogue import Catalogue
 from outlive.commitments.changes import Changes
+from outlive.commitments.controllers.capacity import CAPACITY, CapacityController
 from outlive.commitments.controllers.commitment import CommitmentController
+from outlive.commitments.controllers.consistency import AUDIT, ConsistencyController
 from outlive.commitments.controllers.oversubscription import Departures, OversubscriptionController
+from outlive.commitments.controllers.quota import EVERYTHING, QuotaController
 from outlive.commitments.controllers.slot import SlotController
+from outlive.commitments.controllers.usage import UsageController
 from outlive.commitments.decision import Decider
+from outlive.commitments.liquid_metrics import LiquidMetrics
 from outlive.commitments.placer import SlotPlacer
+from outlive.commitments.ports import Offload, inline
+from outlive.commitments.records import InformedRecords
+from outlive.commitments.service import CommitmentService
 from outlive.commitments.settings import CommitmentSettings
+from outlive.commitments.tracking import SlotTracker
 from outlive.commitments.view import CommitmentInformers, CommitmentView
 from outlive.commitments.vm_table import VmTable
 from outlive.placement.engine import Engine
-from outlive.placement.vms import VMSource
-from outlive.resources import VirtualMachine
-from outlive.runtime.controller import Watch
+from outlive.placement.vms import VMSource, VmView
+from outlive.resources import Pipeline, VirtualMachine
+from outlive.runtime.controller import ControllerRun, Options, Watch
 from outlive.runtime.election import Elector
+from outlive.runtime.events import EventRecorder
+from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store
 
-CHANGES_TASK = "commitment-changes"
-SWEEP_TASK = "commitment-changes-sweeper"
-VMS_TASK = "commitment-vms"
-SWEEP_S = 3600.0
+CHANGES_TASK: Final = "commitment-changes"
+SWEEP_TASK: Final = "commitment-changes-sweeper"
+VMS_TASK: Final = "commitment-vms"
+TRACKING_TASK: Final = "commitment-slot-writer"
+SWEEP_S: Final = 3600.0
 """How often old records of changes are looked for."""
-VMS_S = 60.0
-"""How often a VM source is asked for all VMs."""
 
 
 class Commitments:
-    """All of commitments on one store. ``turn`` is held by whoever places."""
+    """All of commitments on one store. ``turn`` is held by whoever places; ``offload`` says where long work runs."""
 
     def __init__(
         self,
@@ -48,65 +60,190 @@ class Commitments:
         *,
         informers: CommitmentInformers,
         vms: Informer[VirtualMachine],
+        pipelines: Informer[Pipeline],
         engine: Engine,
         settings: CommitmentSettings,
         metrics: Metrics,
+        events: EventRecorder,
         turn: asyncio.Lock,
         clock: Clock,
         ids: Ids,
         source: VMSource | None = None,
+        faults: FaultRecorder | None = None,
+        offload: Offload = inline,
+        group_keys: tuple[str, ...] = (),
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self.informers = informers
         self._clock = clock
-        self._vm_informer = vms
+        self._vm_informer, self._pipelines = vms, pipelines
         lock = asyncio.Lock()
         self.vms = VmTable(vms, source, clock=clock)
-        self.view = CommitmentView(informers, self.vms)
+        self.view = view = CommitmentView(informers, self.vms)
         placer = SlotPlacer(engine, settings, informers.reservations)
-        applier = ChangeApplier(store, self.view, placer, clock=clock)
-        decider = Decider(self.view, placer, settings, clock=clock, ids=ids)
+        applier = ChangeApplier(store, view, placer, clock=clock)
+        decider = Decider(view, placer, settings, clock=clock, ids=ids)
         departures = Departures(clock)
         self.changes = Changes(
             store, decider, applier, settings, lock=lock, turn=turn, clock=clock, ids=ids, leads=leads
         )
         self.commitments = CommitmentController(
-            self.view, placer, applier, settings, lock=lock, turn=turn, clock=clock, metrics=metrics
+            view, placer, applier, settings, lock=lock, turn=turn, clock=clock, metrics=metrics
         )
         self.slots = SlotController(
-            store, self.view, placer, departures, settings, moving=self._moving, turn=turn, clock=clock
+            store, view, placer, departures, settings, moving=self._moving, turn=turn, clock=clock
         )
         self.oversubscription = OversubscriptionController(
-            store, self.view, engine.fleet, departures, settings, clock=clock, metrics=metrics
+            store, view, engine.fleet, departures, settings, clock=clock, metrics=metrics
+        )
+        self.usage = UsageController(view, applier, settings, clock=clock, metrics=metrics)
+        self.quota = QuotaController(store, view, settings, clock=clock, metrics=metrics)
+        self.capacity = CapacityController(store, view, engine, settings, offload=offload, clock=clock)
+        self._wakers = _Runs(self.usage)
+        self.consistency = ConsistencyController(
+            store,
+            view,
+            applier,
+            settings,
+            self._wakers,
+            moving=self._moving,
+            faults=faults,
+            offload=offload,
+            clock=clock,
+            metrics=metrics,
+        )
+        self.tracker = SlotTracker(store, view, placer, group_keys=group_keys, clock=clock, metrics=metrics)
+        self.records = InformedRecords(
+            commitments=informers.commitments,
+            quotas=informers.quotas,
+            capacities=informers.capacities,
+            project_vms=self._vms_of,
+            host_zone=view.zone_of,
+        )
+        self.service = CommitmentService(
+            store,
+            catalogue=Catalogue(store, informers.groups, settings, clock=clock),
+            records=self.records,
+            changes=self.changes,
+            settings=settings,
+            metrics=LiquidMetrics(metrics),
+            events=events,
+            clock=clock,
         )
 
     def attach(self, manager: Manager, elector: Elector | None = None) -> None:
-        """Run the changes and the controllers under the manager, while the elector leads."""
-        informers = self.informers
-        for informer in (*informers.all(), self._vm_informer):
+        """Run the changes and the controllers under the manager, while the elector leads.
+
+        VMs are known, and placements written down, in every process: each answers reports and calls of Nova.
+        """
+        for informer in (*self.informers.all(), self._vm_informer):
             manager.add_informer(informer)
+        self.informers.hypervisors.subscribe(self.vms.on_host)
+        manager.add_task(VMS_TASK, self.vms.run)
+        manager.add_task(TRACKING_TASK, self.tracker.run)
         manager.add_task(CHANGES_TASK, self.changes.run, elector=elector, after_sync=True)
         manager.add_task(SWEEP_TASK, self._sweep, elector=elector, after_sync=True)
-        manager.add_task(VMS_TASK, self._refresh, elector=elector)
-        slots, hosts = informers.reservations, informers.hypervisors
+        self._attach_slots(manager, elector)
+        self._attach_counts(manager, elector)
+        options = Options(keys=(AUDIT,))
+        manager.add_controller(self.consistency, elector=elector, options=options)
+
+    def _attach_slots(self, manager: Manager, elector: Elector | None) -> None:
+        """What promises capacity, and holds it."""
+        slots, hosts = self.informers.reservations, self.informers.hypervisors
         commitments, over = self.commitments, self.oversubscription
-        watches = [Watch(informers.commitments), Watch(slots, commitments.of_slot)]
-        manager.add_controller(commitments, watches, elector=elector)
+        watches = [Watch(self.informers.commitments), Watch(slots, commitments.of_slot)]
+        self._wakers.commitments = manager.add_controller(commitments, watches, elector=elector)
         watches = [Watch(slots, self.slots.of_slot), Watch(hosts, self.slots.of_host)]
-        manager.add_controller(self.slots, watches, elector=elector)
+        self._wakers.slots = manager.add_controller(self.slots, watches, elector=elector)
         manager.add_controller(over, [Watch(hosts, over.of_host), Watch(slots, over.of_slot)], elector=elector)
+
+    def _attach_counts(self, manager: Manager, elector: Elector | None) -> None:
+        """What counts usage, quota and capacity; all of it follows VMs."""
+        informers, usage, quota, capacity = self.informers, self.usage, self.quota, self.capacity
+        promised = informers.commitments
+        self._wakers.usages = manager.add_controller(usage, [Watch(promised, usage.of_commitment)], elector=elector)
+        quotas = manager.add_controller(
+            quota,
+            [
+                Watch(informers.quotas, quota.of_quota),
+                Watch(promised, quota.of_commitment),
+                Watch(informers.groups, quota.of_group),
+            ],
+            elector=elector,
+            options=Options(keys=(EVERYTHING,)),
+        )
+        manager.add_controller(
+            capacity,
+            [
+                Watch(informers.groups, capacity.of_group),
+                Watch(informers.hypervisors, capacity.of_host),
+                Watch(informers.reservations, capacity.of_reservation),
+                Watch(self._pipelines, capacity.of_pipeline),
+                Watch(promised, capacity.of_commitment),
+            ],
+            elector=elector,
+            options=Options(keys=(CAPACITY,)),
+        )
+        self.vms.follow(capacity.on_vm)
+        self.vms.follow(_Follower(self._wakers.usages, quota, quotas))
 
     def _moving(self, vms: Iterable[str]) -> tuple[str, ...]:
         """Those of the VMs that our own daemons move now."""
         found = ((vm, self._vm_informer.get(vm)) for vm in vms)
         return tuple(vm for vm, one in found if one is not None and one.status.migration is not None)
 
+    async def _vms_of(self, project: str) -> Sequence[VmView]:
+        return self.view.vms_of(project)
+
     async def _sweep(self) -> None:
         while True:
             await self.changes.sweep()
             await self._clock.sleep(SWEEP_S)
 
-    async def _refresh(self) -> None:
-        while True:
-            await self.vms.refresh()
-            await self._clock.sleep(VMS_S)
+
+class _Runs:
+    """The running controllers, for whoever repairs."""
+
+    def __init__(self, usage: UsageController) -> None:
+        self._usage = usage
+        self.commitments: ControllerRun | None = None
+        self.slots: ControllerRun | None = None
+        self.usages: ControllerRun | None = None
+
+    def commitment(self, name: str) -> None:
+        """Work out the slots of a commitment."""
+        if self.commitments is not None:
+            self.commitments.add(name)
+
+    def slot(self, name: str) -> None:
+        """Place a slot, or verify its VMs."""
+        if self.slots is not None:
+            self.slots.add(name)
+
+    def usage(self, project: str) -> None:
+        """Count a project, whenever it was counted last."""
+        self._usage.ask(project)
+        if self.usages is not None:
+            self.usages.add(project)
+
+
+class _Follower:
+    """Wakes usage and quota when a VM appears, changes or goes."""
+
+    def __init__(self, usages: ControllerRun, quota: QuotaController, quotas: ControllerRun) -> None:
+        self._usages = usages
+        self._quota = quota
+        self._quotas = quotas
+
+    def __call__(self, old: VmView | None, new: VmView | None) -> None:
+        if old is None or new is None or _counted(old) != _counted(new):
+            for project in dict.fromkeys(one.project for one in (old, new) if one is not None):
+                self._usages.add(project)
+        for quota in self._quota.of_vm(old, new):
+            self._quotas.add(quota)
+
+
+def _counted(vm: VmView) -> object:
+    """What of a VM usage counts."""
+    return vm.project, vm.zone or vm.host, vm.flavor, vm.created_at

@@ -70,13 +70,15 @@ class Probe(Protocol):
 class EngineProbe:
     """Placement's engine as a probe: one run for each flavor and pipeline, for all zones at once."""
 
-    def __init__(
-        self, engine: Engine, *, total: Callable[[str], str], placeable: Callable[[str], str], revision: object = 0
-    ) -> None:
+    def __init__(self, engine: Engine, *, total: Callable[[str], str], placeable: Callable[[str], str]) -> None:
         """``total`` and ``placeable``: flavor group → pipeline."""
         self._engine = engine
         self._total, self._placeable = total, placeable
-        self.revision = revision
+
+    @property
+    def revision(self) -> object:
+        """That of the pipelines."""
+        return getattr(self._engine.pipelines, "revision", 0)
 
     def total(self, group: str, flavor: GroupFlavor) -> Rows:
         """Asked as if nothing ran and nothing was reserved."""

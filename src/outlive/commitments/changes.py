@@ -19,14 +19,15 @@ from msgspec.structs import replace
 from outlive.base import limits
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.deadline import deadline
-from outlive.base.errors import AlreadyExists, LimitExceeded, OutliveError, Unavailable, Unknown
+from outlive.base.errors import AlreadyExists, Conflict, LimitExceeded, OutliveError, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.batch import Batch, timeout_text
 from outlive.commitments.decision import Accepted, Decider, Refusal
+from outlive.commitments.names import commitment_name
 from outlive.commitments.settings import CommitmentSettings
-from outlive.resources import CommitmentChange, CommitmentStep, ObjectMeta
+from outlive.resources import CommitmentChange, CommitmentStep, CommittedResource, ObjectMeta
 from outlive.resources.codec import encode
 from outlive.store import Store, list_all
 from outlive.store.access import CALL_S, read
@@ -106,6 +107,22 @@ class Changes:
         self._added.set()
         return await asked.answer
 
+    async def dry_run(self, batch: Batch, *, request_id: str) -> Refusal | None:
+        """Whether there is capacity for what the batch adds; nothing is done."""
+        asked = batch if batch.dry_run else replace(batch, dry_run=True)
+        return await self.change(asked, request_id=request_id, requested_by="")
+
+    async def carry_out(self, step: CommitmentStep) -> None:
+        """Write one step that Limes' own list asks for, which needs no confirmation (``StepWriter``).
+
+        ``Conflict`` where the commitment is not what the step rests on any more.
+        """
+        async with self._lock:
+            found = await read(self._store, CommittedResource, commitment_name(step.uuid))
+            if (found.spec if found is not None else None) != step.before:
+                raise Conflict(f"commitment {step.uuid} has changed meanwhile", remedy="the next run looks at it again")
+            await self._applier.apply((step,), request_id="")
+
     async def run(self) -> None:
         """Finish what was decided before, then answer batches until cancelled."""
         try:
@@ -159,7 +176,7 @@ class Changes:
             if self._clock.monotonic() >= asked.deadline_s:
                 seconds = self._settings.watch_timeout
                 number = sum(len(one.commitments) for p in asked.batch.projects for one in p.resources)
-                _answer(asked, Refusal(timeout_text(seconds, number)))
+                _answer(asked, Refusal(timeout_text(seconds, number), timed_out=True))
                 return
             if asked.batch.dry_run:
                 _answer(asked, await self._decider.try_out(asked.batch, asked.deadline_s))
@@ -176,7 +193,8 @@ class Changes:
             if not committed:
                 self._applier.take_back(decided.steps)
         if not committed:
-            _answer(asked, Refusal(timeout_text(self._settings.watch_timeout, len(decided.steps))))
+            reason = timeout_text(self._settings.watch_timeout, len(decided.steps))
+            _answer(asked, Refusal(reason, timed_out=True))
             return
         _answer(asked, None)
         await self._apply(documents[-1], decided.steps)

@@ -28,6 +28,7 @@ from outlive.commitments.batch import (
 )
 from outlive.commitments.handover import Handover, hand_over
 from outlive.commitments.placer import SlotPlacer, placed
+from outlive.commitments.retry import retry_time
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import NewSlot, SlotLimitExceeded, SlotOptions, SlotPlan, plan_slots
 from outlive.commitments.state import SLOT_STATES, Commitment, from_spec, has_slots
@@ -52,6 +53,8 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: str
     retry_at: datetime | None = None
     """When it may be worth another try; absent: nobody knows."""
+    timed_out: bool = False
+    """Whether it was not decided in time."""
 
 
 class TimedOut(Exception):
@@ -89,18 +92,20 @@ class Decider:
 
     async def decide_steps(self, plan: BatchPlan, deadline_s: float) -> Accepted | Refusal:
         """The same of steps that are known already."""
-        attempt = _Attempt(self, plan, self._view.groups(), self._clock.now())
+        now, view = self._clock.now(), self._view
+        attempt = _Attempt(self, plan, view.groups(), now)
         try:
             accepted = await attempt.run(deadline_s)
         except TimedOut:
             attempt.take_back()
-            return Refusal(timeout_text(self._settings.watch_timeout, attempt.waiting))
+            return Refusal(timeout_text(self._settings.watch_timeout, attempt.waiting), timed_out=True)
         except BaseException:
             attempt.take_back()
             raise
         if attempt.refused and plan.confirmation:
             attempt.take_back()
-            return Refusal(failed_text(attempt.refused))
+            at = None if attempt.hopeless else retry_time(plan.steps, view, now)
+            return Refusal(failed_text(attempt.refused), at)
         return accepted
 
     async def try_out(self, batch: Batch, deadline_s: float) -> Refusal | None:
@@ -130,7 +135,7 @@ class Decider:
                 await attempt.accept(probe, (), deadline_s)
         except TimedOut:
             waiting = len(probes) - attempt.done
-            return Refusal(dry_run_timeout_text(self._settings.watch_timeout, waiting))
+            return Refusal(dry_run_timeout_text(self._settings.watch_timeout, waiting), timed_out=True)
         finally:
             attempt.take_back()
         return Refusal(dry_run_failed_text(attempt.refused)) if attempt.refused else None
@@ -151,8 +156,12 @@ class _Attempt:
         """Slots that the ledger counts otherwise than the store shows them."""
         self._cores: dict[str, CommittedResource] = {}
         """Commitments of cores as the batch wants them, by uuid."""
+        self._released: frozenset[str] = frozenset()
+        """Slots that the batch gives up."""
         self._turn_s = decider._clock.monotonic()
         self.refused: list[tuple[str, str]] = []
+        self.hopeless = False
+        """Whether something is refused for another reason than room for slots: no time makes that better."""
         self.done = 0
 
     @property
@@ -169,10 +178,12 @@ class _Attempt:
         slots = {step.uuid: self._view.slots(step.uuid) for step in self._plan.steps}
         handover = hand_over(self._plan.steps, slots, self._now, taken=_Names(self._view))
         self._pass_on(handover)
+        self._released = frozenset(handover.released)
         steps: list[CommitmentStep] = []
-        gone = set(handover.released)
         for step in self._plan.steps:
-            deleted = [SlotChange(name=slot.name, deleted=True) for slot in slots[step.uuid] if slot.name in gone]
+            deleted = [
+                SlotChange(name=slot.name, deleted=True) for slot in slots[step.uuid] if slot.name in self._released
+            ]
             if step.after is None:
                 steps.append(replace(step, slots=tuple(deleted)))
                 self.done += 1
@@ -192,12 +203,14 @@ class _Attempt:
         if not has_slots(commitment, self._now):
             message = self._lacks_cores(commitment)
             if message:
+                self.hopeless = True
                 self.refused.append((commitment.uuid, message))
             return commitment.type == "cores" and commitment.state in SLOT_STATES and not message, ()
         group = self._groups[commitment.group]
         try:
             plan = self._slot_plan(commitment, own, group)
         except SlotLimitExceeded as error:
+            self.hopeless = True
             self.refused.append((commitment.uuid, error.message))
             return False, tuple(_kept(slot, cut) for slot in own)
         for deleted in plan.delete:
@@ -232,7 +245,7 @@ class _Attempt:
         plan = plan_slots(commitment, own, group, options=options)
         if not plan.create or not self._settings.enable_payg_pre_allocation:
             return plan
-        candidates = self._view.candidates(commitment, group)
+        candidates = self._view.candidates(commitment, group, self._released)
         return plan_slots(commitment, own, group, options=options, candidates=candidates) if candidates else plan
 
     def _place(self, new: NewSlot, commitment: Commitment, group: FlavorGroupSpec) -> tuple[str, str]:

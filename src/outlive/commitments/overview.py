@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from outlive.commitments.names import RESOURCE_KINDS, ResourceKind, resource_name
-from outlive.commitments.quota import Sizes, committed_usage, payg, total_usage
+from outlive.commitments.quota import Sizes, UsageCounter, committed_usage, payg
 from outlive.commitments.units import UNLIMITED, GroupUnit
 from outlive.commitments.usage import UsageInput, accepted, assign, usage_vms
 from outlive.placement.flavor_groups import groups_by_flavor
@@ -133,13 +133,15 @@ def project_usage(
     are left out."""
     known, all_vms = [group for group in groups if group.group_name in units], list(vms)
     charged = _charged(list(commitments), all_vms, known, zones, now)
-    total = total_usage(all_vms, Sizes(known, units))
+    counter, accounts = UsageCounter(Sizes(known, units)), set[tuple[str, str]]()
+    for vm in all_vms:
+        accounts.update(counter.put(vm, vm.zone))
     covered = committed_usage(charged, units, now=now)
     committed = _committed(charged, units, now)
     limits = {(one.spec.project_id, one.spec.availability_zone): one.spec.quota for one in quotas}
     rows: list[ProjectUsage] = []
-    for account in sorted({*total, *committed, *limits}):
-        used, promised = total.get(account, {}), committed.get(account, {})
+    for account in sorted({*accounts, *committed, *limits}):
+        used, promised = counter.total(account), committed.get(account, {})
         paid, limit = payg(used, covered.get(account, {})), limits.get(account, {})
         for group in sorted(units):
             for kind in RESOURCE_KINDS:

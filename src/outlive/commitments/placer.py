@@ -21,6 +21,7 @@ from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import HYPERVISOR_TYPE, SILENT, Intent, PlacementRequest, image_properties
 from outlive.placement.reservations import CapacityQuery, unused
 from outlive.resources import (
+    MEMORY,
     Amounts,
     CommittedSpec,
     CommittedStatus,
@@ -103,6 +104,14 @@ class SlotPlacer:
             (column := fleet.resources.get(name)) is not None and int(free[column]) + own.get(column, 0) >= amount
             for name, amount in unused(slot).items()
         )
+
+    def free_memory(self, host: str) -> int:
+        """Bytes that nothing on the host uses or holds; 0 where that is not known."""
+        fleet = self.fleet
+        row = fleet.row(host)
+        if row is None:
+            return 0
+        return max(0, int(fleet.available(_EVERYTHING)[fleet.resources[MEMORY], row]))
 
     def hold(self, slot: Reservation) -> None:
         """Count this slot as it is given, whatever the store says of it."""

@@ -7,7 +7,7 @@ of an answer: it is whole, or it fails (docs/reference/commitments.md#sync).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -40,6 +40,23 @@ class CommitmentSource(Protocol):
         """What it lists for these projects, each with its project and domain; superseded and expired ones are not
         listed. The first project that cannot be asked fails the whole call."""
         ...
+
+
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    """Where a computation of more than a moment runs, so that the event loop stays free: a thread. What it works on is
+    not touched meanwhile."""
+
+    async def __call__(self, work: Callable[[], T], /) -> T:
+        """What the work returns."""
+        ...
+
+
+async def inline(work: Callable[[], T], /) -> T:
+    """Works on the spot: for simulation, where everything is one thread."""
+    return work()
 
 
 StepWriter = Callable[[CommitmentStep], Awaitable[None]]

@@ -6,6 +6,7 @@ Maps are LIQUID's resource → amount as ``ProjectQuota`` has them: memory in Gi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -15,12 +16,22 @@ from outlive.commitments.state import is_over
 from outlive.commitments.units import UNLIMITED, VIDEO_MEMORY_MIB, GroupUnit
 from outlive.placement.settings import MIB
 from outlive.placement.vms import VmView
-from outlive.resources import CommitmentState, CommittedResource, FlavorGroupSpec
+from outlive.resources import (
+    CommitmentState,
+    CommittedResource,
+    Condition,
+    FlavorGroupSpec,
+    ProjectQuota,
+    ProjectQuotaStatus,
+    with_condition,
+)
 
 Account = tuple[str, str]
 """Project and zone."""
 Usage = dict[str, int]
 """Resource of LIQUID → amount."""
+RECONCILED: Final = "Reconciled"
+RECONCILED_TEXT: Final = "Quota usage successfully computed"
 DEFAULT_STATES: Final[tuple[CommitmentState, ...]] = ("confirmed", "guaranteed")
 
 
@@ -36,46 +47,64 @@ class Sizes:
         }
 
 
-class _Totals:
-    """Counts by account and group: units of memory, cores, VMs."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        self._sizes = sizes
-        self.counts: dict[Account, dict[str, list[int]]] = {}
-
-    def add(self, vm: VmView, sign: int = 1) -> None:
-        """Count the VM once more, or once less; one whose flavor is in no group does not count."""
-        found = self._sizes.of.get(vm.flavor)
-        if found is None:
-            return
-        group, units, cores = found
-        counts = self.counts.setdefault((vm.project, vm.zone), {}).setdefault(group, [0, 0, 0])
-        counts[0] += sign * units
-        counts[1] += sign * cores
-        counts[2] += sign
-
-
-def total_usage(vms: Iterable[VmView], sizes: Sizes) -> dict[Account, Usage]:
-    """What every project uses in every zone.
+class UsageCounter:
+    """What projects use, followed VM by VM: 100,000 VMs are not counted anew because one was started.
 
     Memory is counted in the group's unit, VM by VM as in the usage report, and the sum is given in GiB.
     """
-    totals = _Totals(sizes)
-    for vm in vms:
-        totals.add(vm)
-    return {
-        account: _in_gib({group: (counts[0], counts[1], counts[2]) for group, counts in groups.items()}, sizes)
-        for account, groups in totals.counts.items()
-    }
 
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self._places: dict[str, tuple[Account, str]] = {}
+        """VM → its account and flavor."""
+        self._counts: dict[Account, dict[str, list[int]]] = {}
+        """Account → group → units of memory, cores, VMs."""
 
-def _in_gib(groups: Mapping[str, tuple[int, int, int]], sizes: Sizes) -> Usage:
-    found: Usage = {}
-    for group, (units, cores, instances) in sorted(groups.items()):
-        found[resource_name(group, "ram")] = sizes.units[group].to_gib(max(0, units))
-        found[resource_name(group, "cores")] = max(0, cores)
-        found[resource_name(group, "instances")] = max(0, instances)
-    return found
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def put(self, vm: VmView, zone: str) -> tuple[Account, ...]:
+        """The VM exists and looks like this now; the accounts whose usage that changes. One whose flavor is in no group
+        does not count."""
+        place = ((vm.project, zone), vm.flavor) if vm.flavor in self.sizes.of else None
+        before = self._places.get(vm.id)
+        if before == place:
+            return ()
+        touched = self.drop(vm.id)
+        if place is None:
+            return touched
+        self._places[vm.id] = place
+        self._add(place, 1)
+        return tuple(dict.fromkeys((*touched, place[0])))
+
+    def drop(self, vm: str) -> tuple[Account, ...]:
+        """The VM is gone; the account that it was in."""
+        place = self._places.pop(vm, None)
+        if place is None:
+            return ()
+        self._add(place, -1)
+        return (place[0],)
+
+    def total(self, account: Account) -> Usage:
+        """What a project uses in a zone."""
+        found: Usage = {}
+        for group, (units, cores, instances) in sorted(self._counts.get(account, {}).items()):
+            found[resource_name(group, "ram")] = self.sizes.units[group].to_gib(units)
+            found[resource_name(group, "cores")] = cores
+            found[resource_name(group, "instances")] = instances
+        return found
+
+    def _add(self, place: tuple[Account, str], sign: int) -> None:
+        account, flavor = place
+        group, units, cores = self.sizes.of[flavor]
+        groups = self._counts.setdefault(account, {})
+        counts = groups.setdefault(group, [0, 0, 0])
+        for at, amount in enumerate((units, cores, 1)):
+            counts[at] += sign * amount
+        if not counts[2]:
+            del groups[group]
+            if not groups:
+                del self._counts[account]
 
 
 def committed_usage(
@@ -128,71 +157,38 @@ def with_zeros(usage: Mapping[str, int], quota: Mapping[str, int]) -> Usage:
     return {**dict.fromkeys(sorted(quota), 0), **usage}
 
 
-# What hosts report between two full counts.
-
-
-class UsageDelta(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """By how much one project's usage in one zone changed: units of memory, cores and VMs of each group."""
-
-    project: str
-    zone: str
-    groups: dict[str, tuple[int, int, int]]
-
-
-class Deltas(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What changed, and the VMs that the totals count from now on."""
-
-    deltas: tuple[UsageDelta, ...]
-    counted: frozenset[str]
-
-
-def usage_deltas(
+def quota_status(
+    quota: ProjectQuota,
+    total: Mapping[str, int],
+    covered: Mapping[str, int],
+    units: Mapping[str, GroupUnit],
     *,
-    added: Iterable[str],
-    removed: Iterable[str],
-    vms: Mapping[str, VmView],
-    gone: Mapping[str, VmView],
-    counted: frozenset[str],
-    sizes: Sizes,
-) -> Deltas:
-    """By how much usage changed since the totals were counted, from the VMs that hosts began and ceased to run.
-
-    ``counted``: the VMs that the totals count, so that a VM that moves, or that a host reports twice, changes nothing,
-    and none is forgotten that was made while a full count ran. ``vms``: VM → what is known of it, if it still exists;
-    ``gone``: the same of deleted ones. A VM of which neither says anything is left to the next full count.
-    """
-    totals, now = _Totals(sizes), set(counted)
-    for vm in sorted(set(added) - counted):
-        if vm in vms:
-            totals.add(vms[vm])
-            now.add(vm)
-    for vm in sorted(set(removed) & counted):
-        if vm not in vms and vm in gone:
-            totals.add(gone[vm], -1)
-            now.discard(vm)
-    return Deltas(
-        deltas=tuple(
-            UsageDelta(
-                project=project,
-                zone=zone,
-                groups={group: (counts[0], counts[1], counts[2]) for group, counts in sorted(groups.items())},
-            )
-            for (project, zone), groups in sorted(totals.counts.items())
-        ),
-        counted=frozenset(now),
+    now: datetime,
+    full: bool,
+) -> ProjectQuotaStatus:
+    """The status with this usage. ``full``: everything was counted anew."""
+    spec, status = quota.spec, quota.status
+    ready = Condition(type="Ready", status="True", reason=RECONCILED, message=RECONCILED_TEXT, last_transition_time=now)
+    usage = with_zeros(total, spec.quota)
+    rest = payg(usage, covered)
+    return msgspec.structs.replace(
+        status,
+        observed_generation=quota.metadata.generation,
+        total_usage=usage,
+        payg_usage=rest,
+        total_usage_summary=usage_summary(usage),
+        payg_usage_summary=usage_summary(rest),
+        limes_usage_summary=usage_summary(usage, units),
+        limes_quota_summary=usage_summary(spec.quota, units),
+        last_reconcile_at=now,
+        last_full_reconcile_at=now if full else status.last_full_reconcile_at,
+        conditions=with_condition(status.conditions, ready),
     )
 
 
-def with_delta(total: Mapping[str, int], delta: UsageDelta, sizes: Sizes) -> Usage:
-    """The totals after the change; nothing falls below 0."""
-    found = dict(total)
-    for group, (units, cores, instances) in delta.groups.items():
-        unit, ram = sizes.units[group], resource_name(group, "ram")
-        found[ram] = unit.to_gib(max(0, unit.from_gib(max(0, total.get(ram, 0))) + units))
-        for kind, change in (("cores", cores), ("instances", instances)):
-            name = f"{RESOURCE_PREFIX}{group}_{kind}"
-            found[name] = max(0, total.get(name, 0) + change)
-    return found
+def says_the_same(one: ProjectQuotaStatus, other: ProjectQuotaStatus) -> bool:
+    """Whether they differ in times alone."""
+    return msgspec.structs.replace(one, last_reconcile_at=other.last_reconcile_at) == other
 
 
 # One line for people.

@@ -5,23 +5,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Protocol
 
-import msgspec
-
 from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
+from outlive.commitments.decision import Refusal
 from outlive.commitments.liquid import ChangeRequest, ResourceChange
 
-
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a batch is refused."""
-
-    reason: str
-    retry_at: datetime | None = None
-    """When it may be accepted, where that is known."""
-    timed_out: bool = False
-    """Whether it was not decided in time."""
+__all__ = ["Changes", "Refusal", "batch_of"]
 
 
 class Changes(Protocol):

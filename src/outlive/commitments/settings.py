@@ -139,6 +139,10 @@ class CommitmentSettings(_Section, frozen=True, kw_only=True):
     """The pipeline that says which hosts belong to a group, as if nothing ran."""
     capacity_placeable_pipeline: Annotated[str, msgspec.Meta(min_length=1)] = GENERAL_PIPELINE
     """The pipeline that says which hosts take another VM of a group."""
+    consistency_interval: Duration = Duration(300.0)
+    """How often Limes, commitments, slots, hosts and the list of VMs are compared."""
+    enable_consistency_repair: bool = False
+    """Repair what lasts and can be repaired safely, without being asked."""
     sync_interval: Duration = Duration(3600.0)
     """How often the commitments that Limes lists are compared with ours."""
 
@@ -182,6 +186,7 @@ _INTERVALS: Final = (
     "quota_full_reconcile_interval",
     "capacity_reconcile_interval",
     "capacity_min_reconcile_interval",
+    "consistency_interval",
     "sync_interval",
 )
 

@@ -14,12 +14,14 @@ from typing import Final
 import msgspec
 
 from outlive.base.clock import Clock
+from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.commitments.ports import CommitmentSource, ProjectSource, StepWriter
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.sync import SkipReason, SyncPlan, judge, plan, skip_counts
+from outlive.commitments.state import Commitment, from_spec
+from outlive.commitments.sync import Listing, SkipReason, SyncPlan, judge, plan, skip_counts
 from outlive.placement.flavor_groups import is_valid
 from outlive.resources import (
     COMMITTED,
@@ -36,6 +38,8 @@ from outlive.store import Store, list_all
 DURATIONS: Final = (0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 FAILED_AGAIN_S: Final = 60.0
 """The first time between two runs where the last one failed; it doubles up to ``commitments.syncInterval``."""
+ASKED_S: Final = 30.0
+"""The shortest time between two runs, also where somebody asks for one."""
 STEPS_AT_ONCE: Final = 20
 """Steps after which others on the event loop get their turn."""
 SHOWN: Final = 20
@@ -92,6 +96,9 @@ class CommitmentSyncer:
         self._settings = settings
         self._clock = clock
         self._random = random
+        self._listing: Listing | None = None
+        """Of the last run that was whole."""
+        self._wanted = asyncio.Event()
         self._errors = metrics.counter(f"{PREFIX}errors_total", "Runs and steps of the syncer that failed")
         self._creates = metrics.counter(f"{PREFIX}cr_creates_total", "Commitments that the syncer created")
         self._updates = metrics.counter(f"{PREFIX}cr_updates_total", "Commitments that the syncer updated")
@@ -107,6 +114,17 @@ class CommitmentSyncer:
         for reason in SkipReason:
             self._skipped.labels(reason.value)
 
+    def last(self) -> tuple[dict[str, Commitment], tuple[str, ...]] | None:
+        """Uuid → commitment of the last list, and uuids that it has and that could not be read; ``None`` before one."""
+        if self._listing is None:
+            return None
+        specs = self._listing.specs
+        return {uuid: from_spec(spec) for uuid, spec in specs.items()}, tuple(sorted(self._listing.listed - set(specs)))
+
+    def ask_again(self) -> None:
+        """Run again soon."""
+        self._wanted.set()
+
     async def run(self) -> None:
         """Run at once and then every ``commitments.syncInterval``, until cancelled; sooner after a run that failed."""
         failures = 0
@@ -120,7 +138,17 @@ class CommitmentSyncer:
             pause = float(self._settings.sync_interval)
             if failures:
                 pause = self._random.backoff(failures, min(FAILED_AGAIN_S, pause), pause)
-            await self._clock.sleep(pause)
+            await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        """So long, or until somebody asks for a run, though never less than ``ASKED_S``."""
+        await self._clock.sleep(min(seconds, ASKED_S))
+        try:
+            with deadline(max(0.0, seconds - ASKED_S)):
+                await self._wanted.wait()
+        except TimeoutError:
+            pass
+        self._wanted.clear()
 
     async def sync(self) -> SyncPlan | None:
         """One run, carried out; ``None`` where the flavor groups are not known yet. Raises what the sources raise."""
@@ -135,7 +163,7 @@ class CommitmentSyncer:
             known = await self._known()
             if known.groups is None:
                 return None
-            listing = judge(listed, known.groups, self._settings)
+            self._listing = listing = judge(listed, known.groups, self._settings)
             found = plan(
                 listing, known.commitments, known.slots, known.changes, asked_at=asked_at, now=self._clock.now()
             )

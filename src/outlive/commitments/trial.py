@@ -27,6 +27,7 @@ from outlive.commitments.explanation import (
 )
 from outlive.commitments.names import capacity_name
 from outlive.commitments.placer import SlotPlacer
+from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.running import RunningVms
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.shortage import Shortage
@@ -45,6 +46,7 @@ from outlive.resources import (
     FlavorGroupCapacity,
     Hypervisor,
     ObjectMeta,
+    ProjectQuota,
     R,
     Reservation,
     Resource,
@@ -184,6 +186,7 @@ async def trial(
         hypervisors=informer(Hypervisor),
         groups=informer(FlavorGroup),
         capacities=informer(FlavorGroupCapacity),
+        quotas=informer(ProjectQuota, {BY_PROJECT: project_of}),
     )
     table = VmTable(informer(VirtualMachine), _Listing(vms), clock=clock)
     await table.refresh()

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.base.logging import get_logger
 from outlive.commitments.names import capacity_name, commitment_name
+from outlive.commitments.records import BY_PROJECT, project_of
+from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import Candidate, payg_candidates, slot_allocations
 from outlive.commitments.state import Commitment
+from outlive.commitments.units import GroupUnit, unit_of
 from outlive.commitments.vm_table import VmTable
 from outlive.placement.flavor_groups import groups_by_flavor
 from outlive.placement.reservations import unused
-from outlive.placement.vms import MILLI
+from outlive.placement.vms import MILLI, VmView
 from outlive.resources import (
     COMMITTED,
     ZONE_LABEL,
@@ -21,6 +28,7 @@ from outlive.resources import (
     FlavorGroupCapacity,
     FlavorGroupSpec,
     Hypervisor,
+    ProjectQuota,
     Reservation,
 )
 from outlive.runtime.informer import Informer
@@ -32,23 +40,41 @@ ALLOCATION_INDEX: Final = "allocation"
 NUMBERED_INDEX: Final = "numbered"
 """Index of commitment slots by their names without the number: a slot that passed to another commitment keeps its
 name."""
+OWNER_INDEX: Final = "owner"
+"""Index of commitment slots by ``owner_key``."""
 UUID_INDEX: Final = "uuid"
 """Index of commitments by uuid."""
-PROJECT_INDEX: Final = "project"
-"""Index of commitments by project."""
+
+_log = get_logger("commitments")
 
 
 def slot_indexes() -> dict[str, Callable[[Reservation], Iterable[str]]]:
     """The indexes that the informer of reservations must have."""
-    return {COMMITMENT_INDEX: _commitment, ALLOCATION_INDEX: slot_allocations, NUMBERED_INDEX: _numbered}
+    return {
+        COMMITMENT_INDEX: _commitment,
+        ALLOCATION_INDEX: slot_allocations,
+        NUMBERED_INDEX: _numbered,
+        OWNER_INDEX: _owner,
+    }
 
 
 def commitment_indexes() -> dict[str, Callable[[CommittedResource], Iterable[str]]]:
     """The indexes that the informer of commitments must have."""
-    return {
-        UUID_INDEX: lambda one: (one.spec.commitment_uuid,),
-        PROJECT_INDEX: lambda one: (one.spec.project_id,),
-    }
+    return {UUID_INDEX: lambda one: (one.spec.commitment_uuid,), BY_PROJECT: project_of}
+
+
+def owner_key(project: str, group: str) -> str:
+    """The key of a project's slots of a flavor group."""
+    return f"{project}\0{group}"
+
+
+def _owner(slot: Reservation) -> Iterable[str]:
+    details = slot.spec.committed_resource_reservation
+    return (
+        ()
+        if slot.spec.type != COMMITTED or details is None
+        else (owner_key(details.project_id, details.resource_group),)
+    )
 
 
 def _numbered(slot: Reservation) -> Iterable[str]:
@@ -69,10 +95,11 @@ class CommitmentInformers:
     hypervisors: Informer[Hypervisor]
     groups: Informer[FlavorGroup]
     capacities: Informer[FlavorGroupCapacity]
+    quotas: Informer[ProjectQuota]
 
     def all(self) -> tuple[Informer[Any], ...]:
         """Every one."""
-        return (self.commitments, self.reservations, self.hypervisors, self.groups, self.capacities)
+        return (self.commitments, self.reservations, self.hypervisors, self.groups, self.capacities, self.quotas)
 
 
 class CommitmentView:
@@ -85,6 +112,23 @@ class CommitmentView:
     def groups(self) -> dict[str, FlavorGroupSpec]:
         """Flavor groups by name."""
         return {one.spec.group_name: one.spec for one in self.informers.groups.items()}
+
+    def group(self, name: str) -> FlavorGroupSpec | None:
+        """A flavor group."""
+        found = self.informers.groups.get(name)
+        if found is not None and found.spec.group_name == name:
+            return found.spec
+        return self.groups().get(name) if name else None
+
+    def units(self, settings: CommitmentSettings) -> dict[str, GroupUnit]:
+        """Flavor group → its unit; a group that the configured unit contradicts is left out, and logged."""
+        found: dict[str, GroupUnit] = {}
+        for name, group in self.groups().items():
+            try:
+                found[name] = unit_of(group, settings)
+            except BadInput as error:
+                _log.error("commitments.unit_contradicts", place=error.place, error=error.message)
+        return found
 
     def commitment(self, uuid: str) -> CommittedResource | None:
         """The commitment of that uuid."""
@@ -104,17 +148,35 @@ class CommitmentView:
         """What a flavor group has in a zone."""
         return self.informers.capacities.get(capacity_name(group, zone))
 
-    def candidates(self, commitment: Commitment, group: FlavorGroupSpec) -> tuple[Candidate, ...]:
-        """VMs of the project that new slots of the commitment can cover where they run."""
-        vms = [vm for vm in self.vms.of_project(commitment.project) if not self._is_taken(vm.id, commitment)]
+    def zone_of(self, host: str) -> str:
+        """The zone of a host; empty where that is not known."""
+        found = self.informers.hypervisors.get(host)
+        return found.metadata.labels.get(ZONE_LABEL, "") if found is not None else ""
+
+    def zone_of_vm(self, vm: VmView) -> str:
+        """The VM's own zone, or that of its host."""
+        return vm.zone or self.zone_of(vm.host)
+
+    def vms_of(self, project: str) -> list[VmView]:
+        """The project's VMs, each with a zone. ``Unavailable`` while nobody knows which there are."""
+        self.vms.check()
+        found = self.vms.of_project(project)
+        return [vm if vm.zone else msgspec.structs.replace(vm, zone=self.zone_of(vm.host)) for vm in found]
+
+    def candidates(
+        self, commitment: Commitment, group: FlavorGroupSpec, released: Container[str] = ()
+    ) -> tuple[Candidate, ...]:
+        """VMs of the project that new slots of the commitment can cover where they run. ``released``: slots that go."""
+        vms = [vm for vm in self.vms.of_project(commitment.project) if not self._is_taken(vm.id, commitment, released)]
         hosts = {vm.host: self.informers.hypervisors.get(vm.host) for vm in vms}
         known = [host for host in hosts.values() if host is not None]
         return payg_candidates(commitment, group, vms, known, ()) if known else ()
 
-    def _is_taken(self, vm: str, commitment: Commitment) -> bool:
-        """Whether a slot of another commitment in the zone has the VM."""
+    def _is_taken(self, vm: str, commitment: Commitment, released: Container[str]) -> bool:
+        """Whether a slot of another commitment in the zone has the VM, and stays."""
         return any(
-            slot.spec.availability_zone == commitment.zone
+            slot.name not in released
+            and slot.spec.availability_zone == commitment.zone
             and slot.spec.committed_resource_reservation is not None
             and slot.spec.committed_resource_reservation.commitment_uuid != commitment.uuid
             for slot in self.informers.reservations.by_index(ALLOCATION_INDEX, vm)
@@ -124,10 +186,9 @@ class CommitmentView:
         """Project → cores of its VMs of the group in the zone, and of what its slots there hold beside them."""
         milli: dict[str, int] = {}
         groups = groups_by_flavor(one.spec for one in self.informers.groups.items())
-        zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in self.informers.hypervisors.items()}
         for vm in self.vms.all().values():
             own = groups.get(vm.flavor)
-            if own is not None and own.group_name == group and zones.get(vm.host) == zone:
+            if own is not None and own.group_name == group and self.zone_of(vm.host) == zone:
                 milli[vm.project] = milli.get(vm.project, 0) + vm.cpu_milli
         for slot in self.informers.reservations.items():
             details = slot.spec.committed_resource_reservation

@@ -341,6 +341,8 @@ class PipelineTable(Mapping[str, BuiltPipeline]):
         self._broken: set[str] = set()
         self._detectors: dict[str, BuiltPipeline] = {}
         self._objects: dict[str, Pipeline] = {}
+        self.revision = 0
+        """Another one as soon as any pipeline is."""
 
     @classmethod
     def shipped(cls, usable: Callable[[], frozenset[str]] = frozenset) -> PipelineTable:
@@ -375,6 +377,7 @@ class PipelineTable(Mapping[str, BuiltPipeline]):
 
     def remove(self, name: str) -> None:
         """The pipeline is gone."""
+        self.revision += 1
         self._objects.pop(name, None)
         self._built.pop(name, None)
         self._detectors.pop(name, None)

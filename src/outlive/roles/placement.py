@@ -82,7 +82,7 @@ class Runtime:
 
 
 class PlacementRole:
-    """See the module. ``knowledge`` is an informer for others as well."""
+    """See the module. ``knowledge`` and ``pipelines`` are informers for others as well."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class PlacementRole:
         self._runtime = runtime
         self._followed = followed
         self._source = source
-        self.knowledge, self._pipelines = informer_of(Knowledge), informer_of(Pipeline)
+        self.knowledge, self.pipelines = informer_of(Knowledge), informer_of(Pipeline)
         self.service = self._serve(settings)
         self._prepare(settings)
         self._room, self._history = self._keep_answers()
@@ -111,7 +111,7 @@ class PlacementRole:
         service.watch(
             hypervisors=self._followed.hypervisors,
             reservations=self._followed.reservations,
-            pipelines=self._pipelines,
+            pipelines=self.pipelines,
             commitments=self._followed.commitments,
             quotas=self._followed.quotas,
             knowledge=self.knowledge,
@@ -126,8 +126,8 @@ class PlacementRole:
     def _prepare(self, settings: PlacementSettings) -> None:
         """The controllers of pipelines, flavor groups and overcommit."""
         run, groups, flavors = self._runtime, self._followed.groups, self._followed.flavors
-        builder = PipelineController(run.store, self._pipelines, self.service.pipelines, clock=run.clock)
-        run.manager.add_controller(builder, [Watch(self._pipelines), Watch(self.knowledge, builder.keys_of_knowledge)])
+        builder = PipelineController(run.store, self.pipelines, self.service.pipelines, clock=run.clock)
+        run.manager.add_controller(builder, [Watch(self.pipelines), Watch(self.knowledge, builder.keys_of_knowledge)])
         kept = FlavorGroupController(run.store, flavors, groups, settings=settings, clock=run.clock)
         watches = [Watch(flavors, kept.keys), Watch(groups, kept.keys)]
         run.manager.add_controller(kept, watches, options=Options(keys=(ALL_GROUPS,)))

@@ -9,16 +9,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.base.errors import AlreadyExists, NotFound
+from outlive.base.errors import AlreadyExists, NotFound, Unavailable
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.commitments.assembly import Commitments
 from outlive.commitments.overview import Overview
+from outlive.commitments.ports import CommitmentSource, Offload, ProjectSource, inline
+from outlive.commitments.records import BY_PROJECT, project_of
+from outlive.commitments.syncer import CommitmentSyncer, read_known
 from outlive.commitments.view import CommitmentInformers, commitment_indexes
 from outlive.commitments.view import slot_indexes as commitment_slot_indexes
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers
@@ -75,8 +79,17 @@ REBALANCE_TASK = "rebalance"
 OVERVIEW_TURN = 1_000
 """Reservations that an overview counts before others get their turn."""
 INVENTORY_TASK = "inventory"
+SYNC_TASK = "commitments-sync"
 ROLE = "failover"
 """The election behind which slots are placed: of several equal processes one does, and the others wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limes:
+    """Who lists commitments, and the projects that have some."""
+
+    projects: ProjectSource
+    commitments: CommitmentSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +101,12 @@ class Ports:
     placement: PlacementPort | None = None
     inventory: InventorySource | None = None
     """Who hosts, VMs and flavors are kept from; ``None``: nobody but users and imports."""
-
+    limes: Limes | None = None
+    """Whose commitments are kept; ``None``: those of batches alone."""
     nova: VmMoves | None = None
     """Moves Nova's VMs for the descheduler."""
+    offload: Offload = inline
+    """Where long work runs, so that the event loop stays free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +161,7 @@ class UpRole:
         self.manager = Manager(clock, random.fork("manager"), self.metrics, ids)
         self._store = store
         self._computer = ports.computer
+        self._offload = ports.offload
         self._clock = clock
         self._informing = random.fork("informers")
         self.informers = Informers(
@@ -162,8 +179,8 @@ class UpRole:
             hypervisors=self.informers.hypervisors,
             groups=self.informers.groups,
             capacities=self._informer(FlavorGroupCapacity),
+            quotas=self._informer(ProjectQuota, {BY_PROJECT: project_of}),
         )
-        self.quotas = self._informer(ProjectQuota)
         self._events = EventRecorder(store, clock=clock, ids=ids, source=SOURCE)
         self._events.expose(self.metrics)
         self.elector = Elector(
@@ -185,7 +202,7 @@ class UpRole:
                 flavors=self.flavors,
                 vms=self.informers.vms,
                 commitments=self._sold.commitments,
-                quotas=self.quotas,
+                quotas=self._sold.quotas,
                 capacities=self._sold.capacities,
             ),
             self._informer,
@@ -217,6 +234,8 @@ class UpRole:
         self.commitments = self._add_commitments(ports.source, ids)
         if ports.inventory is not None:
             self._add_inventory(ports.inventory, random)
+        if ports.limes is not None:
+            self._add_sync(ports.limes, random)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -250,6 +269,12 @@ class UpRole:
             if number % OVERVIEW_TURN == 0:
                 await self._clock.sleep(0)
         return [msgspec.to_builtins(row) for row in found.rows(informers.capacities.items())]
+
+    async def repair_commitments(self) -> list[Any]:
+        """Repair what is said differently of commitments, where that is safe; what that was."""
+        if not self.elector.is_leader:
+            raise Unavailable("this process does not lead", remedy="ask the one that leads")
+        return [msgspec.to_builtins(one) for one in await self.commitments.consistency.repair()]
 
     def ready(self) -> str:
         """Why the role is not ready, in a few words; empty when it is."""
@@ -340,16 +365,37 @@ class UpRole:
             self._store,
             informers=self._sold,
             vms=self.informers.vms,
+            pipelines=self._placing.pipelines,
             engine=self.placement.engine,
             settings=self.settings.commitments,
             metrics=self.metrics,
+            events=self._events,
             turn=self.failover.lock,
             clock=self._clock,
             ids=ids,
             source=source,
+            faults=FaultRecorder(self._store, self._clock, "commitments"),
+            offload=self._offload,
+            group_keys=self.settings.scheduler.flavor_group_keys,
         )
+        self.placement.tracker = commitments.tracker
         commitments.attach(self.manager, self.elector)
         return commitments
+
+    def _add_sync(self, limes: Limes, random: Random) -> None:
+        """Commitments are kept as Limes lists them, by the process that leads."""
+        syncer = CommitmentSyncer(
+            limes.projects,
+            limes.commitments,
+            partial(read_known, self._store),
+            self.commitments.changes.carry_out,
+            self.settings.commitments,
+            clock=self._clock,
+            random=random.fork("commitments-sync"),
+            metrics=self.metrics,
+        )
+        self.commitments.consistency.listing = syncer
+        self.manager.add_task(SYNC_TASK, syncer.run, elector=self.elector, after_sync=True)
 
     def _add_inventory(self, source: InventorySource, random: Random) -> None:
         """Hosts, VMs and flavors are kept as a source has them, by the process that leads."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from outlive.base.clock import as_datetime
 from outlive.commitments.quota import (
+    Account,
     Sizes,
+    Usage,
+    UsageCounter,
     committed_usage,
     payg,
-    total_usage,
-    usage_deltas,
+    quota_status,
+    says_the_same,
     usage_summary,
-    with_delta,
     with_zeros,
 )
 from outlive.commitments.units import GroupUnit
@@ -24,6 +28,9 @@ from outlive.resources import (
     CommittedResourceStatus,
     FlavorGroupSpec,
     GroupFlavor,
+    ObjectMeta,
+    ProjectQuota,
+    ProjectQuotaSpec,
 )
 
 SMALL = GroupFlavor(name="s", vcpus=1, memory_mb=2032)
@@ -45,6 +52,13 @@ def view(name: str, flavor: str = "s", *, project: str = "p", zone: str = "z") -
     return VmView(id=name, host="h", zone=zone, project=project, flavor=flavor)
 
 
+def counted(*vms: VmView) -> UsageCounter:
+    counter = UsageCounter(SIZES)
+    for vm in vms:
+        counter.put(vm, vm.zone)
+    return counter
+
+
 def cr(uuid: str, kind: str, vms: int, cpu: int, memory: int = 0, **fields: object) -> CommittedResource:
     spec = CommittedResourceSpec(
         commitment_uuid=uuid,
@@ -63,14 +77,14 @@ def cr(uuid: str, kind: str, vms: int, cpu: int, memory: int = 0, **fields: obje
 
 
 def test_memory_is_counted_vm_by_vm_with_the_video_memory_that_a_flavor_lacks() -> None:
-    found = total_usage([view("a"), view("b"), view("c"), view("d", "l"), view("e", "other")], SIZES)
-    assert found == {("p", "z"): {RAM: 14, CORES: 7, INSTANCES: 4}}
+    counter = counted(view("a"), view("b"), view("c"), view("d", "l"), view("e", "other"))
+    assert counter.total(("p", "z")) == {RAM: 14, CORES: 7, INSTANCES: 4}
 
 
 def test_memory_that_is_charged_counts_as_in_the_total_so_that_nothing_is_paid_twice() -> None:
     vms = [view(f"vm-{number}") for number in range(3)]
     covered = committed_usage([cr("a", "memory", 3, 3, 3 * 2032 * 2**20)], UNITS, now=0)
-    assert payg(total_usage(vms, SIZES)["p", "z"], covered["p", "z"]) == {RAM: 0, CORES: 0, INSTANCES: 3}
+    assert payg(counted(*vms).total(("p", "z")), covered["p", "z"]) == {RAM: 0, CORES: 0, INSTANCES: 3}
 
 
 def test_cores_of_a_vm_that_counts_against_memory_and_cores_are_covered_once() -> None:
@@ -85,37 +99,60 @@ def test_commitments_of_other_states_and_unknown_groups_cover_nothing() -> None:
     assert committed_usage([cr("a", "memory", 1, 1, 2**31)], {}, now=0) == {}
 
 
-@given(
-    st.lists(st.sampled_from(["s", "l", "other"]), max_size=8),
-    st.lists(st.sampled_from(["s", "l"]), max_size=5),
-    st.integers(0, 8),
+changes = st.lists(
+    st.tuples(
+        st.integers(0, 4),
+        st.one_of(
+            st.none(), st.tuples(st.sampled_from("pq"), st.sampled_from("yz"), st.sampled_from(["s", "l", "other"]))
+        ),
+    ),
+    max_size=20,
 )
-def test_corrections_lead_to_the_same_as_counting_anew(before: list[str], added: list[str], removed: int) -> None:
-    old = [view(f"old-{number}", flavor) for number, flavor in enumerate(before)]
-    new = [view(f"new-{number}", flavor) for number, flavor in enumerate(added)]
-    gone, stay = old[:removed], old[removed:]
-    found = usage_deltas(
-        added=[*(one.id for one in new), *(one.id for one in stay)],
-        removed=[*(one.id for one in gone), "unknown"],
-        vms={one.id: one for one in (*stay, *new)},
-        gone={one.id: one for one in gone},
-        counted=frozenset(one.id for one in old),
-        sizes=SIZES,
-    )
-    totals = total_usage(old, SIZES).get(("p", "z"), {})
-    for delta in found.deltas:
-        totals = with_delta(totals, delta, SIZES)
-    wanted = total_usage([*stay, *new], SIZES).get(("p", "z"), {})
-    assert {name: amount for name, amount in totals.items() if amount} == {
-        name: amount for name, amount in wanted.items() if amount
-    }
-    assert found.counted == {one.id for one in (*stay, *new)}
+
+
+@given(changes)
+def test_following_vms_leads_to_the_same_as_counting_anew(steps: list[tuple[int, tuple[str, str, str] | None]]) -> None:
+    counter, there = UsageCounter(SIZES), dict[str, VmView]()
+    told: dict[Account, Usage] = {}
+    for number, state in steps:
+        name = f"vm-{number}"
+        if state is None:
+            there.pop(name, None)
+            touched = counter.drop(name)
+        else:
+            project, zone, flavor = state
+            there[name] = view(name, flavor, project=project, zone=zone)
+            touched = counter.put(there[name], zone)
+        for account in touched:
+            told[account] = counter.total(account)
+        anew = counted(*there.values())
+        for project in "pq":
+            for zone in "yz":
+                assert told.get((project, zone), {}) == counter.total((project, zone)) == anew.total((project, zone))
+    assert len(counter) == len(counted(*there.values()))
 
 
 def test_a_vm_that_moves_from_host_to_host_changes_nothing() -> None:
-    moving = view("a")
-    found = usage_deltas(added=["a"], removed=["a"], vms={"a": moving}, gone={}, counted=frozenset({"a"}), sizes=SIZES)
-    assert found.deltas == ()
+    counter = counted(view("a"))
+    assert counter.put(replace(view("a"), host="other"), "z") == ()
+
+
+def test_the_status_of_a_quota_says_everything_and_its_times_alone_are_no_change() -> None:
+    quota = ProjectQuota(
+        metadata=ObjectMeta(name="quota-p-z", generation=3),
+        spec=ProjectQuotaSpec(project_id="p", availability_zone="z", quota={RAM: 20, CORES: -1}),
+    )
+    first = quota_status(quota, {RAM: 14}, {RAM: 4}, UNITS, now=as_datetime(10.0), full=True)
+    assert (first.observed_generation, first.total_usage, first.payg_usage) == (
+        3,
+        {RAM: 14, CORES: 0},
+        {RAM: 10, CORES: 0},
+    )
+    assert first.limes_quota_summary == "g: c=-1 i=0 r=20"
+    assert first.last_full_reconcile_at == first.last_reconcile_at == as_datetime(10.0)
+    second = quota_status(replace(quota, status=first), {RAM: 14}, {RAM: 4}, UNITS, now=as_datetime(20.0), full=False)
+    assert second.last_full_reconcile_at == as_datetime(10.0)
+    assert says_the_same(second, first)
 
 
 def test_what_has_a_quota_and_is_not_used_is_0() -> None:

@@ -58,6 +58,8 @@ class FaultCode(enum.StrEnum):
     STORAGE_UNKNOWN = "storage-unknown"
     # failover
     VM_LOCATION_UNKNOWN = "vm-location-unknown"
+    # commitments
+    COMMITMENTS_DISAGREE = "commitments-disagree"
     # recovery
     VM_HELD = "vm-held"
     VM_FAILED = "vm-failed"
@@ -99,6 +101,16 @@ def _unconfirmed(fields: Mapping[str, Value]) -> str:
 def _held(fields: Mapping[str, Value]) -> str:
     what = "is not restarted elsewhere" if fields["reason"] in MAY_RUN else "is not running"
     return f"VM {fields['subject']} {what}: {fields['why']}"
+
+
+def _disagree(fields: Mapping[str, Value]) -> str:
+    return "{count} times what is said of commitments disagrees ({subject}), such as {first}: {why}".format_map(fields)
+
+
+def _disagree_remedy(fields: Mapping[str, Value]) -> str:
+    if fields["safe"]:
+        return "set commitments.enableConsistencyRepair, which repairs this class without losing anything"
+    return "see docs/reference/commitments.md#consistency: this is the business of {owner}, and people judge it"
 
 
 _RESTORED: Final[Mapping[Value, str]] = {
@@ -226,6 +238,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "see to that on {subject}, and to the log of its daemon; VMs that run go on",
     ),
     FaultCode.VM_LOCATION_UNKNOWN: FaultEntry(10, "VM {subject} is covered by nothing: {why}", "{remedy}"),
+    FaultCode.COMMITMENTS_DISAGREE: FaultEntry(5, _disagree, _disagree_remedy),
     FaultCode.VM_HELD: FaultEntry(5, _held, "{remedy}"),
     FaultCode.VM_FAILED: FaultEntry(
         10, "VM {subject} has failed: {why}", "remove the cause, then: outlive request {subject} start"

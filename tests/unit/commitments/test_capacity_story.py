@@ -1,0 +1,121 @@
+"""Capacity of flavor groups follows the cloud, on the whole role."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+from tests.support.sales import GIB, SETTINGS, Market, asked, batch, flavor, host, in_cloud, project, vm
+
+from outlive.base.errors import NotFound
+from outlive.commitments.settings import CommitmentSettings
+from outlive.resources import Flavor, Hypervisor, Pipeline, condition
+
+
+def test_a_group_has_what_hosts_have_and_commitments_take_of_it() -> None:
+    mine = [vm("v1", "h1")]
+
+    async def story(market: Market) -> None:
+        status = (await market.capacity()).status
+        assert (status.running_instances, status.exclusively_free_slots, status.smallest_flavor_name) == (1, 15, "m8")
+        assert status.total_capacity["memory"] == 128 * GIB
+        assert status.running_resources.wire() == {"memory": "8Gi", "cores": "2"}
+        assert await market.change(batch(project("p2", asked("aaaaaa", 4)))) == ""
+        await asyncio.sleep(31)
+        status = (await market.capacity()).status
+        assert (status.committed_capacity, status.committed_capacity_bytes) == (4, 32 * GIB)
+        assert (status.exclusively_free_slots, status.running_instances) == (11, 1)
+        ready = condition(status.conditions, "Ready")
+        assert ready is not None
+        assert (ready.status, ready.reason) == ("True", "ReconcileSucceeded")
+
+    in_cloud([host("h1", vms=mine), host("h2"), *mine], story)
+
+
+def test_many_changes_cost_one_look_in_half_a_minute_and_nothing_is_written_that_is_the_same() -> None:
+    async def story(market: Market) -> None:
+        first = (await market.capacity()).metadata.resource_version
+        for number in range(10):
+            await market.start(vm(f"v{number}", "h1"))
+            await asyncio.sleep(1)
+        assert (await market.capacity()).metadata.resource_version == first
+        await asyncio.sleep(30)
+        await _grow(market)
+        await asyncio.sleep(31)
+        assert (await market.capacity()).status.running_instances == 10
+        second = (await market.capacity()).metadata.resource_version
+        await _touch(market)
+        await asyncio.sleep(60)
+        assert (await market.capacity()).metadata.resource_version == second
+
+    in_cloud([host("h1")], story)
+
+
+async def _grow(market: Market) -> None:
+    """The host reports what its VMs use."""
+    found = await market.store.get(Hypervisor, "h1")
+    assert found.status.capacity is not None
+    status = replace(found.status, allocation=found.status.capacity)
+    await market.store.replace_status(replace(found, status=status))
+
+
+async def _touch(market: Market) -> None:
+    """Of the host something changes that capacity does not rest on."""
+    found = await market.store.get(Hypervisor, "h1")
+    labels = {**found.metadata.labels, "rack": "r1"}
+    await market.store.replace(replace(found, metadata=replace(found.metadata, labels=labels)))
+
+
+def test_a_group_that_placement_cannot_be_asked_about_keeps_its_figures_and_is_not_ready() -> None:
+    pipeline = SETTINGS.commitments.capacity_placeable_pipeline
+
+    async def story(market: Market) -> None:
+        assert (await market.capacity()).status.exclusively_free_slots == 8
+        found = await market.store.get(Pipeline, pipeline)
+        await market.store.delete(found.ref, uid=found.metadata.uid)
+        await asyncio.sleep(31)
+        status = (await market.capacity()).status
+        ready = condition(status.conditions, "Ready")
+        assert ready is not None
+        assert (ready.status, ready.reason) == ("False", "ReconcileFailed")
+        assert pipeline in ready.message
+        assert status.exclusively_free_slots == 8
+
+    in_cloud([host("h1")], story)
+
+
+def test_where_placement_could_never_be_asked_there_is_no_object() -> None:
+    named = replace(SETTINGS.commitments, capacity_placeable_pipeline="no-such-pipeline")
+
+    async def story(market: Market) -> None:
+        with pytest.raises(NotFound):
+            await market.capacity()
+
+    in_cloud([host("h1")], story, settings=replace(SETTINGS, commitments=named))
+
+
+def test_a_group_or_zone_that_is_gone_has_no_object() -> None:
+    async def story(market: Market) -> None:
+        await asyncio.sleep(31)
+        assert (await market.capacity("other", "zone-b")).status.exclusively_free_slots > 0
+        found = await market.store.get(Flavor, "o8")
+        await market.store.delete(found.ref, uid=found.metadata.uid)
+        await asyncio.sleep(31)
+        with pytest.raises(NotFound):
+            await market.capacity("other", "zone-b")
+        assert (await market.capacity("g", "zone-b")).status.exclusively_free_slots == 8
+        gone = await market.store.get(Hypervisor, "h2")
+        await market.store.delete(gone.ref, uid=gone.metadata.uid)
+        await asyncio.sleep(31)
+        with pytest.raises(NotFound):
+            await market.capacity("g", "zone-b")
+
+    in_cloud([host("h1"), host("h2", zone="zone-b"), flavor("o8", 8, 2, group="other")], story)
+
+
+def test_without_settings_capacity_is_reported_all_the_same() -> None:
+    async def story(market: Market) -> None:
+        assert (await market.capacity()).status.exclusively_free_slots == 8
+
+    in_cloud([host("h1")], story, settings=replace(SETTINGS, commitments=CommitmentSettings()))

@@ -1,0 +1,140 @@
+"""What is said differently of commitments is shown, is a fault if it lasts, and is repaired if that is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+from tests.support.sales import SETTINGS, ZONE, Market, asked, batch, host, in_cloud, project, vm
+
+from outlive.commitments.consistency import Kind
+from outlive.commitments.state import Commitment
+from outlive.resources import (
+    Amounts,
+    Fault,
+    SpecAllocation,
+)
+from outlive.roles.settings import RoleSettings
+from outlive.store import list_all
+
+REPAIRS = replace(SETTINGS, commitments=replace(SETTINGS.commitments, enable_consistency_repair=True))
+
+
+async def give(market: Market, uuid: str, vm_id: str) -> None:
+    """Somebody writes a VM into the slot of a commitment, long ago."""
+    slot = next(iter((await market.slots(uuid)).values()))
+    details = slot.spec.committed_resource_reservation
+    assert details is not None
+    given = {vm_id: SpecAllocation(resources=Amounts(cpu=2000, memory=8 * 2**30))}
+    spec = replace(slot.spec, committed_resource_reservation=replace(details, allocations=given))
+    await market.store.replace(replace(slot, spec=spec))
+
+
+async def listed(market: Market, uuid: str) -> list[str]:
+    """The VMs in the slots of a commitment."""
+    details = [one.spec.committed_resource_reservation for one in (await market.slots(uuid)).values()]
+    return [vm_id for one in details if one is not None for vm_id in one.allocations]
+
+
+async def faults(market: Market) -> list[str]:
+    return [one.name async for one in list_all(market.store, Fault) if not one.ended]
+
+
+def charge_twice(settings: RoleSettings) -> list[str]:
+    """A commitment is charged a VM that there is not; the faults after an hour, and what is charged then."""
+    found: list[str] = []
+
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+        await asyncio.sleep(10)
+        cr = (await market.commitments())["aaaaaa"]
+        status = replace(cr.status, assigned_instances=("nowhere",), used_resources=None)
+        await market.store.replace_status(replace(cr, status=replace(status, last_usage_reconcile_at=None)))
+        await asyncio.sleep(3600)
+        found.extend((*await faults(market), *(await market.commitments())["aaaaaa"].status.assigned_instances))
+
+    in_cloud([host("h1")], story, settings=settings)
+    return found
+
+
+def test_what_controllers_repair_by_themselves_is_no_fault() -> None:
+    assert charge_twice(SETTINGS) == []
+
+
+def test_a_disagreement_is_shown_and_is_a_fault_once_it_lasts() -> None:
+    strange = vm("v1", "h2")  # its document says h2, and h1 reports it
+
+    async def story(market: Market) -> None:
+        assert 'committed_resource_disagreements{class="vm-on-other-host",owner="vm-source"} 1.0' in market.metrics(
+            "committed_resource_disagreements"
+        )
+        assert await faults(market) == []
+        await asyncio.sleep(1300)
+        assert [name for name in await faults(market) if name.startswith("commitments")] == [
+            "commitments-disagree.vm-on-other-host"
+        ]
+        fault = await market.store.get(Fault, "commitments-disagree.vm-on-other-host")
+        assert fault.message.startswith("1 times what is said") or "v1" in fault.message
+        await market.end("v1")
+        await market.start(vm("v1", "h1"))
+        await asyncio.sleep(310)
+        assert [name for name in await faults(market) if name.startswith("commitments")] == []
+
+    in_cloud([host("h1", vms=[strange]), host("h2"), strange], story)
+
+
+class Listing:
+    """What Limes is said to list."""
+
+    def __init__(self, *uuids: str) -> None:
+        self.commitments = {
+            one: Commitment(uuid=one, project="p1", group="g", zone=ZONE, memory_bytes=8 * 2**30, state="confirmed")
+            for one in uuids
+        }
+        self.asked = 0
+
+    def last(self) -> tuple[dict[str, Commitment], tuple[str, ...]] | None:
+        return self.commitments, ()
+
+    def ask_again(self) -> None:
+        self.asked += 1
+
+
+def test_repairs_that_are_asked_for_take_what_is_safe_and_leave_the_rest() -> None:
+    listing, stranger = Listing("aaaaaa", "bbbbbb"), vm("v9", "h1", project="p9")
+    lost = vm("v1", "h2")
+
+    async def story(market: Market) -> None:
+        audit = market.role.commitments.consistency
+        audit.listing = listing
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+        await asyncio.sleep(10)
+        await give(market, "aaaaaa", "v9")
+        await asyncio.sleep(1)
+        repaired = await audit.repair({Kind.FOREIGN_VM, Kind.NOT_SYNCED, Kind.VM_ON_OTHER_HOST})
+        assert [(one.kind, one.subject) for one in repaired] == [
+            ("foreign-vm", "commitment-aaaaaa-0"),
+            ("not-synced", "bbbbbb"),
+        ]
+        assert listing.asked == 1
+        assert await listed(market, "aaaaaa") == []
+        assert (await audit.look()).counts[Kind.VM_ON_OTHER_HOST] == 1
+
+    in_cloud([host("h1", vms=[stranger, lost]), host("h2", gib=1), stranger, lost], story)
+
+
+def test_with_the_setting_what_lasts_is_repaired_without_being_asked() -> None:
+    stranger = vm("v9", "h1", project="p9")
+
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+        await asyncio.sleep(10)
+        await give(market, "aaaaaa", "v9")
+        await asyncio.sleep(600)
+        assert await listed(market, "aaaaaa") == ["v9"]
+        await asyncio.sleep(900)
+        assert await listed(market, "aaaaaa") == []
+        await asyncio.sleep(310)
+        assert await faults(market) == []
+
+    in_cloud([host("h1", vms=[stranger]), stranger], story, settings=REPAIRS)

@@ -1,0 +1,164 @@
+"""VMs of a project are charged to its commitments, and what they use is counted, on the whole role."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+from tests.support.sales import GIB, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, later, project, vm
+
+from outlive.placement.vms import VmList, VmView
+from outlive.resources import Instance, ObjectMeta, ProjectQuota, ProjectQuotaSpec
+
+RAM, CORES, VMS = "hw_version_g_ram", "hw_version_g_cores", "hw_version_g_instances"
+
+
+def limit(name: str = "p1", **quota: int) -> ProjectQuota:
+    return ProjectQuota(
+        metadata=ObjectMeta(name=f"quota-{name}-{ZONE}"),
+        spec=ProjectQuotaSpec(
+            project_id=name, availability_zone=ZONE, quota={f"hw_version_g_{k}": v for k, v in quota.items()}
+        ),
+    )
+
+
+def test_vms_are_charged_to_commitments_as_soon_as_these_are_accepted() -> None:
+    mine = [vm(f"v{number}", "h1") for number in range(3)]
+
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 2)))) == ""
+        await asyncio.sleep(2)
+        status = (await market.commitments())["aaaaaa"].status
+        assert status.assigned_instances == ("v0", "v1")
+        assert status.used_resources is not None
+        assert (status.used_resources.memory_bytes, status.used_resources.cpu_milli) == (16 * GIB, 4000)
+        assert status.status_summary == "Accepted · 2 VMs · no expiry"
+        assert market.metrics("committed_resource_usage_assigned_vms_total{") == [
+            'committed_resource_usage_assigned_vms_total{project_id="p1"} 2.0'
+        ]
+
+    in_cloud([host("h1", vms=mine), *mine], story)
+
+
+def test_a_vm_that_starts_later_is_charged_after_the_cooldown_and_leaves_with_the_vm() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 2)))) == ""
+        await asyncio.sleep(2)
+        await market.start(vm("late", "h1"))
+        await asyncio.sleep(200)
+        assert (await market.commitments())["aaaaaa"].status.assigned_instances == ()
+        await asyncio.sleep(120)
+        assert (await market.commitments())["aaaaaa"].status.assigned_instances == ("late",)
+        await market.end("late")
+        await asyncio.sleep(301)
+        assert (await market.commitments())["aaaaaa"].status.assigned_instances == ()
+
+    in_cloud([host("h1")], story)
+
+
+def test_a_commitment_that_is_over_is_charged_nothing() -> None:
+    mine = [vm("v0", "h1")]
+
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 2, expires=later(100))))) == ""
+        await asyncio.sleep(50)
+        assert (await market.commitments())["aaaaaa"].status.assigned_instances == ("v0",)
+        await asyncio.sleep(60)
+        status = (await market.commitments())["aaaaaa"].status
+        assert (status.assigned_instances, status.used_resources, status.usage_observed_generation) == ((), None, None)
+        assert market.metrics("committed_resource_usage_assigned_vms_total{") == []
+
+    in_cloud([host("h1", vms=mine), *mine], story)
+
+
+def test_a_quota_says_what_is_used_and_what_no_commitment_covers() -> None:
+    mine = [vm(f"v{number}", "h1") for number in range(3)]
+
+    async def story(market: Market) -> None:
+        await market.store.create(limit(ram=100, cores=50, instances=-1))
+        await asyncio.sleep(2)
+        status = (await market.quota()).status
+        assert status.total_usage == status.payg_usage == {RAM: 24, CORES: 6, VMS: 3}
+        assert status.observed_generation == 1
+        assert await market.change(batch(project("p1", asked("aaaaaa", 2)))) == ""
+        await asyncio.sleep(5)
+        status = (await market.quota()).status
+        assert status.total_usage == {RAM: 24, CORES: 6, VMS: 3}
+        assert status.payg_usage == {RAM: 8, CORES: 2, VMS: 3}
+        assert status.payg_usage_summary == "g: c=2 i=3 r=8"
+        assert status.limes_quota_summary == "g: c=50 i=-1 r=12"
+        label = f'availability_zone="{ZONE}",project_id="p1",resource="{RAM}"'
+        assert market.metrics("quota_cr_usage{" + label) == [f"quota_cr_usage{{{label}}} 16.0"]
+
+    in_cloud([host("h1", vms=mine), *mine], story)
+
+
+def test_usage_follows_vms_that_start_and_go_between_two_counts() -> None:
+    async def story(market: Market) -> None:
+        await market.start(vm("v1", "h1"))
+        await asyncio.sleep(1)
+        assert (await market.quota()).status.total_usage[VMS] == 1
+        await market.end("v1")
+        await asyncio.sleep(1)
+        assert (await market.quota()).status.total_usage == {RAM: 0, VMS: 0}
+
+    in_cloud([host("h1"), limit(ram=100, instances=5)], story)
+
+
+class Database:
+    """A VM source whose listing is old."""
+
+    def __init__(self) -> None:
+        self.listed: dict[str, VmView] = {}
+        self.now: dict[str, VmView] = {}
+
+    def add(self, name: str) -> None:
+        self.now[name] = VmView(
+            id=name, host="h1", zone=ZONE, project="p1", flavor="m8", cpu_milli=2000, memory_bytes=8 * GIB
+        )
+
+    async def list_vms(self) -> VmList:
+        return VmList(vms=tuple(self.listed.values()))
+
+    async def get_vm(self, vm_id: str) -> VmView | None:
+        return self.now.get(vm_id)
+
+
+def test_a_host_that_reports_a_vm_has_its_source_asked_at_once() -> None:
+    database = Database()
+
+    async def reports(market: Market, *vms: str) -> None:
+        found = market.role.informers.hypervisors.get("h1")
+        assert found is not None
+        status = replace(found.status, instances=tuple(Instance(id=one) for one in vms))
+        await market.store.replace_status(replace(found, status=status))
+        await asyncio.sleep(1)
+
+    async def story(market: Market) -> None:
+        await asyncio.sleep(5)
+        assert (await market.quota()).status.total_usage == {RAM: 0}
+        database.add("v1")
+        await reports(market, "v1")
+        assert (await market.quota()).status.total_usage[VMS] == 1
+        await reports(market)
+        assert (await market.quota()).status.total_usage[VMS] == 1  # it is somewhere else now, not gone
+        await reports(market, "v1")
+        database.now.clear()
+        await reports(market)
+        assert (await market.quota()).status.total_usage == {RAM: 0}
+
+    in_cloud([host("h1"), limit(ram=100)], story, source=database)
+
+
+def test_without_a_list_of_vms_nothing_is_counted() -> None:
+    class Silent(Database):
+        async def list_vms(self) -> VmList:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def story(market: Market) -> None:
+        await asyncio.sleep(60)
+        assert (await market.quota()).status.last_full_reconcile_at is None
+        assert any('result="error"' in line for line in market.metrics("quota_reconcile_total{"))
+
+    in_cloud([host("h1"), limit(ram=100)], story, source=Silent(), settings=SETTINGS)
