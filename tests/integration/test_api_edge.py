@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from tests.support.api import GROUP, TOKENS, Api, api
 from tests.support.loops import run_real
@@ -25,6 +26,7 @@ from outlive.api.server import read_server_file, serving
 from outlive.base.clock import SystemClock, as_datetime
 from outlive.base.errors import BadInput, ExitCode, InUse, NotFound, Unavailable, Unknown
 from outlive.base.ids import SystemIds
+from outlive.commitments.overview import GroupOverview
 from outlive.resources import (
     Cluster,
     ClusterSpec,
@@ -493,6 +495,49 @@ def test_the_status_page_shows_what_is_wrong_and_what_is_in_maintenance(tmp_path
             assert "Health 60 of 100; 2 faults are open" in text
             assert "nothing proves &lt;kvm-1&gt; dead" in text
             assert "kvm-2" not in text
+
+    run_real(claim())
+
+
+@pytest.mark.component("chromium")
+def test_the_status_page_shows_used_committed_failover_and_free_capacity_in_one_picture(tmp_path: Path) -> None:
+    gib = 2**30
+    rows = [
+        GroupOverview(
+            group=name,
+            zone="zone-a",
+            used_bytes=2 * size * gib,
+            committed_bytes=size * gib,
+            failover_bytes=size * gib,
+            free_bytes=4 * size * gib,
+            ready=name != "<b>",
+        )
+        for name, size in (("g", 4), ("<b>", 1))
+    ]
+
+    async def overview(_query: Mapping[str, str]) -> list[Any]:
+        return [msgspec.to_builtins(row) for row in rows]
+
+    async def claim() -> None:
+        async with api(queries={"/commitments/overview": overview}) as server:
+            text = await dumped(server, tmp_path, f"/#token={TOKENS[Role.VIEWER]}")
+            assert '<section id="capacity">' in text
+            label = (
+                "8 GiB used by VMs, 4 GiB committed and not used, 4 GiB kept for failover, 16 GiB free for the group"
+            )
+            assert f'aria-label="{label} alone"' in text
+            widths = re.findall(r'<rect class="(\w+)" x="([\d.]+)" y="0" width="([\d.]+)"', text)[4:]
+            assert widths[:4] == [
+                ("used", "0", "25"),
+                ("committed", "25", "12.5"),
+                ("failover", "37.5", "12.5"),
+                ("free", "50", "50"),
+            ]
+            assert [width for _, _, width in widths[4:]] == ["6.25", "3.125", "3.125", "12.5"]
+            assert "&lt;b&gt;" in text
+            assert "(2 GiB)" in text
+        async with api() as server:
+            assert '<section id="capacity" hidden' in await dumped(server, tmp_path, f"/#token={TOKENS[Role.VIEWER]}")
 
     run_real(claim())
 

@@ -59,6 +59,8 @@ from outlive.store.tls import AUTHORITY_PATH, JOIN_PATH, KEY_PATH
 
 Query = Callable[[Mapping[str, str]], Awaitable[Any]]
 """Answers a question with plain values, from the parameters of the query string."""
+Command = Callable[[], Awaitable[Any]]
+"""Does something, and says what it did in plain values."""
 Handler = Callable[[Request, Identity], Awaitable[Response]]
 
 STATUS_PAGE: Final = "status.html"
@@ -96,6 +98,8 @@ class ApiDeps:
     """The certificate (PEM) of the server's own authority, where it has one."""
     queries: Mapping[str, Query] = field(default_factory=dict)
     """Further questions by path, such as ``/failover/coverage``."""
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    """What operators have the server do, by path, such as ``/commitments/consistency/repair``."""
     plurals: Mapping[str, type[Resource]] = field(default_factory=lambda: PLURALS)
 
 
@@ -185,6 +189,10 @@ def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches) -> list[End
         *(
             Endpoint(path, _query(query), Access.READ, f"Answers {path}", "questions")
             for path, query in sorted(deps.queries.items())
+        ),
+        *(
+            Endpoint(path, _command(command), Access.OPERATE, f"Does {path}", "commands", ("POST",))
+            for path, command in sorted(deps.commands.items())
         ),
     ]
     return [*endpoints, *_documents(Documents(deps.plurals, endpoints, deps.version))]
@@ -399,5 +407,14 @@ def _constant(document: dict[str, Any]) -> Handler:
 def _query(query: Query) -> Handler:
     async def serve(request: Request, _identity: Identity) -> Response:
         return json_response(await query(request.query_params))
+
+    return serve
+
+
+def _command(command: Command) -> Handler:
+    async def serve(request: Request, identity: Identity) -> Response:
+        done = await command()
+        _log.info("command.done", path=request.scope["path"], by=identity.name)
+        return json_response(done)
 
     return serve

@@ -76,6 +76,7 @@ class Access(enum.StrEnum):
     KNOWN = "ask what it may"
     """Any token that is known."""
     JOIN = "join"
+    OPERATE = "have the server do something"
     CLUSTER_KEY = "have the key of the cluster's secrets"
     LIQUID_READ = "read what LIQUID reports"
     LIQUID_QUOTA = "set quota"

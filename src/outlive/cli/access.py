@@ -11,13 +11,14 @@ import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from outlive.api.config import AUTHORITY_FILE, SERVER_FILE, TOKEN_FILE, ServerFile
-from outlive.base.clock import SystemClock
+from outlive.base.clock import Instant, SystemClock, as_instant
 from outlive.base.errors import BadInput, NotFound, Refused, Usage
 from outlive.base.ids import SystemIds
 from outlive.base.random import system_random
@@ -51,6 +52,8 @@ class Access:
     token: str | None = None
     fingerprint: str | None = None
     insecure: bool = False
+    taken_at: datetime | None = None
+    """When the state file that was opened was taken."""
 
     @property
     def directory(self) -> Path:
@@ -84,7 +87,9 @@ class Access:
     def _offline(self, path: Path) -> Store:
         from outlive.resources.state import decode_state
 
-        return self.in_memory(decode_state(read_input(path), str(path)).objects)
+        state = decode_state(read_input(path), str(path))
+        self.taken_at = state.taken_at
+        return self.in_memory(state.objects)
 
     def in_memory(self, objects: Iterable[Resource] = ()) -> MemoryStore:
         """A store of its own with these objects."""
@@ -147,6 +152,11 @@ class Access:
         """The machine's clock."""
         return SystemClock()
 
+    @property
+    def state_clock(self) -> Clock:
+        """The same; once a state file is open, the time of day is when it was taken, so that answers repeat."""
+        return SystemClock() if self.taken_at is None else _StoppedClock(as_instant(self.taken_at))
+
     def _token(self) -> str:
         """The token that was given, or the one in the state directory; the empty string where there is none."""
         if self.token is not None and not self.token.startswith("@"):
@@ -155,6 +165,18 @@ class Access:
         if self.token is None and not path.exists():
             return ""
         return read_input(path, limit=TOKEN_BYTES).decode("utf-8", "replace").strip()
+
+
+class _StoppedClock(SystemClock):
+    """The machine's clock with a time of day that stands still."""
+
+    def __init__(self, at: Instant) -> None:
+        super().__init__()
+        self._at = at
+
+    def now(self) -> Instant:
+        """Always the same."""
+        return self._at
 
 
 async def all_objects(store: Store) -> list[Resource]:

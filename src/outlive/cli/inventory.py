@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,9 +32,11 @@ from outlive.inventory.check import ImportOptions, check_inventory
 from outlive.inventory.node_config import fencing_lines, read_node_config
 from outlive.inventory.places import place_vms
 from outlive.inventory.plan import after, notices, plan_import
-from outlive.inventory.records import Inventory
+from outlive.inventory.records import FlavorRecord, Inventory, VmRecord
 from outlive.inventory.write import apply_import, read_existing
 from outlive.node.fencing.policy import VALIDATE_FENCING
+from outlive.placement.request import HYPERVISOR_TYPE
+from outlive.placement.settings import PlacementSettings
 from outlive.resources.codec import to_builtins
 from outlive.resources.reasons import render
 from outlive.runtime.config import FILE_BYTES, parse_settings
@@ -232,9 +234,26 @@ async def import_example(store: Store) -> None:
     with example_files() as files:
         read_hosts(files.hosts, None, inventory)
         read_vms(files.vms, None, inventory)
+    inventory.flavors += _grouped(inventory.vms)
     existing = await read_existing(store)
     wanted = check_inventory(inventory, existing, options)
     await apply_import(store, plan_import(wanted, existing, options, landed={}, now=as_datetime(SystemClock().now())))
+
+
+def _grouped(vms: Iterable[VmRecord]) -> list[FlavorRecord]:
+    """The flavors of the example's VMs, each in the flavor group that its name begins with."""
+    sizes, key = {vm.flavor: vm for vm in vms}, PlacementSettings().flavor_group_keys[0]
+    return [
+        FlavorRecord(
+            name=name,
+            place=vm.place,
+            resources=vm.resources,
+            disk_gib=vm.disk_gib or 0,
+            extra_specs={key: name.partition(".")[0], HYPERVISOR_TYPE: "QEMU"},
+        )
+        for name, vm in sorted(sizes.items())
+        if vm.resources is not None
+    ]
 
 
 def _report(

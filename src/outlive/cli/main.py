@@ -44,6 +44,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "survive": Entry("survive", "Whether every VM keeps a slot of its own when hosts fail."),
     "whatif": Entry("whatif", "What would happen if hosts or VMs came or went.", "app"),
     "capacity": Entry("capacity", "How many more VMs of a flavor fit with every promise kept, and what limits it."),
+    "commitments": Entry("commitments", "Capacity that is sold: request, explain, usage, capacity, checks.", "app"),
     "simulate": Entry("simulate", "Play a failure in virtual time, and show what happens to every VM."),
     "guard": Entry("operator", "Empty this host when it cannot prove any more that it is alive."),
     "why": Entry("why", "How a VM came to run where it runs, or why a host is thought dead."),

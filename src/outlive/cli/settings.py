@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 CONFIG_NAME = "outlive.yaml"
 SETTINGS_ANNOTATION = "outlive.dev/settings"
-"""On ``Cluster/default``: the sections ``failover``, ``failoverUpkeep`` and ``protection`` of the server, as JSON."""
-KEPT_SECTIONS = ("failover", "failoverUpkeep", "protection")
+"""On ``Cluster/default``: the sections ``KEPT_SECTIONS`` of the server, as JSON."""
+KEPT_SECTIONS = ("failover", "failoverUpkeep", "protection", "commitments")
 SLOTS_ANNOTATION = "outlive.dev/required-slots"
 """On ``Cluster/default``: the slots that every VM needs since a plan with ``-k`` was applied, where no file says."""
 
@@ -138,8 +138,9 @@ def _with_slots(sections: Mapping[str, Any], k: int) -> dict[str, Any]:
 def stored_settings(sections: Mapping[str, Any]) -> str:
     """What a server keeps with the cluster of its settings, as JSON; nothing that may hold a secret."""
     from outlive.failover.config import SECRET_KEYS
+    from outlive.runtime.units import encode_unit
 
-    kept = {name: msgspec.to_builtins(sections[name]) for name in KEPT_SECTIONS}
+    kept = {name: msgspec.to_builtins(sections[name], enc_hook=encode_unit) for name in KEPT_SECTIONS}
     for section in kept.values():
         for key in SECRET_KEYS & section.keys():
             del section[key]
@@ -149,7 +150,9 @@ def stored_settings(sections: Mapping[str, Any]) -> str:
 
 
 def _in_environment() -> bool:
-    prefixes = tuple(f"OUTLIVE_{name}__" for name in ("FAILOVER", "FAILOVER_UPKEEP", "PROTECTION", "SCHEDULER"))
+    prefixes = tuple(
+        f"OUTLIVE_{name}__" for name in ("FAILOVER", "FAILOVER_UPKEEP", "PROTECTION", "SCHEDULER", "COMMITMENTS")
+    )
     return any(name.upper().startswith(prefixes) for name in os.environ)
 
 

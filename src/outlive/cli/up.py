@@ -74,11 +74,29 @@ async def up(
     if listen is not None:
         parse_listen(listen, place="--listen")
     directory = state_dir if state_dir is not None else default_state_dir()
+    if example:
+        _write_example_settings(config, directory)
     flags = {"api.listen": listen, "api.insecure": True if insecure else None}
     sections = load(config_file(config, directory), flags)
     settings = role_settings(sections)
     configure_logging(level=settings.log.level, form=settings.log.form, file=settings.log.file)
     return await _up(directory, sections, example=example)
+
+
+def _write_example_settings(config: Path | None, directory: Path) -> None:
+    """The settings of the example, beside a state that is to be made; those that somebody gives stay alone."""
+    from outlive.cli.example import example_files
+    from outlive.cli.settings import CONFIG_NAME
+    from outlive.drivers.files import write_output
+    from outlive.store.sqlite.store import DATABASE_FILE
+
+    if config_file(config, directory) is not None or (directory / DATABASE_FILE).exists():
+        return
+    check_store_there(directory)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with example_files() as files:
+        write_output(directory / CONFIG_NAME, files.settings.read_bytes())
+    _say(f"capacity of all flavor groups is sold: see {directory / CONFIG_NAME}, and outlive commitments --help")
 
 
 async def _up(directory: Path, sections: Mapping[str, Any], *, example: bool) -> ExitCode | None:
@@ -200,7 +218,9 @@ async def _serve(
             "/faults": role.faults,
             "/failover/tolerance": role.tolerance,
             "/failover/protection": role.protection,
+            "/commitments/overview": role.overview,
         },
+        commands={"/commitments/consistency/repair": role.repair_commitments},
     )
     app = create_app(deps)
     serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__, tls=tls)

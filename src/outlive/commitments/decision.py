@@ -88,9 +88,12 @@ class Decider:
         groups = view.groups()
         before = {uuid: cr for uuid in _uuids(batch) if (cr := view.commitment(uuid)) is not None}
         plan = steps_of(batch, groups, self._settings, before, now)
-        if plan.refusal:
-            return Refusal(plan.refusal)
-        attempt = _Attempt(self, plan, groups, now)
+        return Refusal(plan.refusal) if plan.refusal else await self.decide_steps(plan, deadline_s)
+
+    async def decide_steps(self, plan: BatchPlan, deadline_s: float) -> Accepted | Refusal:
+        """The same of steps that are known already."""
+        now, view = self._clock.now(), self._view
+        attempt = _Attempt(self, plan, view.groups(), now)
         try:
             accepted = await attempt.run(deadline_s)
         except TimedOut:

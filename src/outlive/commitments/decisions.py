@@ -14,6 +14,7 @@ from outlive.base.errors import BadInput
 from outlive.commitments.acceptance import Headroom, SlotsVerdict, evaluate, headroom
 from outlive.commitments.batch import Batch, BatchPlan, DryRunPlan, dry_run_needs, needs_confirmation, steps_of
 from outlive.commitments.decisions_usage import DECISIONS as USAGE_DECISIONS
+from outlive.commitments.explanation import Explanation, ExplanationInput, explain
 from outlive.commitments.handover import Handover, hand_over
 from outlive.commitments.settings import CommitmentSettings, GroupSettings
 from outlive.commitments.slots import Candidate, SlotOptions, SlotPlan, plan_slots
@@ -196,5 +197,12 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
         "What does this batch do, and whose are the slots afterwards?",
     ),
     Decision("commitments.dry_run", _dry_run, DryRunInput, DryRunPlan, "What would have to be found for this batch?"),
+    Decision(
+        "commitments.explain",
+        explain,
+        ExplanationInput,
+        Explanation,
+        "Why is there no capacity for this commitment, and what would help?",
+    ),
     *USAGE_DECISIONS,
 )

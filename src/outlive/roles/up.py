@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.base.errors import AlreadyExists, NotFound
+from outlive.base.errors import AlreadyExists, NotFound, Unavailable
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.commitments.assembly import Commitments
+from outlive.commitments.overview import Overview
 from outlive.commitments.ports import CommitmentSource, Offload, ProjectSource, inline
 from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.syncer import CommitmentSyncer, read_known
@@ -44,6 +45,7 @@ from outlive.recovery.descheduling import OwnVmMoves
 from outlive.recovery.informers import ASSIGNED_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.rebalancer import Rebalancer
 from outlive.resources import (
+    ZONE_LABEL,
     Cluster,
     CommittedResource,
     Flavor,
@@ -74,6 +76,8 @@ from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
 
 REBALANCE_TASK = "rebalance"
+OVERVIEW_TURN = 1_000
+"""Reservations that an overview counts before others get their turn."""
 INVENTORY_TASK = "inventory"
 SYNC_TASK = "commitments-sync"
 ROLE = "failover"
@@ -254,6 +258,23 @@ class UpRole:
         """When every VM has all its slots, as of now; nothing before the first cycle of a process that leads."""
         found = self.failover.forecast.now()
         return {} if found is None else {**msgspec.to_builtins(found), "sentence": found.sentence}
+
+    async def overview(self, _query: Mapping[str, str]) -> list[Any]:
+        """What is used, committed, kept for failover and free, by zone and flavor group."""
+        informers = self.commitments.informers
+        zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in informers.hypervisors.items()}
+        found = Overview((group.spec for group in informers.groups.items()), zones)
+        for number, one in enumerate(informers.reservations.items(), 1):
+            found.add(one)
+            if number % OVERVIEW_TURN == 0:
+                await self._clock.sleep(0)
+        return [msgspec.to_builtins(row) for row in found.rows(informers.capacities.items())]
+
+    async def repair_commitments(self) -> list[Any]:
+        """Repair what is said differently of commitments, where that is safe; what that was."""
+        if not self.elector.is_leader:
+            raise Unavailable("this process does not lead", remedy="ask the one that leads")
+        return [msgspec.to_builtins(one) for one in await self.commitments.consistency.repair()]
 
     def ready(self) -> str:
         """Why the role is not ready, in a few words; empty when it is."""

@@ -174,6 +174,23 @@ class HttpStore:
         """What the server answers about itself at a path such as ``/faults``; ``NotFound`` where it knows none."""
         return decoded(Any, await self._call("GET", path, base=self._server))
 
+    async def command(self, path: str, body: Any) -> Any:
+        """Have the server do something at a path that is no resource; ``NotFound`` where it knows none."""
+        return decoded(Any, await self._call("POST", path, body=msgspec.json.encode(body), base=self._server))
+
+    async def exchange(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """The status and body of any answer, for protocols with errors of their own; ``Unavailable``, ``Unknown``."""
+        headers = self._headers()
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            async with self._connected().request(
+                method, self._url(path, None, self._server), data=body, headers=headers, allow_redirects=False
+            ) as answer:
+                return answer.status, await read_answer(answer)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise lost(error, self._base, writing=method != "GET") from error
+
     async def close(self) -> None:
         """Close all connections; further calls and all observers raise ``Unavailable``."""
         self._closed = True

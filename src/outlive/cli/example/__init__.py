@@ -1,7 +1,8 @@
 """The example inventory that ``outlive up --example`` and ``scripts/run`` begin with: our own, made-up data.
 
 Forty hosts in four racks and two zones, six hundred VMs of nine flavors in twelve projects. About a third of the cores
-are in use, so that there is room for two slots per VM and planning covers the example.
+are in use, so that there is room for two slots per VM and planning covers the example. The flavors are of three flavor
+groups by their memory for each core: ``c``, ``g`` and ``m``; the settings sell them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class ExampleFiles(NamedTuple):
 
     hosts: Path
     vms: Path
+    settings: Path
 
 
 @contextmanager
@@ -25,5 +27,6 @@ def example_files() -> Iterator[ExampleFiles]:
     """The two CSV files as paths, also from inside a zipped package."""
     package = resources.files(__name__)
     with ExitStack() as stack:
-        hosts, vms = (stack.enter_context(resources.as_file(package / name)) for name in ("hosts.csv", "vms.csv"))
-        yield ExampleFiles(hosts, vms)
+        names = ("hosts.csv", "vms.csv", "outlive.yaml")
+        hosts, vms, settings = (stack.enter_context(resources.as_file(package / name)) for name in names)
+        yield ExampleFiles(hosts, vms, settings)

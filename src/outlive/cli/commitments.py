@@ -1,0 +1,363 @@
+"""``outlive commitments``: what is sold, who uses it, why something cannot be sold, and whether everybody agrees.
+
+Answers are worked out on a copy of the cluster, from a server or from a state file, so that anybody can repeat them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import ExitCode, NotFound, Usage
+from outlive.base.phrases import count_of, shown_bytes, shown_time
+from outlive.cli.access import Access
+from outlive.cli.commands import command, group
+from outlive.cli.commitments_ask import Amount, Group, Project, Zone, asked_commitment, objects_of
+from outlive.cli.commitments_check import check
+from outlive.cli.commitments_whatif import what_if
+from outlive.cli.liquid import delete, e2e, request
+from outlive.cli.output import Output, cut_table, progress, table
+from outlive.cli.snapshot import Config, look
+
+if TYPE_CHECKING:
+    from outlive.commitments.explanation import Explanation
+    from outlive.commitments.overview import GroupOverview, ProjectUsage
+    from outlive.commitments.trial import Trial
+    from outlive.resources import CommittedResource, Reservation
+
+SHOWN = 50
+"""Slots that a table names; wide and JSON name all."""
+
+app = group("What customers committed to: list, explain, request, usage, capacity, checks and what-if.")
+
+Uuid = Annotated[str, typer.Argument(metavar="UUID", help="Of the commitment.")]
+
+
+@command(app, "list")
+async def list_commitments(
+    access: Access,
+    output: Output,
+    project: Project = "",
+    flavor_group: Group = "",
+    zone: Zone = "",
+) -> None:
+    """All commitments, or those of a project, a flavor group or a zone."""
+    from outlive.resources import CommittedResource
+    from outlive.store import list_all
+
+    async with access.open() as store:
+        found = [
+            one
+            async for one in list_all(store, CommittedResource)
+            if project in ("", one.spec.project_id)
+            and flavor_group in ("", one.spec.flavor_group_name)
+            and zone in ("", one.spec.availability_zone)
+        ]
+    documents = [commitment_document(one) for one in found]
+
+    def lines() -> list[Any]:
+        if not found:
+            return ["there are no commitments: see outlive commitments request --help"]
+        columns = ("Commitment", "Project", "Group", "Zone", "Amount", "State", "Ready", "VMs", "Ends")
+        rows = [
+            (
+                one["uuid"],
+                one["project"],
+                one["group"],
+                one["zone"],
+                one["amount"],
+                one["state"],
+                one["reason"] or "-",
+                len(one["vms"]),
+                shown_time(of.spec.end_time) if of.spec.end_time else "never",
+            )
+            for one, of in zip(documents, found, strict=True)
+        ]
+        return [table(columns, rows, numbers=("Amount", "VMs"))]
+
+    output.show(documents, lines)
+
+
+@command(app)
+async def show(access: Access, output: Output, uuid: Uuid) -> ExitCode | None:
+    """One commitment with its slots and the VMs in them; exit code 1 if it is not accepted."""
+    from outlive.resources import Reservation
+    from outlive.store import list_all
+
+    async with access.open() as store:
+        found = await commitment_of(store, uuid)
+        slots = [one async for one in list_all(store, Reservation) if _uuid_of(one) == uuid]
+    document = {**commitment_document(found), "slots": [slot_document(one) for one in slots]}
+    output.show(document, lambda: _show_lines(document, wide=output.wide))
+    return None if document["reason"] == "Accepted" else ExitCode.NO
+
+
+@command(app)
+async def explain(
+    access: Access,
+    output: Output,
+    uuid: Annotated[str, typer.Argument(metavar="[UUID]", help="Of a commitment that is there.")] = "",
+    project: Project = "",
+    flavor_group: Group = "",
+    zone: Zone = "",
+    amount: Amount = "",
+    config: Config = None,
+) -> ExitCode | None:
+    """Why there is no capacity for a commitment, and what would help; exit code 1 if there is none.
+
+    For one that is there, or for one that somebody might ask for: --project, --group, --zone and --amount.
+    """
+    from outlive.commitments.explanation import explain as explained
+    from outlive.commitments.state import from_spec
+
+    if bool(uuid) == bool(flavor_group or amount):
+        raise Usage("which commitment?", remedy="name one by its uuid, or give --project, --group, --zone and --amount")
+    async with on_copy(access, config) as made:
+        if uuid:
+            found = made.view.commitment(uuid)
+            if found is None:
+                raise unknown_commitment(uuid)
+            wanted = from_spec(found.spec, found.metadata.generation)
+        else:
+            wanted = asked_commitment(made.view.groups(), made.settings, project, flavor_group, zone, amount)
+        answer = explained(made.facts(wanted))
+    output.show(answer, lambda: explanation_lines(answer))
+    return None if answer.possible else ExitCode.NO
+
+
+@command(app)
+async def usage(access: Access, output: Output, project: Project = "", zone: Zone = "", config: Config = None) -> None:
+    """What projects use in each zone, what their commitments cover of it, and what is paid as it goes."""
+    from outlive.commitments.overview import project_usage
+    from outlive.commitments.units import unit_of
+    from outlive.resources import ZONE_LABEL, ProjectQuota
+    from outlive.store import list_all
+
+    async with access.open() as store:
+        quotas = [one async for one in list_all(store, ProjectQuota)]
+    async with on_copy(access, config) as made:
+        groups = list(made.view.groups().values())
+        hosts = made.view.informers.hypervisors.items()
+        zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in hosts}
+        rows = project_usage(
+            vms=[_in_zone(vm, zones) for vm in made.view.vms.all().values()],
+            commitments=made.view.informers.commitments.items(),
+            quotas=quotas,
+            groups=groups,
+            units={one.group_name: unit_of(one, made.settings) for one in groups},
+            zones=set(zones.values()),
+            now=access.state_clock.now(),
+        )
+    rows = tuple(one for one in rows if project in ("", one.project) and zone in ("", one.zone))
+    output.show(rows, lambda: usage_lines(rows))
+
+
+@command(app)
+async def capacity(
+    access: Access, output: Output, flavor_group: Group = "", zone: Zone = "", config: Config = None
+) -> None:
+    """What each flavor group has in each zone: used, committed, kept for failover, and free for it alone."""
+    async with on_copy(access, config) as made:
+        rows = overview_of(made)
+    rows = tuple(one for one in rows if flavor_group in ("", one.group) and zone in ("", one.zone))
+    output.show(rows, lambda: capacity_lines(rows))
+
+
+# -- what several commands need ---------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def on_copy(access: Access, config: Any) -> AsyncIterator[Trial]:
+    """A copy of the cluster, on which commitments are decided."""
+    from outlive.base.ids import SystemIds
+    from outlive.commitments.trial import trial
+    from outlive.roles.settings import RoleSettings
+
+    async with access.open() as store:
+        gathered = await look(access, store, config, None)
+        settings = gathered.settings
+        assert isinstance(settings, RoleSettings), "commands load all sections"
+        with progress("reading commitments"):
+            objects = await objects_of(store, settings)
+    async with trial(
+        objects,
+        engine=gathered.engine,
+        vms=gathered.observation.listing.vms,
+        settings=settings.commitments,
+        clock=access.state_clock,
+        ids=SystemIds(),
+    ) as made:
+        yield made
+
+
+async def commitment_of(store: Any, uuid: str) -> CommittedResource:
+    """The commitment; ``NotFound``."""
+    from outlive.commitments.names import commitment_name
+    from outlive.resources import CommittedResource
+    from outlive.store.access import read
+
+    found = await read(store, CommittedResource, commitment_name(uuid))
+    if found is None:
+        raise unknown_commitment(uuid)
+    return found
+
+
+def unknown_commitment(uuid: str) -> NotFound:
+    """There is none of that uuid."""
+    return NotFound(f"there is no commitment {uuid[:80]!r}", remedy="see outlive commitments list")
+
+
+def commitment_document(one: CommittedResource) -> dict[str, Any]:
+    """A commitment for programs."""
+    from outlive.commitments.state import READY
+    from outlive.resources import condition
+    from outlive.resources.codec import to_builtins
+
+    spec, status = one.spec, one.status
+    ready = condition(status.conditions, READY)
+    return {
+        "uuid": spec.commitment_uuid,
+        "project": spec.project_id,
+        "domain": spec.domain_id,
+        "group": spec.flavor_group_name,
+        "zone": spec.availability_zone,
+        "type": spec.resource_type,
+        "amount": spec.amount if spec.resource_type == "memory" else f"{spec.amount} cores",
+        "state": spec.state,
+        "accepted": status.accepted_spec is not None and status.accepted_spec == spec,
+        "reason": ready.reason if ready is not None else "",
+        "message": ready.message if ready is not None else "",
+        "summary": status.status_summary,
+        "vms": list(status.assigned_instances),
+        "used": to_builtins(status.used_resources) if status.used_resources is not None else {},
+        "startTime": spec.start_time,
+        "endTime": spec.end_time,
+    }
+
+
+def slot_document(one: Reservation) -> dict[str, Any]:
+    """A slot for programs."""
+    from outlive.resources import condition
+    from outlive.resources.codec import to_builtins
+
+    details, seen = one.spec.committed_resource_reservation, one.status.committed_resource_reservation
+    ready = condition(one.status.conditions, "Ready")
+    return {
+        "name": one.name,
+        "host": one.status.host or one.spec.target_host,
+        "flavor": details.resource_name if details is not None else "",
+        "size": to_builtins(one.spec.resources),
+        "ready": ready is not None and ready.status == "True",
+        "reason": ready.reason if ready is not None else "",
+        "vms": sorted(details.allocations) if details is not None else [],
+        "confirmed": sorted(seen.allocations) if seen is not None else [],
+    }
+
+
+def overview_of(made: Trial) -> tuple[GroupOverview, ...]:
+    """What every group has in every zone, counted now."""
+    from outlive.commitments.overview import Overview
+    from outlive.resources import ZONE_LABEL
+
+    informers = made.view.informers
+    zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in informers.hypervisors.items()}
+    found = Overview(made.view.groups().values(), zones)
+    for one in informers.reservations.items():
+        found.add(one)
+    return found.rows(made.capacities())
+
+
+def _uuid_of(slot: Reservation) -> str:
+    details = slot.spec.committed_resource_reservation
+    return details.commitment_uuid if details is not None else ""
+
+
+def _in_zone(vm: Any, zones: dict[str, str]) -> Any:
+    from msgspec.structs import replace
+
+    return replace(vm, zone=zones.get(vm.host, "") or vm.zone)
+
+
+# -- for people -------------------------------------------------------------------------------------------------
+
+
+def _show_lines(document: dict[str, Any], *, wide: bool) -> list[Any]:
+    slots = document["slots"]
+    rows = [
+        (one["name"], one["host"] or "-", one["flavor"], one["size"].get("memory", "0"), one["size"].get("cpu", "0"),
+         one["ready"], ", ".join(one["vms"]))
+        for one in slots
+    ]  # fmt: skip
+    facts = [
+        ("commitment", document["uuid"]),
+        ("project", document["project"]),
+        ("what", f"{document['amount']} of {document['group']} in {document['zone']}"),
+        ("state", document["state"]),
+        ("ready", f"{document['reason'] or 'nobody has looked yet'}: {document['message']}".rstrip(": ")),
+        ("ends", shown_time(document["endTime"]) if document["endTime"] else "never"),
+        ("VMs charged", ", ".join(document["vms"])),
+    ]
+    columns = ("Slot", "Host", "Flavor", "Memory", "Cores", "Ready", "VMs")
+    head = table(("", ""), [row for row in facts if row[1]])
+    return [head, *cut_table(columns, rows, None if wide else SHOWN, title=count_of(len(slots), "slot"), noun="slots")]
+
+
+def explanation_lines(found: Explanation) -> list[Any]:
+    """The verdict, what would help, and what each step of placement made of the hosts."""
+    lines: list[Any] = [f"{found.text[0].upper()}{found.text[1:]}."]
+    if found.helps:
+        lines += ["", "What would help:", *(f"- {one}" for one in found.helps)]
+    for one in found.slots:
+        title = f"{count_of(one.count, f'slot of {one.flavor}')}, of {count_of(one.hosts, 'host')}"
+        lines += cut_table(("Refused", "By"), [(step.hosts, step.step) for step in one.steps], title=title)
+    rows = [(one.commitment, one.project, shown_time(one.end)) for one in found.ends]
+    return [*lines, *cut_table(("Commitment", "Project", "Ends"), rows, title="Commitments that end", noun="of them")]
+
+
+def usage_lines(rows: Iterable[ProjectUsage]) -> list[Any]:
+    """A line for each resource; memory in GiB."""
+    columns = ("Project", "Zone", "Group", "Resource", "Used", "Committed", "Covered", "PAYG", "Quota")
+    cells = [
+        (
+            one.project,
+            one.zone or "-",
+            one.group,
+            {"ram": "GiB", "cores": "cores", "instances": "VMs"}[one.kind],
+            one.used,
+            "" if one.kind == "instances" else one.committed,
+            "" if one.kind == "instances" else one.covered,
+            "" if one.kind == "instances" else one.payg,
+            "-" if one.quota < 0 else one.quota,
+        )
+        for one in rows
+    ]
+    if not cells:
+        return ["nobody uses anything of a flavor group: flavors belong to one by their extra spec quota:hw_version"]
+    return [table(columns, cells, numbers=columns[4:])]
+
+
+def capacity_lines(rows: Iterable[GroupOverview]) -> list[Any]:
+    """A line for each group and zone."""
+    columns = ("Zone", "Group", "Used", "Committed, unused", "Failover", "Free", "Promised")
+    cells = [
+        (
+            one.zone or "-",
+            one.group or "(no group)",
+            *map(shown_bytes, (one.used_bytes, one.committed_bytes, one.failover_bytes, one.free_bytes)),
+            shown_bytes(one.promised_bytes),
+        )
+        for one in rows
+    ]
+    if not cells:
+        return ["there are no flavor groups: give flavors the extra spec quota:hw_version"]
+    return [table(columns, cells, numbers=columns[2:])]
+
+
+command(app, "what-if")(what_if)
+command(app, "check")(check)
+command(app, "request")(request)
+command(app, "delete")(delete)
+command(app, "e2e")(e2e)

@@ -1,0 +1,116 @@
+"""Options by which a commitment is asked for, and what their texts mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from outlive.base.errors import BadInput, NotFound, Usage
+
+if TYPE_CHECKING:
+    from outlive.commitments.settings import CommitmentSettings
+    from outlive.commitments.state import Commitment
+    from outlive.commitments.units import GroupUnit
+    from outlive.resources import CommittedType, FlavorGroupSpec, Resource
+    from outlive.roles.settings import RoleSettings
+    from outlive.store import Store
+
+Project = Annotated[str, typer.Option("--project", metavar="PROJECT", help="Of this project.")]
+Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="Of this flavor group.")]
+Zone = Annotated[str, typer.Option("--zone", metavar="ZONE", help="In this zone.")]
+Amount = Annotated[
+    str,
+    typer.Option("--amount", metavar="AMOUNT", help="Units of its memory (8), memory (64Gi) or cores (16cores)."),
+]
+ASKED: Final = "asked-for"
+"""What a commitment is called that only a question knows."""
+_AMOUNT = re.compile(r"(\d{1,20})\s*(|cores?|[KMGTPE]i|[kMGTPE])\Z")
+
+
+def amount_of(text: str, unit: GroupUnit) -> tuple[CommittedType, int]:
+    """What is committed, and how much: units of memory as LIQUID counts them, or cores; ``BadInput``."""
+    from outlive.base.quantity import parse_bytes
+
+    match = _AMOUNT.match(text.strip())
+    if match is None:
+        raise BadInput(f"{text[:80]!r} is no amount", place="--amount", remedy="write 8, 64Gi or 16cores")
+    number, suffix = int(match[1]), match[2]
+    if suffix.startswith("core"):
+        return "cores", number
+    if not suffix:
+        return "memory", number
+    size = parse_bytes(match[1] + suffix)
+    if size % unit.size_bytes:
+        raise BadInput(
+            f"{text} is no multiple of {unit.text}",
+            place="--amount",
+            remedy=f"memory of flavor group {unit.group} is sold in units of {unit.text}",
+        )
+    return "memory", size // unit.size_bytes
+
+
+def unit_named(
+    groups: Mapping[str, FlavorGroupSpec], settings: CommitmentSettings, name: str
+) -> tuple[FlavorGroupSpec, GroupUnit]:
+    """The group and its unit; ``NotFound``."""
+    from outlive.commitments.units import unit_of
+
+    found = groups.get(name)
+    if found is None:
+        known = ", ".join(sorted(groups)) or "none"
+        raise NotFound(f"there is no flavor group {name[:80]!r}", place="--group", remedy=f"known are: {known}")
+    return found, unit_of(found, settings)
+
+
+def asked_commitment(
+    groups: Mapping[str, FlavorGroupSpec],
+    settings: CommitmentSettings,
+    project: str,
+    group: str,
+    zone: str,
+    amount: str,
+    *,
+    uuid: str = ASKED,
+) -> Commitment:
+    """A confirmed commitment that nobody has yet."""
+    from outlive.commitments.state import Commitment
+
+    check_asked(project, group, zone, amount)
+    _, unit = unit_named(groups, settings, group)
+    kind, number = amount_of(amount, unit)
+    return Commitment(
+        uuid=uuid,
+        project=project,
+        group=group,
+        zone=zone,
+        type=kind,
+        memory_bytes=unit.to_bytes(number) if kind == "memory" else 0,
+        cores=number if kind == "cores" else 0,
+        state="confirmed",
+    )
+
+
+def check_asked(project: str, group: str, zone: str, amount: str) -> None:
+    """``Usage`` where an option is missing."""
+    given = {"--project": project, "--group": group, "--zone": zone, "--amount": amount}
+    missing = [name for name, value in given.items() if not value]
+    if missing:
+        raise Usage(f"{', '.join(missing)} is missing", remedy="say who commits to how much of what, and where")
+
+
+async def objects_of(store: Store, settings: RoleSettings) -> list[Resource]:
+    """What a trial reads. Flavor groups are made of the flavors where no server has made them yet."""
+    from outlive.commitments.trial import READ
+    from outlive.placement.flavor_groups import flavor_groups
+    from outlive.resources import Flavor, FlavorGroup, ObjectMeta
+    from outlive.store import list_all
+
+    objects = [one for kind in READ async for one in list_all(store, kind)]
+    if not any(isinstance(one, FlavorGroup) for one in objects):
+        flavors = [one async for one in list_all(store, Flavor)]
+        groups = flavor_groups(flavors, keys=settings.scheduler.flavor_group_keys)
+        objects += [FlavorGroup(metadata=ObjectMeta(name=one.group_name), spec=one) for one in groups]
+    return objects

@@ -1,0 +1,90 @@
+"""``outlive commitments check``: where commitments, slots, hosts and the list of VMs say different things."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from outlive.base.errors import ExitCode, Usage
+from outlive.cli.access import Access
+from outlive.cli.output import Report, cut_table
+from outlive.cli.snapshot import Config, look
+
+CONSISTENCY_PATH = "/commitments/consistency"
+"""Where a server says what it finds, what Limes lists included …"""
+REPAIR_PATH = "/commitments/consistency/repair"
+"""… and where it repairs what is safe."""
+
+
+async def check(
+    access: Access,
+    output: Report,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Have the server repair what nobody could still need.")
+    ] = False,
+    config: Config = None,
+) -> ExitCode | None:
+    """Compare commitments, slots, allocations, hosts and VMs; exit code 1 if any disagree. Limes is not asked.
+
+    With --repair the server repairs the safe classes, and what is left is compared.
+    """
+    from outlive.commitments.consistency import compare
+
+    repaired: Any = ()
+    if repair:
+        repaired = await _repaired(access)
+    result = compare(await _facts(access, config))
+    document = {
+        "agrees": not result.disagreements,
+        "disagreements": result.disagreements,
+        "counts": result.counts,
+        "repaired": repaired,
+    }
+
+    def lines() -> list[Any]:
+        found = result.disagreements
+        rows = [(one.kind, one.subject, one.vm, one.detail, one.owner, one.repair or "people judge") for one in found]
+        head = f"{len(found)} disagree" if found else "commitments, slots, hosts and VMs agree"
+        done = [f"{len(repaired)} were repaired"] * bool(repair)
+        columns = ("Class", "What", "VM", "Who says what", "Whose business", "Repair")
+        return [*done, head, *cut_table(columns, rows)]
+
+    output.show(document, lines)
+    return ExitCode.NO if result.disagreements else None
+
+
+async def _facts(access: Access, config: Any) -> Any:
+    """One look at everything that the comparison reads."""
+    from outlive.commitments.consistency import ConsistencyInput, VmFacts
+    from outlive.resources import COMMITTED, CommittedResource, Hypervisor, Reservation, VirtualMachine
+    from outlive.roles.settings import RoleSettings
+    from outlive.store import list_all
+
+    async with access.open() as store:
+        gathered = await look(access, store, config, None)
+        commitments = [one async for one in list_all(store, CommittedResource)]
+        slots = [one async for one in list_all(store, Reservation) if one.spec.type == COMMITTED]
+        hosts = [one async for one in list_all(store, Hypervisor)]
+        moving = [one.name async for one in list_all(store, VirtualMachine) if one.status.migration is not None]
+    settings = gathered.settings
+    assert isinstance(settings, RoleSettings), "commands load all sections"
+    return ConsistencyInput(
+        commitments=tuple(commitments),
+        slots=tuple(slots),
+        instances={host.name: tuple(one.id for one in host.status.instances) for host in hosts},
+        vms={vm.id: VmFacts(host=vm.host, project=vm.project) for vm in gathered.observation.listing.vms},
+        moving=tuple(moving),
+        now=access.state_clock.now(),
+        grace_s=settings.commitments.allocation_grace_period,
+    )
+
+
+async def _repaired(access: Access) -> Any:
+    """What the server has repaired; ``Usage`` where none is asked."""
+    from outlive.store.http import HttpStore
+
+    async with access.open(write=True) as store:
+        if not isinstance(store, HttpStore):
+            raise Usage("repairs are the server's", place="--repair", remedy="start outlive up, or name --server URL")
+        return await store.command(REPAIR_PATH, {})

@@ -1,0 +1,218 @@
+"""``outlive commitments what-if``: hypothetical commitments, lost hosts and other flavors, on a copy of the cluster.
+
+The same placement, the same account and the same decisions as the server's; nothing is written anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
+from outlive.base.phrases import count_of
+from outlive.cli.access import Access
+from outlive.cli.commitments_ask import asked_commitment, objects_of
+from outlive.cli.output import Output, cut_table, progress
+from outlive.cli.snapshot import Config, look
+from outlive.cli.values import amounts, words
+
+if TYPE_CHECKING:
+    from outlive.commitments.settings import CommitmentSettings
+    from outlive.commitments.whatif import Outcome, WhatIfResult
+    from outlive.failover.snapshot import Snapshot
+    from outlive.resources import Amounts, Flavor, FlavorGroup, Resource
+    from outlive.roles.settings import RoleSettings
+    from outlive.store import Store
+
+COMMITMENTS_LIMIT = 1_000
+"""Hypothetical commitments of one question."""
+SHOWN = 50
+"""Lines of each list; the wide form and JSON have all."""
+_FLAVOR = re.compile(r"([^=]{1,253})=([^,=]+),([^,=]+)(?:,([^,=]+))?\Z")
+
+
+async def what_if(
+    access: Access,
+    output: Output,
+    add: Annotated[
+        list[str] | None,
+        typer.Option("--add", metavar="PROJECT:GROUP:ZONE:AMOUNT", help="A further commitment, in this order."),
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", metavar="UUID[,UUID…]", help="Commitments that have ended.")
+    ] = None,
+    lose: Annotated[
+        list[str] | None, typer.Option("--lose", metavar="HOST[,HOST…]", help="Hosts that are gone with their VMs.")
+    ] = None,
+    flavor: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--flavor",
+            metavar="NAME=CPU,MEMORY[,GROUP]",
+            help="A flavor of another size or group, or a new one; NAME= takes it away.",
+        ),
+    ] = None,
+    config: Config = None,
+) -> ExitCode | None:
+    """Which commitments can be had, those that are there first; exit code 1 if any cannot."""
+    from outlive.base.ids import SystemIds
+    from outlive.commitments.trial import trial
+    from outlive.commitments.whatif import ask
+
+    if not (add or without or lose or flavor):
+        raise Usage("what if what?", remedy="give --add, --without, --lose or --flavor")
+    if len(add or ()) > COMMITMENTS_LIMIT:
+        raise Usage(f"{len(add or ())} commitments", place="--add", remedy=f"at most {COMMITMENTS_LIMIT}")
+    async with access.open() as store:
+        gathered = await look(access, store, config, None)
+        objects, gathered = await _altered(store, gathered, words(*(lose or ())), words(*(without or ())), flavor or [])
+    settings = _settings(gathered).commitments
+    vms = gathered.observation.listing.vms
+    async with trial(
+        objects, engine=gathered.engine, vms=vms, settings=settings, clock=access.state_clock, ids=SystemIds()
+    ) as made:
+        wanted = [_asked(made.view.groups(), settings, text, number) for number, text in enumerate(add or (), 1)]
+        with progress("deciding"):
+            result = await ask(made, wanted, now=access.state_clock.now())
+    output.show(result, lambda: whatif_lines(result, wide=output.wide))
+    return ExitCode.NO if result.refused else None
+
+
+def whatif_lines(result: WhatIfResult, *, wide: bool) -> list[Any]:
+    """How many can be had, and which cannot."""
+    total = len(result.accepted) + len(result.refused)
+    lines: list[Any] = [f"{len(result.accepted)} of {count_of(total, 'commitment')} can be had."]
+    most = None if wide else SHOWN
+    columns = ("Commitment", "Project", "Group", "Zone", "Amount", "New slots")
+    refused = [(*_cells(one)[:5], one.reason) for one in result.refused]
+    moved = [one for one in result.accepted if one.new_slots or one.hypothetical or wide]
+    return [
+        *lines,
+        *cut_table((*columns[:5], "Why not"), refused, most, title="Cannot be had", noun="commitments"),
+        *cut_table(columns, [_cells(one) for one in moved], most, title="Can be had", noun="commitments"),
+    ]
+
+
+def _cells(one: Outcome) -> tuple[Any, ...]:
+    return one.uuid, one.project, one.group, one.zone, one.amount, one.new_slots
+
+
+def _settings(gathered: Snapshot) -> RoleSettings:
+    from outlive.roles.settings import RoleSettings
+
+    assert isinstance(gathered.settings, RoleSettings), "commands load all sections"
+    return gathered.settings
+
+
+def _asked(groups: Any, settings: CommitmentSettings, text: str, number: int) -> Any:
+    parts = text.rsplit(":", 3)
+    if len(parts) != 4 or not all(parts):
+        raise BadInput(
+            f"{text[:80]!r} is not PROJECT:GROUP:ZONE:AMOUNT", place="--add", remedy="write shop-1:g:zone-a:64Gi"
+        )
+    project, group, zone, amount = parts
+    return asked_commitment(groups, settings, project, group, zone, amount, uuid=f"what-if-{number}")
+
+
+async def _altered(
+    store: Store, gathered: Snapshot, lost: list[str], ended: list[str], flavors: list[str]
+) -> tuple[list[Resource], Snapshot]:
+    """The objects of the imagined cluster, and what placement and failover make of it."""
+    from outlive.failover.analysis.whatif.altered import as_it_is
+    from outlive.resources import CommittedResource, Flavor, FlavorGroup, Hypervisor, Reservation
+    from outlive.store import list_all
+
+    objects = await objects_of(store, _settings(gathered))
+    commitments = {one.spec.commitment_uuid for one in objects if isinstance(one, CommittedResource)}
+    for uuid in ended:
+        if uuid not in commitments:
+            raise NotFound(
+                f"there is no commitment {uuid[:80]!r}", place="--without", remedy="outlive commitments list"
+            )
+    now = await as_it_is(store, gathered)
+    for host in lost:
+        if host not in now.hosts:
+            raise NotFound(f"there is no host {host[:80]!r}", place="--lose", remedy="see outlive get hypervisors")
+    gone = {
+        one.name
+        for one in objects
+        if isinstance(one, Reservation)
+        and one.spec.committed_resource_reservation is not None
+        and one.spec.committed_resource_reservation.commitment_uuid in ended
+    }
+    now = now.without_hosts(lost).without_slots(gone)
+    if flavors:
+        known = [one async for one in list_all(store, Flavor)]
+        groups = _groups(known, flavors, _settings(gathered).scheduler.flavor_group_keys)
+        now = _with_groups(now, groups)
+    altered = await now.gathered() if lost or ended or flavors else gathered
+    kept: list[Resource] = [
+        one for one in objects if isinstance(one, CommittedResource) and one.spec.commitment_uuid not in ended
+    ]
+    written = {one.name for one in objects if isinstance(one, Reservation)}
+    reservations = [one for one in now.reservations.values() if one.name in written]
+    besides = [one for one in (now.besides if flavors else objects) if isinstance(one, FlavorGroup)]
+    hosts: Iterable[Hypervisor] = now.hosts.values()
+    return [*kept, *hosts, *reservations, *besides], altered
+
+
+def _with_groups(now: Any, groups: list[FlavorGroup]) -> Any:
+    from msgspec.structs import replace
+
+    from outlive.resources import FlavorGroup
+
+    others = [one for one in now.besides if not isinstance(one, FlavorGroup)]
+    return replace(now, besides=(*others, *groups))
+
+
+def _groups(known: list[Flavor], texts: list[str], keys: tuple[str, ...]) -> list[FlavorGroup]:
+    """The flavor groups with these flavors changed."""
+    from outlive.placement.flavor_groups import flavor_groups
+    from outlive.resources import FlavorGroup, ObjectMeta
+
+    by_name = {one.spec.flavor_name: one for one in known}
+    for text in texts:
+        name, removed, changed = _flavor(text, by_name, keys[0])
+        if removed:
+            by_name.pop(name)
+        else:
+            assert changed is not None, "what is not removed is changed"
+            by_name[name] = changed
+    return [
+        FlavorGroup(metadata=ObjectMeta(name=one.group_name), spec=one)
+        for one in flavor_groups(by_name.values(), keys=keys)
+    ]
+
+
+def _flavor(text: str, known: dict[str, Flavor], key: str) -> tuple[str, bool, Flavor | None]:
+    """Its name, whether it is taken away, and what it is else; ``BadInput``, ``NotFound``."""
+    name = text.removesuffix("=")
+    if name != text:
+        if name not in known:
+            raise NotFound(f"there is no flavor {name[:80]!r}", place="--flavor", remedy="see outlive get flavors")
+        return name, True, None
+    match = _FLAVOR.match(text)
+    if match is None:
+        remedy = "write m32=8,32Gi or m32=8,32Gi,GROUP, and m32= to take it away"
+        raise BadInput(f"{text[:80]!r} is not NAME=CPU,MEMORY[,GROUP]", place="--flavor", remedy=remedy)
+    return match[1], False, _sized(match[1], amounts(match[2], match[3]), match[4] or "", known.get(match[1]), key)
+
+
+def _sized(name: str, size: Amounts, group: str, before: Flavor | None, key: str) -> Flavor:
+    from msgspec.structs import replace
+
+    from outlive.placement.request import HYPERVISOR_TYPE
+    from outlive.resources import Flavor, FlavorSpec, ObjectMeta
+
+    specs = dict(before.spec.extra_specs) if before is not None else {HYPERVISOR_TYPE: "QEMU"}
+    if group:
+        specs[key] = group
+    if not specs.get(key):
+        raise BadInput(f"flavor {name} is in no group", place="--flavor", remedy=f"write {name}=CPU,MEMORY,GROUP")
+    if before is not None:
+        return replace(before, spec=replace(before.spec, resources=size, extra_specs=specs))
+    spec = FlavorSpec(flavor_name=name, resources=size, extra_specs=specs)
+    return Flavor(metadata=ObjectMeta(name=name), spec=spec)

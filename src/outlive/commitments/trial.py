@@ -1,0 +1,206 @@
+"""A copy of a cluster in memory, on which commitments are decided as the server decides them. Nothing else is written.
+
+It answers what would become of a batch, why a commitment has no capacity, and what is left to sell, from any set of
+objects: those of a store, of a state file, or of a cluster that somebody imagines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from math import inf
+from typing import Final
+
+from msgspec.structs import replace
+
+from outlive.base.clock import Clock
+from outlive.base.ids import Ids
+from outlive.base.random import Random
+from outlive.commitments.application import ChangeApplier
+from outlive.commitments.batch import Batch, BatchPlan
+from outlive.commitments.capacity import CapacityTable, EngineProbe
+from outlive.commitments.capacity_report import capacity_status, committed_slots
+from outlive.commitments.decision import Accepted, Decider, Refusal
+from outlive.commitments.explanation import (
+    ExplanationInput,
+)
+from outlive.commitments.names import capacity_name
+from outlive.commitments.placer import SlotPlacer
+from outlive.commitments.records import BY_PROJECT, project_of
+from outlive.commitments.running import RunningVms
+from outlive.commitments.settings import CommitmentSettings
+from outlive.commitments.shortage import Shortage
+from outlive.commitments.state import Commitment
+from outlive.commitments.view import CommitmentInformers, CommitmentView, commitment_indexes, slot_indexes
+from outlive.commitments.vm_table import VmTable
+from outlive.placement.engine import Engine
+from outlive.placement.flavor_groups import is_valid
+from outlive.placement.vms import VmList, VmView
+from outlive.resources import (
+    ZONE_LABEL,
+    CommitmentStep,
+    CommittedResource,
+    Condition,
+    FlavorGroup,
+    FlavorGroupCapacity,
+    Hypervisor,
+    ObjectMeta,
+    ProjectQuota,
+    R,
+    Reservation,
+    Resource,
+    VirtualMachine,
+)
+from outlive.resources.commitments import FlavorGroupCapacitySpec
+from outlive.runtime.informer import Informer
+from outlive.store.memory import MemoryStore
+
+READ: Final[tuple[type[Resource], ...]] = (CommittedResource, Reservation, Hypervisor, FlavorGroup)
+"""The kinds that a trial reads of its objects."""
+
+
+class _Listing:
+    """A list of VMs as a source."""
+
+    def __init__(self, vms: Iterable[VmView]) -> None:
+        self._vms = {vm.id: vm for vm in vms}
+
+    async def list_vms(self) -> VmList:
+        """All of them."""
+        return VmList(vms=tuple(self._vms.values()))
+
+    async def get_vm(self, vm_id: str) -> VmView | None:
+        """One of them."""
+        return self._vms.get(vm_id)
+
+
+class Trial:
+    """See the module; made by ``trial``."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        view: CommitmentView,
+        settings: CommitmentSettings,
+        store: MemoryStore,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self.view = view
+        self.settings = settings
+        self._engine = engine
+        self._store = store
+        self._clock = clock
+        self._placer = SlotPlacer(engine, settings, view.informers.reservations)
+        self._applier = ChangeApplier(store, view, self._placer, clock=clock)
+        self._decider = Decider(view, self._placer, settings, clock=clock, ids=ids)
+
+    # -- decisions -------------------------------------------------------------------------------------
+
+    async def change(self, batch: Batch) -> str:
+        """Decide a batch and carry it out in the copy; why it is refused, or nothing."""
+        return await self._carry_out(await self._decider.decide(batch, inf))
+
+    async def keep(self, cr: CommittedResource) -> str:
+        """Give a commitment the slots that it misses, in the copy, whether it is there or new; why that is not
+        possible, or nothing."""
+        if cr.spec.flavor_group_name not in self.view.groups():
+            return f"flavor group not found: {cr.spec.flavor_group_name}"
+        before = self.view.commitment(cr.spec.commitment_uuid)
+        step = CommitmentStep(
+            uuid=cr.spec.commitment_uuid, before=before.spec if before is not None else None, after=cr.spec
+        )
+        plan = BatchPlan(confirmation=True, steps=(step,))
+        return await self._carry_out(await self._decider.decide_steps(plan, inf))
+
+    async def _carry_out(self, decided: Accepted | Refusal) -> str:
+        if isinstance(decided, Refusal):
+            return decided.reason
+        await self._applier.apply(decided.steps, request_id="")
+        return ""
+
+    # -- capacity --------------------------------------------------------------------------------------
+
+    def capacities(self) -> list[FlavorGroupCapacity]:
+        """What every flavor group has in every zone, as the capacity controller would write it."""
+        settings, now = self.settings, self._clock.now()
+        groups = {name: group for name, group in self.view.groups().items() if is_valid(group) and group.flavors}
+        probe = EngineProbe(
+            self._engine,
+            total=lambda _: settings.capacity_total_pipeline,
+            placeable=lambda _: settings.capacity_placeable_pipeline,
+        )
+        table = CapacityTable(self._engine.fleet, probe)
+        found = table.refresh(tuple(groups.values()))
+        zones = {
+            host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in self.view.informers.hypervisors.items()
+        }
+        running = RunningVms()
+        for vm in self.view.vms.all().values():
+            running.put(replace(vm, zone=zones.get(vm.host, "") or vm.zone))
+        committed = committed_slots(self.view.informers.commitments.items(), groups.values(), now)
+        made: list[FlavorGroupCapacity] = []
+        for (group, zone), one in sorted(found.items()):
+            ready = Condition(type="Ready", status="False" if one.failed else "True", message=one.failed)
+            capacity = FlavorGroupCapacity(
+                metadata=ObjectMeta(name=capacity_name(group, zone)),
+                spec=FlavorGroupCapacitySpec(flavor_group=group, availability_zone=zone),
+            )
+            status = capacity.status
+            if not one.failed:
+                status = capacity_status(
+                    one, groups[group], committed_slots=committed.get((group, zone), 0), running=running
+                )
+            made.append(replace(capacity, status=replace(status, conditions=(ready,))))
+        return made
+
+    def facts(self, commitment: Commitment) -> ExplanationInput:
+        """What an explanation of the commitment rests on: of one that is there, or of one that somebody asks for."""
+        gathering = Shortage(self.view, self._placer, self._engine, self.settings)
+        return gathering.facts(commitment, self._clock.now())
+
+
+@asynccontextmanager
+async def trial(
+    objects: Iterable[Resource],
+    *,
+    engine: Engine,
+    vms: Iterable[VmView],
+    settings: CommitmentSettings,
+    clock: Clock,
+    ids: Ids,
+) -> AsyncIterator[Trial]:
+    """A trial while the block runs. ``engine``: over a fleet with these hosts and reservations, which the trial has
+    for itself. Of the objects only those of ``READ`` count; capacity is computed anew."""
+    store = MemoryStore(clock, ids)
+    store.load(one for one in objects if isinstance(one, READ))
+    random = Random(0)
+
+    def informer(kind: type[R], indexes: Mapping[str, object] | None = None) -> Informer[R]:
+        return Informer(store, kind, clock=clock, random=random, indexes=indexes)  # type: ignore[arg-type]
+
+    informers = CommitmentInformers(
+        commitments=informer(CommittedResource, commitment_indexes()),
+        reservations=informer(Reservation, slot_indexes()),
+        hypervisors=informer(Hypervisor),
+        groups=informer(FlavorGroup),
+        capacities=informer(FlavorGroupCapacity),
+        quotas=informer(ProjectQuota, {BY_PROJECT: project_of}),
+    )
+    table = VmTable(informer(VirtualMachine), _Listing(vms), clock=clock)
+    await table.refresh()
+    made = Trial(engine, CommitmentView(informers, table), settings, store, clock, ids)
+    running = [asyncio.create_task(one.run(), name=one.name) for one in informers.all()]
+    try:
+        for one in informers.all():
+            await one.wait_synced()
+        for capacity in made.capacities():
+            created = await store.create(capacity)
+            informers.capacities.note(await store.replace_status(replace(created, status=capacity.status)))
+        yield made
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+        await store.close()
