@@ -171,6 +171,8 @@ def steps_of(
 def dry_run_needs(batch: Batch, groups: Mapping[str, FlavorGroupSpec], settings: CommitmentSettings) -> DryRunPlan:
     """What would have to be found if the batch were meant: the growth of each resource over all projects, where there
     is some. A resource takes part if its group handles both commitments and dry runs of it."""
+    if batch.zone in RESERVED_ZONES:
+        return DryRunPlan(refusal=f"dry run: {_no_zone(batch.zone)}")
     growth: dict[str, int] = {}
     askers: dict[str, ProjectRequest] = {}
     for project, resource in _in_order(batch):
@@ -256,7 +258,7 @@ def _in_order(batch: Batch) -> Iterator[tuple[ProjectRequest, ResourceRequest]]:
 def _places(batch: Batch, groups: Mapping[str, FlavorGroupSpec], settings: CommitmentSettings) -> Iterator[_Place]:
     """What the batch speaks of, in order; ``BadInput`` for what nobody can commit to."""
     if batch.zone in RESERVED_ZONES:
-        raise BadInput(f'"{batch.zone}" is not an availability zone', remedy="name the zone of the commitments")
+        raise _no_zone(batch.zone)
     for project, resource in _in_order(batch):
         try:
             group, kind = parse_resource(resource.name)
@@ -267,6 +269,10 @@ def _places(batch: Batch, groups: Mapping[str, FlavorGroupSpec], settings: Commi
         if not settings.group(group).committed(kind).handles_commitments:
             raise BadInput(f'flavor group "{group}" is not configured to handle {kind} commitments')
         yield _Place(project=project, resource=resource, group=group, kind=kind, unit=unit_of(groups[group], settings))
+
+
+def _no_zone(zone: str) -> BadInput:
+    return BadInput(f'"{zone}" is not an availability zone', remedy="name the zone of the commitments")
 
 
 def _check_request(one: CommitmentRequest, place: _Place, mentions: list[_Mention]) -> None:

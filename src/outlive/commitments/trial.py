@@ -20,7 +20,7 @@ from outlive.base.random import Random
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.batch import Batch, BatchPlan
 from outlive.commitments.capacity import CapacityTable, EngineProbe
-from outlive.commitments.capacity_report import capacity_status, committed_slots
+from outlive.commitments.capacity_status import capacity_status, committed_slots
 from outlive.commitments.decision import Accepted, Decider, Refusal
 from outlive.commitments.explanation import (
     ExplanationInput,
