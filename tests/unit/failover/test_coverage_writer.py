@@ -14,6 +14,7 @@ from outlive.store.faults import FaultRates, FaultStore
 from outlive.store.memory import MemoryStore
 
 YES = CoverageStatus(required=1, slots=("s",), covered=True, host="h1")
+MOVED = CoverageStatus(required=1, slots=("t",), covered=True, host="h2")
 NO = CoverageStatus(required=1, covered=False, reason="no-capacity", host="h1")
 
 
@@ -106,5 +107,23 @@ def test_what_did_not_get_through_is_known_until_it_is_told():
         await writer.publish({"v": NO})
         assert writer.unreported == ()
         assert not (await store.get(Coverage, "v")).status.covered
+
+    run(story())
+
+
+def test_who_stood_still_does_not_overwrite_what_another_leader_has_told_since():
+    async def story() -> None:
+        clock = LoopClock()
+        store = MemoryStore(clock, SeededIds(Random(1)))
+        late, leader = CoverageWriter(store, clock), CoverageWriter(store, clock)
+        await late.publish({"v": NO})
+        await leader.publish({"v": MOVED, "w": MOVED})
+        assert await late.publish({"v": YES, "w": YES}) == 2
+        for vm in ("v", "w"):
+            assert (await store.get(Coverage, vm)).status.slots == MOVED.slots
+        assert late.unreported == ("v", "w")
+        assert await late.publish({"v": YES, "w": YES}) == 0, "it reads what is there, and tells again"
+        assert late.unreported == ()
+        assert (await store.get(Coverage, "v")).status.slots == YES.slots
 
     run(story())

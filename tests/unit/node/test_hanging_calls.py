@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.support.node_worlds import at, holders, play, record
+from tests.support.node_worlds import at, holders, play, record, vm_of
 
-from outlive.base.errors import Unavailable
+from outlive.base.errors import Unavailable, Unknown
 from outlive.node.ports import Domain
 from outlive.resources import VirtualMachine
 from outlive.simulation.spec import VmSpec
@@ -103,6 +103,80 @@ def test_host_keeps_its_entry_of_a_guest_until_its_kill_is_known_to_be_done_what
         await at(world, 120)
         assert world.running("vm-1") == ()
         assert holders(world) == []
+
+    play(story, vms=VMS, node=LIMITS)
+
+
+class LostAnswer:
+    """A hypervisor that ends domains and does not say so."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def destroy(self, vm: str, *, run_id: str = "", uuid: str = "") -> None:
+        self.asked += 1
+        await self._inner.destroy(vm, run_id=run_id, uuid=uuid)
+        raise Unknown(f"nobody said whether {vm} has ended")
+
+
+def test_vm_that_is_wanted_again_before_its_kill_is_known_to_be_done_starts_once_it_is() -> None:
+    async def story(world: World) -> None:
+        await at(world, 10)
+        role: Any = world.hosts["kvm-1"].daemon.role
+        here = role.daemon.shared.domains
+        inner = here.hypervisor
+        here.hypervisor = LostAnswer(inner)
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 10.5)
+        assert world.running("vm-1") == ()
+        assert [one[0] for one in holders(world)] == ["kvm-1"]
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 20)
+        assert vm_of(world).status.reason == "not-ended"
+        here.hypervisor = inner
+        await at(world, 30)
+        assert world.running("vm-1") == ("kvm-1",)
+        assert holders(world) == [("kvm-1", 1, "running")]
+        assert (vm_of(world).status.phase, vm_of(world).status.reason) == ("start", "")
+
+    play(story, vms=VMS, node=LIMITS)
+
+
+def test_restart_whose_kill_is_not_known_to_be_done_does_not_wait_for_the_guest_again() -> None:
+    async def story(world: World) -> None:
+        await at(world, 10)
+        role: Any = world.hosts["kvm-1"].daemon.role
+        here = role.daemon.shared.domains
+        inner = here.hypervisor
+        here.hypervisor = LostAnswer(inner)
+        await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
+        await world.do("request", {"vm": "vm-1", "verb": "restart"})
+        await at(world, 35)
+        assert world.running("vm-1") == ()
+        here.hypervisor = inner
+        await at(world, 45)
+        assert world.running("vm-1") == ("kvm-1",)
+
+    play(story, vms=VMS, node=LIMITS)
+
+
+def test_remains_of_a_guest_that_has_ended_are_cleared_away_once_a_second_until_that_is_known_to_be_done() -> None:
+    async def story(world: World) -> None:
+        await at(world, 10)
+        role: Any = world.hosts["kvm-1"].daemon.role
+        here = role.daemon.shared.domains
+        inner = here.hypervisor
+        lost = here.hypervisor = LostAnswer(inner)
+        await world.do("guest-crash", {"vms": ["vm-1"]})
+        await at(world, 20)
+        assert 5 < lost.asked < 15
+        here.hypervisor = inner
+        await at(world, 40)
+        assert world.running("vm-1") == ("kvm-1",)
 
     play(story, vms=VMS, node=LIMITS)
 

@@ -19,7 +19,7 @@ from outlive.failover.report.forecast import Forecast
 from outlive.resources import Coverage, CoverageStatus, ObjectMeta, check_name
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all
-from outlive.store.access import compare_and_swap, swap
+from outlive.store.access import swap
 
 WRITES_AT_ONCE = 8
 """Coverage objects that are written at the same time."""
@@ -34,8 +34,10 @@ class CoverageWriter:
 
     It remembers what it wrote, and reads all of them before its first write, whenever it has to ``forget``, when
     the store may be another one than it was, and every ``REREAD_S``: somebody else may have led meanwhile, or deleted
-    some. VMs of which the store then says otherwise than was published have to be reported again, also where nothing
-    of them changed: a restored store may bring back a promise of which nothing is left.
+    some. It writes over nothing but what it knows: where somebody else has written meanwhile, it may lead no more, and
+    if it does, it reads all of them and reports again. VMs of which the store then says otherwise than was published
+    have to be reported again, also where nothing of them changed: a restored store may bring back a promise of which
+    nothing is left.
     """
 
     def __init__(self, store: Store, clock: Clock, *, store_is: Callable[[], object] = lambda: None) -> None:
@@ -126,23 +128,17 @@ class CoverageWriter:
     async def _write(self, vm: str, status: CoverageStatus) -> None:
         stamped = msgspec.structs.replace(status, changed_at=as_datetime(self._clock.now()))
 
-        def change(found: Coverage | None) -> Coverage | None:
-            if _says(found, status):
-                return None
-            if found is None:
-                return Coverage(metadata=ObjectMeta(name=vm), status=stamped)
-            return msgspec.structs.replace(found, status=stamped)
-
         known = self._known.get(vm)
-        wanted = change(known)
-        if wanted is None:
+        if _says(known, status):
             return
         try:
-            written: Coverage | None = await (self._create(wanted) if known is None else swap(self._store, wanted))
+            if known is None:
+                self._known[vm] = await self._create(Coverage(metadata=ObjectMeta(name=vm), status=stamped))
+            else:
+                self._known[vm] = await swap(self._store, msgspec.structs.replace(known, status=stamped))
         except (AlreadyExists, Conflict, NotFound, Unknown):
-            written = await compare_and_swap(self._store, Coverage, vm, change, clock=self._clock)
-        if written is not None:
-            self._known[vm] = written
+            self._read_at = float("-inf")
+            raise
 
     async def _create(self, wanted: Coverage) -> Coverage:
         try:

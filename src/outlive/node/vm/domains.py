@@ -46,6 +46,8 @@ class LocalDomains:
         """Virtual machine → how often had been looked when the call that creates it ended."""
         self._doubtful: dict[str, Domain] = {}
         """By name, the domain that was to be ended, from before that was asked until it is known to be done."""
+        self.ending: frozenset[str] = frozenset()
+        """Names of those of them that the last listing did not show: each is in the picture for nothing else."""
         self.on_change: Callable[[str], None] = lambda vm: None
         """Called with the virtual machine whose domain changed; it must not block."""
         self.on_look: Callable[[float], None] = lambda seconds: None
@@ -97,8 +99,9 @@ class LocalDomains:
         shown = (*self._doubtful.values(), *listed)  # of one that is listed, what is listed counts
         before, self.by_vm = self.by_vm, {one.vm: one for one in shown if not one.uuid}
         self.foreign = {one.uuid: one for one in shown if one.uuid}
+        ended, self.ending = self.ending, frozenset(self._doubtful) - {one.uuid or one.vm for one in listed}
         for vm in sorted({*before, *self.by_vm}):
-            if before.get(vm) != self.by_vm.get(vm):
+            if before.get(vm) != self.by_vm.get(vm) or (vm in ended) != (vm in self.ending):
                 self.on_change(vm)
 
     async def problems(self) -> tuple[str, ...]:

@@ -145,7 +145,7 @@ def _settled(node: VmContext, vm: VirtualMachine) -> bool:
     entry = node.entry(vm)
     seen = len(vm.status.holders) == 1 and entry is not None and entry.seen == "running" and entry.vnc == domain.vnc
     known = vm.status.phase == VmState.START and not vm.status.reason
-    whole = domain.state is DomainState.RUNNING and not domain.split
+    whole = domain.state is DomainState.RUNNING and not domain.split and vm.name not in node.domains.ending
     return here and seen and known and whole and state_of(vm) == VmState.START
 
 
@@ -208,8 +208,7 @@ async def _stray(seen: Seen) -> float | None:
 async def _act(seen: Seen) -> float | None:
     node, vm, domain = seen.node, seen.vm, seen.domain
     if domain is not None and domain.state is DomainState.OFF:
-        await destroy(node, vm.name, run_id=domain.run_id)
-        return 0.0
+        return 0.0 if await destroy(node, vm.name, run_id=domain.run_id) else 1.0
     given = VmEventInput(this_node=node.host, state=state_of(vm), node=vm.host or None, running=domain is not None)
     action = node.decisions.use(VM_EVENT, given, subject=vm.name).action
     if node.frozen and action in CHANGES:
@@ -230,6 +229,8 @@ async def _frozen(seen: Seen, action: VmAction) -> float | None:
 async def _adopt(seen: Seen) -> float | None:
     """It runs where it should: say so, and clear away entries of runs that are over."""
     node, vm, domain = seen.node, seen.vm, seen.domain
+    if vm.name in node.domains.ending:
+        return await _end_again(seen)
     wait_s = await report_running(node, vm.name, seen.memory)
     if domain is not None and domain.split:
         return await _receive_memory(seen)
@@ -239,6 +240,16 @@ async def _adopt(seen: Seen) -> float | None:
     if any(one.run_id != domain.run_id for one in of_host(vm, node.lease.me)):
         return 0.0 if await release(node, vm.name, but=domain.run_id) else 5.0
     return await tidy(node, vm)
+
+
+async def _end_again(seen: Seen) -> float | None:
+    """It is wanted again after it was to end, and only that this is not known to be done speaks for its running."""
+    node, vm = seen.node, seen.vm
+    _ran(seen)
+    if await destroy(node, vm.name):
+        return 0.0 if await release(node, vm.name) else 1.0
+    await report_waiting(node, vm, VmReason.NOT_ENDED)
+    return 1.0
 
 
 async def _receive_memory(seen: Seen) -> float | None:

@@ -359,7 +359,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
 
 
 async def report_waiting(node: VmContext, vm: VirtualMachine, code: VmReason) -> None:
-    """Say once that it waits for something of the whole cluster to end."""
+    """Say once that it waits for something to end: of the whole cluster, or its own run of before."""
     if vm.status.reason == code:
         return
 

@@ -165,7 +165,7 @@ async def shut_down(node: VmContext, vm: str, memory: VmMemory) -> Shutdown:
             return Shutdown.CALLED_OFF
         await node.domains.look()
         domain = node.domains.by_vm.get(vm)
-        if domain is None or domain.state is DomainState.OFF:
+        if domain is None or domain.state is DomainState.OFF or vm in node.domains.ending:
             break
         await set_within(memory.changed, WATCH_S)
     else:

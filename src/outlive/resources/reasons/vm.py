@@ -43,6 +43,8 @@ class VmReason(enum.StrEnum):
     """Where it was to start a hard affinity rule of it closes its host, as others are by then."""
     FOREIGN_DOMAIN = "foreign-domain"
     """On its host runs what Outlive did not make, and which may be a VM of the cluster; that may pass."""
+    NOT_ENDED = "not-ended"
+    """A kill of its domain is not known to be done, and no listing shows the domain; the kill is repeated."""
     NOT_CREATED = "not-created"
     NOT_STARTED = "not-started"
     START_FAILED = "start-failed"
@@ -133,6 +135,10 @@ TABLE: Final[Table] = {
     VmReason.FOREIGN_DOMAIN: Template(
         "domains that Outlive did not make run on its host and may be VMs of the cluster: {domains}",
         "wait until the daemon has looked, and end those that do not end by themselves",
+    ),
+    VmReason.NOT_ENDED: Template(
+        "its host does not know whether its domain, which was to end, has ended; it is started once that is known",
+        "see the hypervisor's log on its host, or reboot the host",
     ),
     VmReason.NOT_CREATED: Template("{problem}", "see the hypervisor's log on its host"),
     VmReason.NOT_STARTED: Template("{host} did not start it, or died before"),
