@@ -183,14 +183,16 @@ class Probe:
         body = msgspec.json.encode(ReportRequest(all_azs=(zone,)))
         raw = await self._call("POST", f"/projects/{self._settings.project}/report-usage", body)
         report: UsageReport = _decoded(UsageReport, raw, "report-usage")
-        for name, one in sorted(report.resources.items()):
-            for az, found in sorted(one.per_az.items()):
-                vms = found.subresources if isinstance(found.subresources, list) else []
-                charged = sum(vm.attributes.commitment_id is not None for vm in vms)
-                self._note(
-                    f"usage of {name} in {az}: {found.usage}, {len(vms)} VMs, {charged} committed, "
-                    f"{len(vms) - charged} paid as they go"
-                )
+        vms = charged = 0
+        for one in report.resources.values():
+            for found in one.per_az.values():
+                listed = found.subresources if isinstance(found.subresources, list) else []
+                vms += len(listed)
+                charged += sum(vm.attributes.commitment_id is not None for vm in listed)
+        self._note(
+            f"usage in {zone}: {len(report.resources)} resources, {vms} VMs, {charged} committed, "
+            f"{vms - charged} paid as they go"
+        )
 
     async def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
         status, raw = await self._liquid.call(method, f"{PATHS}{path}", body)

@@ -132,8 +132,8 @@ def test_those_who_agree_are_a_yes(cloud: Path) -> None:
 
 def test_disagreements_are_a_no_and_are_not_repaired_in_a_file(cloud: Path, tmp_path: Path) -> None:
     lines = (cloud / "state.json").read_text().splitlines()
-    slot = '{"kind":"Reservation","metadata":{"name":"commitment-small-1-0"'
-    kept = [line for line in lines if not line.startswith(slot)]
+    slot = '"metadata":{"name":"commitment-small-1-0"'
+    kept = [line for line in lines if not (line.startswith('{"kind":"Reservation"') and slot in line)]
     assert len(kept) == len(lines) - 1
     (tmp_path / "state.json").write_text("\n".join(kept))
     (tmp_path / "outlive.yaml").write_text((cloud / "outlive.yaml").read_text())
