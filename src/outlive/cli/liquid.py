@@ -285,22 +285,21 @@ async def e2e(
     limit_s = parse_duration(given.request_timeout)
     old = given.round_trip_check
     async with serving(access) as (store, liquid):
-        zones = given.azs or ((old.az,) if old.az else await _zones(store))
-        probe = Probe(
-            _Limited(liquid, limit_s),
-            ProbeSettings(
-                project=given.project_id or old.test_project_id or PROBE_PROJECT,
-                zones=zones,
-                cleanup=not given.no_cleanup,
-            ),
-            clock=access.clock,
-            note=lambda text: write(f"{text}\n"),
-        )
         try:
+            probe = Probe(
+                _Limited(liquid, limit_s),
+                ProbeSettings(
+                    project=given.project_id or old.test_project_id or PROBE_PROJECT,
+                    zones=given.azs or ((old.az,) if old.az else await _zones(store)),
+                    cleanup=not given.no_cleanup,
+                ),
+                clock=access.clock,
+                note=lambda text: write(f"{text}\n"),
+            )
             await probe.run()
-        except OutliveError as error:
+        except OutliveError as error:  # whatever is wrong with the service, the answer is no
             raise ProbeFailed(error.message, place=error.place, remedy=error.remedy) from error
-        write("everything works\n")
+    write("everything works\n")
 
 
 class _Limited:

@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from outlive.base.errors import OutliveError
 from outlive.failover.slots import building_block
 from outlive.placement.request import HANA_TRAIT
+from outlive.placement.reservations import unused
 from outlive.resources import (
     COMMITTED,
     CPU,
@@ -105,7 +106,7 @@ def host_metrics(hosts: Iterable[Hypervisor], reservations: Iterable[Reservation
             if one.spec.type == FAILOVER:
                 failover[one.status.host] += one.spec.resources
             elif one.spec.type == COMMITTED:
-                reserved[one.status.host] += one.spec.resources
+                reserved[one.status.host] += unused(one)  # its VMs are in the allocation
     total = GaugeMetricFamily(
         "kvm_host_capacity_total", "Capacity of a host: cores or bytes", labels=(*_HOST_LABELS, "resource")
     )
