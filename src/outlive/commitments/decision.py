@@ -30,7 +30,7 @@ from outlive.commitments.handover import Handover, hand_over
 from outlive.commitments.placer import SlotPlacer, placed
 from outlive.commitments.retry import retry_time
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.slots import NewSlot, SlotLimitExceeded, SlotOptions, SlotPlan, plan_slots
+from outlive.commitments.slots import NewSlot, SlotLimitExceeded
 from outlive.commitments.state import SLOT_STATES, Commitment, from_spec, has_slots
 from outlive.commitments.view import CommitmentView
 from outlive.resources import (
@@ -154,6 +154,8 @@ class _Attempt:
         self._now = now
         self._touched: dict[str, None] = {}
         """Slots that the ledger counts otherwise than the store shows them."""
+        self._covered: set[str] = set()
+        """VMs that new slots of the batch cover."""
         self._cores: dict[str, CommittedResource] = {}
         """Commitments of cores as the batch wants them, by uuid."""
         self._released: frozenset[str] = frozenset()
@@ -208,7 +210,9 @@ class _Attempt:
             return commitment.type == "cores" and commitment.state in SLOT_STATES and not message, ()
         group = self._groups[commitment.group]
         try:
-            plan = self._slot_plan(commitment, own, group)
+            plan = self._view.slot_plan(
+                commitment, own, group, self._settings, released=self._released, covered=self._covered
+            )
         except SlotLimitExceeded as error:
             self.hopeless = True
             self.refused.append((commitment.uuid, error.message))
@@ -229,6 +233,7 @@ class _Attempt:
             host, why_not = self._place(new, commitment, group)
             if host:
                 made.append(_made(new, host))
+                self._covered.add(new.vm)
             why = why or why_not
             await self._give_turn(deadline_s)
         if ready + len(made) == plan.total:
@@ -236,17 +241,8 @@ class _Attempt:
         text = insufficient_text(ready + len(made), plan.total)
         self.refused.append((commitment.uuid, f"{text} ({why})" if why else text))
         self._placer.put_back(one.name for one in made)
+        self._covered.difference_update(one.vm for one in made)
         return False, tuple(kept)
-
-    def _slot_plan(self, commitment: Commitment, own: Sequence[Reservation], group: FlavorGroupSpec) -> SlotPlan:
-        options = SlotOptions(
-            max_slots=self._settings.max_slots_per_commitment, taken=self._view.named_like(commitment)
-        )
-        plan = plan_slots(commitment, own, group, options=options)
-        if not plan.create or not self._settings.enable_payg_pre_allocation:
-            return plan
-        candidates = self._view.candidates(commitment, group, self._released)
-        return plan_slots(commitment, own, group, options=options, candidates=candidates) if candidates else plan
 
     def _place(self, new: NewSlot, commitment: Commitment, group: FlavorGroupSpec) -> tuple[str, str]:
         """The host of the new slot, which the ledger holds from now on, or none with the reason."""

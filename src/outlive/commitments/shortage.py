@@ -24,7 +24,7 @@ from outlive.commitments.explanation import (
 )
 from outlive.commitments.placer import SlotPlacer, placed
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.slots import SlotLimitExceeded, SlotOptions, SlotPlan, plan_slots
+from outlive.commitments.slots import SlotLimitExceeded, SlotPlan
 from outlive.commitments.state import Commitment, from_spec, has_slots, is_active, moment
 from outlive.commitments.view import CommitmentView
 from outlive.placement.engine import Engine
@@ -67,17 +67,10 @@ class Shortage:
         if not has_slots(commitment, now):
             return ExplanationInput(commitment=commitment, refusal="it is not active, and has no slots", now=now)
         try:
-            plan = self._plan(commitment, group)
+            plan = self._view.slot_plan(commitment, self._view.slots(commitment.uuid), group, self._settings)
         except SlotLimitExceeded as error:
             return ExplanationInput(commitment=commitment, refusal=error.message, now=now)
         return self._slots(commitment, group, plan, now)
-
-    def _plan(self, commitment: Commitment, group: FlavorGroupSpec) -> SlotPlan:
-        taken = self._view.named_like(commitment)
-        options = SlotOptions(max_slots=self._settings.max_slots_per_commitment, taken=taken)
-        covers = self._settings.enable_payg_pre_allocation
-        candidates = self._view.candidates(commitment, group) if covers else ()
-        return plan_slots(commitment, self._view.slots(commitment.uuid), group, options=options, candidates=candidates)
 
     def _slots(self, commitment: Commitment, group: FlavorGroupSpec, plan: SlotPlan, now: float) -> ExplanationInput:
         held: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from outlive.base.logging import get_logger
 from outlive.commitments.names import capacity_name, commitment_name
 from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.slots import Candidate, payg_candidates, slot_allocations
+from outlive.commitments.slots import Candidate, SlotOptions, SlotPlan, payg_candidates, plan_slots, slot_allocations
 from outlive.commitments.state import Commitment
 from outlive.commitments.units import GroupUnit, unit_of
 from outlive.commitments.vm_table import VmTable
@@ -139,7 +139,7 @@ class CommitmentView:
         """All slots of a commitment."""
         return self.informers.reservations.by_index(COMMITMENT_INDEX, uuid)
 
-    def named_like(self, commitment: Commitment) -> frozenset[str]:
+    def _named_like(self, commitment: Commitment) -> frozenset[str]:
         """Names of existing slots that a new one of the commitment could get."""
         found = self.informers.reservations.by_index(NUMBERED_INDEX, commitment_name(commitment.uuid))
         return frozenset(slot.name for slot in found)
@@ -162,6 +162,27 @@ class CommitmentView:
         self.vms.check()
         found = self.vms.of_project(project)
         return [vm if vm.zone else msgspec.structs.replace(vm, zone=self.zone_of(vm.host)) for vm in found]
+
+    def slot_plan(
+        self,
+        commitment: Commitment,
+        own: Sequence[Reservation],
+        group: FlavorGroupSpec,
+        settings: CommitmentSettings,
+        *,
+        released: Container[str] = (),
+        covered: Container[str] = (),
+    ) -> SlotPlan:
+        """``plan_slots`` over the commitment's ``own`` slots; new ones cover VMs of the project first.
+
+        ``released``: slots that go. ``covered``: VMs that others cover by now. ``SlotLimitExceeded``.
+        """
+        options = SlotOptions(max_slots=settings.max_slots_per_commitment, taken=self._named_like(commitment))
+        plan = plan_slots(commitment, own, group, options=options)
+        if not plan.create or not settings.enable_payg_pre_allocation:
+            return plan
+        found = [one for one in self.candidates(commitment, group, released) if one.vm not in covered]
+        return plan_slots(commitment, own, group, options=options, candidates=found) if found else plan
 
     def candidates(
         self, commitment: Commitment, group: FlavorGroupSpec, released: Container[str] = ()

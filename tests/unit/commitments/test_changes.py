@@ -6,6 +6,7 @@ import asyncio
 
 from tests.support.sales import GIB, Market, asked, batch, host, in_cloud, later, project, vm
 
+from outlive.commitments.slots import slot_allocations
 from outlive.resources import condition
 
 
@@ -125,6 +126,20 @@ def test_a_commitment_that_covers_what_the_project_uses_is_accepted_where_nothin
             one.name for one in mine
         }
         assert await market.change(batch(project("p1", asked("bbbbbb", 1)))) != ""
+
+    in_cloud([host("h1", vms=mine), *mine], story)
+
+
+def test_two_commitments_of_one_batch_do_not_cover_the_same_vms() -> None:
+    mine = [vm(f"v{number}", "h1") for number in range(8)]
+
+    async def story(market: Market) -> None:
+        reason = await market.change(batch(project("p1", asked("aaaaaa", 8), asked("bbbbbb", 1))))
+        assert "bbbbbb: insufficient capacity: 0/1" in reason
+        assert await market.change(batch(project("p1", asked("aaaaaa", 5), asked("bbbbbb", 3)))) == ""
+        await asyncio.sleep(1)
+        covered = [vm for one in (await market.slots()).values() for vm in slot_allocations(one)]
+        assert sorted(covered) == [one.name for one in mine]
 
     in_cloud([host("h1", vms=mine), *mine], story)
 

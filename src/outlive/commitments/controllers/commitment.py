@@ -21,7 +21,7 @@ from outlive.commitments.application import ChangeApplier
 from outlive.commitments.names import commitment_name
 from outlive.commitments.placer import SlotPlacer, placed
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.slots import SlotLimitExceeded, SlotOptions, SlotPlan, plan_slots
+from outlive.commitments.slots import SlotLimitExceeded, SlotPlan
 from outlive.commitments.state import (
     ACCEPTED_TEXT,
     OVER_TEXT,
@@ -155,11 +155,7 @@ class CommitmentController:
                 return None
 
     def _plan(self, commitment: Commitment, group: FlavorGroupSpec) -> SlotPlan:
-        taken = self._view.named_like(commitment)
-        options = SlotOptions(max_slots=self._settings.max_slots_per_commitment, taken=taken)
-        covers = self._settings.enable_payg_pre_allocation
-        candidates = self._view.candidates(commitment, group) if covers else ()
-        return plan_slots(commitment, self._view.slots(commitment.uuid), group, options=options, candidates=candidates)
+        return self._view.slot_plan(commitment, self._view.slots(commitment.uuid), group, self._settings)
 
     async def _place(
         self, commitment: Commitment, group: FlavorGroupSpec, plan: SlotPlan, *, whole: bool
