@@ -144,9 +144,7 @@ class Probe:
         self, info: ServiceInfo, zone: str, resource: str, made: Sequence[Commitment], *, before: int
     ) -> None:
         gone = [msgspec.structs.replace(one, old_status=one.new_status, new_status=None) for one in made]
-        answer = await self._change(info, zone, resource, gone, confirmed=(before, 0), tolerated=())
-        if answer:
-            raise _failed(f"deletion of {resource} in {zone} was refused: {answer}")
+        await self._change(info, zone, resource, gone, confirmed=(before, 0), tolerated=())
 
     async def _change(
         self,
@@ -172,12 +170,12 @@ class Probe:
         )
         raw = await self._call("POST", "/change-commitments", msgspec.json.encode(asked))
         answer: ChangeAnswer = _decoded(ChangeAnswer, raw, "change-commitments")
-        reason = answer.rejection_reason
-        if not isinstance(reason, str) or not reason:
+        said = answer.rejection_reason
+        if not isinstance(said, str) or not said:
             return ""
-        if not any(word in reason for word in tolerated):
-            raise _failed(f"{resource} in {zone} was refused: {reason}")
-        return " ".join(str(reason).split())  # on one line
+        if not any(words in said for words in tolerated):
+            raise _failed(f"{resource} in {zone} was refused: {said}")
+        return " ".join(said.splitlines())
 
     async def _usage(self, zone: str) -> None:
         body = msgspec.json.encode(ReportRequest(all_azs=(zone,)))

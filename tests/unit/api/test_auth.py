@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outlive.api.auth import Access, Identity, Role, Tokens, allow, ensure_token, may_write, read_tokens
+from outlive.api.auth import HOSTS, Access, Identity, Role, Tokens, allow, ensure_token, may_write, read_tokens
 from outlive.api.errors import Unauthenticated
 from outlive.base.errors import BadInput, Forbidden
 from outlive.base.ids import SeededIds
@@ -60,6 +60,16 @@ def test_a_viewer_reads_and_a_scheduler_only_places() -> None:
     ):
         with pytest.raises(Forbidden):
             allow(identity, access)
+
+
+def test_only_admins_and_operators_have_the_server_do_something() -> None:
+    for role in Role:
+        identity = Identity("x", role, "kvm-1" if role in HOSTS else "")
+        if role in (Role.ADMIN, Role.OPERATOR):
+            allow(identity, Access.OPERATE)
+        else:
+            with pytest.raises(Forbidden):
+                allow(identity, Access.OPERATE)
 
 
 def test_an_operator_writes_what_users_and_imports_write() -> None:
