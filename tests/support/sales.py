@@ -178,6 +178,29 @@ class Market:
         found = condition(cr.status.conditions, "Ready")
         return found.reason if found is not None else ""
 
+    async def add(self, new: Hypervisor) -> None:
+        """Another host."""
+        written = await self.store.create(new)
+        await self.store.replace_status(replace(written, status=new.status))
+
+    async def lose(self, name: str) -> None:
+        """The host is proven dead."""
+        found = await self.store.get(Hypervisor, name)
+        await self.store.replace_status(replace(found, status=replace(found.status, lost="fence-1")))
+
+    async def run_on(self, name: str, vm: VirtualMachine) -> None:
+        """The VM runs on another host now."""
+        found = await self.store.get(Hypervisor, name)
+        status = replace(
+            found.status,
+            instances=(*found.status.instances, Instance(id=vm.name)),
+            allocation=(found.status.allocation or Amounts()) + vm.spec.resources,
+        )
+        await self.store.replace_status(replace(found, status=status))
+        known = await self.store.get(VirtualMachine, vm.name)
+        assigned = replace(known.status, assigned=Assigned(hypervisor=name))
+        await self.store.replace_status(replace(known, status=assigned))
+
     def free(self, name: str) -> int:
         """GiB that the ledger has free on a host."""
         fleet = self.role.fleet

@@ -21,6 +21,7 @@ from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import HYPERVISOR_TYPE, SILENT, Intent, PlacementRequest, image_properties
 from outlive.placement.reservations import CapacityQuery, unused
 from outlive.resources import (
+    COMMITTED,
     MEMORY,
     Amounts,
     CommittedSpec,
@@ -112,6 +113,12 @@ class SlotPlacer:
         if row is None:
             return 0
         return max(0, int(fleet.available(_EVERYTHING)[fleet.resources[MEMORY], row]))
+
+    def slots_on(self, host: str) -> list[str]:
+        """Names of commitment slots that hold something on a host."""
+        row = self.fleet.row_of(host)
+        entries = self.fleet.ledger.on_row(row) if row is not None else []
+        return [entry.name for entry in entries if entry.kind == COMMITTED]
 
     def hold(self, slot: Reservation) -> None:
         """Count this slot as it is given, whatever the store says of it."""

@@ -258,9 +258,9 @@ class Fleet:
         return list(self._rows_of_vm.get(vm, ()))
 
     def hosts_of_vm(self, vm: str) -> tuple[str, ...]:
-        """Known hosts that report the VM, by name."""
-        rows = (row for row in self._rows_of_vm.get(vm, ()) if self._hosts[row] is not None)
-        return tuple(sorted(str(self.columns.names[row]) for row in rows))
+        """Known hosts that report the VM, by name; what a lost host reported last does not count."""
+        known = (self._hosts[row] for row in self._rows_of_vm.get(vm, ()))
+        return tuple(sorted(host.name for host in known if host is not None and not host.status.lost))
 
     def accepted(self, key: Hashable, accepts: Callable[[HostFacts], bool]) -> BoolVector:
         """Known hosts whose facts are accepted, asked once for each class. Shared: copy to change.

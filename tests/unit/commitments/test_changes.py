@@ -170,3 +170,25 @@ def test_a_commitment_ends_at_its_time() -> None:
         assert market.free("h1") == 64
 
     in_cloud([host("h1")], story)
+
+
+def test_slots_leave_a_lost_host_and_a_recovered_vm_takes_its_slot_along() -> None:
+    mine = [vm("v1", "h1")]
+
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1), asked("bbbbbb", 4)))) == ""
+        await asyncio.sleep(1)
+        for one in (await market.slots()).values():
+            assert one.status.host == "h1"
+        await market.add(host("h2"))
+        await market.lose("h1")
+        await asyncio.sleep(5)
+        assert {one.status.host for one in (await market.slots("bbbbbb")).values()} == {"h2"}
+        assert await market.ready("bbbbbb") == "Accepted"
+        await market.run_on("h2", mine[0])
+        await asyncio.sleep(5)
+        (taken,) = (await market.slots("aaaaaa")).values()
+        assert (taken.status.host, list(slot_allocations(taken))) == ("h2", ["v1"])
+        assert await market.ready("aaaaaa") == "Accepted"
+
+    in_cloud([host("h1", vms=mine), *mine], story)

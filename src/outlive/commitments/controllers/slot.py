@@ -16,6 +16,7 @@ from outlive.base.errors import Unavailable
 from outlive.base.logging import get_logger
 from outlive.commitments.application import swap_cached
 from outlive.commitments.controllers.oversubscription import Departures
+from outlive.commitments.oversubscription import evicted
 from outlive.commitments.placer import SlotPlacer, status_of
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import slot_allocations
@@ -35,6 +36,8 @@ from outlive.resources import (
 from outlive.runtime.controller import Requeue
 from outlive.store import Store
 
+LEAVES_S: Final = 0.1
+"""When a slot is looked at again that left a lost host: then it gets another one."""
 NO_FLAVOR_S: Final = 300.0
 """When a slot of an unknown flavor is looked at again."""
 MISSING_REASON: Final = "MissingResourceName"
@@ -79,13 +82,16 @@ class SlotController:
             yield slot.name
 
     def of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
-        """Slots with VMs that a host reports now and did not before, or the other way round."""
+        """Slots with VMs that a host reports now and did not before, or the other way round; all of a host that is
+        lost, is back, or is gone."""
         before = {one.id for one in old.status.instances} if old is not None else set()
         after = {one.id for one in new.status.instances} if new is not None else set()
         found: dict[str, None] = {}
         for vm in sorted(before ^ after):
             for slot in self._view.informers.reservations.by_index(ALLOCATION_INDEX, vm):
                 found[slot.name] = None
+        if old is not None and (new is None or old.status.lost != new.status.lost):
+            found.update(dict.fromkeys(self._placer.slots_on(old.name)))
         return found
 
     async def reconcile(self, key: str) -> Requeue | None:
@@ -103,7 +109,8 @@ class SlotController:
             if not slot.spec.target_host:
                 await self._revoke(slot)
                 return None
-            return await self._verify(slot, details)
+            again = await self._verify(slot, details)
+            return Requeue(LEAVES_S) if await self._leave_lost(key) else again
         if slot.spec.target_host:
             await self._arrive(slot, details)
             return None
@@ -188,6 +195,22 @@ class SlotController:
             )
         settings = self._settings
         return Requeue(settings.requeue_interval_grace_period if result.expects else settings.requeue_interval_active)
+
+    async def _leave_lost(self, name: str) -> bool:
+        """Whether the slot is wanted elsewhere now: its host is lost or gone, and no VM of it is awaited any more. A VM
+        that is recovered takes its slot along, where that fits."""
+        slot = self._view.informers.reservations.get(name)
+        host = self._view.informers.hypervisors.get(slot.status.host) if slot is not None else None
+        if slot is None or slot_allocations(slot) or (host is not None and not host.status.lost):
+            return False
+
+        def change(found: Reservation | None) -> Reservation | None:
+            same = found is not None and found.spec.target_host == slot.spec.target_host
+            return evicted(found) if found is not None and same and not slot_allocations(found) else None
+
+        await self._swap(name, change, "spec")
+        _log.info("commitment_slot.leaves_lost_host", slot=name, host=slot.status.host)
+        return True
 
     def _observed(self, slot: Reservation) -> VerificationInput:
         vms = tuple(slot_allocations(slot))
