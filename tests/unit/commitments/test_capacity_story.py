@@ -6,11 +6,16 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
-from tests.support.sales import GIB, SETTINGS, Market, asked, batch, flavor, host, in_cloud, project, vm
+from tests.support.loops import run
+from tests.support.sales import FLAVORS, GIB, SETTINGS, Market, asked, batch, flavor, host, in_cloud, live, project, vm
 
+from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
 from outlive.commitments.settings import CommitmentSettings
 from outlive.resources import Flavor, Hypervisor, Pipeline, condition
+from outlive.store.memory import MemoryStore
 
 
 def test_a_group_has_what_hosts_have_and_commitments_take_of_it() -> None:
@@ -119,3 +124,18 @@ def test_without_settings_capacity_is_reported_all_the_same() -> None:
         assert (await market.capacity()).status.exclusively_free_slots == 8
 
     in_cloud([host("h1")], story, settings=replace(SETTINGS, commitments=CommitmentSettings()))
+
+
+def test_the_first_flavors_of_a_cloud_are_counted_at_once() -> None:
+    async def story(market: Market) -> None:
+        for one in FLAVORS:
+            await market.store.create(one)
+        await asyncio.sleep(3)
+        assert (await market.capacity()).status.exclusively_free_slots > 0
+
+    async def scene() -> None:
+        store = MemoryStore(LoopClock(), SeededIds(Random(2)))
+        store.load([host("h1")])
+        await live(store, story)
+
+    run(scene())

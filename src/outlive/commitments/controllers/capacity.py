@@ -131,8 +131,9 @@ class CapacityController:
         wait_s = self._looked_s + settings.capacity_min_reconcile_interval - now_s
         if wait_s > 0:
             return Requeue(wait_s)
-        self._looked_s = now_s
         groups = self._view.groups()
+        if groups:  # before the first group there is nothing to spare
+            self._looked_s = now_s
         await self._follow_zones()
         found = await self._measure(tuple(groups.values()))
         await self._write(found, groups)
