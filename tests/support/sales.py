@@ -45,7 +45,7 @@ from outlive.resources import (
 )
 from outlive.resources.hosts import DomainCapabilities
 from outlive.roles.settings import RoleSettings
-from outlive.roles.up import Ports, UpRole
+from outlive.roles.up import Limes, Ports, UpRole
 from outlive.store import Store, list_all
 from outlive.store.memory import MemoryStore
 from tests.support.loops import run
@@ -242,13 +242,14 @@ def in_cloud(
     settings: RoleSettings = SETTINGS,
     wrap: Callable[[MemoryStore], Any] = lambda store: store,
     source: VMSource | None = None,
+    limes: Limes | None = None,
 ) -> None:
     """Run a story in a cloud with these objects and the usual flavors."""
 
     async def scene() -> None:
         store = MemoryStore(LoopClock(), SeededIds(Random(2)))
         store.load([*FLAVORS, *objects])
-        await live(wrap(store), story, settings=settings, source=source)
+        await live(wrap(store), story, settings=settings, source=source, limes=limes)
 
     run(scene())
 
@@ -260,13 +261,14 @@ async def live(
     settings: RoleSettings = SETTINGS,
     ends: bool = True,
     source: VMSource | None = None,
+    limes: Limes | None = None,
 ) -> None:
     """Run a story in a role that starts on this store, and ends in good order or not."""
     random = Random(1)
     made = UpRole(
         store,
         settings,
-        Ports(computer=Inline(), source=source),
+        Ports(computer=Inline(), source=source, limes=limes),
         identity="one",
         clock=LoopClock(),
         random=random,

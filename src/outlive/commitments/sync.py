@@ -267,4 +267,4 @@ def _slots_by_commitment(slots: Iterable[Reservation]) -> dict[str, list[str]]:
 
 
 def _deleted(names: Iterable[str]) -> tuple[SlotChange, ...]:
-    return tuple(SlotChange(name=name) for name in sorted(names)[:SLOTS_OF_A_STEP])
+    return tuple(SlotChange(name=name, deleted=True) for name in sorted(names)[:SLOTS_OF_A_STEP])
