@@ -185,6 +185,9 @@ class Changes:
         if isinstance(decided, Refusal):
             _answer(asked, decided)
             return
+        if not decided.steps:
+            _answer(asked, None)  # nothing is asked for, so nothing is written
+            return
         documents = self._documents(asked, decided)
         committed = False
         try:

@@ -70,6 +70,14 @@ def test_create_then_delete_leaves_nothing() -> None:
     in_cloud([host("h1")], story)
 
 
+def test_deleting_what_is_not_there_is_accepted_and_writes_nothing() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 5, old="confirmed", new=None)))) == ""
+        assert await market.changes() == []
+
+    in_cloud([host("h1")], story)
+
+
 def test_a_dry_run_answers_and_leaves_nothing() -> None:
     async def story(market: Market) -> None:
         assert await market.change(batch(project("p1", asked("aaaaaa", 8)), dry_run=True)) == ""
