@@ -19,7 +19,7 @@ from outlive.commitments.controllers.capacity import CAPACITY, CapacityControlle
 from outlive.commitments.controllers.quota import EVERYTHING, QuotaController
 from outlive.commitments.liquid import encode
 from outlive.commitments.reports import Offer, usage_report
-from outlive.commitments.running import RunningVms
+from outlive.commitments.running_vms import RunningVms
 from outlive.commitments.settings import CommitmentSettings, GroupSettings
 from outlive.commitments.state import Commitment, spec_of
 from outlive.commitments.units import GroupUnit

@@ -29,7 +29,7 @@ from outlive.placement.ranking import Ranking
 from outlive.placement.request import Intent, PlacementRequest
 from outlive.placement.service import PlacementService
 from outlive.placement.settings import PlacementSettings
-from outlive.placement.tracking import Outcome
+from outlive.placement.tracker import Outcome
 from outlive.resources import (
     COMMITTED,
     FAILOVER,

@@ -28,7 +28,7 @@ from outlive.commitments.ports import Offload, inline
 from outlive.commitments.records import InformedRecords
 from outlive.commitments.service import CommitmentService
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.tracking import SlotTracker
+from outlive.commitments.tracker import SlotTracker
 from outlive.commitments.view import CommitmentInformers, CommitmentView
 from outlive.commitments.vm_table import VmTable
 from outlive.placement.engine import Engine

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from outlive.commitments.capacity import GroupCapacity, Place
-from outlive.commitments.running import RunningVms
+from outlive.commitments.running_vms import RunningVms
 from outlive.commitments.state import is_active
 from outlive.placement.settings import MIB
 from outlive.resources import (

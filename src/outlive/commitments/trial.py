@@ -28,7 +28,7 @@ from outlive.commitments.explanation import (
 from outlive.commitments.names import capacity_name
 from outlive.commitments.placer import SlotPlacer
 from outlive.commitments.records import BY_PROJECT, project_of
-from outlive.commitments.running import RunningVms
+from outlive.commitments.running_vms import RunningVms
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.shortage import Shortage
 from outlive.commitments.state import Commitment

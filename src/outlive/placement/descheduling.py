@@ -17,7 +17,7 @@ from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.placement.detectors import Detection, joined, moves_in_a_circle
 from outlive.placement.pipelines import BuiltPipeline
-from outlive.placement.ports import VmMoves, Whereabouts
+from outlive.placement.ports import VmLocation, VmMoves
 from outlive.placement.records import Records
 from outlive.resources import (
     Condition,
@@ -61,7 +61,7 @@ class DeschedulingVerdict(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 
 
 def judge_descheduling(
-    record: Descheduling, where: Whereabouts | None, now: float, *, dry_run: bool, known: frozenset[str]
+    record: Descheduling, where: VmLocation | None, now: float, *, dry_run: bool, known: frozenset[str]
 ) -> DeschedulingVerdict:
     """What becomes of a record. ``where``: of the VM, ``None`` if it does not exist; ``known``: kinds of VMs that
     somebody can move.
@@ -113,7 +113,7 @@ def _unfit(spec: DeschedulingSpec, known: frozenset[str]) -> tuple[str, str] | N
     return None
 
 
-def _judge_move(spec: DeschedulingSpec, where: Whereabouts, progress: Condition, now: float) -> DeschedulingVerdict:
+def _judge_move(spec: DeschedulingSpec, where: VmLocation, progress: Condition, now: float) -> DeschedulingVerdict:
     """What has become of a move: done only once the VM runs on another host."""
     if where.state == ERROR:
         return _failed("LiveMigrationFailed", "the VM is in error")
@@ -162,7 +162,7 @@ class DeschedulingController:
         if record is None:
             return None
         try:
-            verdict = self._judge(record, await self._whereabouts(record))
+            verdict = self._judge(record, await self._locate(record))
         except OutliveError as error:
             progress = condition(record.status.conditions, "InProgress")
             if progress is None or progress.status != "True":
@@ -180,15 +180,15 @@ class DeschedulingController:
                 pass
         return Requeue(verdict.again_s) if verdict.again_s else None
 
-    def _judge(self, record: Descheduling, where: Whereabouts | None) -> DeschedulingVerdict:
+    def _judge(self, record: Descheduling, where: VmLocation | None) -> DeschedulingVerdict:
         known = frozenset(self._moves)
         return judge_descheduling(record, where, self._clock.now(), dry_run=self._dry_run, known=known)
 
-    async def _whereabouts(self, record: Descheduling) -> Whereabouts | None:
+    async def _locate(self, record: Descheduling) -> VmLocation | None:
         mover = self._moves.get(record.spec.ref_type)
         if mover is None or not record.spec.ref:
             return None
-        return await mover.whereabouts(record.spec.ref, record.metadata.uid)
+        return await mover.locate(record.spec.ref, record.metadata.uid)
 
     async def _migrate(self, record: Descheduling) -> None:
         spec = record.spec

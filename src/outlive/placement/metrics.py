@@ -18,7 +18,7 @@ from outlive.placement.columns import FloatVector, Rows
 from outlive.placement.filters.tenancy import DECISION
 from outlive.placement.ranking import Ranking, StepTrace, squash
 from outlive.placement.settings import PlacementSettings
-from outlive.placement.tracking import Outcome
+from outlive.placement.tracker import Outcome
 from outlive.runtime.metrics import Metrics
 
 SECONDS: Final = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)

@@ -10,7 +10,7 @@ import msgspec
 from outlive.placement.detectors import Move
 
 
-class Whereabouts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class VmLocation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Where a VM is and how it does, as its source has it now."""
 
     host: str
@@ -23,7 +23,7 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class VmMoves(Protocol):
     """Moves VMs live. ``request`` names one wish: asked again under the same name, nothing more happens."""
 
-    async def whereabouts(self, vm: str, request: str) -> Whereabouts | None:
+    async def locate(self, vm: str, request: str) -> VmLocation | None:
         """Where the VM is; ``None`` if it does not exist. ``Unavailable``."""
         ...
 

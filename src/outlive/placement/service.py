@@ -23,7 +23,7 @@ from outlive.placement.metrics import PlacementMetrics
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import SILENT, Intent, PlacementRequest
-from outlive.placement.tracking import FAILED, UNTRACKED, Outcome, PlacementTracker
+from outlive.placement.tracker import FAILED, UNTRACKED, Outcome, PlacementTracker
 from outlive.placement.weighers import own_slot_rows, slots_of_vm_on
 from outlive.resources import CommittedResource, Hypervisor, Knowledge, Pipeline, ProjectQuota, Reservation
 from outlive.runtime.informer import Informer

@@ -12,7 +12,7 @@ from outlive.node.vm.operator import DONE
 from outlive.node.vm.requests import is_asked
 from outlive.node.vm.states import VmState, active_move, state_of
 from outlive.placement.detectors import Move
-from outlive.placement.ports import Whereabouts
+from outlive.placement.ports import VmLocation
 from outlive.recovery.states import unfinished
 from outlive.resources import VirtualMachine
 from outlive.resources.vms import Request
@@ -27,12 +27,12 @@ class OwnVmMoves:
         self._store = store
         self._clock = clock
 
-    async def whereabouts(self, vm: str, request: str) -> Whereabouts | None:
+    async def locate(self, vm: str, request: str) -> VmLocation | None:
         """Where the VM is, and whether the move of this request was refused."""
         found = await read(self._store, VirtualMachine, vm)
         if found is None:
             return None
-        return Whereabouts(host=found.host, state=_state(found), refusal=_refusal(found, request))
+        return VmLocation(host=found.host, state=_state(found), refusal=_refusal(found, request))
 
     async def migrate(self, vm: str, request: str) -> None:
         """Ask for a live move to whatever host placement finds; ``Refused`` where the VM does something else."""
@@ -53,7 +53,7 @@ class OwnVmMoves:
 
 
 def _state(vm: VirtualMachine) -> str:
-    """In the words of ``Whereabouts``."""
+    """In the words of ``VmLocation``."""
     if is_asked(vm) or active_move(vm) is not None or unfinished(vm):
         return "MIGRATING"
     state = state_of(vm)

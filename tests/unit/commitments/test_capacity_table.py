@@ -17,7 +17,7 @@ from outlive.commitments.capacity_status import (
     capacity_status,
     committed_slots,
 )
-from outlive.commitments.running import RunningVms
+from outlive.commitments.running_vms import RunningVms
 from outlive.commitments.split import SplitGroup, SplitHost, SplitInput, split
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet

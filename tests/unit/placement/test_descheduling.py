@@ -28,7 +28,7 @@ from outlive.placement.descheduling import (
 )
 from outlive.placement.detectors import AvoidHighSteal, Detection, Move, joined, moves_in_a_circle
 from outlive.placement.pipelines import PipelineTable, parameters
-from outlive.placement.ports import Whereabouts
+from outlive.placement.ports import VmLocation
 from outlive.placement.records import Records
 from outlive.resources import (
     Condition,
@@ -58,7 +58,7 @@ def record(*conditions: Condition, age_s: float = 0.0, **spec: Any) -> Deschedul
     )
 
 
-def judged(one: Descheduling, where: Whereabouts | None, *, dry_run: bool = False) -> tuple[str, str]:
+def judged(one: Descheduling, where: VmLocation | None, *, dry_run: bool = False) -> tuple[str, str]:
     """What is done, and the reason of the condition Ready."""
     found = judge_descheduling(one, where, 1_000_000.0, dry_run=dry_run, known=frozenset({OWN}))
     ready = condition(found.conditions, "Ready")
@@ -69,8 +69,8 @@ def moving(since_s: float = 1.0) -> Condition:
     return Condition(type="InProgress", status="True", last_transition_time=as_datetime(1_000_000.0 - since_s))
 
 
-HERE = Whereabouts(host="a", state="ACTIVE")
-THERE = Whereabouts(host="b", state="ACTIVE")
+HERE = VmLocation(host="a", state="ACTIVE")
+THERE = VmLocation(host="b", state="ACTIVE")
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,16 @@ THERE = Whereabouts(host="b", state="ACTIVE")
         (record(), HERE, ("migrate", "")),
         (record(), None, ("delete", "")),
         (record(), THERE, ("write", "VMNotOnExpectedHost")),
-        (record(), Whereabouts(host="a", state="SHUTOFF"), ("write", "VMNotActive")),
+        (record(), VmLocation(host="a", state="SHUTOFF"), ("write", "VMNotActive")),
         (record(ref=""), None, ("write", "MissingRef")),
         (record(ref_type="container"), None, ("write", "UnsupportedRefType")),
         (record(ref_type=NOVA, prev_host_type="novaComputeHostName"), None, ("write", "UnsupportedRefType")),
         (record(prev_host_type="novaComputeHostName"), HERE, ("write", "UnsupportedPrevHostType")),
         (record(moving()), HERE, ("nothing", "")),
-        (record(moving()), Whereabouts(host="b", state="MIGRATING"), ("nothing", "")),
+        (record(moving()), VmLocation(host="b", state="MIGRATING"), ("nothing", "")),
         (record(moving()), THERE, ("write", "DeschedulingSucceeded")),
-        (record(moving()), Whereabouts(host="a", state="ERROR"), ("write", "LiveMigrationFailed")),
-        (record(moving()), Whereabouts(host="a", state="ACTIVE", refusal="no host"), ("write", "LiveMigrationFailed")),
+        (record(moving()), VmLocation(host="a", state="ERROR"), ("write", "LiveMigrationFailed")),
+        (record(moving()), VmLocation(host="a", state="ACTIVE", refusal="no host"), ("write", "LiveMigrationFailed")),
         (record(moving(3601.0)), HERE, ("write", "LiveMigrationFailed")),
         (record(moving()), None, ("delete", "")),
         (record(Condition(type="Ready", status="False", reason="VMNotActive")), HERE, ("nothing", "")),
@@ -96,7 +96,7 @@ THERE = Whereabouts(host="b", state="ACTIVE")
         (record(moving(), age_s=86_400.0), HERE, ("delete", "")),
     ],
 )
-def test_what_becomes_of_a_record(one: Descheduling, where: Whereabouts | None, verdict: tuple[str, str]) -> None:
+def test_what_becomes_of_a_record(one: Descheduling, where: VmLocation | None, verdict: tuple[str, str]) -> None:
     assert judged(one, where) == verdict
 
 
@@ -158,13 +158,13 @@ class Cloud:
     """Moves VMs at once, unless it is told otherwise."""
 
     def __init__(self) -> None:
-        self.vms: dict[str, Whereabouts] = {}
+        self.vms: dict[str, VmLocation] = {}
         self.past: dict[str, list[Move]] = {}
         self.asked: list[str] = []
         self.away = False
         self.refuses = False
 
-    async def whereabouts(self, vm: str, request: str) -> Whereabouts | None:
+    async def locate(self, vm: str, request: str) -> VmLocation | None:
         if self.away:
             raise Unavailable("nova is away")
         return self.vms.get(vm)
@@ -203,7 +203,7 @@ class World:
         self.known.upsert(steal(*vms))
         self.table.rebuild()
         for vm, host, _ in vms:
-            self.cloud.vms[vm] = Whereabouts(host=host, state="ACTIVE")
+            self.cloud.vms[vm] = VmLocation(host=host, state="ACTIVE")
 
     async def look(self) -> int:
         made = await self.descheduler.look()
@@ -244,7 +244,7 @@ def test_a_vm_with_too_much_steal_is_moved_once() -> None:
         assert await world.carry_out("v") == ("", "", Requeue(1.0))
         assert world.cloud.asked == ["v"]
         assert await world.carry_out("v") == ("", "", Requeue(1.0))
-        world.cloud.vms["v"] = Whereabouts(host="b", state="ACTIVE")
+        world.cloud.vms["v"] = VmLocation(host="b", state="ACTIVE")
         assert (await world.carry_out("v"))[:2] == ("DeschedulingSucceeded", "b")
         assert world.cloud.asked == ["v"]
         text = world.metrics.render().decode()

@@ -20,7 +20,7 @@ from outlive.placement.ranking import Ranking
 from outlive.placement.request import SILENT
 from outlive.placement.service import PlacementService
 from outlive.placement.settings import PlacementSettings
-from outlive.placement.tracking import Outcome, PlacementTracker
+from outlive.placement.tracker import Outcome, PlacementTracker
 from outlive.resources import Hypervisor, InFlightSpec, Reservation
 from outlive.runtime.metrics import Metrics
 

@@ -28,7 +28,7 @@ async def world(**status: Any) -> tuple[MemoryStore, OwnVmMoves]:
 
 
 async def states(moves: OwnVmMoves, request: str = "r") -> tuple[str, str, str]:
-    found = await moves.whereabouts("v", request)
+    found = await moves.locate("v", request)
     assert found is not None
     return found.host, found.state, found.refusal
 
@@ -46,7 +46,7 @@ def test_a_running_vm_is_asked_to_move_live_and_only_once() -> None:
         with pytest.raises(Refused):
             await moves.migrate("v", "other")
         assert await moves.moves("v") == ()
-        assert await moves.whereabouts("nobody", "r") is None
+        assert await moves.locate("nobody", "r") is None
         await moves.migrate("nobody", "r")
 
     run(story())

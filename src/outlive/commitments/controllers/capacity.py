@@ -21,7 +21,7 @@ from outlive.commitments.capacity import CapacityTable, EngineProbe, GroupCapaci
 from outlive.commitments.capacity_status import capacity_status, committed_slots
 from outlive.commitments.names import capacity_name
 from outlive.commitments.ports import Offload
-from outlive.commitments.running import RunningVms
+from outlive.commitments.running_vms import RunningVms
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.state import READY
 from outlive.commitments.view import CommitmentView

@@ -24,7 +24,7 @@ from outlive.commitments.view import OWNER_INDEX, CommitmentView, owner_key
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import INTERNAL_CALLS
 from outlive.placement.reservations import is_ready
-from outlive.placement.tracking import Outcome
+from outlive.placement.tracker import Outcome
 from outlive.resources import COMMITTED, Reservation
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store
