@@ -47,8 +47,6 @@ CHANGES_TASK: Final = "commitment-changes"
 SWEEP_TASK: Final = "commitment-changes-sweeper"
 VMS_TASK: Final = "commitment-vms"
 TRACKING_TASK: Final = "commitment-slot-writer"
-SWEEP_S: Final = 3600.0
-"""How often old records of changes are looked for."""
 
 
 class Commitments:
@@ -142,7 +140,7 @@ class Commitments:
         manager.add_task(VMS_TASK, self.vms.run)
         manager.add_task(TRACKING_TASK, self.tracker.run)
         manager.add_task(CHANGES_TASK, self.changes.run, elector=elector, after_sync=True)
-        manager.add_task(SWEEP_TASK, self._sweep, elector=elector, after_sync=True)
+        manager.add_task(SWEEP_TASK, self.changes.clean, elector=elector, after_sync=True)
         self._attach_slots(manager, elector)
         self._attach_counts(manager, elector)
         options = Options(keys=(AUDIT,))
@@ -195,11 +193,6 @@ class Commitments:
 
     async def _vms_of(self, project: str) -> Sequence[VmView]:
         return self.view.vms_of(project)
-
-    async def _sweep(self) -> None:
-        while True:
-            await self.changes.sweep()
-            await self._clock.sleep(SWEEP_S)
 
 
 class _Runs:

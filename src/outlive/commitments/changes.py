@@ -9,8 +9,9 @@ applied, no other batch is decided.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 from outlive.base import limits
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.deadline import deadline
-from outlive.base.errors import AlreadyExists, Conflict, LimitExceeded, OutliveError, Unavailable, Unknown
+from outlive.base.errors import AlreadyExists, Conflict, LimitExceeded, NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.application import ChangeApplier
@@ -43,6 +44,8 @@ KEPT_S: Final = 30 * 86_400.0
 """How long the record of a change is kept."""
 KEPT: Final = 10_000
 """Records that are kept at most."""
+SWEEP_S: Final = 3600.0
+"""How often old records are looked for."""
 
 _log = get_logger("commitments.changes")
 
@@ -127,7 +130,7 @@ class Changes:
         """Finish what was decided before, then answer batches until cancelled."""
         try:
             async with self._lock:
-                await self._finish()
+                await self._until_done(self._finish, "commitment_change.not_taken_up")
             self._running = True
             while True:
                 while self._waiting:
@@ -138,6 +141,15 @@ class Changes:
             self._running = False
             while self._waiting:
                 _answer(self._waiting.popleft(), Unavailable("this process stops to lead", remedy="ask again"))
+
+    async def clean(self) -> None:
+        """Delete records that nobody asks for any more, every hour, until cancelled. What fails waits for the next."""
+        while True:
+            try:
+                await self.sweep()
+            except OutliveError as error:
+                _log.warning("commitment_change.not_swept", error=str(error))
+            await self._clock.sleep(SWEEP_S)
 
     async def sweep(self) -> None:
         """Delete records that are old, and parts of changes that never came to be."""
@@ -157,7 +169,8 @@ class Changes:
         orphans = [one for one in parts if one.part_of not in heads and _age_s(one, now) > KEPT_S / 30]
         gone = {one.name for one in old}
         for one in (*orphans, *(part for part in parts if part.part_of in gone), *old):
-            await self._store.delete(one.ref, uid=one.metadata.uid)
+            with contextlib.suppress(NotFound):
+                await self._store.delete(one.ref, uid=one.metadata.uid)
 
     async def _serve(self, asked: _Asked) -> None:
         if asked.answer.done():
@@ -261,7 +274,7 @@ class Changes:
             return None
 
     async def _finish(self) -> None:
-        """Apply every change that was committed and is not applied yet."""
+        """Apply every change that was committed and is not applied yet. Errors of the store end it."""
         heads: dict[str, CommitmentChange] = {}
         parts: dict[str, list[CommitmentChange]] = {}
         async for change in list_all(self._store, CommitmentChange):
@@ -278,14 +291,22 @@ class Changes:
 
     async def _apply(self, head: CommitmentChange, steps: tuple[CommitmentStep, ...]) -> None:
         """Write all of a committed change, however long the store is away, and mark it."""
+
+        async def applied() -> None:
+            await self._applier.apply(steps, request_id=head.request_id)
+            await self._applier.mark(head)
+
+        await self._until_done(applied, "commitment_change.not_applied", change=head.name)
+
+    async def _until_done(self, act: Callable[[], Awaitable[None]], trouble: str, **what: str) -> None:
+        """Do it, again after a pause while the store is away."""
         pause_s = RETRY_S
         while True:
             try:
-                await self._applier.apply(steps, request_id=head.request_id)
-                await self._applier.mark(head)
+                await act()
                 return
             except OutliveError as error:
-                _log.warning("commitment_change.not_applied", change=head.name, error=str(error))
+                _log.warning(trouble, **what, error=str(error))
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_CAP_S)
 
