@@ -92,12 +92,12 @@ class Stumbling(Dying):
     lists = 3
 
     async def list(
-        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, nonce: str = ""
+        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
     ) -> Page[R]:
         if kind is CommitmentChange and self.lists:
             self.lists -= 1
             raise Unavailable("the store is away")
-        return await super().list(kind, selector=selector, limit=limit, nonce=nonce)
+        return await super().list(kind, selector=selector, limit=limit, token=token)
 
 
 @pytest.mark.parametrize("at", range(2, 8))
