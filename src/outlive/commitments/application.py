@@ -42,7 +42,7 @@ from outlive.resources import (
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
-from outlive.store.access import Half, compare_and_swap
+from outlive.store.access import Half, answered, compare_and_swap
 
 WRITERS: Final = 64
 """Commitments that are written at the same time."""
@@ -191,8 +191,9 @@ class ChangeApplier:
     async def _delete(self, kind: type[R], name: str, cache: Informer[R]) -> None:
         shown = cache.get(name)
         try:
-            found = shown if shown is not None else await self._store.get(kind, name, fresh=True)
-            await self._store.delete(found.ref, uid=found.metadata.uid)
+            with answered(f"the deletion of {name}"):
+                found = shown if shown is not None else await self._store.get(kind, name, fresh=True)
+                await self._store.delete(found.ref, uid=found.metadata.uid)
         except NotFound:
             return
         cache.note_gone(found.ref)

@@ -8,7 +8,8 @@ away (docs/reference/commitments.md#states).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from msgspec.structs import replace
@@ -60,7 +61,7 @@ _log = get_logger("commitments")
 
 
 class CommitmentController:
-    """See the module. ``lock`` is held by whoever decides about commitment slots, ``turn`` by whoever places."""
+    """See the module. ``deciding`` is entered by whoever decides about commitment slots, ``turn`` by whoever places."""
 
     name = "commitments"
 
@@ -71,7 +72,7 @@ class CommitmentController:
         applier: ChangeApplier,
         settings: CommitmentSettings,
         *,
-        lock: asyncio.Lock,
+        deciding: Callable[[], AbstractAsyncContextManager[None]],
         turn: asyncio.Lock,
         clock: Clock,
         metrics: Metrics,
@@ -80,7 +81,7 @@ class CommitmentController:
         self._placer = placer
         self._applier = applier
         self._settings = settings
-        self._lock = lock
+        self._deciding = deciding
         self._turn = turn
         self._clock = clock
         self._too_many = metrics.counter(
@@ -99,7 +100,7 @@ class CommitmentController:
 
     async def reconcile(self, key: str) -> Requeue | None:
         """One commitment, by the name of its object."""
-        async with self._lock:
+        async with self._deciding():
             cr = self._view.informers.commitments.get(key)
             if cr is None:
                 await self._remove(self._view.slots(key.removeprefix(COMMITMENT_PREFIX)))

@@ -67,7 +67,7 @@ class Batches:
         found = {one.spec.commitment_uuid: one.spec for one in store.all_of(CommittedResource)}
         self.promised = {**dict.fromkeys(self.promised), **found}
         waiting = [one for one in store.all_of(CommitmentChange) if one.phase == "decided" and not one.part_of]
-        for change in sorted(waiting, key=lambda one: (str(one.decided_at), one.name)):
+        for change in sorted(waiting, key=lambda one: one.name):
             self.promised |= {step.uuid: step.after for step in self._steps(change)[0]}
 
     def rest(self) -> Iterator[tuple[str, str]]:
@@ -117,9 +117,9 @@ class Batches:
 
     def _steps(self, change: CommitmentChange) -> tuple[list[CommitmentStep], int]:
         """Everything that it does, and how many of its documents are missing."""
-        parts = [self._truth.store.look(CommitmentChange, f"{change.name}-{one}") for one in range(1, change.parts + 1)]
-        there = [one for one in parts if one is not None]
-        return [*change.steps, *(step for one in there for step in one.steps)], len(parts) - len(there)
+        all_of = self._truth.store.all_of(CommitmentChange) if change.parts else ()
+        there = [one for one in all_of if one.part_of == change.nonce]
+        return [*change.steps, *(step for one in there for step in one.steps)], change.parts - len(there)
 
 
 def _brief(spec: CommittedResourceSpec | None) -> tuple[str, str] | None:
