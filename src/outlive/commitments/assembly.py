@@ -146,7 +146,11 @@ class Commitments:
         """What promises capacity, and holds it."""
         slots, hosts = self.informers.reservations, self.informers.hypervisors
         commitments, over = self.commitments, self.oversubscription
-        watches = [Watch(self.informers.commitments), Watch(slots, commitments.of_slot)]
+        watches = [
+            Watch(self.informers.commitments),
+            Watch(slots, commitments.of_slot),
+            Watch(self.informers.groups, commitments.of_group),
+        ]
         self._wakers.commitments = manager.add_controller(commitments, watches, elector=elector)
         watches = [Watch(slots, self.slots.of_slot), Watch(hosts, self.slots.of_host)]
         self._wakers.slots = manager.add_controller(self.slots, watches, elector=elector)

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from outlive.base import limits
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.deadline import deadline
-from outlive.base.errors import AlreadyExists, Conflict, LimitExceeded, NotFound, OutliveError, Unavailable, Unknown
+from outlive.base.errors import AlreadyExists, LimitExceeded, NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.application import ChangeApplier
@@ -30,7 +30,7 @@ from outlive.commitments.batch import Batch, timeout_text
 from outlive.commitments.decision import Accepted, Decider, Refusal
 from outlive.commitments.names import change_name, change_number, commitment_name
 from outlive.commitments.settings import CommitmentSettings
-from outlive.resources import CommitmentChange, CommitmentStep, CommittedResource, ObjectMeta
+from outlive.resources import CommitmentChange, CommitmentStep, ObjectMeta
 from outlive.resources.codec import encode
 from outlive.store import Store, list_all
 from outlive.store.access import CALL_S, LIST_S, answered, read
@@ -138,9 +138,7 @@ class Changes:
         ``Conflict`` where the commitment is not what the step rests on any more.
         """
         async with self.deciding():
-            found = await read(self._store, CommittedResource, commitment_name(step.uuid))
-            if (found.spec if found is not None else None) != step.before:
-                raise Conflict(f"commitment {step.uuid} has changed meanwhile", remedy="the next run looks at it again")
+            await self._applier.check(commitment_name(step.uuid), step.before)
             await self._applier.apply((step,), request_id="")
 
     async def run(self) -> None:

@@ -380,7 +380,7 @@ def _batch(before: CommitmentChange | None, after: CommitmentChange | None, auth
         return []
     said = count_of(len(after.steps), "commitment") + (" and more" if after.parts else "")
     text = f"{after.request_id or after.name} is {after.phase} ({said}) by {author.process}"
-    return [Event(kind="batch", subject=after.name, text=text, loud=True)]
+    return [Event(kind="batch", subject=after.name, text=text, loud=after.phase != "withdrawn")]
 
 
 def _commitment(before: CommittedResource | None, after: CommittedResource | None, author: Author) -> list[Event]:

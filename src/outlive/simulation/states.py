@@ -299,7 +299,7 @@ def fleet_facts(world: World) -> dict[str, Any]:
         "batchesAccepted": world.limes.answers["accepted"],
         "batchesRefused": world.limes.answers["refused"],
         "batchesUnanswered": world.limes.answers["unanswered"],
-        "batchesDecided": sum(not one.part_of for one in world.store.all_of(CommitmentChange)),
+        "batchesDecided": sum(bool(one.steps) and not one.part_of for one in world.store.all_of(CommitmentChange)),
         "events": tuple(sorted({one.reason for one in world.store.all_of(Event)})),
     }
 

@@ -96,7 +96,8 @@ class Batches:
                 yield slot.name, f"holds room for commitment {details.commitment_uuid}, which is not there"
             elif owner.spec.project_id != details.project_id:
                 yield slot.name, f"is for {details.project_id}, and its commitment is of {owner.spec.project_id}"
-            if slot.status.host and slot.status.host not in lost:
+            if slot.status.host and (slot.status.host not in lost or details.allocations):
+                # on a lost host it waits for its VMs
                 held[details.commitment_uuid] = held.get(details.commitment_uuid, 0) + slot.spec.resources.memory_bytes
             for vm in details.allocations:
                 if vm in where:
