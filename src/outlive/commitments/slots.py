@@ -180,12 +180,12 @@ def payg_candidates(
     """VMs of the project that run in the zone on a flavor of the group, and that no slot has.
 
     ``taken``: VMs in allocations of the commitment slots of the zone, of any project, without those of the commitment
-    itself. A host counts if its label says the zone, and a VM if its host reports it as active.
+    itself. A host counts if its label says the zone and it is not lost, and a VM if its host reports it as active.
     """
     active = {
         host.name: {one.id for one in host.status.instances if one.active}
         for host in hosts
-        if host.metadata.labels.get(ZONE_LABEL) == commitment.zone
+        if host.metadata.labels.get(ZONE_LABEL) == commitment.zone and not host.status.lost
     }
     sizes = {flavor.name: flavor.memory_mb * MIB for flavor in group.flavors}
     return tuple(

@@ -61,7 +61,7 @@ def verify_slot(given: VerificationInput) -> VerificationResult:
 
     Done twice with the same input it changes nothing the second time.
     """
-    slot = given.slot
+    slot = _in_one_place(given.slot)
     details = slot.spec.committed_resource_reservation
     if slot.spec.type != COMMITTED or details is None or not details.allocations:
         return VerificationResult(slot=_written(slot, details, {}, slot.status.host) if details else slot)
@@ -158,6 +158,14 @@ def _written(slot: Reservation, details: CommittedSpec, confirmed: dict[str, str
         committed_resource_reservation=msgspec.structs.replace(seen, allocations=dict(sorted(confirmed.items()))),
     )
     return msgspec.structs.replace(slot, spec=spec, status=status)
+
+
+def _in_one_place(slot: Reservation) -> Reservation:
+    """A slot that was about to follow a VM, as if it had not begun: what it is to follow now is seen anew. Until then
+    it holds its size on both hosts."""
+    if not slot.spec.target_host or not slot.status.host or slot.spec.target_host == slot.status.host:
+        return slot
+    return msgspec.structs.replace(slot, spec=msgspec.structs.replace(slot.spec, target_host=slot.status.host))
 
 
 def without_vms(slot: Reservation, vms: frozenset[str]) -> Reservation:

@@ -217,7 +217,7 @@ class CommitmentController:
             view.capacity(commitment.group, commitment.zone),
             view.informers.commitments.items(),
             now=now,
-            held=view.held_cores(commitment.group, commitment.zone),
+            held=view.held_cores(commitment, view.informers.commitments.items()),
         )
         match verdict.outcome:
             case HeadroomOutcome.ACCEPTED:
