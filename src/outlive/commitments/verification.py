@@ -12,7 +12,7 @@ import enum
 import msgspec
 
 from outlive.base.clock import as_datetime, as_instant
-from outlive.resources import COMMITTED, Reservation, SpecAllocation
+from outlive.resources import COMMITTED, Amounts, Reservation, SpecAllocation
 from outlive.resources.reservations import CommittedSpec, CommittedStatus
 
 
@@ -35,6 +35,8 @@ class VerificationInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """VM → all hosts that report it, running or not; VMs that no host reports may be left out."""
     roomy: tuple[str, ...] = ()
     """Hosts that could take the slot, its own place on them not counted."""
+    sizes: dict[str, Amounts] = {}
+    """VM → what it has, where that is known: it may have been resized since it was placed."""
     moving: tuple[str, ...] = ()
     """VMs that are being moved from host to host now."""
     missing: dict[str, float] = {}
@@ -111,7 +113,7 @@ class _Work:
         began = as_instant(allocation.creation_timestamp) if allocation.creation_timestamp is not None else 0.0
         in_time = given.now - began < given.grace_s
         if self._host and self._host in hosts:
-            self.kept[vm] = allocation
+            self.kept[vm] = msgspec.structs.replace(allocation, resources=given.sizes.get(vm, allocation.resources))
             self.confirmed[vm] = self._host
         elif not was_here:
             if in_time or vm in given.moving:

@@ -25,6 +25,7 @@ from outlive.commitments.view import ALLOCATION_INDEX, CommitmentView
 from outlive.placement.reservations import is_ready
 from outlive.resources import (
     COMMITTED,
+    Amounts,
     CommittedSpec,
     CommittedStatus,
     Condition,
@@ -216,12 +217,14 @@ class SlotController:
         vms = tuple(slot_allocations(slot))
         fleet = self._placer.fleet
         reported = {vm: fleet.hosts_of_vm(vm) for vm in vms}
+        known = {vm: found for vm in vms if (found := self._view.vms.get(vm)) is not None}
         gone = slot.status.host
         elsewhere = sorted({host for hosts in reported.values() for host in hosts if host != gone})
         return VerificationInput(
             slot=slot,
             reported=reported,
             roomy=tuple(host for host in elsewhere if self._placer.has_room(slot, host)),
+            sizes={vm: Amounts(cpu=one.cpu_milli, memory=one.memory_bytes) for vm, one in known.items()},
             moving=self._moving(vms),
             missing=self._missing.get(slot.name, {}),
             now=self._clock.now(),
