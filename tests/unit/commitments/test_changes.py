@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from tests.support.sales import GIB, Market, asked, batch, host, in_cloud, later
 
 from outlive.commitments.batch import Batch, CommitmentRequest
 from outlive.commitments.slots import slot_allocations
-from outlive.resources import condition
+from outlive.resources import Hypervisor, condition
 from outlive.resources.hosts import Maintenance
 
 
@@ -267,3 +268,24 @@ def test_a_slot_that_was_on_its_way_when_its_leader_stopped_holds_one_host_only(
         assert market.free("h2") == 64
 
     in_cloud([host("h1", vms=[mine]), host("h2"), mine], story)
+
+
+@pytest.mark.parametrize("closing", [{"drain": True}, {"maintenance": "manual"}], ids=["drained", "maintenance"])
+def test_slots_without_vms_leave_a_host_that_takes_none_where_there_is_another_one(closing: dict[str, Any]) -> None:
+    mine = vm("v1", "h1")
+
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1), asked("bbbbbb", 4)))) == ""
+        await asyncio.sleep(1)
+        found = await market.store.get(Hypervisor, "h1")
+        await market.store.replace(replace(found, spec=replace(found.spec, **closing)))
+        await asyncio.sleep(5)
+        assert {one.status.host for one in (await market.slots()).values()} == {"h1"}
+        assert await market.ready("bbbbbb") == "Accepted"
+        await market.add(host("h2"))
+        await asyncio.sleep(600)
+        assert {one.status.host for one in (await market.slots("aaaaaa")).values()} == {"h1"}
+        assert {one.status.host for one in (await market.slots("bbbbbb")).values()} == {"h2"}
+        assert await market.ready("bbbbbb") == "Accepted"
+
+    in_cloud([host("h1", vms=[mine]), mine], story)
