@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Conflict, NotFound
+from outlive.base.errors import Conflict, NotFound, Unavailable
 from outlive.commitments.handover import handed
 from outlive.commitments.names import commitment_name
 from outlive.commitments.placer import SlotPlacer, placed, status_of
@@ -56,7 +56,16 @@ StatusChange = Callable[[CommittedResource | None], CommittedResource | None]
 class ChangeApplier:
     """See the module."""
 
-    def __init__(self, store: Store, view: CommitmentView, placer: SlotPlacer, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        view: CommitmentView,
+        placer: SlotPlacer,
+        *,
+        clock: Clock,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._leads = leads
         self._store = store
         self._view = view
         self._placer = placer
@@ -196,9 +205,16 @@ class ChangeApplier:
         self, kind: type[R], name: str, change: Callable[[R | None], R | None], cache: Informer[R], half: Half
     ) -> R | None:
         """``compare_and_swap``, first against what the cache shows; the cache shows what was written."""
+        self._check_leads()
         return await swap_cached(self._store, kind, name, change, cache, half, clock=self._clock)
 
+    def _check_leads(self) -> None:
+        """Before each write: a process that stood still may have been followed by another one, which has gone on."""
+        if not self._leads():
+            raise Unavailable("this process does not lead any more", remedy="the one that leads does it")
+
     async def _delete(self, kind: type[R], name: str, cache: Informer[R]) -> None:
+        self._check_leads()
         shown = cache.get(name)
         try:
             with answered(f"the deletion of {name}"):

@@ -6,7 +6,7 @@ Everything of the outside is handed in, so that the same assembly runs in produc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from outlive.base.clock import Clock
@@ -70,6 +70,7 @@ class Commitments:
         faults: FaultRecorder | None = None,
         offload: Offload = inline,
         group_keys: tuple[str, ...] = (),
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self.informers = informers
         self._clock = clock
@@ -77,7 +78,7 @@ class Commitments:
         self.vms = VmTable(vms, source, clock=clock)
         self.view = view = CommitmentView(informers, self.vms)
         placer = SlotPlacer(engine, settings, informers.reservations)
-        applier = ChangeApplier(store, view, placer, clock=clock)
+        applier = ChangeApplier(store, view, placer, clock=clock, leads=leads)
         decider = Decider(view, placer, settings, clock=clock, ids=ids)
         departures = Departures(clock)
         self.changes = Changes(store, decider, applier, settings, turn=turn, clock=clock, ids=ids)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from outlive.base import limits
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.deadline import deadline
+from outlive.base.deadline import deadline, set_within
 from outlive.base.errors import AlreadyExists, LimitExceeded, NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
@@ -30,7 +30,8 @@ from outlive.commitments.batch import Batch, timeout_text
 from outlive.commitments.decision import Accepted, Decider, Refusal
 from outlive.commitments.names import change_name, change_number, commitment_name
 from outlive.commitments.settings import CommitmentSettings
-from outlive.resources import CommitmentChange, CommitmentStep, ObjectMeta
+from outlive.resources import Cluster, CommitmentChange, CommitmentStep, ObjectMeta
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import encode
 from outlive.store import Store, list_all
 from outlive.store.access import CALL_S, LIST_S, answered, read
@@ -46,6 +47,8 @@ KEPT_S: Final = 30 * 86_400.0
 """How long the record of a change is kept."""
 KEPT: Final = 10_000
 """Records that are kept at most."""
+RESTORED_S: Final = 10.0
+"""How often it is seen whether the store went back to a backup."""
 SWEEP_S: Final = 3600.0
 """How often old records are looked for."""
 
@@ -53,7 +56,7 @@ _log = get_logger("commitments.changes")
 
 
 class Displaced(Unavailable):
-    """Another process leads: what this one decides rests on an old state."""
+    """Another process leads, or the store went back: what this one decides rests on a state that is no more."""
 
 
 class _Asked(msgspec.Struct):
@@ -159,11 +162,23 @@ class Changes:
             await self._clock.sleep(RETRY_S)
 
     async def _answer_batches(self) -> None:
+        """In a store that went back to a backup, changes may be to be applied again: then all begins anew."""
+        incarnation = await self._incarnation()
         while True:
             while self._waiting:
                 await self._serve(self._waiting.popleft())
             self._added.clear()
-            await self._added.wait()
+            await set_within(self._added, RESTORED_S)
+            if await self._incarnation() not in ("", incarnation):
+                raise Displaced("the store went back to an earlier state", remedy="ask again in a moment")
+
+    async def _incarnation(self) -> str:
+        """Of the store; empty where it does not say."""
+        try:
+            cluster = await read(self._store, Cluster, CLUSTER)
+        except OutliveError:
+            return ""
+        return cluster.status.store_incarnation if cluster is not None else ""
 
     async def clean(self) -> None:
         """Delete records that nobody asks for any more, every hour, until cancelled. What fails waits for the next."""
@@ -347,6 +362,9 @@ class Changes:
         """Write all of a committed change, however long the store is away, and mark it."""
 
         async def applied() -> None:
+            found = await read(self._store, CommitmentChange, head.name)
+            if found is None or found.nonce != head.nonce or found.phase != "decided":
+                return  # the next leader has applied it, or the store went back to before it
             await self._applier.apply(steps, request_id=head.request_id)
             await self._applier.mark(head)
 

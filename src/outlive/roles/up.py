@@ -377,6 +377,7 @@ class UpRole:
             faults=FaultRecorder(self._store, self._clock, "commitments"),
             offload=self._offload,
             group_keys=self.settings.scheduler.flavor_group_keys,
+            leads=lambda: self.elector.is_leader,
         )
         self.placement.tracker = commitments.tracker
         commitments.attach(self.manager, self.elector)

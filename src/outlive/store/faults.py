@@ -307,6 +307,8 @@ def _name(change: Change[R]) -> str | None:
 
 T = TypeVar("T")
 _log = get_logger("store.faults")
+LATE_TASK = "store.faults.late"
+"""Name of the task of a write that arrives after its caller was answered ``Unknown``."""
 LATE_WRITES = 1_000
 """Writes that may be on their way after their caller was answered ``Unknown``; beyond it they are dropped."""
 
@@ -395,7 +397,7 @@ class FaultStore(StoreProxy):
         self._late = [task for task in self._late if not task.done()]
         if len(self._late) < LATE_WRITES:
             wait_s = self._random.uniform(0.0, self.network.rates.late_max_s)
-            self._late.append(asyncio.create_task(self._arrive(call, wait_s), name="store.faults.late"))
+            self._late.append(asyncio.create_task(self._arrive(call, wait_s), name=LATE_TASK))
 
     async def _arrive(self, call: Callable[[Store], Awaitable[object]], wait_s: float) -> None:
         await self._clock.sleep(wait_s)
