@@ -17,6 +17,7 @@ from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.commitments_ask import Amount, Group, Project, Zone, asked_commitment, objects_of
 from outlive.cli.commitments_check import check
+from outlive.cli.commitments_history import history_lines, history_of
 from outlive.cli.commitments_whatif import what_if
 from outlive.cli.liquid import delete, e2e, request
 from outlive.cli.output import Output, cut_table, progress, table
@@ -129,8 +130,27 @@ async def explain(
 
 
 @command(app)
-async def usage(access: Access, output: Output, project: Project = "", zone: Zone = "", config: Config = None) -> None:
-    """What projects use in each zone, what their commitments cover of it, and what is paid as it goes."""
+async def usage(
+    access: Access,
+    output: Output,
+    project: Project = "",
+    zone: Zone = "",
+    history: Annotated[
+        str,
+        typer.Option("--history", metavar="MONTH", help="How long VMs were charged to each commitment, in 2026-11."),
+    ] = "",
+    config: Config = None,
+) -> None:
+    """What projects use in each zone, what their commitments cover of it, and what is paid as it goes.
+
+    With --history: of a month, for how long VMs were charged to each commitment; in JSON also which, and when.
+    """
+    if history:
+        if zone:
+            raise Usage("the history is that of projects", place="--zone", remedy="leave it out, or give --project")
+        shares = await history_of(access, history, project)
+        output.show(shares, lambda: history_lines(shares, history))
+        return
     from msgspec.structs import replace
 
     from outlive.commitments.overview import project_usage
