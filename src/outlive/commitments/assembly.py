@@ -28,6 +28,7 @@ from outlive.commitments.ports import Offload, inline
 from outlive.commitments.records import InformedRecords
 from outlive.commitments.service import CommitmentService
 from outlive.commitments.settings import CommitmentSettings
+from outlive.commitments.survival import HostLossMetric
 from outlive.commitments.tracker import SlotTracker
 from outlive.commitments.view import CommitmentInformers, CommitmentView
 from outlive.commitments.vm_table import VmTable
@@ -47,6 +48,7 @@ CHANGES_TASK: Final = "commitment-changes"
 SWEEP_TASK: Final = "commitment-changes-sweeper"
 VMS_TASK: Final = "commitment-vms"
 TRACKING_TASK: Final = "commitment-slot-writer"
+LOSSES_TASK: Final = "commitment-host-losses"
 HISTORY_TASK: Final = "commitment-usage-history"
 SWEEP_S: Final = 3600.0
 """How often old records of changes are looked for."""
@@ -103,6 +105,7 @@ class Commitments:
         self.usage = UsageController(view, applier, self._recorder, settings, clock=clock, metrics=metrics)
         self.quota = QuotaController(store, view, settings, clock=clock, metrics=metrics)
         self.capacity = CapacityController(store, view, engine, settings, offload=offload, clock=clock)
+        self._losses = HostLossMetric(view, placer, turn=turn, clock=clock, metrics=metrics)
         self._wakers = _Runs(self.usage)
         self.consistency = ConsistencyController(
             store,
@@ -148,6 +151,7 @@ class Commitments:
         manager.add_task(TRACKING_TASK, self.tracker.run)
         manager.add_task(CHANGES_TASK, self.changes.run, elector=elector, after_sync=True)
         manager.add_task(SWEEP_TASK, self._sweep, elector=elector, after_sync=True)
+        manager.add_task(LOSSES_TASK, self._losses.run, elector=elector, after_sync=True)
         manager.add_task(HISTORY_TASK, self._sweep_history, elector=elector, after_sync=True)
         self._attach_slots(manager, elector)
         self._attach_counts(manager, elector)

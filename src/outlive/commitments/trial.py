@@ -35,6 +35,7 @@ from outlive.commitments.running_vms import RunningVms
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.shortage import Shortage
 from outlive.commitments.state import Commitment
+from outlive.commitments.survival import Unfilled, after_loss
 from outlive.commitments.view import CommitmentInformers, CommitmentView, commitment_indexes, slot_indexes
 from outlive.commitments.vm_table import VmTable
 from outlive.placement.engine import Engine
@@ -132,6 +133,14 @@ class Trial:
             return decided.reason
         await self._applier.apply(decided.steps, request_id="")
         return ""
+
+    async def unfilled(self) -> list[Unfilled]:
+        """The confirmed commitments that could not be filled after the loss of any one host, by host."""
+        found: list[Unfilled] = []
+        for host in self.view.informers.hypervisors.items():
+            found.extend(after_loss(host.name, self.view, self._placer, self._clock.now()))
+            await asyncio.sleep(0)
+        return found
 
     # -- capacity --------------------------------------------------------------------------------------
 

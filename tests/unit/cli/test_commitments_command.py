@@ -192,6 +192,16 @@ def test_what_if_a_host_dies_those_who_lose_slots_are_named(cloud: Path) -> None
     assert [one["uuid"] for one in answer["accepted"]] == ["small-1"]
 
 
+def test_what_if_any_host_dies_those_who_could_not_be_filled_are_named(cloud: Path) -> None:
+    code, text = said(cloud, "what-if", "--any-host")
+    assert (code, "2 commitments could not be filled" in text) == (1, True)
+    found = {(one["host"], one["commitment"]) for one in document(cloud, "what-if", "--any-host")}
+    assert found == {("h1", "large-1"), ("h1", "small-1"), ("h2", "large-1")}
+    code, text = said(cloud, "what-if", "--any-host", "--without", "large-1")
+    assert (code, "every confirmed commitment can be filled" in text) == (0, True)
+    assert said(cloud, "what-if", "--any-host", "--add", "p3:g:zone-a:2")[0] == 2
+
+
 def test_what_if_takes_further_commitments_in_their_order(cloud: Path) -> None:
     answer = document(cloud, "what-if", "--add", "p3:g:zone-a:2", "--add", "p3:g:zone-a:2")
     assert [one["uuid"] for one in answer["accepted"] if one["hypothetical"]] == ["what-if-1"]
