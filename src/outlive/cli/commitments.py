@@ -17,6 +17,7 @@ from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.commitments_ask import Amount, Group, Project, Zone, asked_commitment, objects_of
 from outlive.cli.commitments_check import check
+from outlive.cli.commitments_history import history_lines, history_of
 from outlive.cli.commitments_whatif import what_if
 from outlive.cli.liquid import delete, e2e, request
 from outlive.cli.output import Output, cut_table, progress, table
@@ -130,8 +131,29 @@ async def explain(
 
 
 @command(app)
-async def usage(access: Access, output: Output, project: Project = "", zone: Zone = "", config: Config = None) -> None:
-    """What projects use in each zone, what their commitments cover of it, and what is paid as it goes."""
+async def usage(
+    access: Access,
+    output: Output,
+    project: Project = "",
+    zone: Zone = "",
+    history: Annotated[
+        str,
+        typer.Option("--history", metavar="MONTH", help="How long VMs were charged to each commitment, in 2026-11."),
+    ] = "",
+    config: Config = None,
+) -> None:
+    """What projects use in each zone, what their commitments cover of it, and what is paid as it goes.
+
+    With --history: of a month, for how long VMs were charged to each commitment; in JSON also which, and when.
+    """
+    if history:
+        if zone:
+            raise Usage("the history is that of projects", place="--zone", remedy="leave it out, or give --project")
+        shares = await history_of(access, history, project)
+        output.show(shares, lambda: history_lines(shares, history))
+        return
+    from msgspec.structs import replace
+
     from outlive.commitments.overview import project_usage
     from outlive.commitments.units import unit_of
     from outlive.resources import ZONE_LABEL, ProjectQuota
@@ -140,17 +162,16 @@ async def usage(access: Access, output: Output, project: Project = "", zone: Zon
     async with access.open() as store:
         quotas = [one async for one in list_all(store, ProjectQuota)]
     async with on_copy(access, config) as made:
-        groups = list(made.view.groups().values())
-        hosts = made.view.informers.hypervisors.items()
-        zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in hosts}
+        view, groups = made.view, list(made.view.groups().values())
         rows = project_usage(
-            vms=[_in_zone(vm, zones) for vm in made.view.vms.all().values()],
-            commitments=made.view.informers.commitments.items(),
+            vms=[replace(vm, zone=view.zone_of_vm(vm)) for vm in view.vms.all().values()],
+            commitments=view.informers.commitments.items(),
             quotas=quotas,
             groups=groups,
             units={one.group_name: unit_of(one, made.settings) for one in groups},
-            zones=set(zones.values()),
+            zones={host.metadata.labels.get(ZONE_LABEL, "") for host in view.informers.hypervisors.items()},
             now=access.state_clock.now(),
+            states=made.settings.quota_state_filter,
         )
     rows = tuple(one for one in rows if project in ("", one.project) and zone in ("", one.zone))
     output.show(rows, lambda: usage_lines(rows))
@@ -284,12 +305,6 @@ def overview_of(made: Trial) -> tuple[GroupOverview, ...]:
 def _uuid_of(slot: Reservation) -> str:
     details = slot.spec.committed_resource_reservation
     return details.commitment_uuid if details is not None else ""
-
-
-def _in_zone(vm: Any, zones: dict[str, str]) -> Any:
-    from msgspec.structs import replace
-
-    return replace(vm, zone=zones.get(vm.host, "") or vm.zone)
 
 
 # -- for people -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from outlive.base.clock import as_instant
 from outlive.commitments.calendar import CalendarInput, RetryInput, bookings, retry_at
-from outlive.commitments.state import Commitment, from_spec, has_slots
+from outlive.commitments.state import Commitment, from_spec, has_slots, is_over
 from outlive.commitments.view import CommitmentView
 from outlive.placement.reservations import unused
 from outlive.resources import MEMORY, CommitmentStep, Reservation
@@ -54,7 +54,8 @@ def _question(
 ) -> RetryInput:
     capacity = view.capacity(*place)
     free = capacity.status.free_capacity.get(MEMORY, 0) if capacity is not None else 0
-    specs = [one.status.accepted_spec or one.spec for one in view.informers.commitments.items()]
+    active = [one for one in view.informers.commitments.items() if not is_over(one.spec, now)]
+    specs = [one.status.accepted_spec or one.spec for one in active]
     others = [
         from_spec(spec)
         for spec in specs

@@ -97,7 +97,9 @@ class CommitmentSyncer:
         self._clock = clock
         self._random = random
         self._listing: Listing | None = None
-        """Of the last run that was whole."""
+        """Of the last run that was whole …"""
+        self.asked_at = 0.0
+        """… and when Limes was asked for it, in seconds since 1970."""
         self._wanted = asyncio.Event()
         self._errors = metrics.counter(f"{PREFIX}errors_total", "Runs and steps of the syncer that failed")
         self._creates = metrics.counter(f"{PREFIX}cr_creates_total", "Commitments that the syncer created")
@@ -163,9 +165,9 @@ class CommitmentSyncer:
             known = await self._known()
             if known.groups is None:
                 return None
-            self._listing = listing = judge(listed, known.groups, self._settings)
+            self._listing, self.asked_at = judge(listed, known.groups, self._settings), asked_at
             found = plan(
-                listing, known.commitments, known.slots, known.changes, asked_at=asked_at, now=self._clock.now()
+                self._listing, known.commitments, known.slots, known.changes, asked_at=asked_at, now=self._clock.now()
             )
         except OutliveError:
             self._errors.inc()

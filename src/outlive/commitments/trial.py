@@ -32,13 +32,12 @@ from outlive.commitments.running_vms import RunningVms
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.shortage import Shortage
 from outlive.commitments.state import Commitment, is_over
+from outlive.commitments.survival import Unfilled, after_loss
 from outlive.commitments.view import CommitmentInformers, CommitmentView, commitment_indexes, slot_indexes
 from outlive.commitments.vm_table import VmTable
 from outlive.placement.engine import Engine
-from outlive.placement.flavor_groups import is_valid
 from outlive.placement.vms import VmList, VmView
 from outlive.resources import (
-    ZONE_LABEL,
     CommitmentStep,
     CommittedResource,
     Condition,
@@ -135,12 +134,20 @@ class Trial:
         await self._applier.apply(decided.steps, request_id="")
         return ""
 
+    async def unfilled(self) -> list[Unfilled]:
+        """The confirmed commitments that could not be filled after the loss of any one host, by host."""
+        found: list[Unfilled] = []
+        for host in self.view.informers.hypervisors.items():
+            found.extend(after_loss(host.name, self.view, self._placer, self._clock.now()))
+            await asyncio.sleep(0)
+        return found
+
     # -- capacity --------------------------------------------------------------------------------------
 
     def capacities(self) -> list[FlavorGroupCapacity]:
         """What every flavor group has in every zone, as the capacity controller would write it."""
         settings, now = self.settings, self._clock.now()
-        groups = {name: group for name, group in self.view.groups().items() if is_valid(group) and group.flavors}
+        groups = self.view.groups()
         probe = EngineProbe(
             self._engine,
             total=lambda _: settings.capacity_total_pipeline,
@@ -148,12 +155,9 @@ class Trial:
         )
         table = CapacityTable(self._engine.fleet, probe)
         found = table.refresh(tuple(groups.values()))
-        zones = {
-            host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in self.view.informers.hypervisors.items()
-        }
         running = RunningVms()
         for vm in self.view.vms.all().values():
-            running.put(replace(vm, zone=zones.get(vm.host, "") or vm.zone))
+            running.put(vm, host_zone=self.view.zone_of(vm.host))
         committed = committed_slots(self.view.informers.commitments.items(), groups.values(), now)
         made: list[FlavorGroupCapacity] = []
         for (group, zone), one in sorted(found.items()):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from tests.support.command import outlive
 from tests.support.sales import FLAVORS, Market, asked, batch, host, in_cloud, later, project, vm
 
-from outlive.resources import Resource
+from outlive.commitments.history import Charged, begun, month_begin, recorded
+from outlive.resources import Assigned, Resource
 from outlive.resources.state import DUMPED, State, encode_state
 from outlive.store import list_all
 
@@ -28,8 +30,11 @@ SOLD = {
     },
     "failover": {"flavorFailoverRequirements": {"*": 0}},
 }
+NOVEMBER = month_begin("2026-11")
 RUNS = vm("vm-1", "h1", project="p1")
-HOSTS = [host("h1", gib=64, vms=[RUNS]), host("h2", gib=64)]
+ABROAD = replace(vm("vm-2", "h3", project="p3"), status=replace(RUNS.status, assigned=Assigned(hypervisor="h3")))
+"""A VM of zone-a that runs on a host of another zone."""
+HOSTS = [host("h1", gib=64, vms=[RUNS]), host("h2", gib=64), host("h3", gib=8, vms=[ABROAD], zone="zone-b")]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +52,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Path:
         taken.append(later(0))
         found.extend([one for kind in DUMPED async for one in list_all(market.store, kind)])
 
-    in_cloud([*HOSTS, RUNS], story)
+    in_cloud([*HOSTS, RUNS, ABROAD], story)
     (folder / "state.json").write_bytes(encode_state(State(taken_at=taken[0], objects=tuple(found))))
     (folder / "outlive.yaml").write_text(yaml.safe_dump(SOLD))
     return folder
@@ -121,9 +126,31 @@ def test_usage_and_capacity_are_told_for_each_zone(cloud: Path) -> None:
     usage = {(one["project"], one["kind"]): one for one in document(cloud, "usage")}
     assert (usage["p1", "ram"]["used"], usage["p1", "ram"]["covered"], usage["p1", "ram"]["payg"]) == (8, 8, 0)
     assert usage["p2", "ram"]["committed"] == 96
-    (group,) = document(cloud, "capacity")
-    assert (group["group"], group["usedBytes"], group["committedBytes"]) == ("g", 8 * 2**30, 96 * 2**30)
-    assert group["usedBytes"] + group["committedBytes"] + group["freeBytes"] <= 128 * 2**30
+    assert {one["zone"] for one in document(cloud, "usage", "--project", "p3")} == {"zone-a"}, (
+        "the VM's own zone counts"
+    )
+    group, other = document(cloud, "capacity")
+    assert (group["group"], group["usedBytes"], group["committedBytes"]) == ("g", 16 * 2**30, 96 * 2**30)
+    assert (other["zone"], other.get("usedBytes", 0)) == ("zone-b", 0)
+    abroad = 8 * 2**30
+    assert group["usedBytes"] - abroad + group["committedBytes"] + group["freeBytes"] <= 128 * 2**30
+
+
+def test_the_history_of_a_month_says_how_long_vms_were_charged(cloud: Path, tmp_path: Path) -> None:
+    history = recorded(begun("p1", "2026-11", None), {"small-1": Charged(type="memory", vms=("vm-1",))}, NOVEMBER)
+    history = recorded(history, {}, NOVEMBER + 5400)
+    taken = datetime.fromtimestamp(NOVEMBER + 7200, UTC)
+    (tmp_path / "state.json").write_bytes(encode_state(State(taken_at=taken, objects=(history,))))
+    (tmp_path / "outlive.yaml").write_text((cloud / "outlive.yaml").read_text())
+    (share,) = document(tmp_path, "usage", "--history", "2026-11")
+    assert (share["commitment"], share["coveredSeconds"]) == ("small-1", 5400)
+    assert share["vms"] == {"vm-1": [["2026-11-01T00:00:00Z", "2026-11-01T01:30:00Z"]]}
+    code, text = said(tmp_path, "usage", "--history", "2026-11", "--project", "p1")
+    assert (code, "1.50" in text) == (0, True)
+    assert "no VM was charged" in said(tmp_path, "usage", "--history", "2026-10")[1]
+    code, text = said(tmp_path, "usage", "--history", "last month")
+    assert (code, "such as 2026-11" in text) == (3, True)
+    assert said(tmp_path, "usage", "--history", "2026-11", "--zone", "zone-a")[0] == 2
 
 
 def test_those_who_agree_are_a_yes(cloud: Path) -> None:
@@ -150,6 +177,16 @@ def test_what_if_a_host_dies_those_who_lose_slots_are_named(cloud: Path) -> None
     answer = document(cloud, "what-if", "--lose", "h2")
     assert [one["uuid"] for one in answer["refused"]] == ["large-1"]
     assert [one["uuid"] for one in answer["accepted"]] == ["small-1"]
+
+
+def test_what_if_any_host_dies_those_who_could_not_be_filled_are_named(cloud: Path) -> None:
+    code, text = said(cloud, "what-if", "--any-host")
+    assert (code, "2 commitments could not be filled" in text) == (1, True)
+    found = {(one["host"], one["commitment"]) for one in document(cloud, "what-if", "--any-host")}
+    assert found == {("h1", "large-1"), ("h1", "small-1"), ("h2", "large-1")}
+    code, text = said(cloud, "what-if", "--any-host", "--without", "large-1")
+    assert (code, "every confirmed commitment can be filled" in text) == (0, True)
+    assert said(cloud, "what-if", "--any-host", "--add", "p3:g:zone-a:2")[0] == 2
 
 
 def test_what_if_takes_further_commitments_in_their_order(cloud: Path) -> None:

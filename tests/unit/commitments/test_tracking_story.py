@@ -155,6 +155,19 @@ def test_the_end_of_a_commitment_makes_no_room_where_its_vms_run_on() -> None:
     in_cloud([host("h1", vms=mine), *mine], story)
 
 
+def test_a_commitment_that_was_superseded_books_nothing() -> None:
+    async def story(market: Market) -> None:
+        first = later(1000)
+        assert await market.change(batch(project("p1", asked("aaaaaa", 4), asked("bbbbbb", 4, expires=first)))) == ""
+        await asyncio.sleep(31)
+        gone = asked("aaaaaa", 4, old="confirmed", new="superseded")
+        assert await market.change(batch(project("p1", gone, asked("cccccc", 4)))) == ""
+        await asyncio.sleep(31)
+        assert (await refusal(market, 4)).retry_at == first
+
+    in_cloud([host("h1")], story)
+
+
 def test_cores_that_are_missing_have_no_such_time() -> None:
     async def story(market: Market) -> None:
         await asyncio.sleep(31)
