@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from outlive.base.random import Random
 from outlive.commitments.names import change_name, change_number
 from outlive.commitments.slots import slot_allocations
 from outlive.resources import CommitmentChange, ObjectMeta, R, Resource
-from outlive.store.contract import Page
+from outlive.store.contract import Page, list_all
 from outlive.store.memory import MemoryStore
 from outlive.store.selectors import Selector
 
@@ -149,3 +150,22 @@ def test_a_batch_whose_commit_is_in_doubt_when_its_leader_stops_is_not_called_un
         assert isinstance(answers[0], Unknown)
 
     run(scene())
+
+
+def test_old_records_go_with_their_parts_and_the_last_number_stays() -> None:
+    old = datetime(2025, 11, 1, tzinfo=UTC)
+    record = CommitmentChange(
+        metadata=ObjectMeta(name=change_name(7)), nonce="n7", parts=1, phase="applied", decided_at=old
+    )
+    part = CommitmentChange(metadata=ObjectMeta(name="change-n7-1"), part_of="n7", decided_at=old)
+    lost = CommitmentChange(metadata=ObjectMeta(name="change-n9-1"), part_of="n9", decided_at=old)
+
+    async def story(market: Market) -> None:
+        barrier = await market.store.get(CommitmentChange, change_name(8))
+        await market.store.replace(replace(barrier, decided_at=old))
+        await market.role.commitments.changes.sweep()
+        assert [one.name async for one in list_all(market.store, CommitmentChange)] == [change_name(8)]
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+        assert [one.name for one in await market.changes()] == [change_name(9)]
+
+    in_cloud([host("h1"), record, part, lost], story)
