@@ -25,7 +25,7 @@ from outlive.base.errors import AlreadyExists, LimitExceeded, OutliveError, Unav
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.application import ChangeApplier
-from outlive.commitments.batch import Batch, timeout_text
+from outlive.commitments.batch import Batch, dry_run_timeout_text, timeout_text
 from outlive.commitments.decision import Accepted, Decider, Refusal
 from outlive.commitments.names import change_name, change_number, commitment_name
 from outlive.commitments.settings import CommitmentSettings
@@ -61,6 +61,8 @@ class _Asked(msgspec.Struct):
     requested_by: str
     answer: asyncio.Future[Refusal | None]
     deadline_s: float
+    begun: bool = False
+    """Whether it is being decided."""
 
 
 class Changes:
@@ -106,8 +108,9 @@ class Changes:
     async def change(self, batch: Batch, *, request_id: str, requested_by: str) -> Refusal | None:
         """The answer to a batch: nothing once all of it counts, else why none of it does.
 
-        A caller that is cancelled before the batch is committed takes it back. ``Unavailable`` where this process does
-        not decide, or where the store does not take the batch; ``LimitExceeded`` where too many wait.
+        A caller that is cancelled before the batch is committed takes it back. One that has waited for its turn for
+        ``watch_timeout`` is refused. ``Unavailable`` where this process does not decide, or where the store does not
+        take the batch; ``LimitExceeded`` where too many wait.
         """
         if not self._finished.is_set():
             raise Unavailable("this process does not lead", remedy="ask again in a moment, or the one that leads")
@@ -122,7 +125,16 @@ class Changes:
         )
         self._waiting.append(asked)
         self._added.set()
-        return await asked.answer
+        try:
+            with deadline(self._settings.watch_timeout):
+                return await asyncio.shield(asked.answer)
+        except TimeoutError:
+            if not asked.begun:
+                _answer(asked, self._late(batch))
+            return await asked.answer
+        except asyncio.CancelledError:
+            asked.answer.cancel()
+            raise
 
     async def dry_run(self, batch: Batch, *, request_id: str) -> Refusal | None:
         """Whether there is capacity for what the batch adds; nothing is done."""
@@ -194,10 +206,9 @@ class Changes:
     async def _decide(self, asked: _Asked) -> None:
         async with self._turn:
             if self._clock.monotonic() >= asked.deadline_s:
-                seconds = self._settings.watch_timeout
-                number = sum(len(one.commitments) for p in asked.batch.projects for one in p.resources)
-                _answer(asked, Refusal(timeout_text(seconds, number), timed_out=True))
+                _answer(asked, self._late(asked.batch))
                 return
+            asked.begun = True
             if asked.batch.dry_run:
                 _answer(asked, await self._decider.try_out(asked.batch, asked.deadline_s))
                 return
@@ -224,6 +235,12 @@ class Changes:
             return
         _answer(asked, None)
         await self._apply(documents[-1], decided.steps)
+
+    def _late(self, batch: Batch) -> Refusal:
+        """The answer to a batch whose turn did not come in time."""
+        number = sum(len(one.commitments) for p in batch.projects for one in p.resources)
+        text = dry_run_timeout_text if batch.dry_run else timeout_text
+        return Refusal(text(self._settings.watch_timeout, number), timed_out=True)
 
     def _documents(self, asked: _Asked, accepted: Accepted) -> list[CommitmentChange]:
         """The change, its head last."""

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from tests.support.dying import Dead, Dying
 from tests.support.loops import run
-from tests.support.sales import FLAVORS, Market, asked, batch, host, in_cloud, live, project, vm
+from tests.support.sales import FLAVORS, SETTINGS, Market, asked, batch, host, in_cloud, live, project, vm
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import AlreadyExists, Unavailable, Unknown
@@ -169,3 +169,23 @@ def test_old_records_go_with_their_parts_and_the_last_number_stays() -> None:
         assert [one.name for one in await market.changes()] == [change_name(9)]
 
     in_cloud([host("h1"), record, part, lost], story)
+
+
+def test_who_waits_for_his_turn_too_long_is_refused_in_time() -> None:
+    async def story(market: Market) -> None:
+        loop, changes = asyncio.get_running_loop(), market.role.commitments.changes
+        began_s = loop.time()
+        async with changes.deciding():
+            asking = asyncio.ensure_future(market.change(batch(project("p1", asked("aaaaaa", 1)))))
+            trying = asyncio.ensure_future(market.change(batch(project("p1", asked("aaaaaa", 1)), dry_run=True)))
+            await asyncio.wait(
+                {asking, trying, asyncio.ensure_future(asyncio.sleep(60))}, return_when="FIRST_COMPLETED"
+            )
+            assert loop.time() - began_s == SETTINGS.commitments.watch_timeout
+            assert (await asking).startswith("timeout reached while processing commitment changes: timeout after 15s")
+            assert (await trying).startswith("dry run: timeout: timeout after 15s")
+        await asyncio.sleep(1)
+        assert await market.commitments() == {}
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+
+    in_cloud([host("h1")], story)
