@@ -45,6 +45,8 @@ KEPT_S: Final = 30 * 86_400.0
 """How long the record of a change is kept."""
 KEPT: Final = 10_000
 """Records that are kept at most."""
+WITHDRAWN_KEPT_S: Final = 86_400.0
+"""How long it is kept that nothing was done: a change that is withdrawn, and parts of one that never came to be."""
 
 _log = get_logger("commitments.changes")
 
@@ -170,21 +172,17 @@ class Changes:
     async def sweep(self) -> None:
         """Delete records that are old, and parts of changes that never came to be."""
         now = self._clock.now()
-        kept: list[CommitmentChange] = []
-        heads: set[str] = set()
+        heads: list[CommitmentChange] = []
         parts: list[CommitmentChange] = []
         async for change in list_all(self._store, CommitmentChange):
-            if change.part_of:
-                parts.append(change)
-                continue
-            heads.add(change.nonce)
-            if change.phase != "decided":
-                kept.append(change)
-        # the last one stays, because its number must not be used again
-        kept = sorted(kept, key=lambda one: change_number(one.name), reverse=True)[1:]
-        old = [one for place, one in enumerate(kept, 2) if place > KEPT or _age_s(one, now) > KEPT_S]
-        orphans = [one for one in parts if one.part_of not in heads and _age_s(one, now) > KEPT_S / 30]
-        gone = {one.nonce for one in old}
+            (parts if change.part_of else heads).append(change)
+        heads.sort(key=lambda one: change_number(one.name), reverse=True)
+        earlier = heads[1:]  # the last one stays, because its number must not be used again
+        applied = [one for one in earlier if one.phase == "applied"]
+        old = [one for place, one in enumerate(applied) if place >= KEPT or _age_s(one, now) > KEPT_S]
+        old += [one for one in earlier if one.phase == "withdrawn" and _age_s(one, now) > WITHDRAWN_KEPT_S]
+        known, gone = {one.nonce for one in heads}, {one.nonce for one in old}
+        orphans = [one for one in parts if one.part_of not in known and _age_s(one, now) > WITHDRAWN_KEPT_S]
         for one in (*orphans, *(part for part in parts if part.part_of in gone), *old):
             with answered("an old change"):
                 await self._store.delete(one.ref, uid=one.metadata.uid)
