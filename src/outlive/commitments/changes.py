@@ -26,7 +26,7 @@ from outlive.base.errors import AlreadyExists, LimitExceeded, NotFound, OutliveE
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.application import ChangeApplier
-from outlive.commitments.batch import Batch, timeout_text
+from outlive.commitments.batch import Batch, dry_run_timeout_text, timeout_text
 from outlive.commitments.decision import Accepted, Decider, Refusal
 from outlive.commitments.names import change_name, change_number, commitment_name
 from outlive.commitments.settings import CommitmentSettings
@@ -51,6 +51,8 @@ RESTORED_S: Final = 10.0
 """How often it is seen whether the store went back to a backup."""
 SWEEP_S: Final = 3600.0
 """How often old records are looked for."""
+WITHDRAWN_KEPT_S: Final = 86_400.0
+"""How long it is kept that nothing was done: a change that is withdrawn, and parts of one that never came to be."""
 
 _log = get_logger("commitments.changes")
 
@@ -67,6 +69,8 @@ class _Asked(msgspec.Struct):
     requested_by: str
     answer: asyncio.Future[Refusal | None]
     deadline_s: float
+    begun: bool = False
+    """Whether it is being decided."""
 
 
 class Changes:
@@ -112,8 +116,9 @@ class Changes:
     async def change(self, batch: Batch, *, request_id: str, requested_by: str) -> Refusal | None:
         """The answer to a batch: nothing once all of it counts, else why none of it does.
 
-        A caller that is cancelled before the batch is committed takes it back. ``Unavailable`` where this process does
-        not decide, or where the store does not take the batch; ``LimitExceeded`` where too many wait.
+        A caller that is cancelled before the batch is committed takes it back. One that has waited for its turn for
+        ``watch_timeout`` is refused. ``Unavailable`` where this process does not decide, or where the store does not
+        take the batch; ``LimitExceeded`` where too many wait.
         """
         if not self._finished.is_set():
             raise Unavailable("this process does not lead", remedy="ask again in a moment, or the one that leads")
@@ -128,7 +133,16 @@ class Changes:
         )
         self._waiting.append(asked)
         self._added.set()
-        return await asked.answer
+        try:
+            with deadline(self._settings.watch_timeout):
+                return await asyncio.shield(asked.answer)
+        except TimeoutError:
+            if not asked.begun:
+                _answer(asked, self._late(batch))
+            return await asked.answer
+        except asyncio.CancelledError:
+            asked.answer.cancel()
+            raise
 
     async def dry_run(self, batch: Batch, *, request_id: str) -> Refusal | None:
         """Whether there is capacity for what the batch adds; nothing is done."""
@@ -192,21 +206,17 @@ class Changes:
     async def sweep(self) -> None:
         """Delete records that are old, and parts of changes that never came to be."""
         now = self._clock.now()
-        kept: list[CommitmentChange] = []
-        heads: set[str] = set()
+        heads: list[CommitmentChange] = []
         parts: list[CommitmentChange] = []
         async for change in list_all(self._store, CommitmentChange):
-            if change.part_of:
-                parts.append(change)
-                continue
-            heads.add(change.nonce)
-            if change.phase != "decided":
-                kept.append(change)
-        # the last one stays, because its number must not be used again
-        kept = sorted(kept, key=lambda one: change_number(one.name), reverse=True)[1:]
-        old = [one for place, one in enumerate(kept, 2) if place > KEPT or _age_s(one, now) > KEPT_S]
-        orphans = [one for one in parts if one.part_of not in heads and _age_s(one, now) > KEPT_S / 30]
-        gone = {one.nonce for one in old}
+            (parts if change.part_of else heads).append(change)
+        heads.sort(key=lambda one: change_number(one.name), reverse=True)
+        earlier = heads[1:]  # the last one stays, because its number must not be used again
+        applied = [one for one in earlier if one.phase == "applied"]
+        old = [one for place, one in enumerate(applied) if place >= KEPT or _age_s(one, now) > KEPT_S]
+        old += [one for one in earlier if one.phase == "withdrawn" and _age_s(one, now) > WITHDRAWN_KEPT_S]
+        known, gone = {one.nonce for one in heads}, {one.nonce for one in old}
+        orphans = [one for one in parts if one.part_of not in known and _age_s(one, now) > WITHDRAWN_KEPT_S]
         for one in (*orphans, *(part for part in parts if part.part_of in gone), *old):
             with contextlib.suppress(NotFound), answered("an old change"):
                 await self._store.delete(one.ref, uid=one.metadata.uid)
@@ -228,10 +238,9 @@ class Changes:
     async def _decide(self, asked: _Asked) -> None:
         async with self._turn:
             if self._clock.monotonic() >= asked.deadline_s:
-                seconds = self._settings.watch_timeout
-                number = sum(len(one.commitments) for p in asked.batch.projects for one in p.resources)
-                _answer(asked, Refusal(timeout_text(seconds, number), timed_out=True))
+                _answer(asked, self._late(asked.batch))
                 return
+            asked.begun = True
             if asked.batch.dry_run:
                 _answer(asked, await self._decider.try_out(asked.batch, asked.deadline_s))
                 return
@@ -258,6 +267,12 @@ class Changes:
             return
         _answer(asked, None)
         await self._apply(documents[-1], decided.steps)
+
+    def _late(self, batch: Batch) -> Refusal:
+        """The answer to a batch whose turn did not come in time."""
+        number = sum(len(one.commitments) for p in batch.projects for one in p.resources)
+        text = dry_run_timeout_text if batch.dry_run else timeout_text
+        return Refusal(text(self._settings.watch_timeout, number), timed_out=True)
 
     def _documents(self, asked: _Asked, accepted: Accepted) -> list[CommitmentChange]:
         """The change, its head last."""

@@ -259,8 +259,10 @@ def test_a_slot_that_was_on_its_way_when_its_leader_stopped_holds_one_host_only(
         assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
         await asyncio.sleep(1)
         (slot,) = (await market.slots()).values()
-        details = replace(slot.spec.committed_resource_reservation, allocations={})
-        left = replace(slot.spec, target_host="h2", committed_resource_reservation=details)
+        details = slot.spec.committed_resource_reservation
+        assert details is not None
+        emptied = replace(details, allocations={})
+        left = replace(slot.spec, target_host="h2", committed_resource_reservation=emptied)
         await market.store.replace(replace(slot, spec=left))  # it followed its VM, which then was deleted
         await asyncio.sleep(5)
         (slot,) = (await market.slots()).values()

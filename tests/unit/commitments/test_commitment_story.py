@@ -30,7 +30,7 @@ def promised(uuid: str, amount: str = "8Gi", *, name: str = "", **fields: object
     )
     return CommittedResource(
         metadata=ObjectMeta(name=name or commitment_name(uuid)),
-        spec=replace(spec, **fields),  # type: ignore[arg-type]
+        spec=replace(spec, **fields),
     )
 
 

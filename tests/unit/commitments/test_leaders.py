@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 import pytest
 from msgspec.structs import replace
 from tests.support.dying import Dead, Dying
 from tests.support.loops import run
-from tests.support.sales import FLAVORS, Market, asked, batch, host, in_cloud, live, project, vm
+from tests.support.sales import FLAVORS, SETTINGS, Market, asked, batch, host, in_cloud, live, project, vm
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import AlreadyExists, Unavailable, Unknown
@@ -20,7 +21,7 @@ from outlive.base.random import Random
 from outlive.commitments.names import change_name, change_number
 from outlive.commitments.slots import slot_allocations
 from outlive.resources import CommitmentChange, ObjectMeta, R, Resource
-from outlive.store.contract import Page
+from outlive.store.contract import Page, list_all
 from outlive.store.memory import MemoryStore
 from outlive.store.selectors import Selector
 
@@ -159,3 +160,42 @@ def test_who_begins_to_lead_while_the_store_is_away_waits_for_it() -> None:
     with gathered_defects() as defects:
         in_cloud([host("h1")], story, wrap=Stumbling)
     assert defects == []
+
+
+def test_old_records_go_with_their_parts_and_the_last_number_stays() -> None:
+    old = datetime(2025, 11, 1, tzinfo=UTC)
+    record = CommitmentChange(
+        metadata=ObjectMeta(name=change_name(7)), nonce="n7", parts=1, phase="applied", decided_at=old
+    )
+    part = CommitmentChange(metadata=ObjectMeta(name="change-n7-1"), part_of="n7", decided_at=old)
+    lost = CommitmentChange(metadata=ObjectMeta(name="change-n9-1"), part_of="n9", decided_at=old)
+
+    async def story(market: Market) -> None:
+        barrier = await market.store.get(CommitmentChange, change_name(8))
+        await market.store.replace(replace(barrier, decided_at=old))
+        await market.role.commitments.changes.sweep()
+        assert [one.name async for one in list_all(market.store, CommitmentChange)] == [change_name(8)]
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+        assert [one.name for one in await market.changes()] == [change_name(9)]
+
+    in_cloud([host("h1"), record, part, lost], story)
+
+
+def test_who_waits_for_his_turn_too_long_is_refused_in_time() -> None:
+    async def story(market: Market) -> None:
+        loop, changes = asyncio.get_running_loop(), market.role.commitments.changes
+        began_s = loop.time()
+        async with changes.deciding():
+            asking = asyncio.ensure_future(market.change(batch(project("p1", asked("aaaaaa", 1)))))
+            trying = asyncio.ensure_future(market.change(batch(project("p1", asked("aaaaaa", 1)), dry_run=True)))
+            await asyncio.wait(
+                {asking, trying, asyncio.ensure_future(asyncio.sleep(60))}, return_when="FIRST_COMPLETED"
+            )
+            assert loop.time() - began_s == SETTINGS.commitments.watch_timeout
+            assert (await asking).startswith("timeout reached while processing commitment changes: timeout after 15s")
+            assert (await trying).startswith("dry run: timeout: timeout after 15s")
+        await asyncio.sleep(1)
+        assert await market.commitments() == {}
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+
+    in_cloud([host("h1")], story)

@@ -1,0 +1,160 @@
+"""Any changes in any order, each in a process that dies at some write: every batch counts whole or not at all, no slot
+is lost, left over or sold twice, and the account of hosts is what the store says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from msgspec.structs import replace
+from tests.support.dying import Dead, Dying
+from tests.support.loops import run
+from tests.support.sales import FLAVORS, GIB, Market, asked, batch, host, live, project, vm
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import OutliveError
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest
+from outlive.commitments.slots import slot_allocations
+from outlive.placement.fleet import Fleet
+from outlive.resources import Reservation
+from outlive.store import list_all
+from outlive.store.memory import MemoryStore
+
+UNIT = 8 * GIB
+BATCHES = 8
+Sold = dict[str, tuple[str, int]]
+"""Commitment → its project, and units of memory."""
+
+
+class Customers:
+    """Who asks for what, as a seed has it."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self._number = 0
+
+    def _new(self) -> str:
+        self._number += 1
+        return f"u{self._number:05d}"
+
+    def batch(self, sold: Sold) -> tuple[Batch, Sold]:
+        """Up to three changes, and what is sold afterwards."""
+        after, asks = dict(sold), dict[str, list[CommitmentRequest]]()
+        left = sorted(sold)
+        for _ in range(self.draw.randint(1, 3)):
+            kind = self.draw.choice(["new", "new", "delete", "resize", "convert", "move"])
+            if kind == "new" or not left:
+                uuid, owner, amount = self._new(), self.draw.choice(["p1", "p2"]), self.draw.randint(1, 8)
+                asks.setdefault(owner, []).append(asked(uuid, amount))
+                after[uuid] = owner, amount
+                continue
+            uuid = left.pop(self.draw.randrange(len(left)))
+            owner, amount = after.pop(uuid)
+            mine = asks.setdefault(owner, [])
+            if kind == "delete":
+                mine.append(asked(uuid, amount, old="confirmed", new=None))
+            elif kind == "resize":
+                after[uuid] = owner, self.draw.randint(1, 8)
+                mine.append(asked(uuid, after[uuid][1], old="confirmed"))
+            elif kind == "convert":
+                other = self._new()
+                after[other] = owner, amount
+                mine.extend((asked(uuid, amount, old="confirmed", new="superseded"), asked(other, amount)))
+            else:
+                after[uuid] = "p2" if owner == "p1" else "p1", amount
+                mine.append(asked(uuid, amount, old="confirmed", new=None))
+                asks.setdefault(after[uuid][0], []).append(asked(uuid, amount))
+        return batch(*(_with_totals(project(name, *mine), sold, after) for name, mine in asks.items())), after
+
+
+def _with_totals(one: ProjectRequest, before: Sold, after: Sold) -> ProjectRequest:
+    first, then = (sum(amount for owner, amount in sold.values() if owner == one.project) for sold in (before, after))
+    return replace(one, resources=(replace(one.resources[0], confirmed_before=first, confirmed_after=then),))
+
+
+async def dies(store: MemoryStore, customers: Customers, wanted: Batch) -> str | None:
+    """A process that dies at a write of the batch; what it answered before."""
+    dying = Dying(store)
+    answers: list[str] = []
+
+    async def asks(market: Market) -> None:
+        try:
+            answers.append(await market.change(wanted))
+        except OutliveError as error:
+            answers.append(str(error))
+
+    async def story(market: Market) -> None:
+        dying.dies_at = dying.writes + customers.draw.randint(1, 25)
+        dying.arrives = customers.draw.choice([True, False])
+        asking = asyncio.ensure_future(asks(market))
+        await asyncio.wait({asking, asyncio.ensure_future(dying.dead.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(customers.draw.uniform(0, 3))
+        asking.cancel()
+        raise Dead
+
+    with pytest.raises(Dead):
+        await live(dying, story, ends=False)
+    return answers[0] if answers else None
+
+
+async def check(market: Market, allowed: list[Sold]) -> Sold:
+    """What is sold, which is one of these, once the next process has looked after it."""
+    await asyncio.sleep(100)
+    there = (await market.commitments()).values()
+    sold = {
+        one.spec.commitment_uuid: (one.spec.project_id, one.spec.total // UNIT)
+        for one in there
+        if one.spec.state == "confirmed"
+    }
+    assert sold in allowed
+    assert {await market.ready(uuid) for uuid in sold} <= {"Accepted"}
+    assert all(one.phase == "applied" for one in await market.changes())
+    held: Sold = {}
+    covered: list[str] = []
+    for slot in (await market.slots()).values():
+        details = slot.spec.committed_resource_reservation
+        assert details is not None
+        owner, amount = held.get(details.commitment_uuid, (details.project_id, 0))
+        assert owner == details.project_id
+        assert owner == "p1" or not slot_allocations(slot)
+        held[details.commitment_uuid] = owner, amount + slot.spec.resources.memory_bytes // UNIT
+        covered.extend(slot_allocations(slot))
+    assert held == sold
+    assert len(covered) == len(set(covered))
+    fleet = Fleet(market.role.fleet.settings)
+    for one in market.role.commitments.informers.hypervisors.items():
+        fleet.upsert_host(one)
+    for reservation in [one async for one in list_all(market.store, Reservation)]:
+        fleet.upsert_reservation(reservation)
+    assert fleet.free().tolist() == market.role.fleet.free().tolist()
+    assert fleet.free().min() >= 0
+    return sold
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_no_order_of_changes_and_crashes_leaves_half_a_batch(seed: int) -> None:
+    running = [vm(f"v{number}", f"h{number % 4}") for number in range(6)]
+    hosts = [host(f"h{number}", vms=running[number::4]) for number in range(4)]
+
+    async def scene() -> None:
+        store = MemoryStore(LoopClock(), SeededIds(Random(seed)))
+        store.load([*FLAVORS, *hosts, *running])
+        customers = Customers(seed)
+        sold: Sold = {}
+        for _ in range(BATCHES):
+            wanted, after = customers.batch(sold)
+            answer = await dies(store, customers, wanted)
+            allowed = [sold, after] if answer is None else [after] if answer == "" else [sold]
+            found: list[Sold] = []
+
+            async def next_life(market: Market, allowed: list[Sold] = allowed, found: list[Sold] = found) -> None:
+                found.append(await check(market, allowed))
+
+            await live(store, next_life)
+            (sold,) = found
+
+    run(scene())
