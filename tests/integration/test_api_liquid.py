@@ -505,6 +505,58 @@ def test_who_changed_what_is_an_event() -> None:
     claimed(claim)
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Unknown("lost"), "CommitmentsInDoubt"),
+        (OutliveError("defect"), "CommitmentsInDoubt"),
+        (Unavailable("away"), "CommitmentsNotChanged"),
+        (None, "CommitmentsInDoubt"),
+    ],
+    ids=["unknown", "error", "unavailable", "the caller went away"],
+)
+def test_an_event_says_that_nothing_changed_only_where_that_is_known(error: Exception | None, reason: str) -> None:
+    async def claim(caller: Limes) -> None:
+        decider = caller.world.decider
+        if error is not None:
+            decider.answers = [error]
+            await caller.change()
+        else:
+            version, decider.gate = await caller.version(), asyncio.Event()
+            call = asyncio.create_task(caller.call("POST", CHANGE, change(version)))
+            await decider.began.wait()
+            call.cancel()
+            await decider.gave_up.wait()
+            await caller.version()
+        await caller.world.events.flush()
+        assert {event.reason async for event in list_all(caller.world.store, Event)} == {reason}
+
+    claimed(claim)
+
+
+def test_a_batch_has_the_name_that_its_caller_sent_in_the_header_of_the_contract() -> None:
+    async def claim(caller: Limes) -> None:
+        body, keys = change(await caller.version()), caller.world.decider.keys
+        for headers in (
+            {"X-Request-ID": "mine"},
+            {"X-OpenStack-Request-ID": "req-1", "X-Request-ID": "mine"},
+            {},
+            {"X-OpenStack-Request-ID": "req-1"},
+            {"X-Request-ID": "no good name"},
+        ):
+            assert (await caller.call("POST", CHANGE, body, headers=headers))[0] == 200
+        ids = [key.id if key is not None else None for key in keys]
+        assert ids == ["mine", "mine", None, None, None]
+        assert keys[0] == keys[1]
+        spaced = json.dumps(body | {"more": 1}, indent=1).encode()
+        await caller.call("POST", CHANGE, spaced, headers={"X-Request-ID": "mine"})
+        assert keys[-1] == keys[0]
+        await caller.call("POST", CHANGE, body | {"dryRun": True}, headers={"X-Request-ID": "mine"})
+        assert keys[-1] is None
+
+    claimed(claim)
+
+
 # -- reports ------------------------------------------------------------------------------------------------
 
 

@@ -22,8 +22,9 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import AlreadyExists, Conflict, LimitExceeded, OutliveError, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
+from outlive.commitments.answers import Answered, Answers, RequestKey, answer_of, change_name
 from outlive.commitments.application import ChangeApplier
-from outlive.commitments.batch import Batch, timeout_text
+from outlive.commitments.batch import Batch, dry_run_timeout_text, timeout_text
 from outlive.commitments.decision import Accepted, Decider, Refusal
 from outlive.commitments.names import commitment_name
 from outlive.commitments.settings import CommitmentSettings
@@ -53,6 +54,8 @@ class _Asked(msgspec.Struct):
     batch: Batch
     request_id: str
     requested_by: str
+    key: RequestKey | None
+    """Where the caller named the request."""
     answer: asyncio.Future[Refusal | None]
     deadline_s: float
 
@@ -82,30 +85,55 @@ class Changes:
         self._clock = clock
         self._ids = ids
         self._leads = leads
+        self._answers = Answers(clock)
         self._waiting: deque[_Asked] = deque()
         self._added = asyncio.Event()
         self._running = False
 
-    async def change(self, batch: Batch, *, request_id: str, requested_by: str) -> Refusal | None:
+    async def answered(self, key: RequestKey) -> Answered | None:
+        """What the request was answered before, if it was; ``Conflict`` where the same name was given to another one.
+
+        ``Unavailable`` where this process does not decide, or cannot say it in time.
+        """
+        self._check_leads()
+        try:
+            with deadline(self._settings.watch_timeout):
+                async with self._lock:  # a batch whose caller went away may still be written
+                    known = self._answers.get(key)
+                    if known is not None:
+                        return known
+                    found = await read(self._store, CommitmentChange, change_name(key))
+        except TimeoutError:
+            raise Unavailable("other batches are still applied", remedy="ask again in a moment") from None
+        return answer_of(found, key) if found is not None else None
+
+    async def change(
+        self, batch: Batch, *, request_id: str, requested_by: str, key: RequestKey | None = None
+    ) -> Refusal | None:
         """The answer to a batch: nothing once all of it counts, else why none of it does.
 
         A caller that is cancelled before the batch is committed takes it back. ``Unavailable`` where this process does
-        not decide, or where the store does not take the batch; ``LimitExceeded`` where too many wait.
+        not decide, or where the store does not take the batch; ``LimitExceeded`` where too many wait; ``Conflict``
+        where another batch has the same ``key``; ``Unknown`` where nobody can say whether it counts.
         """
-        if not self._running or not self._leads():
-            raise Unavailable("this process does not lead", remedy="ask again in a moment, or the one that leads")
+        self._check_leads()
         if len(self._waiting) >= BATCHES_LIMIT:
             raise LimitExceeded(f"{BATCHES_LIMIT} batches wait already", remedy="ask again in a moment")
         asked = _Asked(
             batch=batch,
             request_id=request_id,
             requested_by=requested_by,
+            key=key,
             answer=asyncio.get_running_loop().create_future(),
             deadline_s=self._clock.monotonic() + self._settings.watch_timeout,
         )
         self._waiting.append(asked)
         self._added.set()
         return await asked.answer
+
+    def _check_leads(self) -> None:
+        if not self._running or not self._leads():
+            raise Unavailable("this process does not lead", remedy="ask again in a moment, or the one that leads")
 
     async def dry_run(self, batch: Batch, *, request_id: str) -> Refusal | None:
         """Whether there is capacity for what the batch adds; nothing is done."""
@@ -143,20 +171,20 @@ class Changes:
         """Delete records that are old, and parts of changes that never came to be."""
         now = self._clock.now()
         kept: list[CommitmentChange] = []
-        heads: set[str] = set()
+        owned: set[str] = set()
         parts: list[CommitmentChange] = []
         async for change in list_all(self._store, CommitmentChange):
             if change.part_of:
                 parts.append(change)
                 continue
-            heads.add(change.name)
+            owned.update(change.parts)
             if change.phase != "decided":
                 kept.append(change)
         kept.sort(key=lambda one: one.decided_at or as_datetime(0.0), reverse=True)
         old = [one for place, one in enumerate(kept) if place >= KEPT or _age_s(one, now) > KEPT_S]
-        orphans = [one for one in parts if one.part_of not in heads and _age_s(one, now) > KEPT_S / 30]
-        gone = {one.name for one in old}
-        for one in (*orphans, *(part for part in parts if part.part_of in gone), *old):
+        orphans = [one for one in parts if one.name not in owned and _age_s(one, now) > KEPT_S / 30]
+        gone = {name for one in old for name in one.parts}
+        for one in (*orphans, *(part for part in parts if part.name in gone), *old):
             await self._store.delete(one.ref, uid=one.metadata.uid)
 
     async def _serve(self, asked: _Asked) -> None:
@@ -176,55 +204,78 @@ class Changes:
             if self._clock.monotonic() >= asked.deadline_s:
                 seconds = self._settings.watch_timeout
                 number = sum(len(one.commitments) for p in asked.batch.projects for one in p.resources)
-                _answer(asked, Refusal(timeout_text(seconds, number), timed_out=True))
+                text = dry_run_timeout_text if asked.batch.dry_run else timeout_text
+                _answer(asked, Refusal(text(seconds, number), timed_out=True))
                 return
             if asked.batch.dry_run:
                 _answer(asked, await self._decider.try_out(asked.batch, asked.deadline_s))
                 return
             decided = await self._decider.decide(asked.batch, asked.deadline_s)
         if isinstance(decided, Refusal):
+            self._remember(asked, decided)
             _answer(asked, decided)
             return
         if not decided.steps:
+            self._remember(asked, None)
             _answer(asked, None)  # nothing is asked for, so nothing is written
             return
-        documents = self._documents(asked, decided)
-        committed = False
-        try:
-            committed = not asked.answer.done() and await self._commit(documents, asked.deadline_s)
-        finally:
-            if not committed:
-                self._applier.take_back(decided.steps)
-        if not committed:
-            reason = timeout_text(self._settings.watch_timeout, len(decided.steps))
-            _answer(asked, Refusal(reason, timed_out=True))
+        if asked.answer.done():
+            self._applier.take_back(decided.steps)
             return
-        _answer(asked, None)
-        await self._apply(documents[-1], decided.steps)
+        await self._carry(asked, decided)
+
+    def _remember(self, asked: _Asked, refusal: Refusal | None) -> None:
+        """Nothing is written about this answer. What was not decided in time may be asked again."""
+        if asked.key is not None and (refusal is None or not refusal.timed_out):
+            self._answers.keep(asked.key, Answered(refusal))
+
+    async def _carry(self, asked: _Asked, decided: Accepted) -> None:
+        """Commit what was decided, answer, and apply it."""
+        documents = self._documents(asked, decided)
+        head, written = documents[-1], None
+        try:
+            written = await self._commit(documents, asked.deadline_s)
+        except asyncio.CancelledError:
+            _answer(asked, Unknown("it is not known whether the batch was committed", remedy="ask again"))
+            raise
+        finally:
+            if written is None or not _is_same(written, head):
+                self._applier.take_back(decided.steps)
+        try:
+            _answer(asked, answer_of(written, asked.key).refusal)
+        except Conflict as error:
+            _answer(asked, error)
+        if _is_same(written, head):
+            await self._apply(written, decided.steps)
+        elif written.phase == "decided":
+            await self._finish()  # another process committed this request, and may be gone
 
     def _documents(self, asked: _Asked, accepted: Accepted) -> list[CommitmentChange]:
-        """The change, its head last."""
-        name, now = f"change-{self._ids.uuid()}", as_datetime(self._clock.now())
-        parts = _split(accepted.steps)
+        """The change, its head last. Other documents have names that no other attempt has."""
+        fresh, now = f"change-{self._ids.uuid()}", as_datetime(self._clock.now())
+        name = fresh if asked.key is None else change_name(asked.key)
+        portions = _split(accepted.steps)
         rest = [
             CommitmentChange(
-                metadata=ObjectMeta(name=f"{name}-{number}"), part_of=name, decided_at=now, steps=tuple(steps)
+                metadata=ObjectMeta(name=f"{fresh}-{number}"), part_of=name, decided_at=now, steps=tuple(steps)
             )
-            for number, steps in enumerate(parts[1:], 1)
+            for number, steps in enumerate(portions[1:], 1)
         ]
         head = CommitmentChange(
             metadata=ObjectMeta(name=name),
-            parts=len(rest),
+            parts=tuple(one.name for one in rest),
             availability_zone=asked.batch.zone,
             request_id=asked.request_id,
+            request_digest=asked.key.digest if asked.key is not None else "",
             requested_by=asked.requested_by,
             decided_at=now,
-            steps=tuple(parts[0]),
+            steps=tuple(portions[0]),
         )
         return [*rest, head]
 
-    async def _commit(self, documents: list[CommitmentChange], deadline_s: float) -> bool:
-        """Create all documents; whether the last one is there. If its time is over, it is kept from coming.
+    async def _commit(self, documents: list[CommitmentChange], deadline_s: float) -> CommitmentChange:
+        """Create all documents; what the store holds under the name of the last one then. If its time is over, it is
+        kept from coming.
 
         ``Unavailable`` before the last one was sent: nothing of the batch counts.
         """
@@ -235,18 +286,18 @@ class Changes:
         except (Unknown, TimeoutError):
             raise Unavailable("the store did not take the batch", remedy="ask again in a moment") from None
         head, pause_s, number = documents[-1], RETRY_S, 0
+        reason = timeout_text(self._settings.watch_timeout, sum(len(one.steps) for one in documents))
         while True:
             number += 1
             late = self._clock.monotonic() >= deadline_s and number > 1
-            wanted = replace(head, phase="withdrawn", steps=(), parts=0) if late else head
+            wanted = replace(head, phase="withdrawn", refusal=reason, steps=(), parts=()) if late else head
             try:
                 with deadline(CALL_S):
-                    await self._store.create(wanted)
-                return not late
+                    return await self._store.create(wanted)
             except AlreadyExists:
                 found = await self._settled(head.name)
                 if found is not None:
-                    return found.phase != "withdrawn"
+                    return found
             except (Unknown, TimeoutError, Unavailable) as error:
                 if number == 1 and isinstance(error, Unavailable):
                     raise  # certainly not applied
@@ -263,15 +314,17 @@ class Changes:
     async def _finish(self) -> None:
         """Apply every change that was committed and is not applied yet."""
         heads: dict[str, CommitmentChange] = {}
-        parts: dict[str, list[CommitmentChange]] = {}
+        parts: dict[str, CommitmentChange] = {}
         async for change in list_all(self._store, CommitmentChange):
             if change.part_of:
-                parts.setdefault(change.part_of, []).append(change)
+                parts[change.name] = change
             elif change.phase == "decided":
                 heads[change.name] = change
         for head in sorted(heads.values(), key=lambda one: (one.decided_at or as_datetime(0.0), one.name)):
-            rest = sorted(parts.get(head.name, ()), key=lambda one: int(one.name.rpartition("-")[2]))
-            steps = head.steps + tuple(step for part in rest[: head.parts] for step in part.steps)
+            if missing := [name for name in head.parts if name not in parts]:
+                _log.error("commitment_change.incomplete", change=head.name, missing=missing)
+                continue
+            steps = head.steps + tuple(step for name in head.parts for step in parts[name].steps)
             _log.info("commitment_change.taken_up", change=head.name, commitments=len(steps))
             self._applier.hold(steps)
             await self._apply(head, steps)
@@ -297,6 +350,15 @@ def _answer(asked: _Asked, answer: Refusal | OutliveError | None) -> None:
         asked.answer.set_exception(answer)
     else:
         asked.answer.set_result(answer)
+
+
+def _is_same(found: CommitmentChange, written: CommitmentChange) -> bool:
+    """Whether it is the one that was written, and not another one of that name."""
+    return found.phase != "withdrawn" and (found.decided_at, found.parts, found.steps) == (
+        written.decided_at,
+        written.parts,
+        written.steps,
+    )
 
 
 def _split(steps: tuple[CommitmentStep, ...]) -> list[list[CommitmentStep]]:

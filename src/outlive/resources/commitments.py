@@ -7,10 +7,9 @@ docs/reference/commitments.md.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 import msgspec
-from msgspec import Meta
 
 from outlive.base.quantity import parse_bytes
 from outlive.resources.amounts import Amounts
@@ -143,12 +142,17 @@ class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChang
 
     part_of: str = ""
     """Of a further document: the name of the change that it belongs to."""
-    parts: Annotated[int, Meta(ge=0)] = 0
-    """Further documents, named after it with ``-1`` and so on."""
+    parts: tuple[str, ...] = ()
+    """Names of the further documents, in the order of their steps."""
     phase: Literal["decided", "applied", "withdrawn"] = "decided"
     """``withdrawn``: its creation was in doubt, and this object keeps it from coming after all."""
+    refusal: str = ""
+    """What the caller was told of one that was withdrawn."""
     availability_zone: str = ""
     request_id: str = ""
+    request_digest: str = ""
+    """Of what was asked for, where the caller named the request; the change has its name from the request's id then
+    (docs/reference/commitments.md#repeated)."""
     requested_by: str = ""
     decided_at: datetime | None = None
     applied_at: datetime | None = None

@@ -135,10 +135,12 @@ FULL: tuple[r.Resource, ...] = (
     r.CommitmentChange(
         metadata=META,
         part_of="change-1",
-        parts=1,
+        parts=("change-1-1",),
         phase="applied",
+        refusal="late",
         availability_zone="z",
         request_id="r",
+        request_digest="d1",
         requested_by="u",
         decided_at=MOMENT,
         applied_at=MOMENT,
