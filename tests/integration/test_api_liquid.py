@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from tests.support.api import TOKENS, Api, api
 from tests.support.liquid import (
     EVERYTHING,
@@ -682,8 +683,25 @@ def test_a_push_that_fails_midway_says_where_and_keeps_what_is_written() -> None
             status, text, _ = await caller.call("PUT", QUOTA, push({"a": 1, "b": 1, "c": 1}))
             assert (status, text) == (500, "Failed to persist quota for AZ b: internal error (error)\n")
             assert sorted(await quotas(store)) == ["quota-p1-a"]
+            await caller.world.events.flush()
+            (event,) = [event async for event in list_all(store, Event)]
+            assert event.reason == "QuotaNotSet"
+            assert event.note.endswith(": Failed to persist quota for AZ b: internal error (error); written are a")
 
     run_real(claim())
+
+
+def test_a_push_is_logged_with_what_was_there_before() -> None:
+    async def claim(caller: Limes) -> None:
+        await caller.call("PUT", QUOTA, push({"a": 1, "b": 2}))
+        with structlog.testing.capture_logs() as entries:
+            await caller.call("PUT", QUOTA, push({"b": 3}))
+        (entry,) = [one for one in entries if one["event"] == "quota.push"]
+        assert entry["by"] == "liquid-of-tests"
+        assert entry["before"] == {"a": {"hw_version_s4_ram": 240}, "b": {"hw_version_s4_ram": 480}}
+        assert entry["quota"] == {"b": {"hw_version_s4_ram": 720}}
+
+    claimed(claim)
 
 
 # -- who may ------------------------------------------------------------------------------------------------

@@ -337,10 +337,13 @@ class CommitmentService:
         push = QuotaPush()
         try:
             async with self._pushing.taken(PUSH_TURN_S):
-                push = await self._intake.write(project, zones, metadata)
+                await self._intake.write(project, zones, metadata, push)
             outcome = ACCEPTED
         except Late:
             raise Unavailable(TOO_MANY_TEXT) from None
+        except OutliveError as error:
+            outcome = error.message
+            raise
         finally:
             self._record_quota(project, zones, push, request_id, requested_by, outcome)
 
@@ -354,25 +357,30 @@ class CommitmentService:
         outcome: str,
     ) -> None:
         """Who set which quota, and what became of it; a push that changed nothing is only logged."""
+        known = {**push.changed, **push.deleted}
         _log.info(
             "quota.push",
             request=request_id,
             by=requested_by,
             project=project,
-            quota={zone: zones[zone] for zone in push.changed[:CHANGES_LOGGED]},
-            changed=push.changed,
-            deleted=push.deleted,
+            quota={zone: zones[zone] for zone in sorted(push.changed)[:CHANGES_LOGGED]},
+            before={zone: known[zone] for zone in sorted(known)[:CHANGES_LOGGED]},
+            changed=tuple(push.changed),
+            deleted=tuple(push.deleted),
             outcome=outcome,
         )
-        if outcome == ACCEPTED and not push.changed and not push.deleted:
+        if outcome == ACCEPTED and not known:
             return
+        told = outcome
+        if outcome != ACCEPTED and known:
+            told = f"{outcome}; written are {listing(sorted(known), most=CHANGES_LOGGED)}"
         where = listing(sorted({*zones, *push.deleted}) or ["no zone"], most=CHANGES_LOGGED)
         self._events.emit(
             ObjectRef(
                 kind="ProjectQuota", name=quota_name(project, next(iter({**zones, **dict.fromkeys(push.deleted)}), ""))
             ),
             "QuotaSet" if outcome == ACCEPTED else "QuotaNotSet",
-            f"{requested_by} set the quota of project {project} in {where} (request {request_id}): {outcome}",
+            f"{requested_by} set the quota of project {project} in {where} (request {request_id}): {told}",
             type="Normal" if outcome == ACCEPTED else "Warning",
             action="set",
         )
