@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -37,6 +37,8 @@ BATCHES_LIMIT: Final = 64
 """Batches that wait; one more is refused."""
 DOCUMENT_BYTES: Final = limits.OBJECT_BYTES * 3 // 4
 """What one document of a change has of it, at most."""
+PIECE_SLOTS: Final = 400
+"""Slots of one commitment that are never divided between two documents."""
 RETRY_S: Final = 0.5
 """The first pause after a write of which nobody knows what became of it; it doubles."""
 RETRY_CAP_S: Final = 15.0
@@ -99,13 +101,11 @@ class Changes:
         try:
             with deadline(self._settings.watch_timeout):
                 async with self._lock:  # a batch whose caller went away may still be written
-                    known = self._answers.get(key)
-                    if known is not None:
-                        return known
                     found = await read(self._store, CommitmentChange, change_name(key))
         except TimeoutError:
             raise Unavailable("other batches are still applied", remedy="ask again in a moment") from None
-        return answer_of(found, key) if found is not None else None
+        # what is written goes first: another process may have accepted what this one refused while it led before
+        return answer_of(found, key) if found is not None else self._answers.get(key)
 
     async def change(
         self, batch: Batch, *, request_id: str, requested_by: str, key: RequestKey | None = None
@@ -324,7 +324,7 @@ class Changes:
             if missing := [name for name in head.parts if name not in parts]:
                 _log.error("commitment_change.incomplete", change=head.name, missing=missing)
                 continue
-            steps = head.steps + tuple(step for name in head.parts for step in parts[name].steps)
+            steps = _joined([*head.steps, *(step for name in head.parts for step in parts[name].steps)])
             _log.info("commitment_change.taken_up", change=head.name, commitments=len(steps))
             self._applier.hold(steps)
             await self._apply(head, steps)
@@ -365,14 +365,31 @@ def _split(steps: tuple[CommitmentStep, ...]) -> list[list[CommitmentStep]]:
     """The steps in portions that each fit into one document; at least one portion, which may be empty."""
     portions: list[list[CommitmentStep]] = [[]]
     size = 0
-    for step in steps:
-        bytes_ = len(encode(step))
+    for piece in (piece for step in steps for piece in _pieces(step)):
+        bytes_ = len(encode(piece))
         if portions[-1] and size + bytes_ > DOCUMENT_BYTES:
             portions.append([])
             size = 0
-        portions[-1].append(step)
+        portions[-1].append(piece)
         size += bytes_
     return portions
+
+
+def _pieces(step: CommitmentStep) -> Iterator[CommitmentStep]:
+    """The step, several times with some of its slots each where it has many."""
+    for first in range(0, max(1, len(step.slots)), PIECE_SLOTS):
+        yield replace(step, slots=step.slots[first : first + PIECE_SLOTS])
+
+
+def _joined(pieces: Iterable[CommitmentStep]) -> tuple[CommitmentStep, ...]:
+    """The steps of which these are the pieces, in their order."""
+    steps: list[CommitmentStep] = []
+    for piece in pieces:
+        if steps and steps[-1].uuid == piece.uuid:
+            steps[-1] = replace(piece, slots=steps[-1].slots + piece.slots)
+        else:
+            steps.append(piece)
+    return tuple(steps)
 
 
 def _age_s(change: CommitmentChange, now: float) -> float:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.liquid import GIB, SETTINGS, amounts, capacity, fixed_group, variable_group
+from tests.support.liquid import EVERYTHING, GIB, SETTINGS, amounts, capacity, fixed_group, variable_group
 
 from outlive.base.errors import BadInput, Unavailable
 from outlive.commitments.liquid import ZONES_LIMIT, QuotaRequest, ResourceQuota, ZoneQuota, decode, encode
@@ -125,6 +125,14 @@ def test_the_catalogue_has_three_resources_of_every_group() -> None:
         "quotaUpdateNeedsProjectMetadata": True,
         "commitmentHandlingNeedsProjectMetadata": True,
     }
+
+
+@pytest.mark.parametrize(("gib", "unit"), [(2, "2 GiB"), (1024, "TiB"), (1536, "1536 GiB")])
+def test_multiples_are_told_in_gibibytes(gib: int, unit: str) -> None:
+    ram = msgspec.structs.replace(EVERYTHING.ram, ram_unit_gib=gib)
+    settings = CommitmentSettings(flavor_group_resources={"*": msgspec.structs.replace(EVERYTHING, ram=ram)})
+    info = service_info(offers_of((variable_group(),), settings), 1).resources["hw_version_g2_ram"]
+    assert (info.display_name.partition(" (")[0], info.unit) == (f"multiples of {gib} GiB", unit)
 
 
 @pytest.mark.parametrize(("mib", "gib"), [(4096, 4), (4094, 4), (3584, 4), (3583, 3), (511, 0)])

@@ -189,6 +189,19 @@ def test_what_another_process_committed_under_the_name_counts_and_ours_does_not(
     told(story)
 
 
+def test_what_another_leader_accepted_meanwhile_counts_more_than_what_is_remembered() -> None:
+    async def story(market: Market, store: Watched) -> None:
+        assert "insufficient capacity" in await market.ask(TOO_MUCH, "r1")
+        key = RequestKey("r1", digest_of(TOO_MUCH))
+        theirs = CommitmentChange(
+            metadata=ObjectMeta(name=change_name(key)), phase="applied", request_digest=key.digest
+        )
+        await store.inner.create(theirs)
+        assert await market.ask(TOO_MUCH, "r1") == ""
+
+    told(story)
+
+
 def test_a_batch_that_was_withdrawn_stays_refused_under_its_name() -> None:
     async def story(market: Market, store: Watched) -> None:
         async def lost(change: CommitmentChange) -> None:
@@ -257,6 +270,46 @@ def test_documents_of_an_attempt_that_died_are_no_part_of_the_next_one(monkeypat
             await asyncio.sleep(200)
             await market.role.commitments.changes.sweep()
             assert len(await market.changes()) == 3
+
+        await live(store, first, ends=False)
+        store.before = None
+        await live(store, second)
+
+    run(scene())
+
+
+def test_a_commitment_of_more_slots_than_a_document_has_is_whole_after_a_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(changes, "DOCUMENT_BYTES", 1)
+    monkeypatch.setattr(changes, "PIECE_SLOTS", 2)
+
+    async def scene() -> None:
+        store = Watched(MemoryStore(LoopClock(), SeededIds(Random(2))))
+        store.inner.load([*FLAVORS, *(host(f"h{number}", gib=32) for number in range(5))])
+        large = batch(project("p1", asked("aaaaaa", 5 * 4)))
+
+        async def first(market: Market) -> None:
+            dead = asyncio.Event()
+
+            async def die(change: CommitmentChange) -> None:
+                if not change.part_of:
+                    await store.inner.create(change)
+                    dead.set()
+                    await asyncio.Event().wait()
+
+            store.before = die
+            asking = asyncio.create_task(market.ask(large, "r1"))
+            await dead.wait()
+            asking.cancel()
+            assert [len(one.steps[0].slots) for one in await market.changes()] == [2, 2, 1]
+            assert await market.slots() == {}
+
+        async def second(market: Market) -> None:
+            await asyncio.sleep(5)
+            assert len(await market.slots()) == 5
+            assert await market.ready("aaaaaa") == "Accepted"
+            assert await market.ask(large, "r1") == ""
 
         await live(store, first, ends=False)
         store.before = None
