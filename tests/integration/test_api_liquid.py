@@ -537,7 +537,7 @@ def test_an_event_says_that_nothing_changed_only_where_that_is_known(error: Exce
 
 def test_a_batch_has_the_name_that_its_caller_sent_in_the_header_of_the_contract() -> None:
     async def claim(caller: Limes) -> None:
-        body, keys = change(await caller.version()), caller.world.decider.keys
+        body, decider = change(await caller.version()), caller.world.decider
         for headers in (
             {"X-Request-ID": "mine"},
             {"X-OpenStack-Request-ID": "req-1", "X-Request-ID": "mine"},
@@ -546,14 +546,14 @@ def test_a_batch_has_the_name_that_its_caller_sent_in_the_header_of_the_contract
             {"X-Request-ID": "no good name"},
         ):
             assert (await caller.call("POST", CHANGE, body, headers=headers))[0] == 200
-        ids = [key.id if key is not None else None for key in keys]
-        assert ids == ["mine", "mine", None, None, None]
-        assert keys[0] == keys[1]
+        named, again, *others = decider.digests
+        assert (named, others) == (again, ["", "", ""])
+        assert [one[1] for one in decider.batches[:2]] == ["committed-resource-mine"] * 2
         spaced = json.dumps(body | {"more": 1}, indent=1).encode()
         await caller.call("POST", CHANGE, spaced, headers={"X-Request-ID": "mine"})
-        assert keys[-1] == keys[0]
+        assert decider.digests[-1] == named != ""
         await caller.call("POST", CHANGE, body | {"dryRun": True}, headers={"X-Request-ID": "mine"})
-        assert keys[-1] is None
+        assert decider.digests[-1] == ""
 
     claimed(claim)
 

@@ -298,7 +298,7 @@ def test_a_request_that_is_sent_again_is_answered_as_before(site: Site) -> None:
     _offer(site, "k1", "k", gib=1)
     assert site.named("limes-1", first) == (200, {}), "although the catalogue is another one now"
     for name in ("limes-1", "limes-2"):
-        text = f"the request id {name} was used for another batch (give each batch an X-Request-ID of its own)\n"
+        text = "the X-Request-ID was used for another batch (give each batch one of its own)\n"
         assert site.named(name, gone) == (409, text)
     site.until(lambda: not site.slots() and not site.objects("committedresources"))
     assert len(site.objects("commitmentchanges")) == 2

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.commitments.answers import RequestKey, digest_of
+from outlive.commitments.answers import digest_of
 from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
 from outlive.commitments.decision import Refusal
 from outlive.commitments.names import capacity_name, quota_name
@@ -165,11 +165,11 @@ class Market:
 
     async def ask(self, asked_for: Batch, named: str) -> str:
         """The same under the caller's name of the request, as the interface does it."""
-        key, changes = RequestKey(named, digest_of(asked_for)), self.role.commitments.changes
-        known = await changes.answered(key)
+        digest, changes = digest_of(asked_for), self.role.commitments.changes
+        known = await changes.recall(named, digest)
         if known is not None:
             return known.refusal.reason if known.refusal is not None else ""
-        found: Refusal | None = await changes.change(asked_for, request_id=named, requested_by="limes", key=key)
+        found: Refusal | None = await changes.change(asked_for, request_id=named, requested_by="limes", digest=digest)
         return found.reason if found is not None else ""
 
     async def commitments(self) -> dict[str, CommittedResource]:
@@ -180,7 +180,8 @@ class Market:
         return {name: one for name, one in found.items() if not uuid or _owner(one) == uuid}
 
     async def changes(self) -> list[CommitmentChange]:
-        return [one async for one in list_all(self.store, CommitmentChange)]
+        """Batches that were committed."""
+        return [one async for one in list_all(self.store, CommitmentChange) if one.phase != "withdrawn"]
 
     async def ready(self, uuid: str) -> str:
         """The reason of the commitment's ``Ready``."""

@@ -1,14 +1,15 @@
 """Answers to requests that the caller named, so that one that is sent again is answered as before and not done again.
 
-What a batch did is in the store under a name that follows from the request's name, so the store itself keeps a second
-batch from counting, also where two processes think that they lead. What did nothing is remembered by the process that
-decided it: whoever else is asked decides anew. The rules are in docs/reference/commitments.md#repeated.
+What a batch did is in the store with the name of its request, and whoever begins to lead reads it there. What did
+nothing is remembered by the process that decided it: the next one that leads decides it anew. The rules are in
+docs/reference/commitments.md#repeated.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -24,14 +25,6 @@ REMEMBERED_CHARACTERS: Final = 8 * 2**20
 """… and as many as have so many characters of reasons together …"""
 REMEMBERED_S: Final = 3_600.0
 """… for so long."""
-DIGEST_CHARACTERS: Final = 32
-
-
-class RequestKey(msgspec.Struct, frozen=True):
-    """A request that its caller named, and a digest of what is asked for."""
-
-    id: str
-    digest: str
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -42,70 +35,67 @@ class Answered(msgspec.Struct, frozen=True):
 
 def digest_of(asked: object) -> str:
     """The same for requests that ask for the same."""
-    return _digest(msgspec.json.encode(asked, order="sorted"))
-
-
-def change_name(key: RequestKey) -> str:
-    """The name of the ``CommitmentChange`` of a request."""
-    return f"change-{_digest(key.id.encode())}"
-
-
-def answer_of(change: CommitmentChange, key: RequestKey | None) -> Answered:
-    """What the caller was told of a change that is in the store; ``Conflict`` if it is that of another request."""
-    if key is not None and change.request_digest != key.digest:
-        raise _reused(key)
-    return Answered(Refusal(change.refusal, timed_out=True) if change.phase == "withdrawn" else None)
+    return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:32]
 
 
 class Answers:
-    """Remembers answers to batches that did nothing."""
+    """The answers of one leader, by the id of the request."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known: OrderedDict[str, tuple[float, str, Answered]] = OrderedDict()
+        self._written: dict[str, str] = {}
+        """Digests of batches that count: as many as the store has."""
+        self._remembered: OrderedDict[str, tuple[float, str, Answered]] = OrderedDict()
         self._characters = 0
 
-    def get(self, key: RequestKey) -> Answered | None:
-        """The answer, if it is remembered; ``Conflict`` if something else was asked for under this name."""
-        self._forget()
-        known = self._known.get(key.id)
-        if known is None:
+    def begin(self, changes: Iterable[CommitmentChange]) -> None:
+        """Know what the store has, and nothing else."""
+        self._written.clear()
+        self._remembered.clear()
+        self._characters = 0
+        for change in changes:
+            self.note(change)
+
+    def note(self, change: CommitmentChange) -> None:
+        """This change is in the store."""
+        if change.request_digest and change.phase != "withdrawn":
+            self._written[change.request_id] = change.request_digest
+
+    def forget(self, change: CommitmentChange) -> None:
+        """This change is not in the store any more."""
+        self._written.pop(change.request_id, None)
+
+    def keep(self, request_id: str, digest: str, refusal: Refusal | None) -> None:
+        """Remember the answer to a batch that did nothing, and forget the oldest ones beyond the limits."""
+        self._drop(request_id)
+        self._remembered[request_id] = (self._clock.monotonic() + REMEMBERED_S, digest, Answered(refusal))
+        self._characters += len(refusal.reason) if refusal is not None else 0
+        self._drop_old()
+
+    def get(self, request_id: str, digest: str) -> Answered | None:
+        """What the request was answered, if that is known; ``Conflict`` if its name is that of another one."""
+        self._drop_old()
+        written, remembered = self._written.get(request_id), self._remembered.get(request_id)
+        if written is not None:
+            known, answer = written, Answered()
+        elif remembered is not None:
+            _, known, answer = remembered
+        else:
             return None
-        if known[1] != key.digest:
-            raise _reused(key)
-        return known[2]
+        if known != digest:
+            raise Conflict("the X-Request-ID was used for another batch", remedy="give each batch one of its own")
+        return answer
 
-    def keep(self, key: RequestKey, answered: Answered) -> None:
-        """Remember an answer, and forget the oldest ones beyond the limits."""
-        self._drop(key.id)
-        self._known[key.id] = (self._clock.monotonic() + REMEMBERED_S, key.digest, answered)
-        self._characters += _size(answered)
-        self._forget()
-
-    def _forget(self) -> None:
+    def _drop_old(self) -> None:
         now = self._clock.monotonic()
-        while self._known:
-            oldest = next(iter(self._known))
-            crowded = len(self._known) > REMEMBERED or self._characters > REMEMBERED_CHARACTERS
-            if not crowded and self._known[oldest][0] > now:
+        while self._remembered:
+            oldest = next(iter(self._remembered))
+            crowded = len(self._remembered) > REMEMBERED or self._characters > REMEMBERED_CHARACTERS
+            if not crowded and self._remembered[oldest][0] > now:
                 return
             self._drop(oldest)
 
-    def _drop(self, name: str) -> None:
-        known = self._known.pop(name, None)
-        if known is not None:
-            self._characters -= _size(known[2])
-
-
-def _size(answered: Answered) -> int:
-    return len(answered.refusal.reason) if answered.refusal is not None else 0
-
-
-def _digest(raw: bytes) -> str:
-    return hashlib.sha256(raw).hexdigest()[:DIGEST_CHARACTERS]
-
-
-def _reused(key: RequestKey) -> Conflict:
-    return Conflict(
-        f"the request id {key.id} was used for another batch", remedy="give each batch an X-Request-ID of its own"
-    )
+    def _drop(self, request_id: str) -> None:
+        known = self._remembered.pop(request_id, None)
+        if known is not None and known[2].refusal is not None:
+            self._characters -= len(known[2].refusal.reason)

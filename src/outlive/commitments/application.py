@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import NotFound
+from outlive.base.errors import Conflict, NotFound
 from outlive.commitments.handover import handed
 from outlive.commitments.names import commitment_name
 from outlive.commitments.placer import SlotPlacer, placed, status_of
@@ -33,6 +33,7 @@ from outlive.resources import (
     CommitmentChange,
     CommitmentStep,
     CommittedResource,
+    CommittedResourceSpec,
     CommittedStatus,
     ObjectMeta,
     R,
@@ -42,7 +43,7 @@ from outlive.resources import (
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
-from outlive.store.access import Half, compare_and_swap
+from outlive.store.access import Half, answered, compare_and_swap, read
 
 WRITERS: Final = 64
 """Commitments that are written at the same time."""
@@ -72,6 +73,12 @@ class ChangeApplier:
     def take_back(self, steps: Iterable[CommitmentStep]) -> None:
         """The ledger counts these slots as the store shows them."""
         self._placer.put_back(change.name for step in steps for change in step.slots)
+
+    async def check(self, name: str, spec: CommittedResourceSpec | None) -> None:
+        """``Conflict`` unless the store has this commitment as somebody has seen it; ``None``: it has none."""
+        found = await read(self._store, CommittedResource, name)
+        if (found.spec if found is not None else None) != spec:
+            raise Conflict(f"{name} has changed meanwhile", remedy="the next look sees how")
 
     async def apply(self, steps: Iterable[CommitmentStep], *, request_id: str) -> None:
         """Write everything; an error of the store leaves the rest for another call."""
@@ -191,8 +198,9 @@ class ChangeApplier:
     async def _delete(self, kind: type[R], name: str, cache: Informer[R]) -> None:
         shown = cache.get(name)
         try:
-            found = shown if shown is not None else await self._store.get(kind, name, fresh=True)
-            await self._store.delete(found.ref, uid=found.metadata.uid)
+            with answered(f"the deletion of {name}"):
+                found = shown if shown is not None else await self._store.get(kind, name, fresh=True)
+                await self._store.delete(found.ref, uid=found.metadata.uid)
         except NotFound:
             return
         cache.note_gone(found.ref)

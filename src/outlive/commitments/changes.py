@@ -2,43 +2,41 @@
 
 A batch counts as a whole from the creation of its ``CommitmentChange`` on; whatever is in the way afterwards, it is
 applied, by this process or by the next one that leads (docs/reference/commitments.md#batches). Nothing is undone in the
-store, because nothing is written before. What is not promised: while the store does not say whether that one write was
-applied, no other batch is decided.
+store, because nothing is written before. Changes are numbered without a gap, and a leader takes a number before it
+decides anything: what a former leader still sends finds its number taken. What is not promised: while the store does
+not say whether that one write was applied, no other batch is decided.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from outlive.base import limits
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.deadline import deadline
-from outlive.base.errors import AlreadyExists, Conflict, LimitExceeded, OutliveError, Unavailable, Unknown
+from outlive.base.errors import AlreadyExists, LimitExceeded, NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
-from outlive.commitments.answers import Answered, Answers, RequestKey, answer_of, change_name
+from outlive.commitments.answers import Answered, Answers
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.batch import Batch, dry_run_timeout_text, timeout_text
 from outlive.commitments.decision import Accepted, Decider, Refusal
-from outlive.commitments.names import commitment_name
+from outlive.commitments.documents import documents_of, joined
+from outlive.commitments.names import change_name, change_number, commitment_name
 from outlive.commitments.settings import CommitmentSettings
-from outlive.resources import CommitmentChange, CommitmentStep, CommittedResource, ObjectMeta
-from outlive.resources.codec import encode
+from outlive.resources import CommitmentChange, CommitmentStep, ObjectMeta
 from outlive.store import Store, list_all
-from outlive.store.access import CALL_S, read
+from outlive.store.access import CALL_S, LIST_S, answered, read
 
 BATCHES_LIMIT: Final = 64
 """Batches that wait; one more is refused."""
-DOCUMENT_BYTES: Final = limits.OBJECT_BYTES * 3 // 4
-"""What one document of a change has of it, at most."""
-PIECE_SLOTS: Final = 400
-"""Slots of one commitment that are never divided between two documents."""
 RETRY_S: Final = 0.5
 """The first pause after a write of which nobody knows what became of it; it doubles."""
 RETRY_CAP_S: Final = 15.0
@@ -46,8 +44,14 @@ KEPT_S: Final = 30 * 86_400.0
 """How long the record of a change is kept."""
 KEPT: Final = 10_000
 """Records that are kept at most."""
+SWEEP_S: Final = 3600.0
+"""How often old records are looked for."""
 
 _log = get_logger("commitments.changes")
+
+
+class Displaced(Unavailable):
+    """Another process leads: what this one decides rests on an old state."""
 
 
 class _Asked(msgspec.Struct):
@@ -56,14 +60,14 @@ class _Asked(msgspec.Struct):
     batch: Batch
     request_id: str
     requested_by: str
-    key: RequestKey | None
-    """Where the caller named the request."""
+    digest: str
+    """Where the caller named the request: of what it asks for."""
     answer: asyncio.Future[Refusal | None]
     deadline_s: float
 
 
 class Changes:
-    """See the module. ``lock`` is held by whoever decides about commitment slots, ``turn`` by whoever places."""
+    """See the module. ``turn`` is held by whoever places."""
 
     def __init__(
         self,
@@ -72,28 +76,39 @@ class Changes:
         applier: ChangeApplier,
         settings: CommitmentSettings,
         *,
-        lock: asyncio.Lock,
         turn: asyncio.Lock,
         clock: Clock,
         ids: Ids,
-        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._decider = decider
         self._applier = applier
         self._settings = settings
-        self._lock = lock
+        self._lock = asyncio.Lock()
         self._turn = turn
         self._clock = clock
         self._ids = ids
-        self._leads = leads
         self._answers = Answers(clock)
+        self._last = 0
+        """The number of the last change."""
         self._waiting: deque[_Asked] = deque()
         self._added = asyncio.Event()
-        self._running = False
+        self._finished = asyncio.Event()
+        """Set while this process decides: it leads, and all that was committed before is applied."""
 
-    async def answered(self, key: RequestKey) -> Answered | None:
-        """What the request was answered before, if it was; ``Conflict`` where the same name was given to another one.
+    @asynccontextmanager
+    async def deciding(self) -> AsyncIterator[None]:
+        """Be the only one who decides about commitment slots. Before all that was committed is applied nobody is:
+        slots that a change hands over would be taken for slots of a commitment that is over."""
+        while True:
+            await self._finished.wait()
+            async with self._lock:
+                if self._finished.is_set():
+                    yield
+                    return
+
+    async def recall(self, request_id: str, digest: str) -> Answered | None:
+        """What the request was answered before, if that is known; ``Conflict`` where its name is that of another one.
 
         ``Unavailable`` where this process does not decide, or cannot say it in time.
         """
@@ -101,20 +116,20 @@ class Changes:
         try:
             with deadline(self._settings.watch_timeout):
                 async with self._lock:  # a batch whose caller went away may still be written
-                    found = await read(self._store, CommitmentChange, change_name(key))
+                    known = self._answers.get(request_id, digest)
+                    if known is not None and known.refusal is not None:
+                        await self._check_alone()
+                    return known
         except TimeoutError:
             raise Unavailable("other batches are still applied", remedy="ask again in a moment") from None
-        # what is written goes first: another process may have accepted what this one refused while it led before
-        return answer_of(found, key) if found is not None else self._answers.get(key)
 
-    async def change(
-        self, batch: Batch, *, request_id: str, requested_by: str, key: RequestKey | None = None
-    ) -> Refusal | None:
+    async def change(self, batch: Batch, *, request_id: str, requested_by: str, digest: str = "") -> Refusal | None:
         """The answer to a batch: nothing once all of it counts, else why none of it does.
 
+        ``digest``: where the caller named the request, of what it asks for; ``recall`` knows the answer then.
         A caller that is cancelled before the batch is committed takes it back. ``Unavailable`` where this process does
-        not decide, or where the store does not take the batch; ``LimitExceeded`` where too many wait; ``Conflict``
-        where another batch has the same ``key``; ``Unknown`` where nobody can say whether it counts.
+        not decide, or where the store does not take the batch; ``LimitExceeded`` where too many wait; ``Unknown`` where
+        nobody knows whether it counts.
         """
         self._check_leads()
         if len(self._waiting) >= BATCHES_LIMIT:
@@ -123,7 +138,7 @@ class Changes:
             batch=batch,
             request_id=request_id,
             requested_by=requested_by,
-            key=key,
+            digest=digest,
             answer=asyncio.get_running_loop().create_future(),
             deadline_s=self._clock.monotonic() + self._settings.watch_timeout,
         )
@@ -132,8 +147,13 @@ class Changes:
         return await asked.answer
 
     def _check_leads(self) -> None:
-        if not self._running or not self._leads():
+        if not self._finished.is_set():
             raise Unavailable("this process does not lead", remedy="ask again in a moment, or the one that leads")
+
+    async def _check_alone(self) -> None:
+        """``Unavailable`` where another process leads, which may have accepted what this one refused."""
+        if await read(self._store, CommitmentChange, change_name(self._last + 1)) is not None:
+            raise Unavailable("another process leads", remedy="ask again in a moment")
 
     async def dry_run(self, batch: Batch, *, request_id: str) -> Refusal | None:
         """Whether there is capacity for what the batch adds; nothing is done."""
@@ -145,47 +165,65 @@ class Changes:
 
         ``Conflict`` where the commitment is not what the step rests on any more.
         """
-        async with self._lock:
-            found = await read(self._store, CommittedResource, commitment_name(step.uuid))
-            if (found.spec if found is not None else None) != step.before:
-                raise Conflict(f"commitment {step.uuid} has changed meanwhile", remedy="the next run looks at it again")
+        async with self.deciding():
+            await self._applier.check(commitment_name(step.uuid), step.before)
             await self._applier.apply((step,), request_id="")
 
     async def run(self) -> None:
         """Finish what was decided before, then answer batches until cancelled."""
-        try:
-            async with self._lock:
-                await self._finish()
-            self._running = True
-            while True:
+        while True:
+            try:
+                async with self._lock:
+                    await self._until_done(self._begin, "commitment_change.not_begun")
+                    await self._until_done(self._finish, "commitment_change.not_taken_up")
+                    self._finished.set()
+                await self._answer_batches()
+            except Displaced as error:
+                _log.warning("commitment_change.displaced", error=str(error))
+            finally:
+                self._finished.clear()
                 while self._waiting:
-                    await self._serve(self._waiting.popleft())
-                self._added.clear()
-                await self._added.wait()
-        finally:
-            self._running = False
+                    _answer(self._waiting.popleft(), Unavailable("this process stops to lead", remedy="ask again"))
+            await self._clock.sleep(RETRY_S)
+
+    async def _answer_batches(self) -> None:
+        while True:
             while self._waiting:
-                _answer(self._waiting.popleft(), Unavailable("this process stops to lead", remedy="ask again"))
+                await self._serve(self._waiting.popleft())
+            self._added.clear()
+            await self._added.wait()
+
+    async def clean(self) -> None:
+        """Delete records that nobody asks for any more, every hour, until cancelled. What fails waits for the next."""
+        while True:
+            try:
+                await self.sweep()
+            except OutliveError as error:
+                _log.warning("commitment_change.not_swept", error=str(error))
+            await self._clock.sleep(SWEEP_S)
 
     async def sweep(self) -> None:
         """Delete records that are old, and parts of changes that never came to be."""
         now = self._clock.now()
         kept: list[CommitmentChange] = []
-        owned: set[str] = set()
+        heads: set[str] = set()
         parts: list[CommitmentChange] = []
         async for change in list_all(self._store, CommitmentChange):
             if change.part_of:
                 parts.append(change)
                 continue
-            owned.update(change.parts)
+            heads.add(change.nonce)
             if change.phase != "decided":
                 kept.append(change)
-        kept.sort(key=lambda one: one.decided_at or as_datetime(0.0), reverse=True)
-        old = [one for place, one in enumerate(kept) if place >= KEPT or _age_s(one, now) > KEPT_S]
-        orphans = [one for one in parts if one.name not in owned and _age_s(one, now) > KEPT_S / 30]
-        gone = {name for one in old for name in one.parts}
-        for one in (*orphans, *(part for part in parts if part.name in gone), *old):
-            await self._store.delete(one.ref, uid=one.metadata.uid)
+        # the last one stays, because its number must not be used again
+        kept = sorted(kept, key=lambda one: change_number(one.name), reverse=True)[1:]
+        old = [one for place, one in enumerate(kept, 2) if place > KEPT or _age_s(one, now) > KEPT_S]
+        orphans = [one for one in parts if one.part_of not in heads and _age_s(one, now) > KEPT_S / 30]
+        gone = {one.nonce for one in old}
+        for one in (*orphans, *(part for part in parts if part.part_of in gone), *old):
+            with contextlib.suppress(NotFound), answered("an old change"):
+                await self._store.delete(one.ref, uid=one.metadata.uid)
+            self._answers.forget(one)
 
     async def _serve(self, asked: _Asked) -> None:
         if asked.answer.done():
@@ -195,6 +233,8 @@ class Changes:
                 await self._decide(asked)
         except OutliveError as error:
             _answer(asked, error)
+            if isinstance(error, Displaced):
+                raise
         except BaseException:
             _answer(asked, Unavailable("the batch was not decided", remedy="ask again"))
             raise
@@ -212,72 +252,51 @@ class Changes:
                 return
             decided = await self._decider.decide(asked.batch, asked.deadline_s)
         if isinstance(decided, Refusal):
-            self._remember(asked, decided)
-            _answer(asked, decided)
+            self._answer_unwritten(asked, decided)
             return
         if not decided.steps:
-            self._remember(asked, None)
-            _answer(asked, None)  # nothing is asked for, so nothing is written
+            self._answer_unwritten(asked, None)  # nothing is asked for
             return
-        if asked.answer.done():
-            self._applier.take_back(decided.steps)
-            return
-        await self._carry(asked, decided)
-
-    def _remember(self, asked: _Asked, refusal: Refusal | None) -> None:
-        """Nothing is written about this answer. What was not decided in time may be asked again."""
-        if asked.key is not None and (refusal is None or not refusal.timed_out):
-            self._answers.keep(asked.key, Answered(refusal))
-
-    async def _carry(self, asked: _Asked, decided: Accepted) -> None:
-        """Commit what was decided, answer, and apply it."""
-        documents = self._documents(asked, decided)
-        head, written = documents[-1], None
+        documents = documents_of(self._change(asked, decided))
+        committed = False
         try:
-            written = await self._commit(documents, asked.deadline_s)
+            committed = not asked.answer.done() and await self._commit(documents, asked.deadline_s)
         except asyncio.CancelledError:
-            _answer(asked, Unknown("it is not known whether the batch was committed", remedy="ask again"))
+            _answer(asked, Unknown("nobody knows whether the batch counts", remedy="see what the commitments say"))
             raise
         finally:
-            if written is None or not _is_same(written, head):
+            if not committed:
                 self._applier.take_back(decided.steps)
-        try:
-            _answer(asked, answer_of(written, asked.key).refusal)
-        except Conflict as error:
-            _answer(asked, error)
-        if _is_same(written, head):
-            await self._apply(written, decided.steps)
-        elif written.phase == "decided":
-            await self._finish()  # another process committed this request, and may be gone
+        if not committed:
+            reason = timeout_text(self._settings.watch_timeout, len(decided.steps))
+            _answer(asked, Refusal(reason, timed_out=True))
+            return
+        self._answers.note(documents[-1])
+        _answer(asked, None)
+        await self._apply(documents[-1], decided.steps)
 
-    def _documents(self, asked: _Asked, accepted: Accepted) -> list[CommitmentChange]:
-        """The change, its head last. Other documents have names that no other attempt has."""
-        fresh, now = f"change-{self._ids.uuid()}", as_datetime(self._clock.now())
-        name = fresh if asked.key is None else change_name(asked.key)
-        portions = _split(accepted.steps)
-        rest = [
-            CommitmentChange(
-                metadata=ObjectMeta(name=f"{fresh}-{number}"), part_of=name, decided_at=now, steps=tuple(steps)
-            )
-            for number, steps in enumerate(portions[1:], 1)
-        ]
-        head = CommitmentChange(
-            metadata=ObjectMeta(name=name),
-            parts=tuple(one.name for one in rest),
+    def _answer_unwritten(self, asked: _Asked, refusal: Refusal | None) -> None:
+        """The store knows nothing of this answer. What was not decided in time may be asked again."""
+        if asked.digest and (refusal is None or not refusal.timed_out):
+            self._answers.keep(asked.request_id, asked.digest, refusal)
+        _answer(asked, refusal)
+
+    def _change(self, asked: _Asked, accepted: Accepted) -> CommitmentChange:
+        return CommitmentChange(
+            metadata=ObjectMeta(name=change_name(self._last + 1)),
+            nonce=self._ids.uuid(),
             availability_zone=asked.batch.zone,
             request_id=asked.request_id,
-            request_digest=asked.key.digest if asked.key is not None else "",
+            request_digest=asked.digest,
             requested_by=asked.requested_by,
-            decided_at=now,
-            steps=tuple(portions[0]),
+            decided_at=as_datetime(self._clock.now()),
+            steps=accepted.steps,
         )
-        return [*rest, head]
 
-    async def _commit(self, documents: list[CommitmentChange], deadline_s: float) -> CommitmentChange:
-        """Create all documents; what the store holds under the name of the last one then. If its time is over, it is
-        kept from coming.
+    async def _commit(self, documents: list[CommitmentChange], deadline_s: float) -> bool:
+        """Create all documents; whether the last one is there. If its time is over, it is kept from coming.
 
-        ``Unavailable`` before the last one was sent: nothing of the batch counts.
+        An error says that nothing of the batch counts; ``Displaced``: another process committed a change meanwhile.
         """
         try:
             for part in documents[:-1]:
@@ -286,20 +305,24 @@ class Changes:
         except (Unknown, TimeoutError):
             raise Unavailable("the store did not take the batch", remedy="ask again in a moment") from None
         head, pause_s, number = documents[-1], RETRY_S, 0
-        reason = timeout_text(self._settings.watch_timeout, sum(len(one.steps) for one in documents))
         while True:
             number += 1
             late = self._clock.monotonic() >= deadline_s and number > 1
-            wanted = replace(head, phase="withdrawn", refusal=reason, steps=(), parts=()) if late else head
+            wanted = replace(head, phase="withdrawn", steps=(), parts=0) if late else head
             try:
                 with deadline(CALL_S):
-                    return await self._store.create(wanted)
+                    await self._store.create(wanted)
+                self._last += 1
+                return not late
             except AlreadyExists:
                 found = await self._settled(head.name)
+                if found is not None and found.nonce != head.nonce:
+                    raise Displaced("another process leads", remedy="ask again in a moment") from None
                 if found is not None:
-                    return found
-            except (Unknown, TimeoutError, Unavailable) as error:
-                if number == 1 and isinstance(error, Unavailable):
+                    self._last += 1
+                    return found.phase != "withdrawn"
+            except (OutliveError, TimeoutError) as error:
+                if number == 1 and not isinstance(error, Unknown | TimeoutError):
                     raise  # certainly not applied
                 _log.warning("commitment_change.in_doubt", change=head.name, error=str(error))
             await self._clock.sleep(pause_s)
@@ -311,34 +334,62 @@ class Changes:
         except OutliveError:
             return None
 
+    async def _begin(self) -> None:
+        """Take the next number, so that no former leader can commit anything any more."""
+        while True:
+            with answered("changes", LIST_S):
+                numbers = [change_number(one.name) async for one in list_all(self._store, CommitmentChange)]
+            self._last = max(numbers, default=0) + 1
+            barrier = CommitmentChange(
+                metadata=ObjectMeta(name=change_name(self._last)),
+                nonce=self._ids.uuid(),
+                phase="withdrawn",
+                decided_at=as_datetime(self._clock.now()),
+            )
+            try:
+                with answered("changes"):
+                    await self._store.create(barrier)
+                return
+            except AlreadyExists:
+                _log.info("commitment_change.came_late", change=barrier.name)
+
     async def _finish(self) -> None:
-        """Apply every change that was committed and is not applied yet."""
+        """Apply every change that was committed and is not applied yet. Errors of the store end it."""
         heads: dict[str, CommitmentChange] = {}
         parts: dict[str, CommitmentChange] = {}
-        async for change in list_all(self._store, CommitmentChange):
-            if change.part_of:
-                parts[change.name] = change
-            elif change.phase == "decided":
-                heads[change.name] = change
-        for head in sorted(heads.values(), key=lambda one: (one.decided_at or as_datetime(0.0), one.name)):
-            if missing := [name for name in head.parts if name not in parts]:
-                _log.error("commitment_change.incomplete", change=head.name, missing=missing)
+        with answered("changes", LIST_S):
+            async for change in list_all(self._store, CommitmentChange):
+                (parts if change.part_of else heads)[change.name] = change
+        self._answers.begin(heads.values())
+        for _, head in sorted(heads.items()):
+            if head.phase != "decided":
                 continue
-            steps = _joined([*head.steps, *(step for name in head.parts for step in parts[name].steps)])
+            steps = joined(head, parts)
+            if steps is None:
+                _log.error("commitment_change.incomplete", change=head.name)
+                continue
             _log.info("commitment_change.taken_up", change=head.name, commitments=len(steps))
             self._applier.hold(steps)
             await self._apply(head, steps)
 
     async def _apply(self, head: CommitmentChange, steps: tuple[CommitmentStep, ...]) -> None:
         """Write all of a committed change, however long the store is away, and mark it."""
+
+        async def applied() -> None:
+            await self._applier.apply(steps, request_id=head.request_id)
+            await self._applier.mark(head)
+
+        await self._until_done(applied, "commitment_change.not_applied", change=head.name)
+
+    async def _until_done(self, act: Callable[[], Awaitable[None]], trouble: str, **what: str) -> None:
+        """Do it, again after a pause while the store is away."""
         pause_s = RETRY_S
         while True:
             try:
-                await self._applier.apply(steps, request_id=head.request_id)
-                await self._applier.mark(head)
+                await act()
                 return
             except OutliveError as error:
-                _log.warning("commitment_change.not_applied", change=head.name, error=str(error))
+                _log.warning(trouble, **what, error=str(error))
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_CAP_S)
 
@@ -350,46 +401,6 @@ def _answer(asked: _Asked, answer: Refusal | OutliveError | None) -> None:
         asked.answer.set_exception(answer)
     else:
         asked.answer.set_result(answer)
-
-
-def _is_same(found: CommitmentChange, written: CommitmentChange) -> bool:
-    """Whether it is the one that was written, and not another one of that name."""
-    return found.phase != "withdrawn" and (found.decided_at, found.parts, found.steps) == (
-        written.decided_at,
-        written.parts,
-        written.steps,
-    )
-
-
-def _split(steps: tuple[CommitmentStep, ...]) -> list[list[CommitmentStep]]:
-    """The steps in portions that each fit into one document; at least one portion, which may be empty."""
-    portions: list[list[CommitmentStep]] = [[]]
-    size = 0
-    for piece in (piece for step in steps for piece in _pieces(step)):
-        bytes_ = len(encode(piece))
-        if portions[-1] and size + bytes_ > DOCUMENT_BYTES:
-            portions.append([])
-            size = 0
-        portions[-1].append(piece)
-        size += bytes_
-    return portions
-
-
-def _pieces(step: CommitmentStep) -> Iterator[CommitmentStep]:
-    """The step, several times with some of its slots each where it has many."""
-    for first in range(0, max(1, len(step.slots)), PIECE_SLOTS):
-        yield replace(step, slots=step.slots[first : first + PIECE_SLOTS])
-
-
-def _joined(pieces: Iterable[CommitmentStep]) -> tuple[CommitmentStep, ...]:
-    """The steps of which these are the pieces, in their order."""
-    steps: list[CommitmentStep] = []
-    for piece in pieces:
-        if steps and steps[-1].uuid == piece.uuid:
-            steps[-1] = replace(piece, slots=steps[-1].slots + piece.slots)
-        else:
-            steps.append(piece)
-    return tuple(steps)
 
 
 def _age_s(change: CommitmentChange, now: float) -> float:

@@ -216,14 +216,14 @@ class _Attempt:
         except SlotLimitExceeded as error:
             self.hopeless = True
             self.refused.append((commitment.uuid, error.message))
-            return False, tuple(_kept(slot, cut) for slot in own)
+            return False, tuple(slot_kept(slot, cut) for slot in own)
         for deleted in plan.delete:
             self._drop(deleted.name)
         kept = [SlotChange(name=one.name, deleted=True) for one in plan.delete]
         made: list[SlotChange] = []
         why, ready = "", 0
         for slot in plan.keep:
-            change = _kept(slot, cut)
+            change = slot_kept(slot, cut)
             if not change.host:
                 host, why_not = self._place_again(slot, commitment, group)
                 change, why = replace(change, host=host), why or why_not
@@ -232,7 +232,7 @@ class _Attempt:
         for new in plan.create:
             host, why_not = self._place(new, commitment, group)
             if host:
-                made.append(_made(new, host))
+                made.append(slot_made(new, host))
                 self._covered.add(new.vm)
             why = why or why_not
             await self._give_turn(deadline_s)
@@ -330,7 +330,8 @@ def _uuids(batch: Batch) -> Iterable[str]:
     )
 
 
-def _made(new: NewSlot, host: str) -> SlotChange:
+def slot_made(new: NewSlot, host: str) -> SlotChange:
+    """A new slot as a change says it; without a host one is looked for later."""
     return SlotChange(
         name=new.name,
         host=host,
@@ -341,7 +342,7 @@ def _made(new: NewSlot, host: str) -> SlotChange:
     )
 
 
-def _kept(slot: Reservation, cut: Iterable[str]) -> SlotChange:
+def slot_kept(slot: Reservation, cut: Iterable[str] = ()) -> SlotChange:
     """A slot that stays or passes over; one that is cut from another is new."""
     details = slot.spec.committed_resource_reservation
     return SlotChange(

@@ -20,7 +20,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import BadInput, Conflict, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.base.phrases import count_of, listing
-from outlive.commitments.answers import RequestKey, digest_of
+from outlive.commitments.answers import digest_of
 from outlive.commitments.batch import (
     NOT_READY_TEXT,
     dry_run_timeout_text,
@@ -213,16 +213,14 @@ class CommitmentService:
         limit_s = float(self._settings.watch_timeout)
         try:
             async with self._changing.taken(limit_s):
-                key = RequestKey(request_id, digest_of(request)) if named and not request.dry_run else None
-                return await self._decide(request, REQUEST_PREFIX + request_id, requested_by, key)
+                digest = digest_of(request) if named and not request.dry_run else ""
+                return await self._decide(request, REQUEST_PREFIX + request_id, requested_by, digest)
         except Late:
             return self._timed_out(request, limit_s)
 
-    async def _decide(
-        self, request: ChangeRequest, request_id: str, requested_by: str, key: RequestKey | None
-    ) -> ChangeAnswer:
-        if key is not None:
-            known = await self._told(self._changes.answered(key))
+    async def _decide(self, request: ChangeRequest, request_id: str, requested_by: str, digest: str) -> ChangeAnswer:
+        if digest:
+            known = await self._told(self._changes.recall(request_id, digest))
             if known is not None:
                 _log.info("commitments.repeated", request=request_id, by=requested_by)
                 return _answer(known.refusal)
@@ -237,7 +235,9 @@ class CommitmentService:
             return self._answer(await self._ask(request, request_id), dry_run=True)
         event, outcome = IN_DOUBT, "failed"
         try:
-            work = self._changes.change(batch_of(request), request_id=request_id, requested_by=requested_by, key=key)
+            work = self._changes.change(
+                batch_of(request), request_id=request_id, requested_by=requested_by, digest=digest
+            )
             refusal = await self._told(work)
             event, outcome = (CHANGED, ACCEPTED) if refusal is None else (NOT_CHANGED, f"refused: {refusal.reason}")
         except asyncio.CancelledError:

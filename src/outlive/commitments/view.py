@@ -34,7 +34,7 @@ from outlive.resources import (
 from outlive.runtime.informer import Informer
 
 COMMITMENT_INDEX: Final = "commitment"
-"""Index of commitment slots by their commitment's uuid."""
+"""Index of commitment slots by the name of their commitment's object."""
 ALLOCATION_INDEX: Final = "allocation"
 """Index of commitment slots by the VMs that they are meant for."""
 NUMBERED_INDEX: Final = "numbered"
@@ -42,8 +42,6 @@ NUMBERED_INDEX: Final = "numbered"
 name."""
 OWNER_INDEX: Final = "owner"
 """Index of commitment slots by ``owner_key``."""
-UUID_INDEX: Final = "uuid"
-"""Index of commitments by uuid."""
 
 _log = get_logger("commitments")
 
@@ -60,7 +58,7 @@ def slot_indexes() -> dict[str, Callable[[Reservation], Iterable[str]]]:
 
 def commitment_indexes() -> dict[str, Callable[[CommittedResource], Iterable[str]]]:
     """The indexes that the informer of commitments must have."""
-    return {UUID_INDEX: lambda one: (one.spec.commitment_uuid,), BY_PROJECT: project_of}
+    return {BY_PROJECT: project_of}
 
 
 def owner_key(project: str, group: str) -> str:
@@ -83,7 +81,7 @@ def _numbered(slot: Reservation) -> Iterable[str]:
 
 def _commitment(slot: Reservation) -> Iterable[str]:
     details = slot.spec.committed_resource_reservation
-    return () if slot.spec.type != COMMITTED or details is None else (details.commitment_uuid,)
+    return () if slot.spec.type != COMMITTED or details is None else (commitment_name(details.commitment_uuid),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +130,15 @@ class CommitmentView:
 
     def commitment(self, uuid: str) -> CommittedResource | None:
         """The commitment of that uuid."""
-        found = self.informers.commitments.by_index(UUID_INDEX, uuid)
-        return found[0] if found else None
+        return self.informers.commitments.get(commitment_name(uuid))
 
     def slots(self, uuid: str) -> list[Reservation]:
         """All slots of a commitment."""
-        return self.informers.reservations.by_index(COMMITMENT_INDEX, uuid)
+        return self.slots_of(commitment_name(uuid))
+
+    def slots_of(self, name: str) -> list[Reservation]:
+        """The same by the name of its object."""
+        return self.informers.reservations.by_index(COMMITMENT_INDEX, name)
 
     def _named_like(self, commitment: Commitment) -> frozenset[str]:
         """Names of existing slots that a new one of the commitment could get."""

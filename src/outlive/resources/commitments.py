@@ -7,9 +7,10 @@ docs/reference/commitments.md.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from outlive.base.quantity import parse_bytes
 from outlive.resources.amounts import Amounts
@@ -125,7 +126,8 @@ class CommitmentStep(Part, frozen=True, kw_only=True):
 class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChange"):
     """A batch of changes that was accepted. Its creation is the moment from which all of it counts: whoever finds it
     not applied carries it out (docs/reference/commitments.md#batches). One document, or several where it is large: the
-    further ones are created before it. It stays for a time as the record of who changed what.
+    further ones are created before it. It stays for a time as the record of who changed what. Batches are numbered, and
+    the number is the name, so that of two processes that believe they lead only one can commit the next batch.
     """
 
     info: ClassVar[KindInfo] = KindInfo(
@@ -140,19 +142,19 @@ class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChang
         ),
     )
 
+    nonce: str = ""
+    """Drawn for each batch: by it a process knows its own."""
     part_of: str = ""
-    """Of a further document: the name of the change that it belongs to."""
-    parts: tuple[str, ...] = ()
-    """Names of the further documents, in the order of their steps."""
+    """Of a further document: the nonce of the change that it belongs to."""
+    parts: Annotated[int, Meta(ge=0)] = 0
+    """Further documents, named after its nonce with ``-1`` and so on."""
     phase: Literal["decided", "applied", "withdrawn"] = "decided"
-    """``withdrawn``: its creation was in doubt, and this object keeps it from coming after all."""
-    refusal: str = ""
-    """What the caller was told of one that was withdrawn."""
+    """``withdrawn``: nothing is done. It keeps a batch from coming whose creation was in doubt, or any that a former
+    leader may still send."""
     availability_zone: str = ""
     request_id: str = ""
     request_digest: str = ""
-    """Of what was asked for, where the caller named the request; the change has its name from the request's id then
-    (docs/reference/commitments.md#repeated)."""
+    """Of what was asked for, where the caller named the request (docs/reference/commitments.md#repeated)."""
     requested_by: str = ""
     decided_at: datetime | None = None
     applied_at: datetime | None = None

@@ -3,11 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 from tests.support.sales import GIB, Market, asked, batch, host, in_cloud, later, project, vm
 
+from outlive.base.errors import Unavailable
+from outlive.base.logging import gathered_defects
 from outlive.commitments.slots import slot_allocations
-from outlive.resources import condition
+from outlive.resources import CommitmentChange, R, condition
+from outlive.store import Store
+from outlive.store.contract import Change, Page
+from outlive.store.memory import MemoryStore
+from outlive.store.proxy import StoreProxy
+from outlive.store.selectors import Selector
+
+T = TypeVar("T")
+
+
+class Listless(StoreProxy):
+    """A store that refuses so many listings of changes."""
+
+    embedded = False
+
+    def __init__(self, store: MemoryStore, refusals: int) -> None:
+        self._store = store
+        self._refusals = refusals
+        self.incarnation = store.incarnation
+
+    async def _read(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        return await call(self._store)
+
+    _write = _read
+
+    async def list(
+        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
+    ) -> Page[R]:
+        if kind is CommitmentChange and self._refusals:
+            self._refusals -= 1
+            raise Unavailable("the store refused the call")
+        return await super().list(kind, selector=selector, limit=limit, token=token)
+
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> AsyncIterator[Change[R]]:
+        return self._store.observe(kind, selector=selector)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+def test_who_begins_to_lead_while_the_store_is_away_waits_for_it() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+
+    with gathered_defects() as defects:
+        in_cloud([host("h1")], story, wrap=lambda store: Listless(store, 3))
+    assert defects == []
 
 
 def test_a_commitment_that_fits_is_accepted_with_slots_on_hosts() -> None:

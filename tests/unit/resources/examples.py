@@ -134,10 +134,10 @@ FULL: tuple[r.Resource, ...] = (
     ),
     r.CommitmentChange(
         metadata=META,
-        part_of="change-1",
-        parts=("change-1-1",),
+        nonce="n1",
+        part_of="n1",
+        parts=1,
         phase="applied",
-        refusal="late",
         availability_zone="z",
         request_id="r",
         request_digest="d1",
