@@ -104,6 +104,11 @@ class Site(NamedTuple):
         found = self.ask("GET", f"/apis/outlive.dev/v1alpha1/{plural}")[1]["items"]
         return {one["metadata"]["name"]: one for one in found}
 
+    def batches(self) -> dict[str, dict[str, Any]]:
+        """All batches that were committed."""
+        found = self.objects("commitmentchanges")
+        return {name: one for name, one in found.items() if one.get("phase") != "withdrawn" and not one.get("partOf")}
+
     def slots(self) -> dict[str, dict[str, Any]]:
         """All commitment slots."""
         found = self.objects("reservations")
@@ -212,7 +217,7 @@ def test_a_commitment_is_confirmed_and_reported_and_deleted(site: Site) -> None:
 
 
 def _check_nothing_is_there(site: Site) -> None:
-    assert site.objects("committedresources") == site.slots() == site.objects("commitmentchanges") == {}
+    assert site.objects("committedresources") == site.slots() == site.batches() == {}
 
 
 def test_what_does_not_fit_is_refused_whole_with_the_reason(site: Site) -> None:
@@ -301,7 +306,7 @@ def test_a_request_that_is_sent_again_is_answered_as_before(site: Site) -> None:
         text = "the X-Request-ID was used for another batch (give each batch one of its own)\n"
         assert site.named(name, gone) == (409, text)
     site.until(lambda: not site.slots() and not site.objects("committedresources"))
-    assert len(site.objects("commitmentchanges")) == 2
+    assert len(site.batches()) == 2
     question = site.batch({"p1": [asked("bbbbbb", 7)]}, dryRun=True)
     assert site.named("limes-1", question) == (200, {}), "a dry run is a question, and asked anew"
     assert site.named("", too_much | {"infoVersion": site.version()}) == (200, {}), "without a name it is a new one"
@@ -367,7 +372,7 @@ def test_a_killed_server_has_the_whole_batch_or_nothing_of_it_and_answers_it_aga
 
 
 def _check_whole(site: Site, number: int, there: tuple[int, ...] = (0, 8)) -> None:
-    site.until(lambda: all(one.get("phase") == "applied" for one in site.objects("commitmentchanges").values()))
+    site.until(lambda: all(one.get("phase") == "applied" for one in site.batches().values()))
     found = [name for name in site.objects("committedresources") if name.startswith(f"commitment-kill{number}")]
     assert len(found) in there
     site.until(lambda: len(site.slots()) == len(site.objects("committedresources")))
