@@ -21,6 +21,7 @@ from outlive.cli.commitments_whatif import what_if
 from outlive.cli.liquid import delete, e2e, request
 from outlive.cli.output import Output, cut_table, progress, table
 from outlive.cli.snapshot import Config, look
+from outlive.cli.values import instant_of
 
 if TYPE_CHECKING:
     from outlive.commitments.explanation import Explanation
@@ -157,10 +158,20 @@ async def usage(access: Access, output: Output, project: Project = "", zone: Zon
 
 @command(app)
 async def capacity(
-    access: Access, output: Output, flavor_group: Group = "", zone: Zone = "", config: Config = None
+    access: Access,
+    output: Output,
+    flavor_group: Group = "",
+    zone: Zone = "",
+    at: Annotated[
+        str, typer.Option("--at", metavar="TIME", help="Once the commitments have ended that end until then.")
+    ] = "",
+    config: Config = None,
 ) -> None:
     """What each flavor group has in each zone: used, committed, kept for failover, and free for it alone."""
+    instant = instant_of("--at", at) if at else None
     async with on_copy(access, config) as made:
+        if instant is not None:
+            await made.end_until(instant)
         rows = overview_of(made)
     rows = tuple(one for one in rows if flavor_group in ("", one.group) and zone in ("", one.zone))
     output.show(rows, lambda: capacity_lines(rows))

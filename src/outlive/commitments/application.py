@@ -47,6 +47,8 @@ from outlive.store.access import Half, answered, compare_and_swap, read
 
 WRITERS: Final = 64
 """Commitments that are written at the same time."""
+SLOT_WRITERS: Final = 16
+"""Slots of one commitment that are written at the same time."""
 Job = Callable[[], Awaitable[None]]
 StatusChange = Callable[[CommittedResource | None], CommittedResource | None]
 
@@ -106,17 +108,18 @@ class ChangeApplier:
             await self._accept(written)
 
     async def write_slots(self, changes: Iterable[SlotChange], commitment: Commitment, request_id: str) -> None:
-        """Make, hand over and delete slots of a commitment."""
-        for change in changes:
-            if change.deleted:
-                await self._delete(Reservation, change.name, self._view.informers.reservations)
-            else:
-                await self._write_slot(change, commitment, request_id)
+        """Delete slots of a commitment, then hand over and make others."""
+        changes = list(changes)
+        await self.delete_slots(change for change in changes if change.deleted)
+        there = (change for change in changes if not change.deleted)
+        await in_parallel(
+            (partial(self._write_slot, change, commitment, request_id) for change in there), limit=SLOT_WRITERS
+        )
 
     async def delete_slots(self, slots: Iterable[SlotChange]) -> None:
         """Delete these slots."""
-        for slot in slots:
-            await self._delete(Reservation, slot.name, self._view.informers.reservations)
+        cache = self._view.informers.reservations
+        await in_parallel((partial(self._delete, Reservation, slot.name, cache) for slot in slots), limit=SLOT_WRITERS)
 
     async def write_status(self, name: str, change: StatusChange) -> None:
         """Change the status of a commitment's object."""
@@ -206,12 +209,12 @@ class ChangeApplier:
         cache.note_gone(found.ref)
 
 
-async def in_parallel(jobs: Iterable[Job]) -> None:
-    """Do everything, ``WRITERS`` jobs at a time; the first error ends it."""
-    limit = asyncio.Semaphore(WRITERS)
+async def in_parallel(jobs: Iterable[Job], *, limit: int = WRITERS) -> None:
+    """Do everything, so many jobs at a time; the first error ends it."""
+    free = asyncio.Semaphore(limit)
 
     async def one(job: Job) -> None:
-        async with limit:
+        async with free:
             await job()
 
     try:

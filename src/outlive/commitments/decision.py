@@ -157,7 +157,7 @@ class _Attempt:
         self._covered: set[str] = set()
         """VMs that new slots of the batch cover."""
         self._cores: dict[str, CommittedResource] = {}
-        """Commitments of cores as the batch wants them, by uuid."""
+        """Commitments of cores as the batch wants them, by uuid, as far as they are decided."""
         self._released: frozenset[str] = frozenset()
         """Slots that the batch gives up."""
         self._turn_s = decider._clock.monotonic()
@@ -274,15 +274,15 @@ class _Attempt:
         """Why a commitment of cores cannot be had; empty where it can, and for what asks for nothing."""
         if commitment.type != "cores" or commitment.state not in SLOT_STATES or not commitment.cores:
             return ""
-        others = [self._cores.get(one.spec.commitment_uuid, one) for one in self._view.informers.commitments.items()]
-        known = {one.spec.commitment_uuid for one in others}
-        others += [one for uuid, one in self._cores.items() if uuid not in known]
+        mine = {step.uuid for step in self._plan.steps}
+        others = [one for one in self._view.informers.commitments.items() if one.spec.commitment_uuid not in mine]
+        others += self._cores.values()
         verdict = headroom(
             commitment,
             self._view.capacity(commitment.group, commitment.zone),
             others,
             now=self._now,
-            held=self._view.held_cores(commitment.group, commitment.zone),
+            held=self._view.held_cores(commitment, others),
         )
         if verdict.outcome is not HeadroomOutcome.ACCEPTED:
             return verdict.message

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from outlive.base.clock import as_instant
 from outlive.commitments.calendar import CalendarInput, RetryInput, bookings, retry_at
 from outlive.commitments.state import Commitment, from_spec, has_slots
 from outlive.commitments.view import CommitmentView
-from outlive.resources import MEMORY, CommitmentStep
+from outlive.placement.reservations import unused
+from outlive.resources import MEMORY, CommitmentStep, Reservation
 
 Place = tuple[str, str]
 """Flavor group and zone."""
@@ -30,8 +33,8 @@ def retry_time(steps: Iterable[CommitmentStep], view: CommitmentView, now: float
     uuids = frozenset(step.uuid for step in steps)
     found: list[datetime] = []
     for place, commitments in wanted.items():
-        held = _held(view, uuids, place)
-        needed = sum(one.memory_bytes for one in commitments) - sum(held.values())
+        own = [slot for uuid in uuids for slot in _slots(view, uuid, place)]
+        needed = sum(one.memory_bytes for one in commitments) - sum(slot.spec.resources.memory_bytes for slot in own)
         if needed <= 0:
             continue
         at = retry_at(_question(view, place, needed, commitments, uuids, now))
@@ -59,7 +62,13 @@ def _question(
         and spec.resource_type == "memory"
         and spec.commitment_uuid not in uuids
     ]
-    held = _held(view, (one.uuid for one in others), place)
+    held: dict[str, int] = {}
+    for number, one in enumerate(others):
+        slots = _slots(view, one.uuid, place)
+        held[one.uuid] = sum(unused(slot).memory_bytes for slot in slots)
+        # where its VMs run there is no room when it ends either: they run on
+        by_vms = sum(slot.spec.resources.memory_bytes for slot in slots) - held[one.uuid]
+        others[number] = replace(one, memory_bytes=max(0, one.memory_bytes - max(0, by_vms)))
     ends = [one.end for one in commitments]
     known = [as_instant(end) for end in ends if end is not None]
     return RetryInput(
@@ -69,12 +78,11 @@ def _question(
     )
 
 
-def _held(view: CommitmentView, uuids: Iterable[str], place: Place) -> Mapping[str, int]:
-    """What slots of these commitments hold in a flavor group and zone."""
-    held: dict[str, int] = {}
-    for uuid in uuids:
-        for slot in view.slots(uuid):
-            details = slot.spec.committed_resource_reservation
-            if details is not None and (details.resource_group, slot.spec.availability_zone) == place:
-                held[uuid] = held.get(uuid, 0) + slot.spec.resources.memory_bytes
-    return held
+def _slots(view: CommitmentView, uuid: str, place: Place) -> list[Reservation]:
+    """The slots that a commitment has in a flavor group and zone."""
+    return [slot for slot in view.slots(uuid) if (_group(slot), slot.spec.availability_zone) == place]
+
+
+def _group(slot: Reservation) -> str:
+    details = slot.spec.committed_resource_reservation
+    return details.resource_group if details is not None else ""

@@ -31,7 +31,7 @@ from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.running_vms import RunningVms
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.shortage import Shortage
-from outlive.commitments.state import Commitment
+from outlive.commitments.state import Commitment, is_over
 from outlive.commitments.view import CommitmentInformers, CommitmentView, commitment_indexes, slot_indexes
 from outlive.commitments.vm_table import VmTable
 from outlive.placement.engine import Engine
@@ -50,6 +50,7 @@ from outlive.resources import (
     R,
     Reservation,
     Resource,
+    SlotChange,
     VirtualMachine,
 )
 from outlive.resources.commitments import FlavorGroupCapacitySpec
@@ -113,6 +114,20 @@ class Trial:
         )
         plan = BatchPlan(confirmation=True, steps=(step,))
         return await self._carry_out(await self._decider.decide_steps(plan, inf))
+
+    async def end_until(self, instant: float) -> None:
+        """Commitments that are over by then are gone, with their slots. What their VMs use they use on."""
+        steps = [
+            CommitmentStep(
+                uuid=one.spec.commitment_uuid,
+                before=one.spec,
+                slots=tuple(SlotChange(name=slot.name, deleted=True) for slot in self.view.slots_of(one.name)),
+            )
+            for one in self.view.informers.commitments.items()
+            if is_over(one.spec, instant)
+        ]
+        self._applier.hold(steps)
+        await self._applier.apply(steps, request_id="")
 
     async def _carry_out(self, decided: Accepted | Refusal) -> str:
         if isinstance(decided, Refusal):

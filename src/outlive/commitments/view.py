@@ -17,7 +17,6 @@ from outlive.commitments.slots import Candidate, SlotOptions, SlotPlan, payg_can
 from outlive.commitments.state import Commitment
 from outlive.commitments.units import GroupUnit, unit_of
 from outlive.commitments.vm_table import VmTable
-from outlive.placement.flavor_groups import groups_by_flavor
 from outlive.placement.reservations import unused
 from outlive.placement.vms import MILLI, VmView
 from outlive.resources import (
@@ -204,16 +203,18 @@ class CommitmentView:
             for slot in self.informers.reservations.by_index(ALLOCATION_INDEX, vm)
         )
 
-    def held_cores(self, group: str, zone: str) -> Mapping[str, int]:
-        """Project → cores of its VMs of the group in the zone, and of what its slots there hold beside them."""
-        milli: dict[str, int] = {}
-        groups = groups_by_flavor(one.spec for one in self.informers.groups.items())
-        for vm in self.vms.all().values():
-            own = groups.get(vm.flavor)
-            if own is not None and own.group_name == group and self.zone_of(vm.host) == zone:
-                milli[vm.project] = milli.get(vm.project, 0) + vm.cpu_milli
-        for slot in self.informers.reservations.items():
-            details = slot.spec.committed_resource_reservation
-            if details is not None and details.resource_group == group and slot.spec.availability_zone == zone:
-                milli[details.project_id] = milli.get(details.project_id, 0) + unused(slot).cpu_milli
-        return {project: amount // MILLI for project, amount in milli.items()}
+    def held_cores(self, commitment: Commitment, others: Iterable[CommittedResource]) -> Mapping[str, int]:
+        """Project → cores of its VMs of the commitment's group in its zone, and of what its slots there hold beside
+        them; of the commitment's project, and of those that have other commitments of cores."""
+        group, zone = commitment.group, commitment.zone
+        projects = {commitment.project, *(one.spec.project_id for one in others if one.spec.resource_type == "cores")}
+        found = self.group(group)
+        flavors = {flavor.name for flavor in found.flavors} if found is not None else set()
+        held: dict[str, int] = {}
+        for project in projects:
+            vms = (vm for vm in self.vms.of_project(project) if vm.flavor in flavors and self.zone_of(vm.host) == zone)
+            owned = self.informers.reservations.by_index(OWNER_INDEX, owner_key(project, group))
+            slots = (slot for slot in owned if slot.spec.availability_zone == zone)
+            milli = sum(vm.cpu_milli for vm in vms) + sum(unused(slot).cpu_milli for slot in slots)
+            held[project] = milli // MILLI
+        return held

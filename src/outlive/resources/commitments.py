@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from outlive.base.errors import BadInput
 from outlive.base.quantity import parse_bytes
 from outlive.resources.amounts import Amounts
 from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers
@@ -43,6 +44,15 @@ class CommittedResourceSpec(Part, frozen=True, kw_only=True):
     state: CommitmentState
     allow_rejection: bool = False
     """Whether a failure to place it refuses it; else it is tried for as long as it lasts."""
+
+    def __post_init__(self) -> None:
+        """``ValueError`` for an amount that is none: everybody adds amounts up."""
+        try:
+            negative = self.total < 0
+        except BadInput as error:
+            raise ValueError(str(error)) from None
+        if negative:
+            raise ValueError(f"amount {self.amount} is negative")
 
     @property
     def total(self) -> int:

@@ -13,7 +13,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.commitments.names import commitment_name
-from outlive.resources import CommittedResource, CommittedResourceSpec, ObjectMeta
+from outlive.resources import CommittedResource, CommittedResourceSpec, Condition, ObjectMeta
 from outlive.store.memory import MemoryStore
 
 
@@ -159,3 +159,21 @@ def test_many_slots_are_placed_while_others_get_their_turn() -> None:
         assert max(steps) <= 16
 
     in_cloud([host(f"h{number}") for number in range(15)], story)
+
+
+def test_cores_stay_accepted_while_figures_of_capacity_are_not_ready() -> None:
+    async def story(market: Market) -> None:
+        await asyncio.sleep(60)
+        wanted = batch(project("p1", asked("aaaaaa", 8), resource="hw_version_g_cores"))
+        assert await market.change(wanted) == ""
+        await asyncio.sleep(1)
+        capacity = await market.capacity()
+        doubted = replace(capacity.status, conditions=(Condition(type="Ready", status="False"),))
+        await market.store.replace_status(replace(capacity, status=doubted))
+        found = (await market.commitments())["aaaaaa"]
+        meta = replace(found.metadata, annotations={"touched": "now"})
+        await market.store.replace(replace(found, metadata=meta))
+        await asyncio.sleep(1)
+        assert await market.ready("aaaaaa") == "Accepted"
+
+    in_cloud([host("h1")], story)

@@ -15,6 +15,7 @@ from tests.support.sales import FLAVORS, Market, asked, batch, host, in_cloud, l
 from outlive.base.clock import LoopClock
 from outlive.base.errors import AlreadyExists, Unavailable, Unknown
 from outlive.base.ids import SeededIds
+from outlive.base.logging import gathered_defects
 from outlive.base.random import Random
 from outlive.commitments.names import change_name, change_number
 from outlive.commitments.slots import slot_allocations
@@ -149,3 +150,12 @@ def test_a_batch_whose_commit_is_in_doubt_when_its_leader_stops_is_not_called_un
         assert isinstance(answers[0], Unknown)
 
     run(scene())
+
+
+def test_who_begins_to_lead_while_the_store_is_away_waits_for_it() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+
+    with gathered_defects() as defects:
+        in_cloud([host("h1")], story, wrap=Stumbling)
+    assert defects == []

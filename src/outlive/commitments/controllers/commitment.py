@@ -217,7 +217,7 @@ class CommitmentController:
             view.capacity(commitment.group, commitment.zone),
             view.informers.commitments.items(),
             now=now,
-            held=view.held_cores(commitment.group, commitment.zone),
+            held=view.held_cores(commitment, view.informers.commitments.items()),
         )
         match verdict.outcome:
             case HeadroomOutcome.ACCEPTED:
@@ -226,7 +226,8 @@ class CommitmentController:
             case HeadroomOutcome.REFUSED:
                 return await self._fail(cr, verdict.message)
             case HeadroomOutcome.WAITING:
-                await self._say(cr, ReadyReason.RESERVING, verdict.message)
+                if cr.status.accepted_spec != cr.spec:
+                    await self._say(cr, ReadyReason.RESERVING, verdict.message)
                 return Requeue(SOON_S) if cr.spec.allow_rejection else Requeue(self._settings.requeue_interval_retry)
 
     async def _fail(self, cr: CommittedResource, message: str) -> Requeue | None:
