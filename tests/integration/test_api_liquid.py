@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from tests.support.api import TOKENS, Api, api
 from tests.support.liquid import (
     EVERYTHING,
@@ -505,6 +506,58 @@ def test_who_changed_what_is_an_event() -> None:
     claimed(claim)
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Unknown("lost"), "CommitmentsInDoubt"),
+        (OutliveError("defect"), "CommitmentsInDoubt"),
+        (Unavailable("away"), "CommitmentsNotChanged"),
+        (None, "CommitmentsInDoubt"),
+    ],
+    ids=["unknown", "error", "unavailable", "the caller went away"],
+)
+def test_an_event_says_that_nothing_changed_only_where_that_is_known(error: Exception | None, reason: str) -> None:
+    async def claim(caller: Limes) -> None:
+        decider = caller.world.decider
+        if error is not None:
+            decider.answers = [error]
+            await caller.change()
+        else:
+            version, decider.gate = await caller.version(), asyncio.Event()
+            call = asyncio.create_task(caller.call("POST", CHANGE, change(version)))
+            await decider.began.wait()
+            call.cancel()
+            await decider.gave_up.wait()
+            await caller.version()
+        await caller.world.events.flush()
+        assert {event.reason async for event in list_all(caller.world.store, Event)} == {reason}
+
+    claimed(claim)
+
+
+def test_a_batch_has_the_name_that_its_caller_sent_in_the_header_of_the_contract() -> None:
+    async def claim(caller: Limes) -> None:
+        body, decider = change(await caller.version()), caller.world.decider
+        for headers in (
+            {"X-Request-ID": "mine"},
+            {"X-OpenStack-Request-ID": "req-1", "X-Request-ID": "mine"},
+            {},
+            {"X-OpenStack-Request-ID": "req-1"},
+            {"X-Request-ID": "no good name"},
+        ):
+            assert (await caller.call("POST", CHANGE, body, headers=headers))[0] == 200
+        named, again, *others = decider.digests
+        assert (named, others) == (again, ["", "", ""])
+        assert [one[1] for one in decider.batches[:2]] == ["committed-resource-mine"] * 2
+        spaced = json.dumps(body | {"more": 1}, indent=1).encode()
+        await caller.call("POST", CHANGE, spaced, headers={"X-Request-ID": "mine"})
+        assert decider.digests[-1] == named != ""
+        await caller.call("POST", CHANGE, body | {"dryRun": True}, headers={"X-Request-ID": "mine"})
+        assert decider.digests[-1] == ""
+
+    claimed(claim)
+
+
 # -- reports ------------------------------------------------------------------------------------------------
 
 
@@ -630,8 +683,25 @@ def test_a_push_that_fails_midway_says_where_and_keeps_what_is_written() -> None
             status, text, _ = await caller.call("PUT", QUOTA, push({"a": 1, "b": 1, "c": 1}))
             assert (status, text) == (500, "Failed to persist quota for AZ b: internal error (error)\n")
             assert sorted(await quotas(store)) == ["quota-p1-a"]
+            await caller.world.events.flush()
+            (event,) = [event async for event in list_all(store, Event)]
+            assert event.reason == "QuotaNotSet"
+            assert event.note.endswith(": Failed to persist quota for AZ b: internal error (error); written are a")
 
     run_real(claim())
+
+
+def test_a_push_is_logged_with_what_was_there_before() -> None:
+    async def claim(caller: Limes) -> None:
+        await caller.call("PUT", QUOTA, push({"a": 1, "b": 2}))
+        with structlog.testing.capture_logs() as entries:
+            await caller.call("PUT", QUOTA, push({"b": 3}))
+        (entry,) = [one for one in entries if one["event"] == "quota.push"]
+        assert entry["by"] == "liquid-of-tests"
+        assert entry["before"] == {"a": {"hw_version_s4_ram": 240}, "b": {"hw_version_s4_ram": 480}}
+        assert entry["quota"] == {"b": {"hw_version_s4_ram": 720}}
+
+    claimed(claim)
 
 
 # -- who may ------------------------------------------------------------------------------------------------

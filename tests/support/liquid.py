@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
 from outlive.base.random import Random
+from outlive.commitments.answers import Answered
 from outlive.commitments.batch import Batch
 from outlive.commitments.catalogue import Catalogue
 from outlive.commitments.liquid_metrics import LiquidMetrics
@@ -113,13 +114,18 @@ class Decider:
     gate: asyncio.Event | None = None
     """A batch is decided once this is set."""
     batches: list[tuple[Batch, str, str]] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)
     began: asyncio.Event = field(default_factory=asyncio.Event)
     gave_up: asyncio.Event = field(default_factory=asyncio.Event)
     at_once: int = 0
     most_at_once: int = 0
 
-    async def change(self, batch: Batch, *, request_id: str, requested_by: str) -> Refusal | None:
+    async def recall(self, request_id: str, digest: str) -> Answered | None:
+        return None
+
+    async def change(self, batch: Batch, *, request_id: str, requested_by: str, digest: str = "") -> Refusal | None:
         self.batches.append((batch, request_id, requested_by))
+        self.digests.append(digest)
         self.began.set()
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.commitments.answers import digest_of
 from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
 from outlive.commitments.decision import Refusal
 from outlive.commitments.names import capacity_name, quota_name
@@ -160,6 +161,15 @@ class Market:
         found: Refusal | None = await self.role.commitments.changes.change(
             asked_for, request_id=request_id, requested_by="limes"
         )
+        return found.reason if found is not None else ""
+
+    async def ask(self, asked_for: Batch, named: str) -> str:
+        """The same under the caller's name of the request, as the interface does it."""
+        digest, changes = digest_of(asked_for), self.role.commitments.changes
+        known = await changes.recall(named, digest)
+        if known is not None:
+            return known.refusal.reason if known.refusal is not None else ""
+        found: Refusal | None = await changes.change(asked_for, request_id=named, requested_by="limes", digest=digest)
         return found.reason if found is not None else ""
 
     async def commitments(self) -> dict[str, CommittedResource]:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from outlive.api.auth import Identity
 from outlive.api.errors import MethodNotAllowed, TooLarge, status_of
-from outlive.api.middleware import REQUEST_ID
+from outlive.api.middleware import REQUEST_ID, REQUEST_ID_HEADER
 from outlive.api.requests import JSON
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, NotFound, Unavailable
@@ -116,7 +116,10 @@ class Liquid:
             _only(request, "POST")
             asked = decode(await _body(request), ChangeRequest)
             answer = await _while_connected(
-                request, service.change(asked, request_id=_request_id(request), requested_by=identity.name)
+                request,
+                service.change(
+                    asked, request_id=_request_id(request), requested_by=identity.name, named=_is_named(request)
+                ),
             )
             status = 200
             result = "rejected" if answer.rejection_reason else "accepted"
@@ -203,6 +206,11 @@ def _project(request: Request, suffix: str) -> str:
 def _request_id(request: Request) -> str:
     found: str = request.scope["state"][REQUEST_ID]
     return found
+
+
+def _is_named(request: Request) -> bool:
+    """Whether the caller chose the id of the request, in the header of the contract."""
+    return request.headers.get(REQUEST_ID_HEADER) == _request_id(request)
 
 
 def _status(error: Exception) -> int:

@@ -44,7 +44,9 @@ REQUEST_ID: Final = "request_id"
 itself, the request's id."""
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
-_REQUEST_ID_HEADERS: Final = (b"x-request-id", b"x-openstack-request-id")
+REQUEST_ID_HEADER: Final = "x-request-id"
+"""Goes before OpenStack's own header."""
+_REQUEST_ID_HEADERS: Final = (REQUEST_ID_HEADER.encode(), b"x-openstack-request-id")
 _GLOBAL_ID_HEADERS: Final = (b"x-global-request-id", b"x-openstack-global-request-id")
 _KUBERNETES: Final = ("/api", "/apis", "/openapi", "/version")
 _LIQUID: Final = "/commitments/"
@@ -147,8 +149,8 @@ class RequestMiddleware:
             size += len(name) + len(value) + 4
             if name == b"content-length" and value.isdigit():
                 length = int(value)
-            elif name in _REQUEST_ID_HEADERS and not request_id and _REQUEST_ID.match(value):
-                request_id = value
+            elif name in _REQUEST_ID_HEADERS and _REQUEST_ID.match(value):
+                request_id = value if name == _REQUEST_ID_HEADERS[0] else request_id or value
             elif name in _GLOBAL_ID_HEADERS and not global_id and _REQUEST_ID.match(value):
                 global_id = value
         made = (

@@ -19,27 +19,25 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from outlive.base import limits
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.deadline import deadline, set_within
 from outlive.base.errors import AlreadyExists, LimitExceeded, NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
+from outlive.commitments.answers import Answered, Answers
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.batch import Batch, dry_run_timeout_text, timeout_text
 from outlive.commitments.decision import Accepted, Decider, Refusal
+from outlive.commitments.documents import documents_of, joined
 from outlive.commitments.names import change_name, change_number, commitment_name
 from outlive.commitments.settings import CommitmentSettings
 from outlive.resources import Cluster, CommitmentChange, CommitmentStep, ObjectMeta
 from outlive.resources.cluster import CLUSTER
-from outlive.resources.codec import encode
 from outlive.store import Store, list_all
 from outlive.store.access import CALL_S, LIST_S, answered, read
 
 BATCHES_LIMIT: Final = 64
 """Batches that wait; one more is refused."""
-DOCUMENT_BYTES: Final = limits.OBJECT_BYTES * 3 // 4
-"""What one document of a change has of it, at most."""
 RETRY_S: Final = 0.5
 """The first pause after a write of which nobody knows what became of it; it doubles."""
 RETRY_CAP_S: Final = 15.0
@@ -67,6 +65,8 @@ class _Asked(msgspec.Struct):
     batch: Batch
     request_id: str
     requested_by: str
+    digest: str
+    """Where the caller named the request: of what it asks for."""
     answer: asyncio.Future[Refusal | None]
     deadline_s: float
     begun: bool = False
@@ -95,6 +95,7 @@ class Changes:
         self._turn = turn
         self._clock = clock
         self._ids = ids
+        self._answers = Answers(clock)
         self._last = 0
         """The number of the last change."""
         self._waiting: deque[_Asked] = deque()
@@ -113,21 +114,38 @@ class Changes:
                     yield
                     return
 
-    async def change(self, batch: Batch, *, request_id: str, requested_by: str) -> Refusal | None:
+    async def recall(self, request_id: str, digest: str) -> Answered | None:
+        """What the request was answered before, if that is known; ``Conflict`` where its name is that of another one.
+
+        ``Unavailable`` where this process does not decide, or cannot say it in time.
+        """
+        self._check_leads()
+        try:
+            with deadline(self._settings.watch_timeout):
+                async with self._lock:  # a batch whose caller went away may still be written
+                    known = self._answers.get(request_id, digest)
+                    if known is not None and known.refusal is not None:
+                        await self._check_alone()
+                    return known
+        except TimeoutError:
+            raise Unavailable("other batches are still applied", remedy="ask again in a moment") from None
+
+    async def change(self, batch: Batch, *, request_id: str, requested_by: str, digest: str = "") -> Refusal | None:
         """The answer to a batch: nothing once all of it counts, else why none of it does.
 
+        ``digest``: where the caller named the request, of what it asks for; ``recall`` knows the answer then.
         A caller that is cancelled before the batch is committed takes it back. One that has waited for its turn for
         ``watch_timeout`` is refused. ``Unavailable`` where this process does not decide, or where the store does not
-        take the batch; ``LimitExceeded`` where too many wait.
+        take the batch; ``LimitExceeded`` where too many wait; ``Unknown`` where nobody knows whether it counts.
         """
-        if not self._finished.is_set():
-            raise Unavailable("this process does not lead", remedy="ask again in a moment, or the one that leads")
+        self._check_leads()
         if len(self._waiting) >= BATCHES_LIMIT:
             raise LimitExceeded(f"{BATCHES_LIMIT} batches wait already", remedy="ask again in a moment")
         asked = _Asked(
             batch=batch,
             request_id=request_id,
             requested_by=requested_by,
+            digest=digest,
             answer=asyncio.get_running_loop().create_future(),
             deadline_s=self._clock.monotonic() + self._settings.watch_timeout,
         )
@@ -143,6 +161,15 @@ class Changes:
         except asyncio.CancelledError:
             asked.answer.cancel()
             raise
+
+    def _check_leads(self) -> None:
+        if not self._finished.is_set():
+            raise Unavailable("this process does not lead", remedy="ask again in a moment, or the one that leads")
+
+    async def _check_alone(self) -> None:
+        """``Unavailable`` where another process leads, which may have accepted what this one refused."""
+        if await read(self._store, CommitmentChange, change_name(self._last + 1)) is not None:
+            raise Unavailable("another process leads", remedy="ask again in a moment")
 
     async def dry_run(self, batch: Batch, *, request_id: str) -> Refusal | None:
         """Whether there is capacity for what the batch adds; nothing is done."""
@@ -220,6 +247,7 @@ class Changes:
         for one in (*orphans, *(part for part in parts if part.part_of in gone), *old):
             with contextlib.suppress(NotFound), answered("an old change"):
                 await self._store.delete(one.ref, uid=one.metadata.uid)
+            self._answers.forget(one)
 
     async def _serve(self, asked: _Asked) -> None:
         if asked.answer.done():
@@ -246,12 +274,12 @@ class Changes:
                 return
             decided = await self._decider.decide(asked.batch, asked.deadline_s)
         if isinstance(decided, Refusal):
-            _answer(asked, decided)
+            self._answer_unwritten(asked, decided)
             return
         if not decided.steps:
-            _answer(asked, None)  # nothing is asked for, so nothing is written
+            self._answer_unwritten(asked, None)  # nothing is asked for
             return
-        documents = self._documents(asked, decided)
+        documents = documents_of(self._change(asked, decided))
         committed = False
         try:
             committed = not asked.answer.done() and await self._commit(documents, asked.deadline_s)
@@ -265,6 +293,7 @@ class Changes:
             reason = timeout_text(self._settings.watch_timeout, len(decided.steps))
             _answer(asked, Refusal(reason, timed_out=True))
             return
+        self._answers.note(documents[-1])
         _answer(asked, None)
         await self._apply(documents[-1], decided.steps)
 
@@ -274,27 +303,23 @@ class Changes:
         text = dry_run_timeout_text if batch.dry_run else timeout_text
         return Refusal(text(self._settings.watch_timeout, number), timed_out=True)
 
-    def _documents(self, asked: _Asked, accepted: Accepted) -> list[CommitmentChange]:
-        """The change, its head last."""
-        nonce, now = self._ids.uuid(), as_datetime(self._clock.now())
-        parts = _split(accepted.steps)
-        rest = [
-            CommitmentChange(
-                metadata=ObjectMeta(name=f"change-{nonce}-{number}"), part_of=nonce, decided_at=now, steps=tuple(steps)
-            )
-            for number, steps in enumerate(parts[1:], 1)
-        ]
-        head = CommitmentChange(
+    def _answer_unwritten(self, asked: _Asked, refusal: Refusal | None) -> None:
+        """The store knows nothing of this answer. What was not decided in time may be asked again."""
+        if asked.digest and (refusal is None or not refusal.timed_out):
+            self._answers.keep(asked.request_id, asked.digest, refusal)
+        _answer(asked, refusal)
+
+    def _change(self, asked: _Asked, accepted: Accepted) -> CommitmentChange:
+        return CommitmentChange(
             metadata=ObjectMeta(name=change_name(self._last + 1)),
-            nonce=nonce,
-            parts=len(rest),
+            nonce=self._ids.uuid(),
             availability_zone=asked.batch.zone,
             request_id=asked.request_id,
+            request_digest=asked.digest,
             requested_by=asked.requested_by,
-            decided_at=now,
-            steps=tuple(parts[0]),
+            decided_at=as_datetime(self._clock.now()),
+            steps=accepted.steps,
         )
-        return [*rest, head]
 
     async def _commit(self, documents: list[CommitmentChange], deadline_s: float) -> bool:
         """Create all documents; whether the last one is there. If its time is over, it is kept from coming.
@@ -359,16 +384,18 @@ class Changes:
     async def _finish(self) -> None:
         """Apply every change that was committed and is not applied yet. Errors of the store end it."""
         heads: dict[str, CommitmentChange] = {}
-        parts: dict[str, list[CommitmentChange]] = {}
+        parts: dict[str, CommitmentChange] = {}
         with answered("changes", LIST_S):
             async for change in list_all(self._store, CommitmentChange):
-                if change.part_of:
-                    parts.setdefault(change.part_of, []).append(change)
-                elif change.phase == "decided":
-                    heads[change.name] = change
+                (parts if change.part_of else heads)[change.name] = change
+        self._answers.begin(heads.values())
         for _, head in sorted(heads.items()):
-            rest = sorted(parts.get(head.nonce, ()), key=lambda one: int(one.name.rpartition("-")[2]))
-            steps = head.steps + tuple(step for part in rest[: head.parts] for step in part.steps)
+            if head.phase != "decided":
+                continue
+            steps = joined(head, parts)
+            if steps is None:
+                _log.error("commitment_change.incomplete", change=head.name)
+                continue
             _log.info("commitment_change.taken_up", change=head.name, commitments=len(steps))
             self._applier.hold(steps)
             await self._apply(head, steps)
@@ -405,20 +432,6 @@ def _answer(asked: _Asked, answer: Refusal | OutliveError | None) -> None:
         asked.answer.set_exception(answer)
     else:
         asked.answer.set_result(answer)
-
-
-def _split(steps: tuple[CommitmentStep, ...]) -> list[list[CommitmentStep]]:
-    """The steps in portions that each fit into one document; at least one portion, which may be empty."""
-    portions: list[list[CommitmentStep]] = [[]]
-    size = 0
-    for step in steps:
-        bytes_ = len(encode(step))
-        if portions[-1] and size + bytes_ > DOCUMENT_BYTES:
-            portions.append([])
-            size = 0
-        portions[-1].append(step)
-        size += bytes_
-    return portions
 
 
 def _age_s(change: CommitmentChange, now: float) -> float:

@@ -18,7 +18,13 @@ from outlive.base.errors import BadInput
 LARGEST: Final = 2**64 - 1
 """The largest number of the contract."""
 
+NAME_CHARACTERS: Final = 255
+"""Of an id or a name."""
+ZONES_LIMIT: Final = 1_000
+"""Zones of a report, and of a push of quota."""
+
 Unsigned = Annotated[int, Meta(ge=0)]
+Name = Annotated[str, Meta(max_length=NAME_CHARACTERS)]
 Time = Annotated[datetime, Meta(tz=True)]
 Topology = Literal["flat", "az-aware", "az-separated"]
 M = TypeVar("M", bound=msgspec.Struct)
@@ -38,15 +44,15 @@ def _check_range(message: msgspec.Struct) -> None:
 class DomainMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """A domain of Keystone."""
 
-    uuid: str = ""
-    name: str = ""
+    uuid: Name = ""
+    name: Name = ""
 
 
 class ProjectMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """A project of Keystone."""
 
-    uuid: str = ""
-    name: str = ""
+    uuid: Name = ""
+    name: Name = ""
     domain: DomainMetadata = DomainMetadata()
 
 
@@ -127,16 +133,16 @@ class ProjectChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What happens to the commitments of a project."""
 
     project_metadata: ProjectMetadata | None = None
-    by_resource: dict[str, ResourceChange] | None = {}
+    by_resource: dict[Name, ResourceChange] | None = {}
 
 
 class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A batch of changes in one zone."""
 
-    az: str = ""
+    az: Name = ""
     dry_run: bool = False
     info_version: int = 0
-    by_project: dict[str, ProjectChange] | None = {}
+    by_project: dict[Name, ProjectChange] | None = {}
 
     def each(self) -> Iterator[Commitment]:
         """Every commitment that it changes."""
@@ -164,7 +170,7 @@ class ChangeAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class ReportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """For which zones."""
 
-    all_azs: tuple[str, ...] | None = msgspec.field(default=(), name="allAZs")
+    all_azs: Annotated[tuple[Name, ...], Meta(max_length=ZONES_LIMIT)] | None = msgspec.field(default=(), name="allAZs")
 
 
 class ZoneCapacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,7 +260,7 @@ class ResourceQuota(msgspec.Struct, frozen=True, kw_only=True):
     """What a project may use of a resource. Only the zones count."""
 
     quota: Unsigned = 0
-    per_az: dict[str, ZoneQuota] | None = msgspec.field(default_factory=dict, name="perAZ")
+    per_az: dict[Name, ZoneQuota] | None = msgspec.field(default_factory=dict, name="perAZ")
 
     def __post_init__(self) -> None:
         _check_range(self)
@@ -263,7 +269,7 @@ class ResourceQuota(msgspec.Struct, frozen=True, kw_only=True):
 class QuotaRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All quota of a project."""
 
-    resources: dict[str, ResourceQuota] | None = {}
+    resources: dict[Name, ResourceQuota] | None = {}
     project_metadata: ProjectMetadata | None = None
 
 

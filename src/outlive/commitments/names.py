@@ -26,7 +26,6 @@ _COMMITTED: Final[dict[str, CommittedType]] = {"ram": "memory", "cores": "cores"
 _UUID = re.compile(r"[a-zA-Z0-9-]{6,40}\Z")
 _PLAIN_PROJECT = re.compile(r"([0-9a-z]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\Z")
 """Ids after which a dash can only begin the zone, as Keystone makes them."""
-_NOT_IN_A_UUID = re.compile(r"[^a-zA-Z0-9-]")
 _NOT_IN_A_WORD = re.compile(r"[^a-z0-9-]")
 _CHANGE_PREFIX: Final = "change-"
 _CHANGE_DIGITS: Final = 12
@@ -118,11 +117,6 @@ def uuid_of(name: str) -> str:
     text = name.removeprefix(COMMITMENT_PREFIX)
     head, dash, _ = text.rpartition("-")
     return head if dash else text
-
-
-def probe_uuid(request_id: str, index: int) -> str:
-    """What a dry run calls the n-th commitment that it tries, so that its answer can name it. It is in no store."""
-    return f"dryrun-{_NOT_IN_A_UUID.sub('', request_id)[:8]}-{index}"
 
 
 def capacity_name(group: str, zone: str) -> str:

@@ -115,7 +115,7 @@ class Probe:
         if answer:
             return
         try:
-            await self._usage(zone)
+            await self._usage(zone, resource)
         finally:
             await self._delete(info, zone, resource, [one], before=2)
 
@@ -127,13 +127,14 @@ class Probe:
             raise _failed(f"batch of {resource} in {zone}: a pending commitment was refused: {answer}")
         confirmed = msgspec.structs.replace(first, old_status="pending", new_status="confirmed", amount=3)
         second = self._commitment("e2e-batch-b", None, "confirmed", 1, BATCH_S)
-        there, total = [first], 0
+        there, total = [confirmed, second], 4  # also where nobody says whether the request counts
         try:
             answer = await self._change(info, zone, resource, [confirmed, second], confirmed=(0, 4))
             self._note(f"batch of {resource} in {zone}: {answer or 'accepted'}")
-            if not answer:
-                there, total = [confirmed, second], 4
-                await self._usage(zone)
+            if answer:
+                there, total = [first], 0
+            else:
+                await self._usage(zone, resource)
         finally:
             if self._settings.cleanup or not total:
                 await self._delete(info, zone, resource, there, before=total)
@@ -177,7 +178,7 @@ class Probe:
             raise _failed(f"{resource} in {zone} was refused: {said}")
         return " ".join(said.splitlines())
 
-    async def _usage(self, zone: str) -> None:
+    async def _usage(self, zone: str, resource: str) -> None:
         body = msgspec.json.encode(ReportRequest(all_azs=(zone,)))
         raw = await self._call("POST", f"/projects/{self._settings.project}/report-usage", body)
         report: UsageReport = _decoded(UsageReport, raw, "report-usage")
@@ -187,9 +188,10 @@ class Probe:
                 listed = found.subresources if isinstance(found.subresources, list) else []
                 vms += len(listed)
                 charged += sum(vm.attributes.commitment_id is not None for vm in listed)
+        mine = report.resources.get(resource)
+        used = mine.per_az[zone].usage if mine is not None and zone in mine.per_az else "nothing"
         self._note(
-            f"usage in {zone}: {len(report.resources)} resources, {vms} VMs, {charged} committed, "
-            f"{vms - charged} paid as they go"
+            f"usage in {zone}: {used} of {resource}, {vms} VMs, {charged} committed, {vms - charged} paid as they go"
         )
 
     async def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:

@@ -15,7 +15,7 @@ from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.errors import BadInput, NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.commitments.liquid import ProjectMetadata, QuotaRequest
+from outlive.commitments.liquid import ZONES_LIMIT, ProjectMetadata, QuotaRequest
 from outlive.commitments.names import quota_name, resource_name
 from outlive.commitments.records import Records
 from outlive.commitments.reports import Offer
@@ -31,7 +31,7 @@ def pushed_quota(request: QuotaRequest, offers: Iterable[Offer], served: Sequenc
     """Zone → resource → quota as it is kept: memory in GiB, everything else as it comes.
 
     Only what is said of zones counts. Zones outside ``served``, where that names any, are left out. ``BadInput`` for a
-    number beyond 63 bits, and for a zone without a name.
+    number beyond 63 bits, for a zone without a name, and for too many of them.
     """
     units = {resource_name(offer.name, "ram"): offer.unit for offer in offers}
     zones: dict[str, dict[str, int]] = {}
@@ -44,6 +44,8 @@ def pushed_quota(request: QuotaRequest, offers: Iterable[Offer], served: Sequenc
                 raise BadInput(f'Quota value for resource "{resource}" in AZ "{zone}" exceeds int64 max')
             if not served or zone in served:
                 zones.setdefault(zone, {})[resource] = kept
+    if len(zones) > ZONES_LIMIT:
+        raise BadInput(f"Invalid request body: quota for {len(zones)} availability zones, at most {ZONES_LIMIT}")
     return dict(sorted(zones.items()))
 
 
@@ -70,11 +72,12 @@ def with_quota(
     return msgspec.structs.replace(found, spec=spec)
 
 
-class QuotaPush(msgspec.Struct, frozen=True, kw_only=True):
-    """What a push did: the zones whose objects were created or changed, and those whose objects were deleted."""
+class QuotaPush(msgspec.Struct):
+    """What a push has done: the zones whose objects were created or changed, and those whose objects were deleted, with
+    the quota that they had."""
 
-    changed: tuple[str, ...] = ()
-    deleted: tuple[str, ...] = ()
+    changed: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    deleted: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
 
 
 class QuotaIntake:
@@ -85,21 +88,28 @@ class QuotaIntake:
         self._records = records
         self._clock = clock
 
-    async def write(self, project: str, zones: Mapping[str, Mapping[str, int]], metadata: ProjectMetadata) -> QuotaPush:
-        """Write zone by zone, then delete what the push does not name.
+    async def write(
+        self, project: str, zones: Mapping[str, Mapping[str, int]], metadata: ProjectMetadata, push: QuotaPush
+    ) -> None:
+        """Write zone by zone, then delete what the push does not name; ``push`` says how far it came.
 
-        ``OutliveError`` for the first zone that cannot be written; those before it stay written, and the same push
-        repeated completes it. A deletion that fails is logged, and the next push tries it again.
+        ``Unavailable`` before anything is written. ``OutliveError`` for the first zone that cannot be written; those
+        before it stay written, and the same push repeated completes it. A deletion that fails is logged, and the next
+        push tries it again.
         """
-        changed = [zone for zone, quota in zones.items() if await self._write_zone(project, zone, quota, metadata)]
-        deleted = [
-            quota.spec.availability_zone
-            for quota in self._records.quotas(project)
-            if quota.spec.availability_zone not in zones and await self._delete(quota)
-        ]
-        return QuotaPush(changed=tuple(changed), deleted=tuple(deleted))
+        others = [one for one in self._records.quotas(project) if one.spec.availability_zone not in zones]
+        for zone, quota in zones.items():
+            before = await self._write_zone(project, zone, quota, metadata)
+            if before is not None:
+                push.changed[zone] = before
+        for one in others:
+            if await self._delete(one):
+                push.deleted[one.spec.availability_zone] = one.spec.quota
 
-    async def _write_zone(self, project: str, zone: str, quota: Mapping[str, int], metadata: ProjectMetadata) -> bool:
+    async def _write_zone(
+        self, project: str, zone: str, quota: Mapping[str, int], metadata: ProjectMetadata
+    ) -> dict[str, int] | None:
+        """What was there before, if the push changed it."""
         before: ProjectQuota | None = None
 
         def change(found: ProjectQuota | None) -> ProjectQuota:
@@ -116,7 +126,9 @@ class QuotaIntake:
             raise OutliveError(f"Failed to persist quota for AZ {zone}: {public_cause(error)}") from None
         assert written is not None
         self._records.note(written)
-        return before is None or before.spec != written.spec
+        if before is None:
+            return {}
+        return before.spec.quota if before.spec != written.spec else None
 
     async def _delete(self, quota: ProjectQuota) -> bool:
         try:

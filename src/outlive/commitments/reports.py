@@ -111,7 +111,8 @@ def _info(offer: Offer, kind: ResourceKind) -> ResourceInfo:
 def _counted(unit: GroupUnit, kind: ResourceKind) -> str:
     match kind:
         case "ram":
-            return "GiB of RAM" if unit.mib == MIB_PER_GIB else f"multiples of {unit.text}"
+            size = f"{unit.mib // MIB_PER_GIB} GiB" if unit.mib % MIB_PER_GIB == 0 else unit.text
+            return "GiB of RAM" if unit.mib == MIB_PER_GIB else f"multiples of {size}"
         case "cores":
             return "CPU cores"
         case "instances":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from outlive.commitments.answers import Answered
 from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
 from outlive.commitments.decision import Refusal
 from outlive.commitments.liquid import ChangeRequest, ResourceChange
@@ -17,12 +18,17 @@ __all__ = ["Changes", "Refusal", "batch_of"]
 class Changes(Protocol):
     """Who decides batches, one at a time."""
 
-    async def change(self, batch: Batch, *, request_id: str, requested_by: str) -> Refusal | None:
+    async def recall(self, request_id: str, digest: str) -> Answered | None:
+        """What a request was answered before, if that is known. ``Conflict``: another one had the same name."""
+        ...
+
+    async def change(self, batch: Batch, *, request_id: str, requested_by: str, digest: str = "") -> Refusal | None:
         """Decide and commit a batch; ``None``: it is accepted, and all of it counts from now on.
 
         If the caller is cancelled before the commit, nothing is done; after it, the batch is carried out all the same.
         A batch that is not decided within ``settings.watch_timeout`` is refused, and the refusal says so.
         ``Unavailable``: nothing was done. ``Unknown``: nobody can say whether it was committed.
+        ``digest``: of what is asked for, where the caller named the request.
         """
         ...
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import UNSET
 
@@ -20,6 +20,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import BadInput, Conflict, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.base.phrases import count_of, listing
+from outlive.commitments.answers import digest_of
 from outlive.commitments.batch import (
     NOT_READY_TEXT,
     dry_run_timeout_text,
@@ -60,10 +61,17 @@ PUSH_TURN_S: Final = 30.0
 """How long a push of quota waits for those before it."""
 ACCEPTED: Final = "accepted"
 """The outcome of what was done."""
+CHANGED: Final = "CommitmentsChanged"
+NOT_CHANGED: Final = "CommitmentsNotChanged"
+IN_DOUBT: Final = "CommitmentsInDoubt"
+"""Events of batches; of the last nobody here can say what became of it. Its ``CommitmentChange`` says it, if there is
+one."""
 REQUEST_PREFIX: Final = "committed-resource-"
 """Before the caller's request id, ours."""
 
 TOO_MANY_TEXT: Final = "too many requests wait, please retry later"
+
+T = TypeVar("T")
 
 _log = get_logger("commitments")
 
@@ -189,11 +197,14 @@ class CommitmentService:
 
     # -- changes ---------------------------------------------------------------------------------------
 
-    async def change(self, request: ChangeRequest, *, request_id: str, requested_by: str) -> ChangeAnswer:
+    async def change(
+        self, request: ChangeRequest, *, request_id: str, requested_by: str, named: bool = False
+    ) -> ChangeAnswer:
         """Decide a batch, one at a time. Empty: it is accepted; else the answer says why not, and nothing was done.
 
-        ``BadInput`` without a zone, ``Conflict`` for another version of the catalogue, ``Unavailable`` where nothing
-        could be decided. If it is cancelled before the commit, nothing is done.
+        ``named``: the caller chose the request's id, so one that is sent again is answered as before.
+        ``BadInput`` without a zone, ``Conflict`` for another version of the catalogue and for an id of another batch,
+        ``Unavailable`` where nothing could be decided. If it is cancelled before the commit, nothing is done.
         """
         if not request.az:
             raise BadInput("availability zone is required")
@@ -202,11 +213,17 @@ class CommitmentService:
         limit_s = float(self._settings.watch_timeout)
         try:
             async with self._changing.taken(limit_s):
-                return await self._decide(request, REQUEST_PREFIX + request_id, requested_by)
+                digest = digest_of(request) if named and not request.dry_run else ""
+                return await self._decide(request, REQUEST_PREFIX + request_id, requested_by, digest)
         except Late:
             return self._timed_out(request, limit_s)
 
-    async def _decide(self, request: ChangeRequest, request_id: str, requested_by: str) -> ChangeAnswer:
+    async def _decide(self, request: ChangeRequest, request_id: str, requested_by: str, digest: str) -> ChangeAnswer:
+        if digest:
+            known = await self._told(self._changes.recall(request_id, digest))
+            if known is not None:
+                _log.info("commitments.repeated", request=request_id, by=requested_by)
+                return _answer(known.refusal)
         offered = await self._offered()
         if offered is None:
             if request.dry_run:
@@ -216,18 +233,24 @@ class CommitmentService:
             raise Conflict(version_text(request.info_version, offered.version))
         if request.dry_run:
             return self._answer(await self._ask(request, request_id), dry_run=True)
-        outcome = "failed"
+        event, outcome = IN_DOUBT, "failed"
         try:
-            refusal = await self._commit(request, request_id, requested_by)
-            outcome = ACCEPTED if refusal is None else f"refused: {refusal.reason}"
+            work = self._changes.change(
+                batch_of(request), request_id=request_id, requested_by=requested_by, digest=digest
+            )
+            refusal = await self._told(work)
+            event, outcome = (CHANGED, ACCEPTED) if refusal is None else (NOT_CHANGED, f"refused: {refusal.reason}")
         except asyncio.CancelledError:
-            outcome = "the caller went away"
+            outcome = "the caller went away before the answer"
+            raise
+        except (Unavailable, Conflict) as error:
+            event, outcome = NOT_CHANGED, error.message
             raise
         except OutliveError as error:
             outcome = error.message
             raise
         finally:
-            self._record_change(request, request_id, requested_by, outcome)
+            self._record_change(request, request_id, requested_by, event, outcome)
         return self._answer(refusal, dry_run=False)
 
     async def _ask(self, request: ChangeRequest, request_id: str) -> Refusal | None:
@@ -240,9 +263,12 @@ class CommitmentService:
             _log.error("commitments.not_asked", code=error.code, error=str(error))
             raise OutliveError(f"Failed to judge commitments: {public_cause(error)}") from None
 
-    async def _commit(self, request: ChangeRequest, request_id: str, requested_by: str) -> Refusal | None:
+    async def _told(self, work: Awaitable[T]) -> T:
+        """The result, with errors in the words of the contract."""
         try:
-            return await self._changes.change(batch_of(request), request_id=request_id, requested_by=requested_by)
+            return await work
+        except Conflict:
+            raise
         except Unavailable as error:
             _log.warning("commitments.not_decided", error=str(error))
             raise Unavailable(NOT_READY_TEXT) from None
@@ -258,11 +284,9 @@ class CommitmentService:
             return None
 
     def _answer(self, refusal: Refusal | None, *, dry_run: bool) -> ChangeAnswer:
-        if refusal is None:
-            return ChangeAnswer()
-        if refusal.timed_out:
+        if refusal is not None and refusal.timed_out:
             self.metrics.count_timeout(dry_run=dry_run)
-        return ChangeAnswer(rejection_reason=refusal.reason, retry_at=refusal.retry_at or UNSET)
+        return _answer(refusal)
 
     def _timed_out(self, request: ChangeRequest, limit_s: float) -> ChangeAnswer:
         """The answer to a batch whose turn did not come in time."""
@@ -270,7 +294,9 @@ class CommitmentService:
         refusal = Refusal(reason=text(limit_s, request.commitments), timed_out=True)
         return self._answer(refusal, dry_run=request.dry_run)
 
-    def _record_change(self, request: ChangeRequest, request_id: str, requested_by: str, outcome: str) -> None:
+    def _record_change(
+        self, request: ChangeRequest, request_id: str, requested_by: str, event: str, outcome: str
+    ) -> None:
         """Who changed what, and what became of it: in the log and as an event."""
         projects = sorted(request.by_project or {})
         changed = [f"{one.uuid}: {one.old_status} to {one.new_status}, {one.amount}" for one in request.each()]
@@ -288,9 +314,9 @@ class CommitmentService:
         what = f"{count_of(len(changed), 'commitment')} of {count_of(len(projects), 'project')} in {request.az}"
         self._events.emit(
             ObjectRef(kind="CommitmentChange", name=request_id),
-            "CommitmentsChanged" if outcome == ACCEPTED else "CommitmentsNotChanged",
+            event,
             f"{requested_by} changed {what} (request {request_id}): {told}",
-            type="Normal" if outcome == ACCEPTED else "Warning",
+            type="Normal" if event == CHANGED else "Warning",
             action="change",
         )
 
@@ -311,10 +337,13 @@ class CommitmentService:
         push = QuotaPush()
         try:
             async with self._pushing.taken(PUSH_TURN_S):
-                push = await self._intake.write(project, zones, metadata)
+                await self._intake.write(project, zones, metadata, push)
             outcome = ACCEPTED
         except Late:
             raise Unavailable(TOO_MANY_TEXT) from None
+        except OutliveError as error:
+            outcome = error.message
+            raise
         finally:
             self._record_quota(project, zones, push, request_id, requested_by, outcome)
 
@@ -328,28 +357,39 @@ class CommitmentService:
         outcome: str,
     ) -> None:
         """Who set which quota, and what became of it; a push that changed nothing is only logged."""
+        known = {**push.changed, **push.deleted}
         _log.info(
             "quota.push",
             request=request_id,
             by=requested_by,
             project=project,
-            quota={zone: zones[zone] for zone in push.changed[:CHANGES_LOGGED]},
-            changed=push.changed,
-            deleted=push.deleted,
+            quota={zone: zones[zone] for zone in sorted(push.changed)[:CHANGES_LOGGED]},
+            before={zone: known[zone] for zone in sorted(known)[:CHANGES_LOGGED]},
+            changed=tuple(push.changed),
+            deleted=tuple(push.deleted),
             outcome=outcome,
         )
-        if outcome == ACCEPTED and not push.changed and not push.deleted:
+        if outcome == ACCEPTED and not known:
             return
+        told = outcome
+        if outcome != ACCEPTED and known:
+            told = f"{outcome}; written are {listing(sorted(known), most=CHANGES_LOGGED)}"
         where = listing(sorted({*zones, *push.deleted}) or ["no zone"], most=CHANGES_LOGGED)
         self._events.emit(
             ObjectRef(
                 kind="ProjectQuota", name=quota_name(project, next(iter({**zones, **dict.fromkeys(push.deleted)}), ""))
             ),
             "QuotaSet" if outcome == ACCEPTED else "QuotaNotSet",
-            f"{requested_by} set the quota of project {project} in {where} (request {request_id}): {outcome}",
+            f"{requested_by} set the quota of project {project} in {where} (request {request_id}): {told}",
             type="Normal" if outcome == ACCEPTED else "Warning",
             action="set",
         )
+
+
+def _answer(refusal: Refusal | None) -> ChangeAnswer:
+    if refusal is None:
+        return ChangeAnswer()
+    return ChangeAnswer(rejection_reason=refusal.reason, retry_at=refusal.retry_at or UNSET)
 
 
 def unit_size(resource: str, offers: Sequence[Offer]) -> str:

@@ -217,11 +217,15 @@ def amount_text(kind: CommittedType, total: int) -> str:
 
 
 def moment(given: datetime | None) -> datetime | None:
-    """The time in UTC and whole seconds, as objects hold it. The year 1, Go's word for no time, is none."""
+    """The time in UTC and whole seconds, as objects hold it. The year 1, Go's word for no time, is none, and what UTC
+    cannot say is the end of the year 9999."""
     if given is None or given.year <= 1:
         return None
     aware = given if given.tzinfo is not None else given.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).replace(microsecond=0)
+    try:
+        return aware.astimezone(UTC).replace(microsecond=0)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC, microsecond=0)
 
 
 def is_active(spec: CommittedResourceSpec, now: float) -> bool:

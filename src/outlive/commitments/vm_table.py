@@ -39,6 +39,7 @@ class VmTable:
     """See the module. Without a ``source`` it follows ``vms``."""
 
     def __init__(self, vms: Informer[VirtualMachine], source: VMSource | None, *, clock: Clock) -> None:
+        self._own = vms
         self._source = source
         self._clock = clock
         self._vms: dict[str, VmView] = {}
@@ -108,6 +109,8 @@ class VmTable:
     def check(self) -> None:
         """``Unavailable`` while nobody knows which VMs there are."""
         if self._source is None:
+            if not self._own.synced:
+                raise Unavailable("the list of VMs is not complete yet", remedy="ask again in a moment")
             return
         if self._listed_s is None or self._clock.monotonic() - self._listed_s > STALE_S:
             raise Unavailable("the list of VMs is missing or too old", remedy="see why the VM source does not answer")

@@ -163,6 +163,8 @@ class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChang
     leader may still send."""
     availability_zone: str = ""
     request_id: str = ""
+    request_digest: str = ""
+    """Of what was asked for, where the caller named the request (docs/reference/commitments.md#repeated)."""
     requested_by: str = ""
     decided_at: datetime | None = None
     applied_at: datetime | None = None

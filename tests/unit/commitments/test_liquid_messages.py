@@ -16,6 +16,7 @@ from outlive.base.errors import BadInput
 from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
 from outlive.commitments.liquid import (
     LARGEST,
+    ZONES_LIMIT,
     ChangeAnswer,
     ChangeRequest,
     Commitment,
@@ -129,6 +130,14 @@ def test_a_report_may_be_for_no_zone(body: bytes) -> None:
     assert not decode(body, ReportRequest).all_azs
 
 
+def test_a_report_is_for_so_many_zones() -> None:
+    zones = [f"z{number}" for number in range(ZONES_LIMIT + 1)]
+    assert decode(json.dumps({"allAZs": zones[1:]}).encode(), ReportRequest).all_azs == tuple(zones[1:])
+    for asked in (zones, ["z" * 256]):
+        with pytest.raises(BadInput):
+            decode(json.dumps({"allAZs": asked}).encode(), ReportRequest)
+
+
 def _amount(text: str) -> bytes:
     commitment = b'{"uuid":"123456","amount":' + text.encode() + b"}"
     return b'{"byProject":{"p":{"byResource":{"r":{"commitments":[' + commitment + b"]}}}}}"
@@ -162,6 +171,10 @@ def test_numbers_have_64_bits_without_a_sign(amount: int) -> None:
         b'{"byProject":{"p":{"byResource":{"r":{"commitments":[{"uuid":"1","expiresAt":"tomorrow"}]}}}}}',
         b'{"byProject":{"p":{"byResource":{"r":{"commitments":[{"uuid":"1","expiresAt":"2026-09-01T12:00:00"}]}}}}}',
         b"[" * 100_000,
+        b'{"az":"' + b"z" * 256 + b'"}',
+        b'{"byProject":{"' + b"p" * 256 + b'":{}}}',
+        b'{"byProject":{"p":{"byResource":{"' + b"r" * 256 + b'":{}}}}}',
+        b'{"byProject":{"p":{"projectMetadata":{"domain":{"uuid":"' + b"d" * 256 + b'"}}}}}',
     ],
 )
 def test_a_body_that_is_no_batch_is_refused_in_one_line(body: bytes) -> None:

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.liquid import GIB, SETTINGS, amounts, capacity, fixed_group, variable_group
+from tests.support.liquid import EVERYTHING, GIB, SETTINGS, amounts, capacity, fixed_group, variable_group
 
 from outlive.base.errors import BadInput, Unavailable
-from outlive.commitments.liquid import QuotaRequest, decode, encode
+from outlive.commitments.liquid import ZONES_LIMIT, QuotaRequest, ResourceQuota, ZoneQuota, decode, encode
 from outlive.commitments.quota_intake import pushed_quota
 from outlive.commitments.reports import capacity_report, offers_of, service_info, usage_report
 from outlive.commitments.settings import CommitmentSettings, GroupSettings, RamSettings
@@ -125,6 +125,14 @@ def test_the_catalogue_has_three_resources_of_every_group() -> None:
         "quotaUpdateNeedsProjectMetadata": True,
         "commitmentHandlingNeedsProjectMetadata": True,
     }
+
+
+@pytest.mark.parametrize(("gib", "unit"), [(2, "2 GiB"), (1024, "TiB"), (1536, "1536 GiB")])
+def test_multiples_are_told_in_gibibytes(gib: int, unit: str) -> None:
+    ram = msgspec.structs.replace(EVERYTHING.ram, ram_unit_gib=gib)
+    settings = CommitmentSettings(flavor_group_resources={"*": msgspec.structs.replace(EVERYTHING, ram=ram)})
+    info = service_info(offers_of((variable_group(),), settings), 1).resources["hw_version_g2_ram"]
+    assert (info.display_name.partition(" (")[0], info.unit) == (f"multiples of {gib} GiB", unit)
 
 
 @pytest.mark.parametrize(("mib", "gib"), [(4096, 4), (4094, 4), (3584, 4), (3583, 3), (511, 0)])
@@ -349,6 +357,14 @@ def test_memory_is_kept_in_gibibytes_and_the_rest_as_it_comes() -> None:
         "a": {"hw_version_s4_ram": 240, "hw_version_g2_ram": 5, "hw_version_s4_cores": 7, "something_else": 8},
         "b": {"hw_version_s4_ram": 480},
     }
+
+
+def test_quota_is_for_so_many_zones() -> None:
+    zones = {f"z{number}": ZoneQuota(quota=1) for number in range(ZONES_LIMIT + 1)}
+    request = QuotaRequest(resources={"r": ResourceQuota(per_az=zones)})
+    with pytest.raises(BadInput, match="1001 availability zones, at most 1000"):
+        pushed_quota(request, (), ())
+    assert len(pushed_quota(request, (), ("z1", "z2"))) == 2
 
 
 def test_zones_that_are_not_served_are_left_out() -> None:

@@ -14,7 +14,6 @@ from outlive.commitments.names import (
     free_slot_names,
     parse_ram,
     parse_resource,
-    probe_uuid,
     quota_name,
     real_zone,
     resource_name,
@@ -124,9 +123,3 @@ def test_quota_objects_of_keystones_projects_are_called_after_them() -> None:
 def test_words_of_liquid_are_no_zones() -> None:
     known = ("eu-1a", "any", "unknown", "total", "")
     assert [real_zone(zone, known) for zone in ("eu-1a", "eu-1b", "any", "total", "")] == ["eu-1a", *["unknown"] * 4]
-
-
-@pytest.mark.parametrize("request_id", ["", "7d1b0c3e-5a9f", "../?x", "ü" * 9])
-def test_what_a_dry_run_tries_has_a_legal_uuid(request_id: str) -> None:
-    check_uuid(probe_uuid(request_id, 0))
-    assert probe_uuid("7d1b0c3e-5a9f", 2) == "dryrun-7d1b0c3e-2"

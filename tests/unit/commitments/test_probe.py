@@ -70,6 +70,37 @@ def checked(answer: Answer, *, cleanup: bool = True) -> tuple[Scripted, list[str
     return service, notes, failed[0] if failed else ""
 
 
+def test_use_is_noted_with_how_much_of_it_is_committed() -> None:
+    vms = [{"id": "v", "name": "n", "attributes": {"commitment_id": one}} for one in ("x", None, None)]
+    flavor = {"name": "f", "vcpu": 1, "ram_mib": 1024, "disk_gib": 0}
+    for one in vms:
+        one["attributes"] |= {"status": "ACTIVE", "flavor": flavor, "os_type": "unknown"}  # type: ignore[operator]
+    used = {
+        "hw_version_g_ram": {"perAZ": {"a": {"usage": 12}, "b": {"usage": 12}}},
+        "hw_version_g_instances": {"perAZ": {"a": {"usage": 3, "subresources": vms}}},
+    }
+
+    def answer(method: str, path: str, asked: Any) -> tuple[int, Any]:
+        if path.endswith("report-usage"):
+            return 200, {"infoVersion": 7, "resources": used}
+        return works(method, path, asked)
+
+    _, notes, failed = checked(answer)
+    assert failed == ""
+    assert "usage in a: 12 of hw_version_g_ram, 3 VMs, 1 committed, 2 paid as they go" in notes
+
+
+def test_a_batch_of_which_nobody_knows_whether_it_counts_is_deleted_whole() -> None:
+    def lost(method: str, path: str, asked: Any) -> tuple[int, Any]:
+        if path.endswith("change-commitments") and len(changes(asked)) == 2 and changes(asked)[0]["newStatus"]:
+            return 500, b"the outcome of a write is not known, retry"
+        return works(method, path, asked)
+
+    service, _, failed = checked(lost)
+    assert "was answered 500" in failed
+    assert [one["newStatus"] for one in changes(service.asked[-1][1])] == [None, None]
+
+
 def test_a_service_that_works_passes_and_nothing_is_left() -> None:
     service, notes, failed = checked(works)
     assert failed == ""

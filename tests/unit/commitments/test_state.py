@@ -168,6 +168,8 @@ def test_times_are_whole_seconds_in_utc() -> None:
     assert moment(berlin) == datetime(2026, 9, 1, tzinfo=UTC)
     assert moment(datetime(2026, 9, 1)) == datetime(2026, 9, 1, tzinfo=UTC)  # noqa: DTZ001 - a time without a zone
     assert moment(datetime(1, 1, 1, tzinfo=UTC)) is None
+    west = timezone(-timedelta(hours=10))
+    assert moment(datetime(9999, 12, 31, 23, 59, 59, tzinfo=west)) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 def test_only_guaranteed_and_confirmed_ones_promise_something_until_they_end() -> None:

@@ -140,6 +140,7 @@ FULL: tuple[r.Resource, ...] = (
         phase="applied",
         availability_zone="z",
         request_id="r",
+        request_digest="d1",
         requested_by="u",
         decided_at=MOMENT,
         applied_at=MOMENT,

@@ -1,0 +1,297 @@
+"""A request that is sent again under its name is answered as before, and not done again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.loops import run
+from tests.support.sales import FLAVORS, Market, asked, batch, host, in_cloud, live, project
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import Conflict, Unavailable, Unknown
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.commitments import answers, changes, documents
+from outlive.commitments.answers import Answers, digest_of
+from outlive.commitments.decision import Refusal
+from outlive.commitments.names import change_name, change_number
+from outlive.resources import CommitmentChange, ObjectMeta, R
+from outlive.store import Store, list_all
+from outlive.store.contract import Change
+from outlive.store.memory import MemoryStore
+from outlive.store.proxy import StoreProxy
+from outlive.store.selectors import Selector
+
+T = TypeVar("T")
+TWO = batch(project("p1", asked("aaaaaa", 2)))
+GONE = batch(project("p1", asked("aaaaaa", 2, old="confirmed", new=None)))
+TOO_MUCH = batch(project("p1", asked("bbbbbb", 99)))
+
+
+class Watched(StoreProxy):
+    """A store that calls the test before it creates a change."""
+
+    embedded = False
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.inner = store
+        self.before: Callable[[CommitmentChange], Awaitable[None]] | None = None
+        self.incarnation = store.incarnation
+
+    async def _read(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        return await call(self.inner)
+
+    async def _write(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        return await call(self.inner)
+
+    async def create(self, obj: Any) -> Any:
+        if isinstance(obj, CommitmentChange) and self.before is not None:
+            await self.before(obj)
+        return await self.inner.create(obj)
+
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> AsyncIterator[Change[R]]:
+        return self.inner.observe(kind, selector=selector)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+def told(story: Callable[[Market, Watched], Awaitable[None]], hosts: int = 1) -> None:
+    """Run the story in a cloud of hosts of 64 GiB over a watched store."""
+    made: list[Watched] = []
+
+    def wrap(store: MemoryStore) -> Watched:
+        made.append(Watched(store))
+        return made[0]
+
+    in_cloud([host(f"h{number}") for number in range(hosts)], lambda market: story(market, made[0]), wrap=wrap)
+
+
+def test_an_accepted_batch_is_not_done_again_though_it_was_undone_meanwhile() -> None:
+    async def story(market: Market, _: Watched) -> None:
+        assert await market.ask(TWO, "r1") == ""
+        assert await market.ask(GONE, "r2") == ""
+        assert await market.ask(TWO, "r1") == ""
+        await asyncio.sleep(1)
+        assert await market.commitments() == {}
+        assert {one.request_id for one in await market.changes()} == {"r1", "r2"}
+
+    told(story)
+
+
+def test_another_batch_under_the_same_name_is_a_conflict_and_is_not_done() -> None:
+    async def story(market: Market, _: Watched) -> None:
+        assert await market.ask(TWO, "r1") == ""
+        with pytest.raises(Conflict, match="X-Request-ID was used for another batch"):
+            await market.ask(TOO_MUCH, "r1")
+        await market.ask(TOO_MUCH, "r2")
+        with pytest.raises(Conflict, match="X-Request-ID"):
+            await market.ask(TWO, "r2")
+        assert len(await market.changes()) == 1
+
+    told(story)
+
+
+def test_a_refusal_is_repeated_though_there_is_room_meanwhile_and_after_an_hour_decided_anew() -> None:
+    async def story(market: Market, _: Watched) -> None:
+        eight = batch(project("p2", asked("bbbbbb", 8)))
+        assert await market.ask(TWO, "r1") == ""
+        refused = await market.ask(eight, "r2")
+        assert "insufficient capacity" in refused
+        assert await market.ask(GONE, "r3") == ""
+        assert await market.ask(eight, "r2") == refused
+        assert await market.ask(eight, "r4") == ""
+        assert await market.ask(batch(project("p2", asked("bbbbbb", 8, old="confirmed", new=None))), "r5") == ""
+        await asyncio.sleep(answers.REMEMBERED_S)
+        assert await market.ask(eight, "r2") == ""
+
+    told(story)
+
+
+def test_who_starts_next_knows_what_was_accepted_and_decides_anew_what_was_refused() -> None:
+    async def scene() -> None:
+        store = MemoryStore(LoopClock(), SeededIds(Random(2)))
+        store.load([*FLAVORS, host("h1")])
+
+        async def first(market: Market) -> None:
+            assert await market.ask(TWO, "r1") == ""
+            assert await market.ask(GONE, "r2") == ""
+            assert "insufficient capacity" in await market.ask(TOO_MUCH, "r3")
+
+        async def second(market: Market) -> None:
+            assert await market.ask(TWO, "r1") == ""
+            assert await market.commitments() == {}
+            with pytest.raises(Conflict):
+                await market.ask(TOO_MUCH, "r1")
+            assert await market.ask(TWO, "r3") == ""
+
+        await live(store, first, ends=False)
+        await live(store, second)
+
+    run(scene())
+
+
+def test_a_batch_whose_caller_went_away_while_it_was_written_is_found_by_the_next_try() -> None:
+    async def story(market: Market, store: Watched) -> None:
+        gate, began = asyncio.Event(), asyncio.Event()
+
+        async def slow(_: CommitmentChange) -> None:
+            began.set()
+            await gate.wait()
+
+        store.before = slow
+        first = asyncio.create_task(market.ask(TWO, "r1"))
+        await began.wait()
+        first.cancel()
+        again = asyncio.create_task(market.ask(TWO, "r1"))
+        await asyncio.sleep(1)
+        gate.set()
+        assert await again == ""
+        assert len(await market.changes()) == 1
+        assert len(await market.slots()) == 1
+
+    told(story)
+
+
+def test_what_another_leader_accepted_meanwhile_is_not_called_refused() -> None:
+    """Who does not know yet that another one leads repeats no refusal."""
+
+    async def story(market: Market, store: Watched) -> None:
+        assert "insufficient capacity" in await market.ask(TOO_MUCH, "r1")
+        (barrier,) = [one async for one in list_all(store.inner, CommitmentChange)]
+        theirs = CommitmentChange(
+            metadata=ObjectMeta(name=change_name(change_number(barrier.name) + 1)),
+            nonce="theirs",
+            phase="applied",
+            request_id="r1",
+            request_digest=digest_of(TOO_MUCH),
+        )
+        await store.inner.create(theirs)
+        with pytest.raises(Unavailable):
+            await market.ask(TOO_MUCH, "r1")
+        with pytest.raises(Unavailable):
+            await market.ask(TWO, "r2")
+        await asyncio.sleep(5)
+        assert await market.ask(TOO_MUCH, "r1") == "", "it leads again, and has read what the other one did"
+
+    told(story)
+
+
+def test_a_batch_that_was_withdrawn_may_be_asked_again_under_its_name() -> None:
+    async def story(market: Market, store: Watched) -> None:
+        async def lost(change: CommitmentChange) -> None:
+            if change.phase == "decided":
+                raise Unknown("the answer was lost")
+
+        store.before = lost
+        refused = await market.ask(TWO, "r1")
+        assert refused.startswith("timeout reached while processing commitment changes: timeout after 15s")
+        assert market.free("h0") == 64
+        store.before = None
+        assert await market.ask(TWO, "r1") == ""
+        assert len(await market.changes()) == 1
+
+    told(story)
+
+
+def test_what_nobody_decided_may_be_asked_again_under_its_name() -> None:
+    async def story(market: Market, store: Watched) -> None:
+        async def away(_: CommitmentChange) -> None:
+            raise Unavailable("away")
+
+        store.before = away
+        with pytest.raises(Unavailable):
+            await market.ask(TWO, "r1")
+        store.before = None
+        assert await market.ask(TWO, "r1") == ""
+
+    told(story)
+
+
+def test_a_commitment_of_more_slots_than_a_document_has_is_whole_after_a_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(documents, "DOCUMENT_BYTES", 1)
+    monkeypatch.setattr(documents, "PIECE_SLOTS", 2)
+
+    async def scene() -> None:
+        store = Watched(MemoryStore(LoopClock(), SeededIds(Random(2))))
+        store.inner.load([*FLAVORS, *(host(f"h{number}", gib=32) for number in range(5))])
+        large = batch(project("p1", asked("aaaaaa", 5 * 4)))
+
+        async def first(market: Market) -> None:
+            dead = asyncio.Event()
+
+            async def die(change: CommitmentChange) -> None:
+                if not change.part_of:
+                    await store.inner.create(change)
+                    dead.set()
+                    await asyncio.Event().wait()
+
+            store.before = die
+            asking = asyncio.create_task(market.ask(large, "r1"))
+            await dead.wait()
+            asking.cancel()
+            assert [len(one.steps[0].slots) for one in await market.changes()] == [2, 2, 1]
+            assert await market.slots() == {}
+
+        async def second(market: Market) -> None:
+            await asyncio.sleep(5)
+            assert len(await market.slots()) == 5
+            assert await market.ready("aaaaaa") == "Accepted"
+            assert await market.ask(large, "r1") == ""
+
+        await live(store, first, ends=False)
+        store.before = None
+        await live(store, second)
+
+    run(scene())
+
+
+def test_what_is_swept_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "KEPT_S", 3_000.0)
+
+    async def story(market: Market, _: Watched) -> None:
+        assert await market.ask(TWO, "r1") == ""
+        assert await market.ask(GONE, "r2") == ""
+        await asyncio.sleep(4_000)
+        await market.role.commitments.changes.sweep()
+        assert await market.ask(TWO, "r1") == ""
+        await asyncio.sleep(1)
+        assert set(await market.commitments()) == {"aaaaaa"}
+
+    told(story)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 3 * answers.REMEMBERED_CHARACTERS)), max_size=12))
+def test_what_is_remembered_is_bounded_and_the_latest(kept: list[tuple[str, int]]) -> None:
+    async def scene() -> None:
+        found = Answers(LoopClock())
+        for name, size in kept:
+            found.keep(name, "d", Refusal("x" * min(size, answers.REMEMBERED_CHARACTERS)))
+            known = [found.get(one, "d") for one in "abcd"]
+            reasons = [one.refusal.reason for one in known if one is not None and one.refusal is not None]
+            assert sum(map(len, reasons)) <= answers.REMEMBERED_CHARACTERS
+            assert found.get(name, "d") is not None
+
+    run(scene())
+
+
+def test_only_so_many_answers_are_remembered() -> None:
+    async def scene() -> None:
+        found, every = Answers(LoopClock()), range(answers.REMEMBERED + 5)
+        for number in every:
+            found.keep(f"r{number}", "d", None)
+        assert [n for n in every if found.get(f"r{n}", "d") is None] == [0, 1, 2, 3, 4]
+
+    run(scene())
+
+
+def test_the_same_request_has_the_same_digest() -> None:
+    assert digest_of(TWO) == digest_of(batch(project("p1", asked("aaaaaa", 2))))
+    assert digest_of(TWO) != digest_of(TOO_MUCH)
