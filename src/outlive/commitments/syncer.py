@@ -2,7 +2,7 @@
 
 A run fails as a whole if Keystone or Limes does not answer, or says what nobody understands: then nothing is written. A
 step that fails is counted and does not stop the others; the next run plans it again. Before the flavor groups are known
-a run does nothing.
+a run does nothing, and they are looked for again soon.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from outlive.store import Store, list_all
 
 DURATIONS: Final = (0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 FAILED_AGAIN_S: Final = 60.0
-"""The first time between two runs where the last one failed; it doubles up to ``commitments.syncInterval``."""
+"""The first time between two runs where the last one failed; it doubles up to ``commitments.syncInterval``. Also the
+time between two looks for flavor groups."""
 ASKED_S: Final = 30.0
 """The shortest time between two runs, also where somebody asks for one."""
 STEPS_AT_ONCE: Final = 20
@@ -129,13 +130,14 @@ class CommitmentSyncer:
         """Run at once and then every ``commitments.syncInterval``, until cancelled; sooner after a run that failed."""
         failures = 0
         while True:
+            pause = float(self._settings.sync_interval)
             try:
-                await self.sync()
+                if await self.sync() is None:
+                    pause = min(FAILED_AGAIN_S, pause)
                 failures = 0
             except OutliveError as error:
                 failures += 1
                 _log.warning("commitments.sync_failed", error=str(error), failures=failures)
-            pause = float(self._settings.sync_interval)
             if failures:
                 pause = self._random.backoff(failures, min(FAILED_AGAIN_S, pause), pause)
             await self._pause(pause)

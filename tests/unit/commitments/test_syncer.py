@@ -105,6 +105,22 @@ def test_nothing_is_asked_or_written_before_the_flavor_groups_are_known() -> Non
     assert (cloud.asked, cloud.steps, cloud.count("errors_total")) == ([], [], 0)
 
 
+def test_flavor_groups_that_become_known_after_the_start_are_not_waited_for_until_the_next_usual_run() -> None:
+    cloud = Cloud(listed())
+    cloud.groups = None
+
+    async def start() -> None:
+        async with OrderedTaskGroup() as group:
+            task = group.create_task(cloud.syncer.run())
+            await cloud.clock.sleep(10)
+            cloud.groups = GROUPS
+            await cloud.clock.sleep(120)
+            assert [step.uuid for step in cloud.steps] == [listed().uuid]
+            task.cancel()
+
+    run(start())
+
+
 def test_while_limes_is_away_nothing_is_written_and_it_is_asked_sooner_than_usual() -> None:
     cloud = Cloud(listed())
     cloud.ours = {"uuid-9": ours("uuid-9")}

@@ -143,6 +143,14 @@ def test_the_accepted_spec_counts() -> None:
     assert decided(replace(grows, status=accepted), quota(ram=0))[0] == "reject"
 
 
+@pytest.mark.parametrize("now", [{"state": "superseded"}, {"state": "planned"}, {"end_time": NOW}])
+def test_what_was_accepted_of_a_commitment_counts_no_longer_than_the_commitment(now: dict[str, Any]) -> None:
+    was = commitment(gib=64)
+    over = replace(was, spec=replace(was.spec, **now), status=replace(was.status, accepted_spec=was.spec))
+    assert decided(over, quota(ram=0))[0] == "reject"
+    assert decided(over, quota(ram=16))[0] == "accept_payg"
+
+
 @pytest.mark.parametrize(
     ("fields", "decision"),
     [
