@@ -7,7 +7,7 @@ from datetime import datetime
 
 from outlive.base.clock import as_instant
 from outlive.commitments.calendar import CalendarInput, RetryInput, bookings, retry_at
-from outlive.commitments.state import Commitment, from_spec, has_slots
+from outlive.commitments.state import Commitment, from_spec, has_slots, is_over
 from outlive.commitments.view import CommitmentView
 from outlive.resources import MEMORY, CommitmentStep
 
@@ -51,7 +51,8 @@ def _question(
 ) -> RetryInput:
     capacity = view.capacity(*place)
     free = capacity.status.free_capacity.get(MEMORY, 0) if capacity is not None else 0
-    specs = [one.status.accepted_spec or one.spec for one in view.informers.commitments.items()]
+    promised = (one for one in view.informers.commitments.items() if not is_over(one.spec, now))
+    specs = [one.status.accepted_spec or one.spec for one in promised]
     others = [
         from_spec(spec)
         for spec in specs

@@ -140,6 +140,18 @@ def test_a_refusal_says_when_enough_commitments_will_have_ended() -> None:
     in_cloud([host("h1")], story)
 
 
+def test_a_commitment_that_was_replaced_does_not_count_in_when_a_refused_one_would_fit() -> None:
+    async def story(market: Market) -> None:
+        first = later(1000)
+        assert await market.change(batch(project("p1", asked("aaaaaa", 2, expires=first), asked("bbbbbb", 6)))) == ""
+        await asyncio.sleep(31)
+        replaced = asked("bbbbbb", 6, old="confirmed", new="superseded")
+        assert await market.change(batch(project("p1", replaced, asked("cccccc", 6)))) == ""
+        assert (await refusal(market, 2)).retry_at == first
+
+    in_cloud([host("h1")], story)
+
+
 def test_cores_that_are_missing_have_no_such_time() -> None:
     async def story(market: Market) -> None:
         await asyncio.sleep(31)
