@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
+from email.utils import formatdate
 from typing import Any
 
 import pytest
+from aiohttp import web
 from tests.support import http_service
 from tests.support.http_service import Answerer
 from tests.support.loops import run_real
@@ -319,6 +321,27 @@ def test_vms_come_straight_from_nova_and_follow_what_changes_there() -> None:
             nova.fault = http_service.status(500)
             with pytest.raises(Unavailable):
                 await vms_of.list_vms()
+
+    run_real(read())
+
+
+def test_after_an_answer_that_is_none_the_same_changes_are_asked_for_again() -> None:
+    async def later(_: web.Request) -> web.StreamResponse:
+        date = {"Date": formatdate(SINCE + 900, usegmt=True)}
+        return web.json_response({"servers": [{"id": None}]}, headers=date)
+
+    async def read() -> None:
+        nova = Nova()
+        async with client(nova) as opened:
+            vms_of = NovaVms(opened, settings(poll_interval=0.000001), SystemClock())
+            await vms_of.list_vms()
+            nova.fault = later
+            with pytest.raises(Unavailable):
+                await vms_of.list_vms()
+            nova.fault = None
+            await vms_of.list_vms()
+        refused, again = (one.query["changes-since"] for one in nova.requests if "changes-since" in one.query)
+        assert refused == again
 
     run_real(read())
 

@@ -65,12 +65,13 @@ class NovaVms:
         if self._full_at is None or now - self._full_at >= float(self._settings.full_interval):
             await self._read_all(now)
         else:
-            listed, self._as_of = await self._nova.servers(since=self._as_of - float(self._settings.overlap))
-            for one in listed:
+            listed, as_of = await self._nova.servers(since=self._as_of - float(self._settings.overlap))
+            for key, one in [(_id(one), one) for one in listed]:
                 if one.get("status") == DELETED:
-                    self._servers.pop(_id(one), None)
+                    self._servers.pop(key, None)
                 else:
-                    self._servers[_id(one)] = one
+                    self._servers[key] = one
+            self._as_of = as_of
         self._read_at = now
 
     async def _read_all(self, now: float) -> None:
