@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote
 
 import msgspec
 
@@ -167,7 +167,7 @@ def _next(answer: Response, links: object) -> str:
         raise _nonsense(answer, "links that are no list")
     for link in links:
         if isinstance(link, dict) and link.get("rel") == "next":
-            marker = parse_qs(urlsplit(str(link.get("href"))).query).get("marker")
+            marker = parse_qs(str(link.get("href")).partition("?")[2]).get("marker")
             if not marker:
                 raise _nonsense(answer, "a next page without a marker")
             return marker[0]
