@@ -8,7 +8,7 @@ a run does nothing, and they are looked for again soon.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -18,10 +18,10 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.commitments.ports import CommitmentSource, ProjectSource, StepWriter
+from outlive.commitments.ports import CommitmentSource, Offload, ProjectSource, StepWriter, inline
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.state import Commitment, from_spec
-from outlive.commitments.sync import Listing, SkipReason, SyncPlan, judge, plan, skip_counts
+from outlive.commitments.state import Commitment, ListedCommitment, from_spec
+from outlive.commitments.sync import SkipReason, SyncPlan, judge, plan, skip_counts
 from outlive.placement.flavor_groups import is_valid
 from outlive.resources import (
     COMMITTED,
@@ -89,7 +89,9 @@ class CommitmentSyncer:
         clock: Clock,
         random: Random,
         metrics: Metrics,
+        offload: Offload = inline,
     ) -> None:
+        self._offload = offload
         self._projects = projects
         self._limes = limes
         self._known = known
@@ -97,8 +99,7 @@ class CommitmentSyncer:
         self._settings = settings
         self._clock = clock
         self._random = random
-        self._listing: Listing | None = None
-        """Of the last run that was whole."""
+        self._last: tuple[dict[str, Commitment], tuple[str, ...]] | None = None
         self._wanted = asyncio.Event()
         self._errors = metrics.counter(f"{PREFIX}errors_total", "Runs and steps of the syncer that failed")
         self._creates = metrics.counter(f"{PREFIX}cr_creates_total", "Commitments that the syncer created")
@@ -117,10 +118,7 @@ class CommitmentSyncer:
 
     def last(self) -> tuple[dict[str, Commitment], tuple[str, ...]] | None:
         """Uuid → commitment of the last list, and uuids that it has and that could not be read; ``None`` before one."""
-        if self._listing is None:
-            return None
-        specs = self._listing.specs
-        return {uuid: from_spec(spec) for uuid, spec in specs.items()}, tuple(sorted(self._listing.listed - set(specs)))
+        return self._last
 
     def ask_again(self) -> None:
         """Run again soon."""
@@ -165,10 +163,7 @@ class CommitmentSyncer:
             known = await self._known()
             if known.groups is None:
                 return None
-            self._listing = listing = judge(listed, known.groups, self._settings)
-            found = plan(
-                listing, known.commitments, known.slots, known.changes, asked_at=asked_at, now=self._clock.now()
-            )
+            found = await self._compare(listed, known, known.groups, asked_at)
         except OutliveError:
             self._errors.inc()
             raise
@@ -179,6 +174,25 @@ class CommitmentSyncer:
                 await asyncio.sleep(0)
         self._duration.observe(self._clock.monotonic() - began)
         return found
+
+    async def _compare(
+        self,
+        listed: Sequence[ListedCommitment],
+        known: StoreState,
+        groups: Mapping[str, FlavorGroupSpec],
+        asked_at: float,
+    ) -> SyncPlan:
+        """The plan. Limes may list tens of thousands, so this is no work for the event loop."""
+        now = self._clock.now()
+
+        def work() -> SyncPlan:
+            listing = judge(listed, groups, self._settings)
+            specs = listing.specs
+            unreadable = tuple(sorted(listing.listed - specs.keys()))
+            self._last = {uuid: from_spec(spec) for uuid, spec in specs.items()}, unreadable
+            return plan(listing, known.commitments, known.slots, known.changes, asked_at=asked_at, now=now)
+
+        return await self._offload(work)
 
     async def _carry_out(self, step: CommitmentStep) -> None:
         try:
