@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.command import Result, outlive, up
+
+from outlive.cli.access import TOKEN_FILE, running_server
 
 LIMIT_S = 60.0
 ASK = ("--project", "shop-1", "--group", "g", "--zone", "zone-a")
@@ -102,6 +105,31 @@ def test_repairs_are_done_by_the_server(shop: Path) -> None:
     repaired = said(shop, "check", "--repair")
     assert repaired.code == 0, repaired.err
     assert repaired.out.startswith("0 were repaired\n")
+    made = document(shop, "request", *ASK, "--amount", "8")["uuid"]
+    _charge(shop, made, "nowhere")
+    found = said(shop, "check")
+    assert found.code == 1, found.out
+    assert "charged-unknown" in found.out
+    repaired = said(shop, "check", "--repair")
+    assert repaired.code == 0, repaired.out
+    assert repaired.out.startswith("1 were repaired\ncommitments, slots, hosts and VMs agree\n")
+    assert said(shop, "delete", made).code == 0
+
+
+def _charge(shop: Path, uuid: str, vm: str) -> None:
+    """Somebody writes that a commitment is charged this VM, once its usage was counted."""
+    until = time.monotonic() + LIMIT_S
+    while not said(shop, "list", "-o", "json").out.count(" VM") and time.monotonic() < until:
+        time.sleep(0.2)
+    address, token = running_server(shop), (shop / TOKEN_FILE).read_text().strip()
+    asked = urllib.request.Request(
+        f"{address}/apis/outlive.dev/v1alpha1/committedresources/commitment-{uuid}/status",
+        data=json.dumps({"status": {"assignedInstances": [vm]}}).encode(),
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/merge-patch+json"},
+        method="PATCH",
+    )
+    with urllib.request.urlopen(asked) as answer:
+        assert answer.status == 200
 
 
 def test_the_settings_of_the_example_are_written_once_and_kept(tmp_path: Path) -> None:

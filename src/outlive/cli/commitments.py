@@ -131,6 +131,8 @@ async def explain(
 @command(app)
 async def usage(access: Access, output: Output, project: Project = "", zone: Zone = "", config: Config = None) -> None:
     """What projects use in each zone, what their commitments cover of it, and what is paid as it goes."""
+    from msgspec.structs import replace
+
     from outlive.commitments.overview import project_usage
     from outlive.commitments.units import unit_of
     from outlive.resources import ZONE_LABEL, ProjectQuota
@@ -139,17 +141,16 @@ async def usage(access: Access, output: Output, project: Project = "", zone: Zon
     async with access.open() as store:
         quotas = [one async for one in list_all(store, ProjectQuota)]
     async with on_copy(access, config) as made:
-        groups = list(made.view.groups().values())
-        hosts = made.view.informers.hypervisors.items()
-        zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in hosts}
+        view, groups = made.view, list(made.view.groups().values())
         rows = project_usage(
-            vms=[_in_zone(vm, zones) for vm in made.view.vms.all().values()],
-            commitments=made.view.informers.commitments.items(),
+            vms=[replace(vm, zone=view.zone_of_vm(vm)) for vm in view.vms.all().values()],
+            commitments=view.informers.commitments.items(),
             quotas=quotas,
             groups=groups,
             units={one.group_name: unit_of(one, made.settings) for one in groups},
-            zones=set(zones.values()),
+            zones={host.metadata.labels.get(ZONE_LABEL, "") for host in view.informers.hypervisors.items()},
             now=access.state_clock.now(),
+            states=made.settings.quota_state_filter,
         )
     rows = tuple(one for one in rows if project in ("", one.project) and zone in ("", one.zone))
     output.show(rows, lambda: usage_lines(rows))
@@ -273,12 +274,6 @@ def overview_of(made: Trial) -> tuple[GroupOverview, ...]:
 def _uuid_of(slot: Reservation) -> str:
     details = slot.spec.committed_resource_reservation
     return details.commitment_uuid if details is not None else ""
-
-
-def _in_zone(vm: Any, zones: dict[str, str]) -> Any:
-    from msgspec.structs import replace
-
-    return replace(vm, zone=zones.get(vm.host, "") or vm.zone)
 
 
 # -- for people -------------------------------------------------------------------------------------------------

@@ -11,10 +11,12 @@ from outlive.cli.access import Access
 from outlive.cli.output import Report, cut_table
 from outlive.cli.snapshot import Config, look
 
-CONSISTENCY_PATH = "/commitments/consistency"
-"""Where a server says what it finds, what Limes lists included …"""
 REPAIR_PATH = "/commitments/consistency/repair"
-"""… and where it repairs what is safe."""
+"""Where a server repairs what is safe."""
+LOOKS = 5
+"""How often commitments are compared after a repair, which takes its controllers a moment …"""
+LOOK_S = 1.0
+"""… and the pause between two looks."""
 
 
 async def check(
@@ -35,6 +37,12 @@ async def check(
     if repair:
         repaired = await _repaired(access)
     result = compare(await _facts(access, config))
+    keys = {(one["kind"], one["subject"], one.get("vm", "")) for one in repaired}
+    for _ in range(LOOKS - 1):
+        if not any((one.kind, one.subject, one.vm) in keys for one in result.disagreements):
+            break
+        await access.clock.sleep(LOOK_S)
+        result = compare(await _facts(access, config))
     document = {
         "agrees": not result.disagreements,
         "disagreements": result.disagreements,

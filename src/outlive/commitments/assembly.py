@@ -139,6 +139,7 @@ class Commitments:
         for informer in (*self.informers.all(), self._vm_informer):
             manager.add_informer(informer)
         self.informers.hypervisors.subscribe(self.vms.on_host)
+        self.informers.commitments.subscribe(self.consistency.on_commitment)
         manager.add_task(VMS_TASK, self.vms.run)
         manager.add_task(TRACKING_TASK, self.tracker.run)
         manager.add_task(CHANGES_TASK, self.changes.run, elector=elector, after_sync=True)

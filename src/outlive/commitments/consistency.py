@@ -93,6 +93,7 @@ OWNERS: Final[dict[Kind, Owner]] = {
 REPAIRS: Final[dict[Kind, Repair]] = {
     Kind.NOT_SYNCED: Repair.SYNC,
     Kind.DIFFERS: Repair.SYNC,
+    Kind.ZONE_DIFFERS: Repair.SYNC,
     Kind.OVER_WITH_SLOTS: Repair.RECONCILE,
     Kind.SLOTS_SHORT: Repair.RECONCILE,
     Kind.SLOTS_EXCESS: Repair.RECONCILE,
@@ -104,7 +105,7 @@ REPAIRS: Final[dict[Kind, Repair]] = {
     Kind.OVERCHARGED: Repair.COUNT_USAGE,
 }
 """What repairs a class wherever it occurs; of orphaned slots and wrong allocations it depends on the case. People judge
-what Limes no longer lists, another zone, and what is wrong with the list of VMs."""
+what Limes no longer lists, and what is wrong with the list of VMs."""
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

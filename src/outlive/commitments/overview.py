@@ -6,13 +6,13 @@ parts that they ask (docs/reference/commitments.md#overview).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
 from outlive.commitments.names import RESOURCE_KINDS, ResourceKind, resource_name
-from outlive.commitments.quota import Sizes, UsageCounter, committed_usage, payg
+from outlive.commitments.quota import DEFAULT_STATES, Sizes, UsageCounter, committed_usage, payg
 from outlive.commitments.units import UNLIMITED, GroupUnit
 from outlive.commitments.usage import UsageInput, accepted, assign, usage_vms
 from outlive.placement.flavor_groups import groups_by_flavor
@@ -23,6 +23,7 @@ from outlive.resources import (
     FAILOVER,
     MEMORY,
     Amounts,
+    CommitmentState,
     CommittedResource,
     FlavorGroupCapacity,
     FlavorGroupSpec,
@@ -128,15 +129,16 @@ def project_usage(
     units: Mapping[str, GroupUnit],
     zones: Iterable[str],
     now: float,
+    states: Collection[CommitmentState] = DEFAULT_STATES,
 ) -> tuple[ProjectUsage, ...]:
-    """What every project uses, VMs charged to commitments anew. Resources that are neither used, committed nor limited
-    are left out."""
+    """What every project uses, VMs charged to commitments anew; those in ``states`` cover what is charged to them.
+    Resources that are neither used, committed nor limited are left out."""
     known, all_vms = [group for group in groups if group.group_name in units], list(vms)
     charged = _charged(list(commitments), all_vms, known, zones, now)
     counter, accounts = UsageCounter(Sizes(known, units)), set[tuple[str, str]]()
     for vm in all_vms:
         accounts.update(counter.put(vm, vm.zone))
-    covered = committed_usage(charged, units, now=now)
+    covered = committed_usage(charged, units, now=now, states=states)
     committed = _committed(charged, units, now)
     limits = {(one.spec.project_id, one.spec.availability_zone): one.spec.quota for one in quotas}
     rows: list[ProjectUsage] = []

@@ -100,6 +100,8 @@ class CommitmentSyncer:
         self._clock = clock
         self._random = random
         self._last: tuple[dict[str, Commitment], tuple[str, ...]] | None = None
+        self.asked_at = 0.0
+        """When Limes was asked for the last whole list, in seconds since 1970."""
         self._wanted = asyncio.Event()
         self._errors = metrics.counter(f"{PREFIX}errors_total", "Runs and steps of the syncer that failed")
         self._creates = metrics.counter(f"{PREFIX}cr_creates_total", "Commitments that the syncer created")
@@ -185,14 +187,15 @@ class CommitmentSyncer:
         """The plan. Limes may list tens of thousands, so this is no work for the event loop."""
         now = self._clock.now()
 
-        def work() -> SyncPlan:
+        def work() -> tuple[dict[str, Commitment], tuple[str, ...], SyncPlan]:
             listing = judge(listed, groups, self._settings)
-            specs = listing.specs
-            unreadable = tuple(sorted(listing.listed - specs.keys()))
-            self._last = {uuid: from_spec(spec) for uuid, spec in specs.items()}, unreadable
-            return plan(listing, known.commitments, known.slots, known.changes, asked_at=asked_at, now=now)
+            taken = {uuid: from_spec(spec) for uuid, spec in listing.specs.items()}
+            found = plan(listing, known.commitments, known.slots, known.changes, asked_at=asked_at, now=now)
+            return taken, tuple(sorted(listing.listed - taken.keys())), found
 
-        return await self._offload(work)
+        taken, unreadable, found = await self._offload(work)
+        self._last, self.asked_at = (taken, unreadable), asked_at
+        return found
 
     async def _carry_out(self, step: CommitmentStep) -> None:
         try:

@@ -35,10 +35,8 @@ from outlive.commitments.state import Commitment
 from outlive.commitments.view import CommitmentInformers, CommitmentView, commitment_indexes, slot_indexes
 from outlive.commitments.vm_table import VmTable
 from outlive.placement.engine import Engine
-from outlive.placement.flavor_groups import is_valid
 from outlive.placement.vms import VmList, VmView
 from outlive.resources import (
-    ZONE_LABEL,
     CommitmentStep,
     CommittedResource,
     Condition,
@@ -125,7 +123,7 @@ class Trial:
     def capacities(self) -> list[FlavorGroupCapacity]:
         """What every flavor group has in every zone, as the capacity controller would write it."""
         settings, now = self.settings, self._clock.now()
-        groups = {name: group for name, group in self.view.groups().items() if is_valid(group) and group.flavors}
+        groups = self.view.groups()
         probe = EngineProbe(
             self._engine,
             total=lambda _: settings.capacity_total_pipeline,
@@ -133,12 +131,9 @@ class Trial:
         )
         table = CapacityTable(self._engine.fleet, probe)
         found = table.refresh(tuple(groups.values()))
-        zones = {
-            host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in self.view.informers.hypervisors.items()
-        }
         running = RunningVms()
         for vm in self.view.vms.all().values():
-            running.put(replace(vm, zone=zones.get(vm.host, "") or vm.zone))
+            running.put(vm, host_zone=self.view.zone_of(vm.host))
         committed = committed_slots(self.view.informers.commitments.items(), groups.values(), now)
         made: list[FlavorGroupCapacity] = []
         for (group, zone), one in sorted(found.items()):

@@ -17,7 +17,7 @@ from outlive.commitments.slots import Candidate, SlotOptions, SlotPlan, payg_can
 from outlive.commitments.state import Commitment
 from outlive.commitments.units import GroupUnit, unit_of
 from outlive.commitments.vm_table import VmTable
-from outlive.placement.flavor_groups import groups_by_flavor
+from outlive.placement.flavor_groups import groups_by_flavor, is_valid
 from outlive.placement.reservations import unused
 from outlive.placement.vms import MILLI, VmView
 from outlive.resources import (
@@ -68,6 +68,10 @@ def owner_key(project: str, group: str) -> str:
     return f"{project}\0{group}"
 
 
+def _is_sold(group: FlavorGroupSpec) -> bool:
+    return is_valid(group) and any(flavor.name == group.smallest_flavor.name for flavor in group.flavors)
+
+
 def _owner(slot: Reservation) -> Iterable[str]:
     details = slot.spec.committed_resource_reservation
     return (
@@ -110,13 +114,13 @@ class CommitmentView:
         self.vms = vms
 
     def groups(self) -> dict[str, FlavorGroupSpec]:
-        """Flavor groups by name."""
-        return {one.spec.group_name: one.spec for one in self.informers.groups.items()}
+        """Flavor groups by name; one that is not valid, or lists not even its smallest flavor, is none."""
+        return {one.spec.group_name: one.spec for one in self.informers.groups.items() if _is_sold(one.spec)}
 
     def group(self, name: str) -> FlavorGroupSpec | None:
         """A flavor group."""
         found = self.informers.groups.get(name)
-        if found is not None and found.spec.group_name == name:
+        if found is not None and found.spec.group_name == name and _is_sold(found.spec):
             return found.spec
         return self.groups().get(name) if name else None
 

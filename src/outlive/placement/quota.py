@@ -10,7 +10,6 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -175,17 +174,14 @@ class Quotas:
     # -- changes ---------------------------------------------------------------------------------------
 
     def upsert_commitment(self, commitment: CommittedResource) -> None:
-        """The commitment exists and looks like this now. How much it promises is what was accepted; whether it still
-        promises anything, what its spec says now."""
+        """The commitment exists and looks like this now: what was accepted of it counts, until it is over."""
         self.remove_commitment(commitment.name)
         spec = commitment.status.accepted_spec or commitment.spec
         if spec.resource_type != "memory" or not {spec.state, commitment.spec.state} <= ACTIVE_STATES:
             return
         key = (spec.project_id, spec.availability_zone, spec.flavor_group_name)
         self._key_of_commitment[commitment.name] = key
-        self._promises.setdefault(key, {})[commitment.name] = _promise(
-            spec, commitment.spec.end_time, commitment.status.used_resources
-        )
+        self._promises.setdefault(key, {})[commitment.name] = _promise(commitment, spec)
         self._balances.pop(key, None)
 
     def remove_commitment(self, name: str) -> None:
@@ -293,12 +289,14 @@ class Quotas:
         return min((at for at in moments if at > now), default=math.inf)
 
 
-def _promise(spec: CommittedResourceSpec, end: datetime | None, used: Amounts | None) -> Promise:
+def _promise(commitment: CommittedResource, spec: CommittedResourceSpec) -> Promise:
+    used = commitment.status.used_resources
+    ends = [as_instant(end) for end in (spec.end_time, commitment.spec.end_time) if end is not None]
     return Promise(
         amount=-(-spec.total // GIB),
         used=-(-used.memory_bytes // GIB) if used is not None else 0,
         start=as_instant(spec.start_time) if spec.start_time is not None else 0.0,
-        end=as_instant(end) if end is not None else 0.0,
+        end=min(ends, default=0.0),
     )
 
 

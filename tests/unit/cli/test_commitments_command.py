@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from tests.support.command import outlive
 from tests.support.sales import FLAVORS, Market, asked, batch, host, in_cloud, later, project, vm
 
-from outlive.resources import Resource
+from outlive.resources import Assigned, Resource
 from outlive.resources.state import DUMPED, State, encode_state
 from outlive.store import list_all
 
@@ -29,7 +30,9 @@ SOLD = {
     "failover": {"flavorFailoverRequirements": {"*": 0}},
 }
 RUNS = vm("vm-1", "h1", project="p1")
-HOSTS = [host("h1", gib=64, vms=[RUNS]), host("h2", gib=64)]
+ABROAD = replace(vm("vm-2", "h3", project="p3"), status=replace(RUNS.status, assigned=Assigned(hypervisor="h3")))
+"""A VM of zone-a that runs on a host of another zone."""
+HOSTS = [host("h1", gib=64, vms=[RUNS]), host("h2", gib=64), host("h3", gib=8, vms=[ABROAD], zone="zone-b")]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Path:
         taken.append(later(0))
         found.extend([one for kind in DUMPED async for one in list_all(market.store, kind)])
 
-    in_cloud([*HOSTS, RUNS], story)
+    in_cloud([*HOSTS, RUNS, ABROAD], story)
     (folder / "state.json").write_bytes(encode_state(State(taken_at=taken[0], objects=tuple(found))))
     (folder / "outlive.yaml").write_text(yaml.safe_dump(SOLD))
     return folder
@@ -121,9 +124,14 @@ def test_usage_and_capacity_are_told_for_each_zone(cloud: Path) -> None:
     usage = {(one["project"], one["kind"]): one for one in document(cloud, "usage")}
     assert (usage["p1", "ram"]["used"], usage["p1", "ram"]["covered"], usage["p1", "ram"]["payg"]) == (8, 8, 0)
     assert usage["p2", "ram"]["committed"] == 96
-    (group,) = document(cloud, "capacity")
-    assert (group["group"], group["usedBytes"], group["committedBytes"]) == ("g", 8 * 2**30, 96 * 2**30)
-    assert group["usedBytes"] + group["committedBytes"] + group["freeBytes"] <= 128 * 2**30
+    assert {one["zone"] for one in document(cloud, "usage", "--project", "p3")} == {"zone-a"}, (
+        "the VM's own zone counts"
+    )
+    group, other = document(cloud, "capacity")
+    assert (group["group"], group["usedBytes"], group["committedBytes"]) == ("g", 16 * 2**30, 96 * 2**30)
+    assert (other["zone"], other.get("usedBytes", 0)) == ("zone-b", 0)
+    abroad = 8 * 2**30
+    assert group["usedBytes"] - abroad + group["committedBytes"] + group["freeBytes"] <= 128 * 2**30
 
 
 def test_those_who_agree_are_a_yes(cloud: Path) -> None:

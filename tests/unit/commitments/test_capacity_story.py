@@ -14,7 +14,7 @@ from outlive.base.errors import NotFound
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.commitments.settings import CommitmentSettings
-from outlive.resources import Flavor, Hypervisor, Pipeline, condition
+from outlive.resources import Flavor, FlavorGroup, Hypervisor, ObjectMeta, Pipeline, condition
 from outlive.store.memory import MemoryStore
 
 
@@ -139,3 +139,16 @@ def test_the_first_flavors_of_a_cloud_are_counted_at_once() -> None:
         await live(store, story)
 
     run(scene())
+
+
+def test_a_group_that_lists_no_flavor_keeps_no_other_group_from_its_figures() -> None:
+    async def story(market: Market) -> None:
+        good = await market.store.get(FlavorGroup, "g")
+        broken = replace(good.spec, group_name="broken", flavors=())
+        await market.store.create(FlavorGroup(metadata=ObjectMeta(name="broken"), spec=broken))
+        await market.add(host("h2"))
+        await asyncio.sleep(40)
+        assert (await market.capacity()).status.exclusively_free_slots == 16
+        assert market.role.commitments.view.group("broken") is None
+
+    in_cloud([host("h1")], story)

@@ -99,12 +99,12 @@ def test_what_limes_does_not_list_is_left_to_people_and_nothing_is_said_where_it
     assert kinds(commitments=(cr(),), slots=(slot(),)) == []
 
 
-def test_other_amounts_are_synced_and_another_zone_is_not() -> None:
+def test_other_amounts_and_another_zone_are_synced() -> None:
     mine = cr()
     other = listed(mine, memory_bytes=32 * 2**30)
     assert kinds(listed=other, commitments=(mine,), slots=(slot(),)) == [(Kind.DIFFERS, Repair.SYNC)]
     moved = listed(mine, zone="z2")
-    assert kinds(listed=moved, commitments=(mine,), slots=(slot(),)) == [(Kind.ZONE_DIFFERS, None)]
+    assert kinds(listed=moved, commitments=(mine,), slots=(slot(),)) == [(Kind.ZONE_DIFFERS, Repair.SYNC)]
 
 
 def test_slots_of_commitments_that_are_over_or_of_another_size_are_worked_out_again() -> None:

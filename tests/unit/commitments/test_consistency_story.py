@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from msgspec.structs import replace
 from tests.support.sales import SETTINGS, ZONE, Market, asked, batch, host, in_cloud, project, vm
 
+from outlive.base.clock import LoopClock
 from outlive.commitments.consistency import Kind
 from outlive.commitments.state import Commitment
 from outlive.resources import (
@@ -84,7 +86,9 @@ def test_a_disagreement_is_shown_and_is_a_fault_once_it_lasts() -> None:
 
 
 class Listing:
-    """What Limes is said to list."""
+    """What Limes is said to list, after everything else."""
+
+    asked_at = math.inf
 
     def __init__(self, *uuids: str) -> None:
         self.commitments = {
@@ -121,6 +125,36 @@ def test_repairs_that_are_asked_for_take_what_is_safe_and_leave_the_rest() -> No
         assert (await audit.look()).counts[Kind.VM_ON_OTHER_HOST] == 1
 
     in_cloud([host("h1", vms=[stranger, lost]), host("h2", gib=1), stranger, lost], story)
+
+
+def test_a_list_of_limes_says_nothing_of_a_commitment_that_changed_since() -> None:
+    listing = Listing("aaaaaa", "cccccc")
+
+    async def story(market: Market) -> None:
+        audit = market.role.commitments.consistency
+        for uuid in ("aaaaaa", "cccccc"):
+            assert await market.change(batch(project("p1", asked(uuid, 1)))) == ""
+        await asyncio.sleep(600)
+        audit.listing, listing.asked_at = listing, LoopClock().now()
+        assert (await audit.look()).disagreements == ()
+        await asyncio.sleep(60)
+        assert await market.change(batch(project("p1", asked("aaaaaa", 2, old="confirmed")))) == ""  # it grows,
+        assert await market.change(batch(project("p1", asked("bbbbbb", 1)))) == ""  # one is new,
+        assert (
+            await market.change(batch(project("p1", asked("cccccc", 1, old="confirmed", new=None)))) == ""
+        )  # one goes
+        await asyncio.sleep(3000)
+        assert (await audit.look()).disagreements == ()
+        assert await faults(market) == []
+        listing.asked_at = LoopClock().now()
+        found = (await audit.look()).disagreements
+        assert [(one.kind, one.subject) for one in found] == [
+            (Kind.DIFFERS, "aaaaaa"),
+            (Kind.NOT_LISTED, "bbbbbb"),
+            (Kind.NOT_SYNCED, "cccccc"),
+        ]
+
+    in_cloud([host("h1")], story)
 
 
 def test_with_the_setting_what_lasts_is_repaired_without_being_asked() -> None:

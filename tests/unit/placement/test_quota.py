@@ -143,12 +143,16 @@ def test_the_accepted_spec_counts() -> None:
     assert decided(replace(grows, status=accepted), quota(ram=0))[0] == "reject"
 
 
-@pytest.mark.parametrize("now", [{"state": "superseded"}, {"state": "planned"}, {"end_time": NOW}])
-def test_what_was_accepted_of_a_commitment_counts_no_longer_than_the_commitment(now: dict[str, Any]) -> None:
-    was = commitment(gib=64)
-    over = replace(was, spec=replace(was.spec, **now), status=replace(was.status, accepted_spec=was.spec))
-    assert decided(over, quota(ram=0))[0] == "reject"
-    assert decided(over, quota(ram=16))[0] == "accept_payg"
+@pytest.mark.parametrize(
+    "over", [{"state": "superseded"}, {"state": "expired"}, {"state": "planned"}, {"end_time": NOW}]
+)
+def test_what_was_accepted_of_a_commitment_that_is_over_counts_no_more(over: dict[str, Any]) -> None:
+    active = commitment(gib=64)
+    status = replace(active.status, accepted_spec=active.spec)
+    assert decided(replace(active, status=status), quota(ram=0))[0] == "accept_cr"
+    gone = replace(active, spec=replace(active.spec, **over), status=status)
+    assert decided(gone, quota(ram=0))[0] == "reject"
+    assert decided(gone, quota(ram=16))[0] == "accept_payg"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, Protocol
 
-from outlive.base.clock import Clock
+from outlive.base.clock import Clock, as_instant
 from outlive.base.errors import Unavailable
 from outlive.base.logging import get_logger
 from outlive.commitments.application import ChangeApplier, swap_cached
@@ -27,10 +27,11 @@ from outlive.commitments.names import commitment_name
 from outlive.commitments.ports import Offload
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.state import Commitment
+from outlive.commitments.sync import WRITTEN_DOWN_S
 from outlive.commitments.verification import without_vms
 from outlive.commitments.view import CommitmentView
 from outlive.commitments.vm_table import YIELD_EVERY
-from outlive.resources import COMMITTED, ObjectRef, Reservation, SlotChange
+from outlive.resources import COMMITTED, CommittedResource, ObjectRef, Reservation, SlotChange
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.controller import Requeue
 from outlive.runtime.faults import ActiveFault, FaultRecorder
@@ -41,6 +42,9 @@ AUDIT: Final = "consistency"
 """The only key."""
 REPAIRS_LIMIT: Final = 1_000
 """Disagreements that one look repairs at most; the next look repairs more."""
+CHANGED_LIMIT: Final = 100_000
+"""Commitments of which it is remembered that they changed after Limes was asked; older changes are forgotten beyond it.
+"""
 LOGGED: Final = 10
 """Disagreements of a class that the log names when they are new."""
 
@@ -49,6 +53,11 @@ _log = get_logger("commitments.consistency")
 
 class LimesListing(Protocol):
     """What Limes listed the last time, from whoever asks it."""
+
+    @property
+    def asked_at(self) -> float:
+        """When it was asked for that, in seconds since 1970."""
+        ...
 
     def last(self) -> tuple[dict[str, Commitment], tuple[str, ...]] | None:
         """Uuid → commitment, and uuids that it lists and that could not be read; ``None``: it did not answer whole."""
@@ -107,9 +116,34 @@ class ConsistencyController:
         """Who asks Limes; nobody is not an error: nothing is compared with it then."""
         self._since: dict[tuple[Kind, str, str], float] = {}
         """Disagreement → when it was seen first."""
+        self._changed: dict[str, float] = {}
+        """Uuid → when its commitment was made, changed or deleted, in seconds since 1970."""
         self._counts = metrics.gauge(
             "committed_resource_disagreements", "What is said differently of commitments", ("class", "owner")
         )
+
+    def on_commitment(self, old: CommittedResource | None, new: CommittedResource | None) -> None:
+        """A commitment that is made, changed or deleted: what Limes listed of it before says nothing of it now."""
+        one = new if new is not None else old
+        if one is None or (old is not None and new is not None and old.spec == new.spec):
+            return
+        created = one.metadata.creation_timestamp
+        uuid = one.spec.commitment_uuid
+        self._changed.pop(uuid, None)  # the latest last
+        self._changed[uuid] = as_instant(created) if old is None and created is not None else self._clock.now()
+        while len(self._changed) > CHANGED_LIMIT:
+            del self._changed[next(iter(self._changed))]
+
+    def _listed(self) -> tuple[dict[str, Commitment] | None, tuple[str, ...]]:
+        """What Limes lists, without commitments that changed since it was asked, or shortly before: it writes down what
+        we accepted after our answer."""
+        listed = self.listing.last() if self.listing is not None else None
+        if self.listing is None or listed is None:
+            return None, ()
+        begun = self.listing.asked_at - WRITTEN_DOWN_S
+        self._changed = {uuid: at for uuid, at in self._changed.items() if at >= begun}
+        found = {uuid: one for uuid, one in listed[0].items() if uuid not in self._changed}
+        return found, (*listed[1], *self._changed)
 
     async def reconcile(self, _key: str) -> Requeue | None:
         """Look, show, and repair what is to be repaired without asking."""
@@ -150,10 +184,10 @@ class ConsistencyController:
             if number % YIELD_EVERY == 0:
                 await self._clock.sleep(0)
         slots = tuple(one for one in informers.reservations.items() if one.spec.type == COMMITTED)
-        listed = self.listing.last() if self.listing is not None else None
+        listed, protected = self._listed()
         return ConsistencyInput(
-            listed=listed[0] if listed is not None else None,
-            protected=listed[1] if listed is not None else (),
+            listed=listed,
+            protected=protected,
             commitments=tuple(informers.commitments.items()),
             slots=slots,
             instances=instances,

@@ -127,9 +127,11 @@ class OversubscriptionController:
         def change(found: Reservation | None) -> Reservation | None:
             return None if found is None or found.spec.target_host != host.name else evicted(found)
 
-        self._departures.leave(name, host.name)
+        self._departures.leave(name, host.name)  # known before placement looks for another host
         cache = self._view.informers.reservations
-        await swap_cached(self._store, Reservation, name, change, cache, "spec", clock=self._clock)
+        found = await swap_cached(self._store, Reservation, name, change, cache, "spec", clock=self._clock)
+        if found is None or found.spec.target_host:
+            return  # it was deleted, or had moved already
         self._evicted.labels(host.metadata.labels.get(ZONE_LABEL, "")).inc()
         _log.info("commitment_slot.evicted", slot=name, host=host.name)
 

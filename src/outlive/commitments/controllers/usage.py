@@ -114,6 +114,8 @@ class UsageController:
                 if charge is not None:
                     self._observe_age(one, now)
                     changes[one.name] = partial(self._charged, charge, one.metadata.generation, now)
+                elif one.status.assigned_instances or one.status.used_resources:
+                    changes[one.name] = _clear  # nothing that was accepted of it is active, so others have its VMs
             await self._applier.write_statuses(changes)
         except OutliveError:
             self._seconds.labels("error").observe(self._clock.monotonic() - begun)
