@@ -160,7 +160,7 @@ class _Names:
         return next(iter(candidates)) if len(candidates) == 1 else text
 
 
-def _aggregates(items: Iterable[Item]) -> list[tuple[Aggregate, str, tuple[str, ...]]]:
+def _aggregates(items: Iterable[Item]) -> list[tuple[Aggregate, str, frozenset[str]]]:
     """Each aggregate with its zone and its hosts."""
     found = []
     for item in items:
@@ -169,14 +169,14 @@ def _aggregates(items: Iterable[Item]) -> list[tuple[Aggregate, str, tuple[str, 
         metadata = _properties(item.get("Properties", "metadata"))
         zone = item.text("Availability Zone") or metadata.get("availability_zone", "")
         aggregate = Aggregate(name=item.text("Name"), uuid=item.text("uuid"), metadata=metadata)
-        found.append((aggregate, zone, tuple(str(host) for host in listed if host)))
+        found.append((aggregate, zone, frozenset(str(host) for host in listed if host)))
     return found
 
 
 def _host(
     item: Item,
     services: Mapping[str, Item],
-    aggregates: Sequence[tuple[Aggregate, str, tuple[str, ...]]],
+    aggregates: Sequence[tuple[Aggregate, str, frozenset[str]]],
     problems: Problems,
 ) -> HostRecord | None:
     full = item.text("Hypervisor Hostname")
