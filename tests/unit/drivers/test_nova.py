@@ -288,6 +288,18 @@ def test_a_record_that_is_wrong_is_a_problem_of_its_own() -> None:
     run_real(read())
 
 
+def test_what_a_hypervisor_says_of_its_processor_may_be_no_json() -> None:
+    async def read() -> None:
+        nova = Nova()
+        nova.lists["hypervisors"][0]["cpu_info"] = "{'arch': 'x86_64'}"
+        async with source(nova) as opened:
+            reading = await opened.read()
+        assert len(reading.inventory.hosts) == 3
+        assert [host.cpu_arch for host in hosts(reading).values()].count(None) == 1
+
+    run_real(read())
+
+
 def test_a_server_without_an_id_makes_the_whole_list_nonsense() -> None:
     async def read() -> None:
         nova = Nova()

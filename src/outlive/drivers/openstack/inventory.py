@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from outlive.base.errors import BadInput
 from outlive.inventory.records import GROUP_POLICIES, FlavorRecord, HostRecord, Inventory, VmRecord
 from outlive.resources import Aggregate, Amounts
 from outlive.resources.documents import Problems, parse_json
@@ -216,8 +217,12 @@ def _disabled(item: Item, service: Item | None) -> str | None:
 
 
 def _arch(info: Any) -> str | None:
+    """The architecture; ``None`` also where nobody understands what is said of the processor."""
     if isinstance(info, str) and info.startswith("{"):
-        info = parse_json(info.encode(), "cpu_info")
+        try:
+            info = parse_json(info.encode(), "cpu_info")
+        except BadInput:
+            return None
     arch = info.get("arch") if isinstance(info, dict) else None
     return str(arch) if arch else None
 
