@@ -10,7 +10,7 @@ from outlive.base.clock import Clock
 from outlive.base.random import Random
 from outlive.placement.arrivals import InFlightController
 from outlive.placement.capacity_metrics import capacity_metrics
-from outlive.placement.controllers import ALL_GROUPS, FlavorGroupController, PipelineController
+from outlive.placement.controllers import ALL_GROUPS, FlavorGroupController, PipelineController, pipeline_metrics
 from outlive.placement.descheduling import NOVA, OWN, Descheduler, DeschedulingController
 from outlive.placement.fleet import Fleet
 from outlive.placement.history import HistoryCleanup, HistoryWriter
@@ -126,6 +126,7 @@ class PlacementRole:
     def _prepare(self, settings: PlacementSettings) -> None:
         """The controllers of pipelines, flavor groups and overcommit."""
         run, groups, flavors = self._runtime, self._followed.groups, self._followed.flavors
+        run.metrics.register_collector(lambda: pipeline_metrics(self.pipelines.items()))
         builder = PipelineController(run.store, self.pipelines, self.service.pipelines, clock=run.clock)
         run.manager.add_controller(builder, [Watch(self.pipelines), Watch(self.knowledge, builder.keys_of_knowledge)])
         kept = FlavorGroupController(run.store, flavors, groups, settings=settings, clock=run.clock)

@@ -20,8 +20,13 @@ from outlive.resources import (
     Hypervisor,
     Instance,
     Knowledge,
+    ObjectMeta,
+    Parameter,
+    Pipeline,
+    PipelineSpec,
     PlacementHistory,
     Reservation,
+    Step,
 )
 from outlive.roles.up import UpRole
 from outlive.store import list_all
@@ -95,3 +100,15 @@ def test_overcommit_is_set_where_it_is_configured() -> None:
         assert {tuple(one.spec.overcommit.items()) async for one in list_all(store, Hypervisor)} == {(("cpu", 4.0),)}
 
     lived(14, story, settings)
+
+
+def test_a_pipeline_that_cannot_be_used_is_seen_in_the_metrics() -> None:
+    async def story(store: MemoryStore, made: UpRole) -> None:
+        wrong = Step(name="filter_correct_az", params=(Parameter(key="unknown", bool_value=True),))
+        await store.create(Pipeline(metadata=ObjectMeta(name="broken"), spec=PipelineSpec(filters=(wrong,))))
+        await asyncio.sleep(5)
+        lines = made.metrics.render().decode().splitlines()
+        unready = [line for line in lines if line.startswith("outlive_pipeline_ready{") and line.endswith(" 0.0")]
+        assert unready == ['outlive_pipeline_ready{pipeline="broken"} 0.0']
+
+    lived(14, story)
