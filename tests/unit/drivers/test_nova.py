@@ -369,6 +369,24 @@ def test_a_vm_whose_flavor_was_deleted_keeps_its_size() -> None:
     run_real(read())
 
 
+def test_a_vm_keeps_its_size_though_another_flavor_has_the_name_of_its_own_by_now() -> None:
+    async def read() -> None:
+        nova = Nova()
+        name = nova.server("db-1")["flavor"]["original_name"]
+        anew = next(one for one in nova.lists["flavors"] if one["name"] == name)
+        anew.update(vcpus=64, ram=2**20)
+        async with client(nova) as opened:
+            vms_of = NovaVms(opened, settings(), SystemClock())
+            found = {vm.name: vm for vm in (await vms_of.list_vms()).vms}["db-1"]
+            assert await vms_of.get_vm(found.id) == found
+            reading = await NovaInventory(opened, settings(), SystemClock()).read()
+        assert (found.cpu_milli, found.memory_bytes) == (2000, 4 * GIB)
+        assert vms(reading)["db-1"].resources == Amounts(cpu=2000, memory=4 * GIB)
+        assert vms(reading)["db-1"].flavor == name
+
+    run_real(read())
+
+
 def test_a_cell_that_is_away_takes_no_vm_along() -> None:
     async def read() -> None:
         nova = Nova()

@@ -252,7 +252,7 @@ def _server(item: Item, names: _Names, flavors: set[str]) -> VmRecord:
         name = named["name"]
     host = item.text(*HOST_FIELDS)
     resources = None
-    if name not in flavors and isinstance(embedded.get("vcpus"), int) and isinstance(embedded.get("ram"), int):
+    if isinstance(embedded.get("vcpus"), int) and isinstance(embedded.get("ram"), int):
         resources = Amounts(cpu=embedded["vcpus"] * 1000, memory=embedded["ram"] * MIB)
     specs = embedded.get("extra_specs")
     return VmRecord(
