@@ -119,7 +119,9 @@ def test_repairs_are_done_by_the_server(shop: Path) -> None:
 def _charge(shop: Path, uuid: str, vm: str) -> None:
     """Somebody writes that a commitment is charged this VM, once its usage was counted."""
     until = time.monotonic() + LIMIT_S
-    while not said(shop, "list", "-o", "json").out.count(" VM") and time.monotonic() < until:
+    while time.monotonic() < until:
+        if "lastUsageReconcileAt" in outlive("get", "committedresources", "--state-dir", shop, "-o", "json").out:
+            break
         time.sleep(0.2)
     address, token = running_server(shop), (shop / TOKEN_FILE).read_text().strip()
     asked = urllib.request.Request(

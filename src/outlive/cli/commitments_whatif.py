@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
-from outlive.base.phrases import count_of
+from outlive.base.phrases import count_of, shown_bytes
 from outlive.cli.access import Access
 from outlive.cli.commitments_ask import asked_commitment, objects_of
 from outlive.cli.output import Output, cut_table, progress
@@ -21,6 +21,7 @@ from outlive.cli.values import amounts, words
 
 if TYPE_CHECKING:
     from outlive.commitments.settings import CommitmentSettings
+    from outlive.commitments.survival import Unfilled
     from outlive.commitments.whatif import Outcome, WhatIfResult
     from outlive.failover.snapshot import Snapshot
     from outlive.resources import Amounts, Flavor, FlavorGroup, Resource
@@ -47,6 +48,9 @@ async def what_if(
     lose: Annotated[
         list[str] | None, typer.Option("--lose", metavar="HOST[,HOST…]", help="Hosts that are gone with their VMs.")
     ] = None,
+    any_host: Annotated[
+        bool, typer.Option("--any-host", help="Each host is gone in its turn: what could not be filled then.")
+    ] = False,
     flavor: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,13 +61,19 @@ async def what_if(
     ] = None,
     config: Config = None,
 ) -> ExitCode | None:
-    """Which commitments can be had, those that are there first; exit code 1 if any cannot."""
+    """Which commitments can be had, those that are there first; exit code 1 if any cannot.
+
+    With --any-host: which confirmed commitments could not be filled after the loss of any one host; --lose, --without
+    and --flavor say of which cluster.
+    """
     from outlive.base.ids import SystemIds
     from outlive.commitments.trial import trial
     from outlive.commitments.whatif import ask
 
-    if not (add or without or lose or flavor):
-        raise Usage("what if what?", remedy="give --add, --without, --lose or --flavor")
+    if not (add or without or lose or flavor or any_host):
+        raise Usage("what if what?", remedy="give --add, --without, --lose, --flavor or --any-host")
+    if add and any_host:
+        raise Usage("commitments that nobody has yet lose nothing", place="--add", remedy="leave out --any-host")
     if len(add or ()) > COMMITMENTS_LIMIT:
         raise Usage(f"{len(add or ())} commitments", place="--add", remedy=f"at most {COMMITMENTS_LIMIT}")
     async with access.open() as store:
@@ -74,6 +84,11 @@ async def what_if(
     async with trial(
         objects, engine=gathered.engine, vms=vms, settings=settings, clock=access.state_clock, ids=SystemIds()
     ) as made:
+        if any_host:
+            with progress("trying each host"):
+                unfilled = await made.unfilled()
+            output.show(unfilled, lambda: unfilled_lines(unfilled, wide=output.wide))
+            return ExitCode.NO if unfilled else None
         wanted = [_asked(made.view.groups(), settings, text, number) for number, text in enumerate(add or (), 1)]
         with progress("deciding"):
             result = await ask(made, wanted, now=access.state_clock.now())
@@ -94,6 +109,20 @@ def whatif_lines(result: WhatIfResult, *, wide: bool) -> list[Any]:
         *cut_table((*columns[:5], "Why not"), refused, most, title="Cannot be had", noun="commitments"),
         *cut_table(columns, [_cells(one) for one in moved], most, title="Can be had", noun="commitments"),
     ]
+
+
+def unfilled_lines(found: list[Unfilled], *, wide: bool) -> list[Any]:
+    """A line for each commitment and host that it cannot lose."""
+    if not found:
+        return ["whichever host is lost, every confirmed commitment can be filled"]
+    lost = len({one.commitment for one in found})
+    columns = ("Host lost", "Commitment", "Project", "Group", "Zone", "Slots without a host", "Memory")
+    rows = [
+        (one.host, one.commitment, one.project, one.group, one.zone, one.slots, shown_bytes(one.memory_bytes))
+        for one in found
+    ]
+    head = f"{count_of(lost, 'commitment')} could not be filled after the loss of one host."
+    return [head, *cut_table(columns, rows, None if wide else SHOWN, noun="lines")]
 
 
 def _cells(one: Outcome) -> tuple[Any, ...]:

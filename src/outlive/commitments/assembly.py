@@ -20,7 +20,7 @@ from outlive.commitments.controllers.consistency import AUDIT, ConsistencyContro
 from outlive.commitments.controllers.oversubscription import Departures, OversubscriptionController
 from outlive.commitments.controllers.quota import EVERYTHING, QuotaController
 from outlive.commitments.controllers.slot import SlotController
-from outlive.commitments.controllers.usage import UsageController
+from outlive.commitments.controllers.usage import UsageController, UsageRecorder
 from outlive.commitments.decision import Decider
 from outlive.commitments.liquid_metrics import LiquidMetrics
 from outlive.commitments.placer import SlotPlacer
@@ -28,6 +28,7 @@ from outlive.commitments.ports import Offload, inline
 from outlive.commitments.records import InformedRecords
 from outlive.commitments.service import CommitmentService
 from outlive.commitments.settings import CommitmentSettings
+from outlive.commitments.survival import HostLossMetric
 from outlive.commitments.tracker import SlotTracker
 from outlive.commitments.view import CommitmentInformers, CommitmentView
 from outlive.commitments.vm_table import VmTable
@@ -47,8 +48,12 @@ CHANGES_TASK: Final = "commitment-changes"
 SWEEP_TASK: Final = "commitment-changes-sweeper"
 VMS_TASK: Final = "commitment-vms"
 TRACKING_TASK: Final = "commitment-slot-writer"
+LOSSES_TASK: Final = "commitment-host-losses"
+HISTORY_TASK: Final = "commitment-usage-history"
 SWEEP_S: Final = 3600.0
 """How often old records of changes are looked for."""
+HISTORY_S: Final = 86_400.0
+"""How often old histories of usage are looked for."""
 
 
 class Commitments:
@@ -96,9 +101,11 @@ class Commitments:
         self.oversubscription = OversubscriptionController(
             store, view, engine.fleet, departures, settings, clock=clock, metrics=metrics
         )
-        self.usage = UsageController(view, applier, settings, clock=clock, metrics=metrics)
+        self._recorder = UsageRecorder(store, settings, clock=clock)
+        self.usage = UsageController(view, applier, self._recorder, settings, clock=clock, metrics=metrics)
         self.quota = QuotaController(store, view, settings, clock=clock, metrics=metrics)
         self.capacity = CapacityController(store, view, engine, settings, offload=offload, clock=clock)
+        self._losses = HostLossMetric(view, placer, turn=turn, clock=clock, metrics=metrics)
         self._wakers = _Runs(self.usage)
         self.consistency = ConsistencyController(
             store,
@@ -144,6 +151,8 @@ class Commitments:
         manager.add_task(TRACKING_TASK, self.tracker.run)
         manager.add_task(CHANGES_TASK, self.changes.run, elector=elector, after_sync=True)
         manager.add_task(SWEEP_TASK, self._sweep, elector=elector, after_sync=True)
+        manager.add_task(LOSSES_TASK, self._losses.run, elector=elector, after_sync=True)
+        manager.add_task(HISTORY_TASK, self._sweep_history, elector=elector, after_sync=True)
         self._attach_slots(manager, elector)
         self._attach_counts(manager, elector)
         options = Options(keys=(AUDIT,))
@@ -201,6 +210,15 @@ class Commitments:
         while True:
             await self.changes.sweep()
             await self._clock.sleep(SWEEP_S)
+
+    async def _sweep_history(self) -> None:
+        """At the begin of each term another process may have written before, and a project may have nothing left that
+        would wake its count."""
+        while True:
+            for project in await self._recorder.sweep():
+                if self._wakers.usages is not None:
+                    self._wakers.usages.add(project)
+            await self._clock.sleep(HISTORY_S)
 
 
 class _Runs:

@@ -128,6 +128,11 @@ def quota_name(project: str, zone: str) -> str:
     return f"{name[:200].rstrip('-.')}-{stable_hash(project, zone):016x}"
 
 
+def history_name(project: str, month: str) -> str:
+    """The name of a project's usage history of a month: ``usage-<project>-<month>``, where that is a DNS name."""
+    return object_name(f"usage-{project}-{month}")
+
+
 def real_zone(name: str, known: Container[str]) -> str:
     """The zone if it is one of the known ones, else ``unknown``."""
     return name if name not in RESERVED_ZONES and name in known else UNKNOWN_ZONE

@@ -22,7 +22,6 @@ from outlive.resources import (
     COMMITTED,
     FAILOVER,
     MEMORY,
-    Amounts,
     CommitmentState,
     CommittedResource,
     FlavorGroupCapacity,
@@ -138,7 +137,7 @@ def project_usage(
     counter, accounts = UsageCounter(Sizes(known, units)), set[tuple[str, str]]()
     for vm in all_vms:
         accounts.update(counter.put(vm, vm.zone))
-    covered = committed_usage(charged, units, now=now, states=states)
+    covered = committed_usage(charged, counter, now=now, states=states)
     committed = _committed(charged, units, now)
     limits = {(one.spec.project_id, one.spec.availability_zone): one.spec.quota for one in quotas}
     rows: list[ProjectUsage] = []
@@ -190,11 +189,8 @@ def _charged(
         charges = {charge.uuid: charge for charge in assign(given).charges}
         for one in mine:
             charge = charges.get(one.spec.commitment_uuid)
-            used = None if charge is None else Amounts(cpu=charge.cpu_milli, memory=charge.memory_bytes)
-            status = replace(
-                one.status, used_resources=used, assigned_instances=charge.vms if charge is not None else ()
-            )
-            found.append(replace(one, status=status))
+            vms_charged = charge.vms if charge is not None else ()
+            found.append(replace(one, status=replace(one.status, assigned_instances=vms_charged)))
     return found
 
 

@@ -116,9 +116,13 @@ class SlotPlacer:
 
     def slots_on(self, host: str) -> list[str]:
         """Names of commitment slots that hold something on a host."""
+        return [slot.name for slot in self.slots_of(host)]
+
+    def slots_of(self, host: str) -> list[Reservation]:
+        """The same slots as the ledger counts them, planned ones included."""
         row = self.fleet.row_of(host)
         entries = self.fleet.ledger.on_row(row) if row is not None else []
-        return [entry.name for entry in entries if entry.kind == COMMITTED]
+        return [entry.reservation for entry in entries if entry.kind == COMMITTED]
 
     def hold(self, slot: Reservation) -> None:
         """Count this slot as it is given, whatever the store says of it."""

@@ -13,8 +13,7 @@ import msgspec
 
 from outlive.commitments.names import RESOURCE_KINDS, RESOURCE_PREFIX, ResourceKind, resource_name
 from outlive.commitments.state import is_over
-from outlive.commitments.units import UNLIMITED, VIDEO_MEMORY_MIB, GroupUnit
-from outlive.placement.settings import MIB
+from outlive.commitments.units import UNLIMITED, GroupUnit
 from outlive.placement.vms import VmView
 from outlive.resources import (
     CommitmentState,
@@ -85,6 +84,12 @@ class UsageCounter:
         self._add(place, -1)
         return (place[0],)
 
+    def size_of(self, vm: str, group: str) -> tuple[int, int]:
+        """What a VM of the group counts as: units of memory and cores; nothing where there is no such VM."""
+        place = self._places.get(vm)
+        of, units, cores = self.sizes.of[place[1]] if place is not None else ("", 0, 0)
+        return (units, cores) if of == group else (0, 0)
+
     def total(self, account: Account) -> Usage:
         """What a project uses in a zone."""
         found: Usage = {}
@@ -109,41 +114,37 @@ class UsageCounter:
 
 def committed_usage(
     commitments: Iterable[CommittedResource],
-    units: Mapping[str, GroupUnit],
+    counter: UsageCounter,
     *,
     now: float,
     states: Collection[CommitmentState] = DEFAULT_STATES,
 ) -> dict[Account, Usage]:
-    """What commitments of these states cover of the usage of projects.
+    """What commitments of these states cover of the usage of projects: what the VMs that are charged to them count as
+    in the total, so that a VM which is rounded down or gone covers no other one.
 
-    A commitment of a group without a unit counts for nothing. Cores are covered by commitments of cores, and by those
-    of memory, whose VMs have them; a VM that counts against both has its cores once, so the larger number of the two is
-    what is covered (docs/reference/commitments.md#usage-of-cores).
+    Cores are covered by commitments of cores, and by those of memory, whose VMs have them; a VM that counts against
+    both has its cores once, so the larger number of the two is what is covered
+    (docs/reference/commitments.md#usage-of-cores).
     """
-    memory: dict[tuple[Account, str], int] = {}
-    cores: dict[tuple[Account, str], dict[str, int]] = {}
+    covered: dict[tuple[Account, str], dict[str, int]] = {}
     for one in commitments:
-        spec, used = one.status.accepted_spec or one.spec, one.status.used_resources
-        if used is None or spec.state not in states or is_over(one.spec, now) or spec.flavor_group_name not in units:
+        spec = one.status.accepted_spec or one.spec
+        if spec.state not in states or is_over(one.spec, now):
             continue
-        key = ((spec.project_id, spec.availability_zone), spec.flavor_group_name)
-        by_type = cores.setdefault(key, {"memory": 0, "cores": 0})
-        by_type[spec.resource_type] += max(0, used.cpu_milli) // 1000
-        if spec.resource_type == "memory":
-            unit = units[spec.flavor_group_name]
-            missing = 0 if unit.fixed else VIDEO_MEMORY_MIB * MIB * len(one.status.assigned_instances)
-            memory[key] = memory.get(key, 0) + max(0, used.memory_bytes) + missing
+        account, group = (spec.project_id, spec.availability_zone), spec.flavor_group_name
+        sums = covered.setdefault((account, group), {"units": 0, "memory": 0, "cores": 0})
+        for vm in one.status.assigned_instances:
+            units, cores = counter.size_of(vm, group)
+            sums[spec.resource_type] += cores
+            if spec.resource_type == "memory":
+                sums["units"] += units
     found: dict[Account, Usage] = {}
-    for (account, group), by_type in cores.items():
-        usage = found.setdefault(account, {})
-        unit = units[group]
-        covered = {
-            "ram": unit.to_gib(unit.from_bytes(memory.get((account, group), 0))),
-            "cores": max(by_type.values()),
-        }
-        for kind, amount in covered.items():
-            if amount > 0:
-                usage[f"{RESOURCE_PREFIX}{group}_{kind}"] = amount
+    for (account, group), sums in covered.items():
+        units, cores = sums["units"], max(sums["memory"], sums["cores"])
+        if units:
+            found.setdefault(account, {})[resource_name(group, "ram")] = counter.sizes.units[group].to_gib(units)
+        if cores:
+            found.setdefault(account, {})[resource_name(group, "cores")] = cores
     return found
 
 

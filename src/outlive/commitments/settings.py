@@ -120,6 +120,8 @@ class CommitmentSettings(_Section, frozen=True, kw_only=True):
     """The shortest time between two checks of one host."""
     usage_cooldown_interval: Duration = Duration(300.0)
     """The shortest time between two assignments of a project's VMs to its commitments."""
+    usage_history_months: Annotated[int, msgspec.Meta(ge=1, le=120)] = 13
+    """How many months it is kept which VMs were charged to which commitments, the present one included."""
     quota_served_availability_zones: tuple[str, ...] = ()
     """Zones whose quota is kept; empty: all."""
     quota_full_reconcile_interval: Duration = Duration(300.0)

@@ -17,6 +17,7 @@ from outlive.resources.cluster import (
 from outlive.resources.commitments import (
     ACTIVE_STATES,
     CommitmentChange,
+    CommitmentCoverage,
     CommitmentState,
     CommitmentStep,
     CommittedResource,
@@ -31,6 +32,7 @@ from outlive.resources.commitments import (
     ProjectQuotaSpec,
     ProjectQuotaStatus,
     SlotChange,
+    UsageHistory,
 )
 from outlive.resources.consoles import Console, Vnc
 from outlive.resources.hosts import (
@@ -184,6 +186,7 @@ KINDS: dict[str, type[Resource]] = {
         StorageDaemon,
         StoragePool,
         Token,
+        UsageHistory,
         VirtualMachine,
     )
 }

@@ -155,6 +155,39 @@ class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChang
     steps: tuple[CommitmentStep, ...] = ()
 
 
+class CommitmentCoverage(Part, frozen=True, kw_only=True):
+    """When VMs were charged to one commitment in a month. Seconds since the month began."""
+
+    resource_type: CommittedType = "memory"
+    covered_seconds: Annotated[int, Meta(ge=0)] = 0
+    """So long at least one VM was charged to it, without the time that still goes on …"""
+    covered_since: Annotated[int, Meta(ge=0)] | None = None
+    """… and that began then; absent: no VM is charged to it."""
+    vms: dict[str, tuple[int, ...]] = {}
+    """VM → begin and end of each time that it was charged, in turns; an odd number: it still is."""
+
+
+class UsageHistory(Resource, frozen=True, kw_only=True, tag="UsageHistory"):
+    """Which VMs of a project were charged to which of its commitments in one month, and when
+    (docs/reference/commitments.md#usage-history).
+    """
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="usagehistories",
+        halves=False,
+        writers=Writers(fields={"": ("commitments",)}, labels="refused"),
+        columns=(("Project", ".projectID", 0), ("Month", ".month", 0), ("Left out", ".leftOut", 1)),
+    )
+
+    project_id: str = msgspec.field(default="", name="projectID")
+    month: str = ""
+    """``2026-11``, in UTC."""
+    commitments: dict[str, CommitmentCoverage] = {}
+    """By uuid."""
+    left_out: Annotated[int, Meta(ge=0)] = 0
+    """Times of single VMs that are not listed because there were too many. ``covered_seconds`` has them."""
+
+
 class FlavorCapacity(Part, frozen=True, kw_only=True):
     """How many VMs of one flavor fit into a zone, if nobody competes."""
 

@@ -35,6 +35,7 @@ from outlive.resources import (
     Resource,
     Secret,
     Token,
+    UsageHistory,
 )
 from outlive.resources.codec import decode_as, encode
 from outlive.resources.digest import Facts, any_facts, digest_of, facts_of, facts_type
@@ -57,6 +58,7 @@ NOT_DIGESTED: Final[tuple[type[Resource], ...]] = (
     Membership,
     PlacementHistory,
     Secret,
+    UsageHistory,
 )
 """Kinds that do not count in a digest: derived from others, or changing all the time."""
 DUMPED: Final[tuple[type[Resource], ...]] = tuple(kind for kind in KINDS.values() if kind not in NOT_DUMPED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from tests.support.command import outlive
 from tests.support.sales import FLAVORS, Market, asked, batch, host, in_cloud, later, project, vm
 
+from outlive.commitments.history import Charged, begun, month_begin, recorded
 from outlive.resources import Assigned, Resource
 from outlive.resources.state import DUMPED, State, encode_state
 from outlive.store import list_all
@@ -29,6 +30,7 @@ SOLD = {
     },
     "failover": {"flavorFailoverRequirements": {"*": 0}},
 }
+NOVEMBER = month_begin("2026-11")
 RUNS = vm("vm-1", "h1", project="p1")
 ABROAD = replace(vm("vm-2", "h3", project="p3"), status=replace(RUNS.status, assigned=Assigned(hypervisor="h3")))
 """A VM of zone-a that runs on a host of another zone."""
@@ -134,6 +136,36 @@ def test_usage_and_capacity_are_told_for_each_zone(cloud: Path) -> None:
     assert group["usedBytes"] - abroad + group["committedBytes"] + group["freeBytes"] <= 128 * 2**30
 
 
+def test_what_is_free_later_follows_from_the_ends_of_commitments(cloud: Path) -> None:
+    before, after = (
+        next(one for one in document(cloud, "capacity", "--at", day) if one["zone"] == "zone-a")
+        for day in ("2026-01-02", "2026-01-04")
+    )
+    assert (before["freeNowBytes"], before["freeThenBytes"]) == (24 * 2**30, 24 * 2**30)
+    assert (after["freeThenBytes"], after["lastingBytes"]) == (120 * 2**30, 120 * 2**30)
+    code, text = said(cloud, "capacity", "--at", "2026-01-04", "--zone", "zone-a")
+    assert (code, "120 GiB" in text) == (0, True)
+    assert said(cloud, "capacity", "--at", "tomorrow")[0] == 3
+    assert said(cloud, "capacity", "--at", "2020-01-01")[0] == 3
+
+
+def test_the_history_of_a_month_says_how_long_vms_were_charged(cloud: Path, tmp_path: Path) -> None:
+    history = recorded(begun("p1", "2026-11", None), {"small-1": Charged(type="memory", vms=("vm-1",))}, NOVEMBER)
+    history = recorded(history, {}, NOVEMBER + 5400)
+    taken = datetime.fromtimestamp(NOVEMBER + 7200, UTC)
+    (tmp_path / "state.json").write_bytes(encode_state(State(taken_at=taken, objects=(history,))))
+    (tmp_path / "outlive.yaml").write_text((cloud / "outlive.yaml").read_text())
+    (share,) = document(tmp_path, "usage", "--history", "2026-11")
+    assert (share["commitment"], share["coveredSeconds"]) == ("small-1", 5400)
+    assert share["vms"] == {"vm-1": [["2026-11-01T00:00:00Z", "2026-11-01T01:30:00Z"]]}
+    code, text = said(tmp_path, "usage", "--history", "2026-11", "--project", "p1")
+    assert (code, "1.50" in text) == (0, True)
+    assert "no VM was charged" in said(tmp_path, "usage", "--history", "2026-10")[1]
+    code, text = said(tmp_path, "usage", "--history", "last month")
+    assert (code, "such as 2026-11" in text) == (3, True)
+    assert said(tmp_path, "usage", "--history", "2026-11", "--zone", "zone-a")[0] == 2
+
+
 def test_those_who_agree_are_a_yes(cloud: Path) -> None:
     assert said(cloud, "check") == (0, "commitments, slots, hosts and VMs agree\n")
 
@@ -158,6 +190,16 @@ def test_what_if_a_host_dies_those_who_lose_slots_are_named(cloud: Path) -> None
     answer = document(cloud, "what-if", "--lose", "h2")
     assert [one["uuid"] for one in answer["refused"]] == ["large-1"]
     assert [one["uuid"] for one in answer["accepted"]] == ["small-1"]
+
+
+def test_what_if_any_host_dies_those_who_could_not_be_filled_are_named(cloud: Path) -> None:
+    code, text = said(cloud, "what-if", "--any-host")
+    assert (code, "2 commitments could not be filled" in text) == (1, True)
+    found = {(one["host"], one["commitment"]) for one in document(cloud, "what-if", "--any-host")}
+    assert found == {("h1", "large-1"), ("h1", "small-1"), ("h2", "large-1")}
+    code, text = said(cloud, "what-if", "--any-host", "--without", "large-1")
+    assert (code, "every confirmed commitment can be filled" in text) == (0, True)
+    assert said(cloud, "what-if", "--any-host", "--add", "p3:g:zone-a:2")[0] == 2
 
 
 def test_what_if_takes_further_commitments_in_their_order(cloud: Path) -> None:

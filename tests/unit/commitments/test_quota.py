@@ -22,7 +22,6 @@ from outlive.commitments.quota import (
 from outlive.commitments.units import GroupUnit
 from outlive.placement.vms import VmView
 from outlive.resources import (
-    Amounts,
     CommittedResource,
     CommittedResourceSpec,
     CommittedResourceStatus,
@@ -59,7 +58,7 @@ def counted(*vms: VmView) -> UsageCounter:
     return counter
 
 
-def cr(uuid: str, kind: str, vms: int, cpu: int, memory: int = 0, **fields: object) -> CommittedResource:
+def cr(uuid: str, kind: str, *vms: str, **fields: object) -> CommittedResource:
     spec = CommittedResourceSpec(
         commitment_uuid=uuid,
         flavor_group_name="g",
@@ -69,11 +68,7 @@ def cr(uuid: str, kind: str, vms: int, cpu: int, memory: int = 0, **fields: obje
         project_id="p",
         state=fields.get("state", "confirmed"),  # type: ignore[arg-type]
     )
-    used = Amounts(cpu=cpu * 1000, memory=memory) if memory else Amounts(cpu=cpu * 1000)
-    names = tuple(f"vm-{number}" for number in range(vms))
-    return CommittedResource(
-        spec=spec, status=CommittedResourceStatus(accepted_spec=spec, used_resources=used, assigned_instances=names)
-    )
+    return CommittedResource(spec=spec, status=CommittedResourceStatus(accepted_spec=spec, assigned_instances=vms))
 
 
 def test_memory_is_counted_vm_by_vm_with_the_video_memory_that_a_flavor_lacks() -> None:
@@ -82,21 +77,39 @@ def test_memory_is_counted_vm_by_vm_with_the_video_memory_that_a_flavor_lacks() 
 
 
 def test_memory_that_is_charged_counts_as_in_the_total_so_that_nothing_is_paid_twice() -> None:
-    vms = [view(f"vm-{number}") for number in range(3)]
-    covered = committed_usage([cr("a", "memory", 3, 3, 3 * 2032 * 2**20)], UNITS, now=0)
-    assert payg(counted(*vms).total(("p", "z")), covered["p", "z"]) == {RAM: 0, CORES: 0, INSTANCES: 3}
+    counter = counted(view("a"), view("b"), view("c"))
+    covered = committed_usage([cr("1", "memory", "a", "b", "c")], counter, now=0)
+    assert payg(counter.total(("p", "z")), covered["p", "z"]) == {RAM: 0, CORES: 0, INSTANCES: 3}
+
+
+def test_vms_that_are_no_multiple_of_the_unit_cover_no_other_vm() -> None:
+    unit, flavor = GroupUnit(group="g", mib=8192, fixed=True), GroupFlavor(name="s", vcpus=3, memory_mb=12_288)
+    counter = UsageCounter(Sizes([replace(GROUP, flavors=(flavor,))], {"g": unit}))
+    for name in "abc":
+        counter.put(view(name), "z")
+    covered = committed_usage([cr("1", "memory", "a", "b")], counter, now=0)
+    assert counter.total(("p", "z"))[RAM] == 24, "each counts as one unit"
+    assert payg(counter.total(("p", "z")), covered["p", "z"])[RAM] == 8
+
+
+def test_a_vm_that_is_gone_covers_nothing_though_it_is_charged_until_the_next_count() -> None:
+    counter = counted(view("a"), view("b"))
+    counter.drop("a")
+    covered = committed_usage([cr("1", "memory", "a")], counter, now=0)
+    assert payg(counter.total(("p", "z")), covered.get(("p", "z"), {}))[RAM] == 2
 
 
 def test_cores_of_a_vm_that_counts_against_memory_and_cores_are_covered_once() -> None:
-    memory, cores = cr("a", "memory", 2, 2, 2 * 2032 * 2**20), cr("b", "cores", 3, 3)
-    assert committed_usage([memory, cores], UNITS, now=0)["p", "z"][CORES] == 3
-    assert committed_usage([memory], UNITS, now=0)["p", "z"][CORES] == 2
+    counter = counted(view("a"), view("b"), view("c"))
+    memory, cores = cr("1", "memory", "a", "b"), cr("2", "cores", "a", "b", "c")
+    assert committed_usage([memory, cores], counter, now=0)["p", "z"][CORES] == 3
+    assert committed_usage([memory], counter, now=0)["p", "z"][CORES] == 2
 
 
 def test_commitments_of_other_states_and_unknown_groups_cover_nothing() -> None:
-    planned = cr("a", "memory", 1, 1, 2**31, state="planned")
-    assert committed_usage([planned], UNITS, now=0) == {}
-    assert committed_usage([cr("a", "memory", 1, 1, 2**31)], {}, now=0) == {}
+    counter = counted(view("a"))
+    assert committed_usage([cr("1", "memory", "a", state="planned")], counter, now=0) == {}
+    assert committed_usage([cr("1", "memory", "a")], UsageCounter(Sizes([], {})), now=0) == {}
 
 
 changes = st.lists(

@@ -140,14 +140,29 @@ def test_a_refusal_says_when_enough_commitments_will_have_ended() -> None:
     in_cloud([host("h1")], story)
 
 
-def test_a_commitment_that_was_replaced_does_not_count_in_when_a_refused_one_would_fit() -> None:
+def test_vms_in_slots_run_on_when_their_commitment_ends_and_leave_no_room() -> None:
+    mine = [vm("v0", "h1")]
+
     async def story(market: Market) -> None:
         first = later(1000)
-        assert await market.change(batch(project("p1", asked("aaaaaa", 2, expires=first), asked("bbbbbb", 6)))) == ""
+        both = (asked("aaaaaa", 2, expires=first), asked("bbbbbb", 6))
+        assert await market.change(batch(project("p1", *both))) == ""
         await asyncio.sleep(31)
-        replaced = asked("bbbbbb", 6, old="confirmed", new="superseded")
-        assert await market.change(batch(project("p1", replaced, asked("cccccc", 6)))) == ""
-        assert (await refusal(market, 2)).retry_at == first
+        assert (await refusal(market, 1)).retry_at == first
+        assert (await refusal(market, 2)).retry_at is None
+
+    in_cloud([host("h1", vms=mine), *mine], story)
+
+
+def test_a_commitment_that_was_superseded_books_nothing() -> None:
+    async def story(market: Market) -> None:
+        first = later(1000)
+        assert await market.change(batch(project("p1", asked("aaaaaa", 4), asked("bbbbbb", 4, expires=first)))) == ""
+        await asyncio.sleep(31)
+        gone = asked("aaaaaa", 4, old="confirmed", new="superseded")
+        assert await market.change(batch(project("p1", gone, asked("cccccc", 4)))) == ""
+        await asyncio.sleep(31)
+        assert (await refusal(market, 4)).retry_at == first
 
     in_cloud([host("h1")], story)
 

@@ -589,6 +589,17 @@ FULL: tuple[r.Resource, ...] = (
         expires=MOMENT,
         used_by="kvm-1",
     ),
+    r.UsageHistory(
+        metadata=META,
+        project_id="p",
+        month="2026-11",
+        commitments={
+            "abc123": r.CommitmentCoverage(
+                resource_type="cores", covered_seconds=60, covered_since=90, vms={"v": (0, 60, 90)}
+            )
+        },
+        left_out=1,
+    ),
     r.VirtualMachine(
         metadata=META,
         spec=r.VirtualMachineSpec(
@@ -737,5 +748,6 @@ SMALL: tuple[r.Resource, ...] = (
     r.StorageDaemon(metadata=r.ObjectMeta(name="0")),
     r.StoragePool(metadata=r.ObjectMeta(name="p"), term=1, status=r.StoragePoolStatus(pool="p")),
     r.Token(role="viewer", digest="0" * 64),
+    r.UsageHistory(),
     r.VirtualMachine(),
 )

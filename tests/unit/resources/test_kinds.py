@@ -203,7 +203,7 @@ def test_kinds_that_are_one_document_are_those_of_the_design() -> None:
     assert {name for name, kind in KINDS.items() if not kind.info.halves} == {
         "CommitmentChange", "Console", "Coverage", "DecisionRecord", "Election", "Event", "Fault", "HostLog",
         "HypervisorUsage", "Knowledge", "Membership", "PlacementHistory", "StorageCluster",
-        "StorageDaemon", "StoragePool", "Token",
+        "StorageDaemon", "StoragePool", "Token", "UsageHistory",
     }  # fmt: skip
 
 

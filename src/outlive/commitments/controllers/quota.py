@@ -131,7 +131,7 @@ class QuotaController:
         units, informers = counter.sizes.units, self._view.informers
         commitments = informers.commitments.by_index(BY_PROJECT, spec.project_id)
         states = self._settings.quota_state_filter
-        covered = committed_usage(commitments, units, now=now, states=states).get(account, {})
+        covered = committed_usage(commitments, counter, now=now, states=states).get(account, {})
         total = counter.total(account)
         self._covered[quota.name] = covered
 

@@ -1,4 +1,5 @@
-"""Charges a project's VMs to its commitments, all in one pass (docs/reference/commitments.md#usage)."""
+"""Charges a project's VMs to its commitments, all in one pass, and keeps the history of that
+(docs/reference/commitments.md#usage and #usage-history)."""
 
 from __future__ import annotations
 
@@ -11,9 +12,20 @@ from msgspec.structs import replace
 from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.commitments.application import ChangeApplier, StatusChange
+from outlive.commitments.history import (
+    Charged,
+    begun,
+    charged_now,
+    is_old,
+    is_open,
+    month_before,
+    month_of,
+    recorded,
+)
+from outlive.commitments.names import history_name
 from outlive.commitments.records import BY_PROJECT
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.state import is_active, summary
+from outlive.commitments.state import is_active, is_over, summary
 from outlive.commitments.usage import (
     Charge,
     UsageInput,
@@ -27,12 +39,74 @@ from outlive.commitments.usage import (
 )
 from outlive.commitments.view import CommitmentView
 from outlive.placement.flavor_groups import groups_by_flavor
-from outlive.resources import CommittedResource
+from outlive.resources import CommittedResource, UsageHistory
 from outlive.runtime.controller import Requeue
 from outlive.runtime.metrics import Metrics
+from outlive.store import Store, list_all
+from outlive.store.access import compare_and_swap, read
 
 DURATIONS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+PROJECTS_LIMIT: Final = 100_000
+"""Projects of which it is known what their history says."""
 AGES: Final = (30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0)
+
+
+class UsageRecorder:
+    """Writes the history of what is charged: after each count what the objects of a project say, if that changed.
+
+    It compares with the document, so a crash between two writes is made up for by the next count.
+    """
+
+    def __init__(self, store: Store, settings: CommitmentSettings, *, clock: Clock) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._known: dict[str, tuple[str, dict[str, Charged]]] = {}
+        """Project → the month and what its document says is charged."""
+
+    async def record(self, project: str, commitments: Iterable[CommittedResource]) -> None:
+        """What is charged to these, all commitments of the project."""
+        now, found = self._clock.now(), list(commitments)
+        month, charged = month_of(now), charged_now(found, now)
+        if self._known.get(project) == (month, charged):
+            return
+        known = await read(self._store, UsageHistory, history_name(project, month))
+        before = None
+        if known is None:
+            before = await read(self._store, UsageHistory, history_name(project, month_before(month)))
+        ends = {
+            one.spec.commitment_uuid: as_instant(one.spec.end_time)
+            for one in found
+            if one.spec.end_time is not None and is_over(one.spec, now)
+        }
+
+        def change(history: UsageHistory | None) -> UsageHistory | None:
+            made = recorded(history or begun(project, month, before), charged, now, ends)
+            return made if made.commitments else None
+
+        await compare_and_swap(
+            self._store,
+            UsageHistory,
+            history_name(project, month),
+            change,
+            clock=self._clock,
+            cache=lambda _name: known,
+        )
+        self._known[project] = (month, charged)
+        while len(self._known) > PROJECTS_LIMIT:
+            del self._known[next(iter(self._known))]
+
+    async def sweep(self) -> tuple[str, ...]:
+        """Delete documents that are old, and forget what the others say; the projects of which one of this month says
+        that something is charged."""
+        self._known.clear()
+        now, found = self._clock.now(), list[str]()
+        async for history in list_all(self._store, UsageHistory):
+            if is_old(history, now, self._settings.usage_history_months):
+                await self._store.delete(history.ref, uid=history.metadata.uid)
+            elif history.month == month_of(now) and is_open(history):
+                found.append(history.project_id)
+        return tuple(found)
 
 
 class UsageController:
@@ -44,11 +118,13 @@ class UsageController:
         self,
         view: CommitmentView,
         applier: ChangeApplier,
+        recorder: UsageRecorder,
         settings: CommitmentSettings,
         *,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
+        self._recorder = recorder
         self._view = view
         self._applier = applier
         self._settings = settings
@@ -102,6 +178,7 @@ class UsageController:
             again = [due.again_s for _, due in dues if due.again_s and due.step is UsageStep.NOTHING] + [cooldown_s]
         if not any(due.step in (UsageStep.COUNT, UsageStep.WAIT) for _, due in dues):
             self._assigned.remove(key)
+        await self._recorder.record(key, self._view.informers.commitments.by_index(BY_PROJECT, key))
         return Requeue(min(again)) if again else None
 
     async def _count(self, project: str, found: Iterable[CommittedResource], now: float) -> None:
