@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
+from outlive.base.clock import Clock, as_datetime
 from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
@@ -30,8 +30,12 @@ from outlive.resources import (
     CommittedResource,
     FlavorGroup,
     FlavorGroupSpec,
+    ObjectRef,
     Reservation,
 )
+from outlive.resources.cluster import CLUSTER
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import ActiveFault, FaultRecorder
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store, list_all
 
@@ -39,6 +43,9 @@ DURATIONS: Final = (0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 FAILED_AGAIN_S: Final = 60.0
 """The first time between two runs where the last one failed; it doubles up to ``commitments.syncInterval``. Also the
 time between two looks for flavor groups."""
+LATE_RUNS: Final = 3
+"""Times ``commitments.syncInterval`` without a whole run after which a fault says so."""
+NOT_READY: Final = "flavor groups are not known yet"
 ASKED_S: Final = 30.0
 """The shortest time between two runs, also where somebody asks for one."""
 STEPS_AT_ONCE: Final = 20
@@ -89,9 +96,11 @@ class CommitmentSyncer:
         clock: Clock,
         random: Random,
         metrics: Metrics,
+        faults: FaultRecorder,
         offload: Offload = inline,
     ) -> None:
         self._offload = offload
+        self._faults = faults
         self._projects = projects
         self._limes = limes
         self._known = known
@@ -128,16 +137,24 @@ class CommitmentSyncer:
 
     async def run(self) -> None:
         """Run at once and then every ``commitments.syncInterval``, until cancelled; sooner after a run that failed."""
-        failures = 0
+        self._faults.forget()
+        failures, since, whole_at = 0, "the start", self._clock.monotonic()
         while True:
+            why = ""
             pause = float(self._settings.sync_interval)
             try:
                 if await self.sync() is None:
-                    pause = min(FAILED_AGAIN_S, pause)
+                    why, pause = NOT_READY, min(FAILED_AGAIN_S, pause)
                 failures = 0
             except OutliveError as error:
-                failures += 1
+                failures, why = failures + 1, str(error)
                 _log.warning("commitments.sync_failed", error=str(error), failures=failures)
+            if not why:
+                since = as_datetime(self._clock.now()).isoformat(timespec="seconds")
+                whole_at = self._clock.monotonic()
+            late = self._clock.monotonic() - whole_at > LATE_RUNS * float(self._settings.sync_interval)
+            cluster, fields = ObjectRef(kind="Cluster", name=CLUSTER), {"since": since, "why": why}
+            await self._faults.record([ActiveFault(FaultCode.COMMITMENTS_NOT_SYNCED, cluster, fields)] if late else ())
             if failures:
                 pause = self._random.backoff(failures, min(FAILED_AGAIN_S, pause), pause)
             await self._pause(pause)
@@ -157,7 +174,7 @@ class CommitmentSyncer:
         began = self._clock.monotonic()
         try:
             if (await self._known()).groups is None:
-                _log.info("commitments.sync_skipped", why="flavor groups are not known yet")
+                _log.info("commitments.sync_skipped", why=NOT_READY)
                 return None
             asked_at = self._clock.now()
             listed = await self._limes.list_commitments(await self._projects.list_projects())

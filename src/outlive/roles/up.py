@@ -393,6 +393,7 @@ class UpRole:
             clock=self._clock,
             random=random.fork("commitments-sync"),
             metrics=self.metrics,
+            faults=FaultRecorder(self._store, self._clock, "commitments-sync"),
             offload=self._offload,
         )
         self.commitments.consistency.listing = syncer

@@ -20,13 +20,16 @@ from outlive.resources import (
     FAILOVER,
     CommitmentStep,
     CommittedResource,
+    Fault,
     FlavorGroup,
     ObjectMeta,
     Reservation,
     ReservationSpec,
 )
+from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import list_all
 from outlive.store.memory import MemoryStore
 
 FAILS = ReservationSpec(type=FAILOVER)
@@ -48,9 +51,10 @@ class Cloud:
         self.offloaded = 0
         self.clock = LoopClock(NOW)
         self.metrics = Metrics()
+        self.store = MemoryStore(self.clock, SeededIds(Random(1)))
         self.syncer = CommitmentSyncer(
             self, self, self.known, self.write, SETTINGS, clock=self.clock, random=Random(1), metrics=self.metrics,
-            offload=self.offload,
+            offload=self.offload, faults=FaultRecorder(self.store, self.clock, "commitments-sync"),
         )  # fmt: skip
 
     async def list_projects(self) -> tuple[Project, ...]:
@@ -149,6 +153,30 @@ def test_while_limes_is_away_nothing_is_written_and_it_is_asked_sooner_than_usua
     gaps = [after - before for before, after in zip(cloud.asked, cloud.asked[1:], strict=False)]
     assert max(gaps) <= 3600
     assert gaps[0] < 61
+
+
+def test_when_limes_has_been_away_for_hours_a_fault_says_so_until_it_is_back() -> None:
+    cloud = Cloud(listed())
+    cloud.failure = Unavailable("503", place="Limes")
+
+    async def faults() -> list[tuple[str, str]]:
+        return [(one.name, one.message) async for one in list_all(cloud.store, Fault) if not one.ended]
+
+    async def night() -> None:
+        async with OrderedTaskGroup() as group:
+            task = group.create_task(cloud.syncer.run())
+            await cloud.clock.sleep(2.9 * 3600)
+            assert await faults() == []
+            await cloud.clock.sleep(1.2 * 3600)
+            ((name, message),) = await faults()
+            assert name.startswith("commitments-not-synced.")
+            assert message == "commitments were not compared with Limes since the start: Limes: 503"
+            cloud.failure = None
+            await cloud.clock.sleep(3600)
+            assert await faults() == []
+            task.cancel()
+
+    run(night())
 
 
 def test_what_the_store_has_is_read_with_valid_groups_only() -> None:
