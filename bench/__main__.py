@@ -26,6 +26,7 @@ PARTS = (
     "placement",
     "commitments",
     "changes",
+    "kills",
     "failover",
     "packing",
     "exposure",

@@ -170,7 +170,8 @@ class Market:
         return {name: one for name, one in found.items() if not uuid or _owner(one) == uuid}
 
     async def changes(self) -> list[CommitmentChange]:
-        return [one async for one in list_all(self.store, CommitmentChange)]
+        """Batches that were committed."""
+        return [one async for one in list_all(self.store, CommitmentChange) if one.phase != "withdrawn"]
 
     async def ready(self, uuid: str) -> str:
         """The reason of the commitment's ``Ready``."""

@@ -15,18 +15,19 @@ from outlive.base.errors import ExitCode, NotFound, Usage
 from outlive.base.phrases import count_of, shown_bytes, shown_time
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.commitments_ask import Amount, Group, Project, Zone, asked_commitment, moment_of, objects_of
+from outlive.cli.commitments_ask import Amount, Group, Project, Zone, asked_commitment, objects_of
 from outlive.cli.commitments_check import check
 from outlive.cli.commitments_history import history_lines, history_of
 from outlive.cli.commitments_whatif import what_if
 from outlive.cli.liquid import delete, e2e, request
 from outlive.cli.output import Output, cut_table, progress, table
 from outlive.cli.snapshot import Config, look
+from outlive.cli.values import instant_of
 
 if TYPE_CHECKING:
     from outlive.commitments.explanation import Explanation
     from outlive.commitments.overview import GroupOverview, ProjectUsage
-    from outlive.commitments.trial import CapacityThen, Trial
+    from outlive.commitments.trial import Trial
     from outlive.resources import CommittedResource, Reservation
 
 SHOWN = 50
@@ -183,21 +184,15 @@ async def capacity(
     flavor_group: Group = "",
     zone: Zone = "",
     at: Annotated[
-        str, typer.Option("--at", metavar="TIME", help="What is free then, such as 2027-01-01, by commitments' ends.")
+        str, typer.Option("--at", metavar="TIME", help="Once the commitments have ended that end until then.")
     ] = "",
     config: Config = None,
 ) -> None:
-    """What each flavor group has in each zone: used, committed, kept for failover, and free for it alone.
-
-    With --at: what is free for it at a later time, as commitments begin and end until then.
-    """
-    if at:
-        async with on_copy(access, config) as made:
-            found = made.capacities_at(moment_of(at, access.state_clock.now()))
-        found = [one for one in found if flavor_group in ("", one.group) and zone in ("", one.zone)]
-        output.show(found, lambda: then_lines(found))
-        return
+    """What each flavor group has in each zone: used, committed, kept for failover, and free for it alone."""
+    instant = instant_of("--at", at) if at else None
     async with on_copy(access, config) as made:
+        if instant is not None:
+            await made.end_until(instant)
         rows = overview_of(made)
     rows = tuple(one for one in rows if flavor_group in ("", one.group) and zone in ("", one.zone))
     output.show(rows, lambda: capacity_lines(rows))
@@ -368,18 +363,6 @@ def usage_lines(rows: Iterable[ProjectUsage]) -> list[Any]:
     if not cells:
         return ["nobody uses anything of a flavor group: flavors belong to one by their extra spec quota:hw_version"]
     return [table(columns, cells, numbers=columns[4:])]
-
-
-def then_lines(found: list[CapacityThen]) -> list[Any]:
-    """A line for each group and zone."""
-    columns = ("Zone", "Group", "Free now", "Free then", "From then on for good")
-    cells = [
-        (one.zone, one.group, *map(shown_bytes, (one.free_now_bytes, one.free_then_bytes, one.lasting_bytes)))
-        for one in found
-    ]
-    return (
-        [table(columns, cells, numbers=columns[2:])] if cells else ["there is no flavor group whose figures are known"]
-    )
 
 
 def capacity_lines(rows: Iterable[GroupOverview]) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -100,22 +99,6 @@ def check_asked(project: str, group: str, zone: str, amount: str) -> None:
     missing = [name for name, value in given.items() if not value]
     if missing:
         raise Usage(f"{', '.join(missing)} is missing", remedy="say who commits to how much of what, and where")
-
-
-def moment_of(text: str, now: float) -> float:
-    """A later time as seconds since 1970, in UTC unless it says otherwise; ``BadInput``."""
-    from outlive.base.clock import as_instant
-
-    try:
-        found = datetime.fromisoformat(text)
-        at = as_instant(found if found.tzinfo is not None else found.replace(tzinfo=UTC))
-    except (ValueError, OverflowError):
-        raise BadInput(
-            f"{text[:80]!r} is no time", place="--at", remedy="write 2027-01-01 or 2027-01-01T12:00Z"
-        ) from None
-    if at < now:
-        raise BadInput(f"{text} is past", place="--at", remedy="name a later time")
-    return at
 
 
 async def objects_of(store: Store, settings: RoleSettings) -> list[Resource]:

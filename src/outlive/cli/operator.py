@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import getpass
 import sys
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 import typer
 
-from outlive.base.clock import as_instant
 from outlive.base.duration import duration_of_flag, format_duration
 from outlive.base.errors import ExitCode, Refused, Usage
 from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.output import write
+from outlive.cli.values import instant_of
 from outlive.node.disarm import arm_cluster, disarm_cluster, follow_guards
 from outlive.node.operator import (
     call_off_fence,
@@ -267,13 +266,7 @@ def _time_left(access: Access, duration: str, until: str) -> float | None:
         raise Usage("both say when it ends", place="--for, --until", remedy="give one of them")
     if duration:
         return duration_of_flag("--for", duration)
-    if not until:
-        return None
-    try:
-        moment = datetime.fromisoformat(until)
-    except ValueError:
-        raise Usage(f"{until[:40]!r} is no time", place="--until", remedy="write 2026-05-01T22:00") from None
-    return as_instant(moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - access.clock.now()
+    return instant_of("--until", until) - access.clock.now() if until else None
 
 
 async def _follow(access: Access, store: Store, *, armed: bool) -> ExitCode | None:

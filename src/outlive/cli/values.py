@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from outlive.base.errors import BadInput, NotFound
+from outlive.base.clock import Instant, as_instant
+from outlive.base.errors import BadInput, NotFound, Usage
 
 if TYPE_CHECKING:
     from outlive.resources import Amounts, FlavorSpec
@@ -44,6 +46,15 @@ def name_and_value(text: str, place: str, remedy: str) -> tuple[str, str]:
     if not name or not value:
         raise BadInput(f"{text[:80]!r} is not NAME=VALUE", place=place, remedy=remedy)
     return name, value
+
+
+def instant_of(flag: str, text: str) -> Instant:
+    """A time of day; without a zone it is UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Usage(f"{text[:40]!r} is no time", place=flag, remedy="write 2026-05-01T22:00") from None
+    return as_instant(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
 async def flavor_named(store: Store, name: str) -> FlavorSpec | None:

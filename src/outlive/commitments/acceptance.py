@@ -11,16 +11,13 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import as_instant
 from outlive.commitments.slots import slot_order
 from outlive.commitments.state import (
     READY,
     WAITING_FOR_CAPACITY,
     WAITING_FOR_CORES,
     Commitment,
-    ReadyReason,
     is_active,
-    is_judged,
 )
 from outlive.resources import (
     CommittedResource,
@@ -29,8 +26,6 @@ from outlive.resources import (
     condition,
 )
 
-LONG_RESERVING_S: Final = 1800.0
-"""After so many seconds without capacity, a commitment is woken by time alone."""
 CORES: Final = "cores"
 """The name of cores in amounts of capacity."""
 
@@ -87,21 +82,6 @@ def evaluate(commitment: Commitment, slots: Sequence[Reservation], expected: int
 def insufficient_text(ready: int, expected: int) -> str:
     """What a commitment says for which only some slots were placed."""
     return f"insufficient capacity: {ready}/{expected} reservation slots could be placed"
-
-
-def slot_wakes(cr: CommittedResource, slot: Reservation, now: float) -> bool:
-    """Whether a change of this slot is a reason to look at its commitment.
-
-    It is not while the commitment, in vain for half an hour, waits for slots that were made for its present generation:
-    each of them would wake it at every try. It is tried again when its time comes.
-    """
-    found = condition(cr.status.conditions, READY)
-    details, generation = slot.spec.committed_resource_reservation, cr.metadata.generation
-    if details is None or details.parent_generation != generation or found is None:
-        return True
-    if not is_judged(found, ReadyReason.RESERVING, generation) or found.last_transition_time is None:
-        return True
-    return now - as_instant(found.last_transition_time) <= LONG_RESERVING_S
 
 
 class HeadroomOutcome(enum.StrEnum):

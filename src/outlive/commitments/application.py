@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import NotFound
+from outlive.base.errors import Conflict, NotFound
 from outlive.commitments.handover import handed
 from outlive.commitments.names import commitment_name
 from outlive.commitments.placer import SlotPlacer, placed, status_of
@@ -33,6 +33,7 @@ from outlive.resources import (
     CommitmentChange,
     CommitmentStep,
     CommittedResource,
+    CommittedResourceSpec,
     CommittedStatus,
     ObjectMeta,
     R,
@@ -42,10 +43,12 @@ from outlive.resources import (
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
-from outlive.store.access import Half, compare_and_swap
+from outlive.store.access import Half, answered, compare_and_swap, read
 
 WRITERS: Final = 64
 """Commitments that are written at the same time."""
+SLOT_WRITERS: Final = 16
+"""Slots of one commitment that are written at the same time."""
 Job = Callable[[], Awaitable[None]]
 StatusChange = Callable[[CommittedResource | None], CommittedResource | None]
 
@@ -73,6 +76,12 @@ class ChangeApplier:
         """The ledger counts these slots as the store shows them."""
         self._placer.put_back(change.name for step in steps for change in step.slots)
 
+    async def check(self, name: str, spec: CommittedResourceSpec | None) -> None:
+        """``Conflict`` unless the store has this commitment as somebody has seen it; ``None``: it has none."""
+        found = await read(self._store, CommittedResource, name)
+        if (found.spec if found is not None else None) != spec:
+            raise Conflict(f"{name} has changed meanwhile", remedy="the next look sees how")
+
     async def apply(self, steps: Iterable[CommitmentStep], *, request_id: str) -> None:
         """Write everything; an error of the store leaves the rest for another call."""
         await in_parallel(partial(self._step, step, request_id) for step in steps)
@@ -99,17 +108,18 @@ class ChangeApplier:
             await self._accept(written)
 
     async def write_slots(self, changes: Iterable[SlotChange], commitment: Commitment, request_id: str) -> None:
-        """Make, hand over and delete slots of a commitment."""
-        for change in changes:
-            if change.deleted:
-                await self._delete(Reservation, change.name, self._view.informers.reservations)
-            else:
-                await self._write_slot(change, commitment, request_id)
+        """Delete slots of a commitment, then hand over and make others."""
+        changes = list(changes)
+        await self.delete_slots(change for change in changes if change.deleted)
+        there = (change for change in changes if not change.deleted)
+        await in_parallel(
+            (partial(self._write_slot, change, commitment, request_id) for change in there), limit=SLOT_WRITERS
+        )
 
     async def delete_slots(self, slots: Iterable[SlotChange]) -> None:
         """Delete these slots."""
-        for slot in slots:
-            await self._delete(Reservation, slot.name, self._view.informers.reservations)
+        cache = self._view.informers.reservations
+        await in_parallel((partial(self._delete, Reservation, slot.name, cache) for slot in slots), limit=SLOT_WRITERS)
 
     async def write_status(self, name: str, change: StatusChange) -> None:
         """Change the status of a commitment's object."""
@@ -191,19 +201,20 @@ class ChangeApplier:
     async def _delete(self, kind: type[R], name: str, cache: Informer[R]) -> None:
         shown = cache.get(name)
         try:
-            found = shown if shown is not None else await self._store.get(kind, name, fresh=True)
-            await self._store.delete(found.ref, uid=found.metadata.uid)
+            with answered(f"the deletion of {name}"):
+                found = shown if shown is not None else await self._store.get(kind, name, fresh=True)
+                await self._store.delete(found.ref, uid=found.metadata.uid)
         except NotFound:
             return
         cache.note_gone(found.ref)
 
 
-async def in_parallel(jobs: Iterable[Job]) -> None:
-    """Do everything, ``WRITERS`` jobs at a time; the first error ends it."""
-    limit = asyncio.Semaphore(WRITERS)
+async def in_parallel(jobs: Iterable[Job], *, limit: int = WRITERS) -> None:
+    """Do everything, so many jobs at a time; the first error ends it."""
+    free = asyncio.Semaphore(limit)
 
     async def one(job: Job) -> None:
-        async with limit:
+        async with free:
             await job()
 
     try:

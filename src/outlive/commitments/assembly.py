@@ -6,7 +6,7 @@ Everything of the outside is handed in, so that the same assembly runs in produc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from outlive.base.clock import Clock
@@ -50,8 +50,6 @@ VMS_TASK: Final = "commitment-vms"
 TRACKING_TASK: Final = "commitment-slot-writer"
 LOSSES_TASK: Final = "commitment-host-losses"
 HISTORY_TASK: Final = "commitment-usage-history"
-SWEEP_S: Final = 3600.0
-"""How often old records of changes are looked for."""
 HISTORY_S: Final = 86_400.0
 """How often old histories of usage are looked for."""
 
@@ -77,23 +75,19 @@ class Commitments:
         faults: FaultRecorder | None = None,
         offload: Offload = inline,
         group_keys: tuple[str, ...] = (),
-        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self.informers = informers
         self._clock = clock
         self._vm_informer, self._pipelines = vms, pipelines
-        lock = asyncio.Lock()
         self.vms = VmTable(vms, source, clock=clock)
         self.view = view = CommitmentView(informers, self.vms)
         placer = SlotPlacer(engine, settings, informers.reservations)
         applier = ChangeApplier(store, view, placer, clock=clock)
         decider = Decider(view, placer, settings, clock=clock, ids=ids)
         departures = Departures(clock)
-        self.changes = Changes(
-            store, decider, applier, settings, lock=lock, turn=turn, clock=clock, ids=ids, leads=leads
-        )
+        self.changes = Changes(store, decider, applier, settings, turn=turn, clock=clock, ids=ids)
         self.commitments = CommitmentController(
-            view, placer, applier, settings, lock=lock, turn=turn, clock=clock, metrics=metrics
+            view, placer, applier, settings, deciding=self.changes.deciding, turn=turn, clock=clock, metrics=metrics
         )
         self.slots = SlotController(
             store, view, placer, departures, settings, moving=self._moving, turn=turn, clock=clock
@@ -150,9 +144,9 @@ class Commitments:
         manager.add_task(VMS_TASK, self.vms.run)
         manager.add_task(TRACKING_TASK, self.tracker.run)
         manager.add_task(CHANGES_TASK, self.changes.run, elector=elector, after_sync=True)
-        manager.add_task(SWEEP_TASK, self._sweep, elector=elector, after_sync=True)
+        manager.add_task(SWEEP_TASK, self.changes.clean, elector=elector, after_sync=True)
         manager.add_task(LOSSES_TASK, self._losses.run, elector=elector, after_sync=True)
-        manager.add_task(HISTORY_TASK, self._sweep_history, elector=elector, after_sync=True)
+        manager.add_task(HISTORY_TASK, self._clean_history, elector=elector, after_sync=True)
         self._attach_slots(manager, elector)
         self._attach_counts(manager, elector)
         options = Options(keys=(AUDIT,))
@@ -162,7 +156,11 @@ class Commitments:
         """What promises capacity, and holds it."""
         slots, hosts = self.informers.reservations, self.informers.hypervisors
         commitments, over = self.commitments, self.oversubscription
-        watches = [Watch(self.informers.commitments), Watch(slots, commitments.of_slot)]
+        watches = [
+            Watch(self.informers.commitments),
+            Watch(slots, commitments.of_slot),
+            Watch(self.informers.groups, commitments.of_group),
+        ]
         self._wakers.commitments = manager.add_controller(commitments, watches, elector=elector)
         watches = [Watch(slots, self.slots.of_slot), Watch(hosts, self.slots.of_host)]
         self._wakers.slots = manager.add_controller(self.slots, watches, elector=elector)
@@ -206,16 +204,11 @@ class Commitments:
     async def _vms_of(self, project: str) -> Sequence[VmView]:
         return self.view.vms_of(project)
 
-    async def _sweep(self) -> None:
-        while True:
-            await self.changes.sweep()
-            await self._clock.sleep(SWEEP_S)
-
-    async def _sweep_history(self) -> None:
+    async def _clean_history(self) -> None:
         """At the begin of each term another process may have written before, and a project may have nothing left that
         would wake its count."""
         while True:
-            for project in await self._recorder.sweep():
+            for project in await self._recorder.clean():
                 if self._wakers.usages is not None:
                     self._wakers.usages.add(project)
             await self._clock.sleep(HISTORY_S)

@@ -26,9 +26,7 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     end: float | None = None
     """Absent: it does not end."""
     held_bytes: int = 0
-    """What its slots hold now, so that what is free now leaves it out …"""
-    used_bytes: int = 0
-    """… and how much of that VMs use, which run on when it ends."""
+    """What its slots hold now, so that what is free now leaves it out."""
 
 
 class ArrivingCapacity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -62,12 +60,10 @@ class RetryResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     at: float | None
 
 
-def bookings(
-    commitments: Iterable[Commitment], now: float, held: Mapping[str, int], used: Mapping[str, int] | None = None
-) -> tuple[Booking, ...]:
+def bookings(commitments: Iterable[Commitment], now: float, held: Mapping[str, int]) -> tuple[Booking, ...]:
     """What commitments of memory of one group and zone book; those that are over, or only planned, book nothing.
 
-    ``held``: uuid → bytes of its slots; ``used``: how much of them VMs use.
+    ``held``: uuid → bytes of its slots.
     """
     return tuple(
         Booking(
@@ -76,7 +72,6 @@ def bookings(
             start=as_instant(one.start) if one.start is not None else now,
             end=as_instant(one.end) if one.end is not None else None,
             held_bytes=held.get(one.uuid, 0),
-            used_bytes=(used or {}).get(one.uuid, 0),
         )
         for one in commitments
         if has_slots(one, now)
@@ -124,7 +119,7 @@ class _Ledger:
                 booked = one.memory_bytes
             if one.end is not None:
                 end = max(one.end, now)
-                changes[end] = changes.get(end, 0) + max(0, booked - one.used_bytes)
+                changes[end] = changes.get(end, 0) + booked
         for more in given.arriving:
             at = max(more.at, now)
             changes[at] = changes.get(at, 0) + more.memory_bytes

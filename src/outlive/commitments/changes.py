@@ -2,15 +2,18 @@
 
 A batch counts as a whole from the creation of its ``CommitmentChange`` on; whatever is in the way afterwards, it is
 applied, by this process or by the next one that leads (docs/reference/commitments.md#batches). Nothing is undone in the
-store, because nothing is written before. What is not promised: while the store does not say whether that one write was
-applied, no other batch is decided.
+store, because nothing is written before. Changes are numbered without a gap, and a leader takes a number before it
+decides anything: what a former leader still sends finds its number taken. What is not promised: while the store does
+not say whether that one write was applied, no other batch is decided.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
@@ -19,18 +22,18 @@ from msgspec.structs import replace
 from outlive.base import limits
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.deadline import deadline
-from outlive.base.errors import AlreadyExists, Conflict, LimitExceeded, OutliveError, Unavailable, Unknown
+from outlive.base.errors import AlreadyExists, LimitExceeded, NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.batch import Batch, timeout_text
 from outlive.commitments.decision import Accepted, Decider, Refusal
-from outlive.commitments.names import commitment_name
+from outlive.commitments.names import change_name, change_number, commitment_name
 from outlive.commitments.settings import CommitmentSettings
-from outlive.resources import CommitmentChange, CommitmentStep, CommittedResource, ObjectMeta
+from outlive.resources import CommitmentChange, CommitmentStep, ObjectMeta
 from outlive.resources.codec import encode
 from outlive.store import Store, list_all
-from outlive.store.access import CALL_S, read
+from outlive.store.access import CALL_S, LIST_S, answered, read
 
 BATCHES_LIMIT: Final = 64
 """Batches that wait; one more is refused."""
@@ -43,8 +46,14 @@ KEPT_S: Final = 30 * 86_400.0
 """How long the record of a change is kept."""
 KEPT: Final = 10_000
 """Records that are kept at most."""
+SWEEP_S: Final = 3600.0
+"""How often old records are looked for."""
 
 _log = get_logger("commitments.changes")
+
+
+class Displaced(Unavailable):
+    """Another process leads: what this one decides rests on an old state."""
 
 
 class _Asked(msgspec.Struct):
@@ -58,7 +67,7 @@ class _Asked(msgspec.Struct):
 
 
 class Changes:
-    """See the module. ``lock`` is held by whoever decides about commitment slots, ``turn`` by whoever places."""
+    """See the module. ``turn`` is held by whoever places."""
 
     def __init__(
         self,
@@ -67,24 +76,35 @@ class Changes:
         applier: ChangeApplier,
         settings: CommitmentSettings,
         *,
-        lock: asyncio.Lock,
         turn: asyncio.Lock,
         clock: Clock,
         ids: Ids,
-        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._decider = decider
         self._applier = applier
         self._settings = settings
-        self._lock = lock
+        self._lock = asyncio.Lock()
         self._turn = turn
         self._clock = clock
         self._ids = ids
-        self._leads = leads
+        self._last = 0
+        """The number of the last change."""
         self._waiting: deque[_Asked] = deque()
         self._added = asyncio.Event()
-        self._running = False
+        self._finished = asyncio.Event()
+        """Set while this process decides: it leads, and all that was committed before is applied."""
+
+    @asynccontextmanager
+    async def deciding(self) -> AsyncIterator[None]:
+        """Be the only one who decides about commitment slots. Before all that was committed is applied nobody is:
+        slots that a change hands over would be taken for slots of a commitment that is over."""
+        while True:
+            await self._finished.wait()
+            async with self._lock:
+                if self._finished.is_set():
+                    yield
+                    return
 
     async def change(self, batch: Batch, *, request_id: str, requested_by: str) -> Refusal | None:
         """The answer to a batch: nothing once all of it counts, else why none of it does.
@@ -92,7 +112,7 @@ class Changes:
         A caller that is cancelled before the batch is committed takes it back. ``Unavailable`` where this process does
         not decide, or where the store does not take the batch; ``LimitExceeded`` where too many wait.
         """
-        if not self._running or not self._leads():
+        if not self._finished.is_set():
             raise Unavailable("this process does not lead", remedy="ask again in a moment, or the one that leads")
         if len(self._waiting) >= BATCHES_LIMIT:
             raise LimitExceeded(f"{BATCHES_LIMIT} batches wait already", remedy="ask again in a moment")
@@ -117,27 +137,42 @@ class Changes:
 
         ``Conflict`` where the commitment is not what the step rests on any more.
         """
-        async with self._lock:
-            found = await read(self._store, CommittedResource, commitment_name(step.uuid))
-            if (found.spec if found is not None else None) != step.before:
-                raise Conflict(f"commitment {step.uuid} has changed meanwhile", remedy="the next run looks at it again")
+        async with self.deciding():
+            await self._applier.check(commitment_name(step.uuid), step.before)
             await self._applier.apply((step,), request_id="")
 
     async def run(self) -> None:
         """Finish what was decided before, then answer batches until cancelled."""
-        try:
-            async with self._lock:
-                await self._finish()
-            self._running = True
-            while True:
+        while True:
+            try:
+                async with self._lock:
+                    await self._until_done(self._begin, "commitment_change.not_begun")
+                    await self._until_done(self._finish, "commitment_change.not_taken_up")
+                    self._finished.set()
+                await self._answer_batches()
+            except Displaced as error:
+                _log.warning("commitment_change.displaced", error=str(error))
+            finally:
+                self._finished.clear()
                 while self._waiting:
-                    await self._serve(self._waiting.popleft())
-                self._added.clear()
-                await self._added.wait()
-        finally:
-            self._running = False
+                    _answer(self._waiting.popleft(), Unavailable("this process stops to lead", remedy="ask again"))
+            await self._clock.sleep(RETRY_S)
+
+    async def _answer_batches(self) -> None:
+        while True:
             while self._waiting:
-                _answer(self._waiting.popleft(), Unavailable("this process stops to lead", remedy="ask again"))
+                await self._serve(self._waiting.popleft())
+            self._added.clear()
+            await self._added.wait()
+
+    async def clean(self) -> None:
+        """Delete records that nobody asks for any more, every hour, until cancelled. What fails waits for the next."""
+        while True:
+            try:
+                await self.sweep()
+            except OutliveError as error:
+                _log.warning("commitment_change.not_swept", error=str(error))
+            await self._clock.sleep(SWEEP_S)
 
     async def sweep(self) -> None:
         """Delete records that are old, and parts of changes that never came to be."""
@@ -149,15 +184,17 @@ class Changes:
             if change.part_of:
                 parts.append(change)
                 continue
-            heads.add(change.name)
+            heads.add(change.nonce)
             if change.phase != "decided":
                 kept.append(change)
-        kept.sort(key=lambda one: one.decided_at or as_datetime(0.0), reverse=True)
-        old = [one for place, one in enumerate(kept) if place >= KEPT or _age_s(one, now) > KEPT_S]
+        # the last one stays, because its number must not be used again
+        kept = sorted(kept, key=lambda one: change_number(one.name), reverse=True)[1:]
+        old = [one for place, one in enumerate(kept, 2) if place > KEPT or _age_s(one, now) > KEPT_S]
         orphans = [one for one in parts if one.part_of not in heads and _age_s(one, now) > KEPT_S / 30]
-        gone = {one.name for one in old}
+        gone = {one.nonce for one in old}
         for one in (*orphans, *(part for part in parts if part.part_of in gone), *old):
-            await self._store.delete(one.ref, uid=one.metadata.uid)
+            with contextlib.suppress(NotFound), answered("an old change"):
+                await self._store.delete(one.ref, uid=one.metadata.uid)
 
     async def _serve(self, asked: _Asked) -> None:
         if asked.answer.done():
@@ -167,6 +204,8 @@ class Changes:
                 await self._decide(asked)
         except OutliveError as error:
             _answer(asked, error)
+            if isinstance(error, Displaced):
+                raise
         except BaseException:
             _answer(asked, Unavailable("the batch was not decided", remedy="ask again"))
             raise
@@ -192,6 +231,9 @@ class Changes:
         committed = False
         try:
             committed = not asked.answer.done() and await self._commit(documents, asked.deadline_s)
+        except asyncio.CancelledError:
+            _answer(asked, Unknown("nobody knows whether the batch counts", remedy="see what the commitments say"))
+            raise
         finally:
             if not committed:
                 self._applier.take_back(decided.steps)
@@ -204,16 +246,17 @@ class Changes:
 
     def _documents(self, asked: _Asked, accepted: Accepted) -> list[CommitmentChange]:
         """The change, its head last."""
-        name, now = f"change-{self._ids.uuid()}", as_datetime(self._clock.now())
+        nonce, now = self._ids.uuid(), as_datetime(self._clock.now())
         parts = _split(accepted.steps)
         rest = [
             CommitmentChange(
-                metadata=ObjectMeta(name=f"{name}-{number}"), part_of=name, decided_at=now, steps=tuple(steps)
+                metadata=ObjectMeta(name=f"change-{nonce}-{number}"), part_of=nonce, decided_at=now, steps=tuple(steps)
             )
             for number, steps in enumerate(parts[1:], 1)
         ]
         head = CommitmentChange(
-            metadata=ObjectMeta(name=name),
+            metadata=ObjectMeta(name=change_name(self._last + 1)),
+            nonce=nonce,
             parts=len(rest),
             availability_zone=asked.batch.zone,
             request_id=asked.request_id,
@@ -226,7 +269,7 @@ class Changes:
     async def _commit(self, documents: list[CommitmentChange], deadline_s: float) -> bool:
         """Create all documents; whether the last one is there. If its time is over, it is kept from coming.
 
-        ``Unavailable`` before the last one was sent: nothing of the batch counts.
+        An error says that nothing of the batch counts; ``Displaced``: another process committed a change meanwhile.
         """
         try:
             for part in documents[:-1]:
@@ -242,13 +285,17 @@ class Changes:
             try:
                 with deadline(CALL_S):
                     await self._store.create(wanted)
+                self._last += 1
                 return not late
             except AlreadyExists:
                 found = await self._settled(head.name)
+                if found is not None and found.nonce != head.nonce:
+                    raise Displaced("another process leads", remedy="ask again in a moment") from None
                 if found is not None:
+                    self._last += 1
                     return found.phase != "withdrawn"
-            except (Unknown, TimeoutError, Unavailable) as error:
-                if number == 1 and isinstance(error, Unavailable):
+            except (OutliveError, TimeoutError) as error:
+                if number == 1 and not isinstance(error, Unknown | TimeoutError):
                     raise  # certainly not applied
                 _log.warning("commitment_change.in_doubt", change=head.name, error=str(error))
             await self._clock.sleep(pause_s)
@@ -260,17 +307,37 @@ class Changes:
         except OutliveError:
             return None
 
+    async def _begin(self) -> None:
+        """Take the next number, so that no former leader can commit anything any more."""
+        while True:
+            with answered("changes", LIST_S):
+                numbers = [change_number(one.name) async for one in list_all(self._store, CommitmentChange)]
+            self._last = max(numbers, default=0) + 1
+            barrier = CommitmentChange(
+                metadata=ObjectMeta(name=change_name(self._last)),
+                nonce=self._ids.uuid(),
+                phase="withdrawn",
+                decided_at=as_datetime(self._clock.now()),
+            )
+            try:
+                with answered("changes"):
+                    await self._store.create(barrier)
+                return
+            except AlreadyExists:
+                _log.info("commitment_change.came_late", change=barrier.name)
+
     async def _finish(self) -> None:
-        """Apply every change that was committed and is not applied yet."""
+        """Apply every change that was committed and is not applied yet. Errors of the store end it."""
         heads: dict[str, CommitmentChange] = {}
         parts: dict[str, list[CommitmentChange]] = {}
-        async for change in list_all(self._store, CommitmentChange):
-            if change.part_of:
-                parts.setdefault(change.part_of, []).append(change)
-            elif change.phase == "decided":
-                heads[change.name] = change
-        for head in sorted(heads.values(), key=lambda one: (one.decided_at or as_datetime(0.0), one.name)):
-            rest = sorted(parts.get(head.name, ()), key=lambda one: int(one.name.rpartition("-")[2]))
+        with answered("changes", LIST_S):
+            async for change in list_all(self._store, CommitmentChange):
+                if change.part_of:
+                    parts.setdefault(change.part_of, []).append(change)
+                elif change.phase == "decided":
+                    heads[change.name] = change
+        for _, head in sorted(heads.items()):
+            rest = sorted(parts.get(head.nonce, ()), key=lambda one: int(one.name.rpartition("-")[2]))
             steps = head.steps + tuple(step for part in rest[: head.parts] for step in part.steps)
             _log.info("commitment_change.taken_up", change=head.name, commitments=len(steps))
             self._applier.hold(steps)
@@ -278,14 +345,22 @@ class Changes:
 
     async def _apply(self, head: CommitmentChange, steps: tuple[CommitmentStep, ...]) -> None:
         """Write all of a committed change, however long the store is away, and mark it."""
+
+        async def applied() -> None:
+            await self._applier.apply(steps, request_id=head.request_id)
+            await self._applier.mark(head)
+
+        await self._until_done(applied, "commitment_change.not_applied", change=head.name)
+
+    async def _until_done(self, act: Callable[[], Awaitable[None]], trouble: str, **what: str) -> None:
+        """Do it, again after a pause while the store is away."""
         pause_s = RETRY_S
         while True:
             try:
-                await self._applier.apply(steps, request_id=head.request_id)
-                await self._applier.mark(head)
+                await act()
                 return
             except OutliveError as error:
-                _log.warning("commitment_change.not_applied", change=head.name, error=str(error))
+                _log.warning(trouble, **what, error=str(error))
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_CAP_S)
 

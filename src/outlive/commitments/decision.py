@@ -157,7 +157,7 @@ class _Attempt:
         self._covered: set[str] = set()
         """VMs that new slots of the batch cover."""
         self._cores: dict[str, CommittedResource] = {}
-        """Commitments of cores as the batch wants them, by uuid."""
+        """Commitments of cores as the batch wants them, by uuid, as far as they are decided."""
         self._released: frozenset[str] = frozenset()
         """Slots that the batch gives up."""
         self._turn_s = decider._clock.monotonic()
@@ -216,14 +216,14 @@ class _Attempt:
         except SlotLimitExceeded as error:
             self.hopeless = True
             self.refused.append((commitment.uuid, error.message))
-            return False, tuple(_kept(slot, cut) for slot in own)
+            return False, tuple(slot_kept(slot, cut) for slot in own)
         for deleted in plan.delete:
             self._drop(deleted.name)
         kept = [SlotChange(name=one.name, deleted=True) for one in plan.delete]
         made: list[SlotChange] = []
         why, ready = "", 0
         for slot in plan.keep:
-            change = _kept(slot, cut)
+            change = slot_kept(slot, cut)
             if not change.host:
                 host, why_not = self._place_again(slot, commitment, group)
                 change, why = replace(change, host=host), why or why_not
@@ -232,7 +232,7 @@ class _Attempt:
         for new in plan.create:
             host, why_not = self._place(new, commitment, group)
             if host:
-                made.append(_made(new, host))
+                made.append(slot_made(new, host))
                 self._covered.add(new.vm)
             why = why or why_not
             await self._give_turn(deadline_s)
@@ -274,15 +274,15 @@ class _Attempt:
         """Why a commitment of cores cannot be had; empty where it can, and for what asks for nothing."""
         if commitment.type != "cores" or commitment.state not in SLOT_STATES or not commitment.cores:
             return ""
-        others = [self._cores.get(one.spec.commitment_uuid, one) for one in self._view.informers.commitments.items()]
-        known = {one.spec.commitment_uuid for one in others}
-        others += [one for uuid, one in self._cores.items() if uuid not in known]
+        mine = {step.uuid for step in self._plan.steps}
+        others = [one for one in self._view.informers.commitments.items() if one.spec.commitment_uuid not in mine]
+        others += self._cores.values()
         verdict = headroom(
             commitment,
             self._view.capacity(commitment.group, commitment.zone),
             others,
             now=self._now,
-            held=self._view.held_cores(commitment.group, commitment.zone),
+            held=self._view.held_cores(commitment, others),
         )
         if verdict.outcome is not HeadroomOutcome.ACCEPTED:
             return verdict.message
@@ -330,7 +330,8 @@ def _uuids(batch: Batch) -> Iterable[str]:
     )
 
 
-def _made(new: NewSlot, host: str) -> SlotChange:
+def slot_made(new: NewSlot, host: str) -> SlotChange:
+    """A new slot as a change says it; without a host one is looked for later."""
     return SlotChange(
         name=new.name,
         host=host,
@@ -341,7 +342,7 @@ def _made(new: NewSlot, host: str) -> SlotChange:
     )
 
 
-def _kept(slot: Reservation, cut: Iterable[str]) -> SlotChange:
+def slot_kept(slot: Reservation, cut: Iterable[str] = ()) -> SlotChange:
     """A slot that stays or passes over; one that is cut from another is new."""
     details = slot.spec.committed_resource_reservation
     return SlotChange(

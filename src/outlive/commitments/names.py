@@ -28,6 +28,8 @@ _PLAIN_PROJECT = re.compile(r"([0-9a-z]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{1
 """Ids after which a dash can only begin the zone, as Keystone makes them."""
 _NOT_IN_A_UUID = re.compile(r"[^a-zA-Z0-9-]")
 _NOT_IN_A_WORD = re.compile(r"[^a-z0-9-]")
+_CHANGE_PREFIX: Final = "change-"
+_CHANGE_DIGITS: Final = 12
 _READABLE: Final = 56
 """Characters of a capacity object's name before its suffix."""
 
@@ -71,6 +73,17 @@ def check_uuid(text: str) -> None:
 def commitment_name(uuid: str) -> str:
     """The name of a commitment's object: ``commitment-<uuid>``, where that is a DNS name."""
     return object_name(f"{COMMITMENT_PREFIX}{uuid}")
+
+
+def change_name(number: int) -> str:
+    """The name of the change of that number; changes sort by name as by number."""
+    return f"{_CHANGE_PREFIX}{number:0{_CHANGE_DIGITS}d}"
+
+
+def change_number(name: str) -> int:
+    """The number of a change, 0 for a name without one."""
+    digits = name.removeprefix(_CHANGE_PREFIX)
+    return int(digits) if len(digits) == _CHANGE_DIGITS and digits.isascii() and digits.isdigit() else 0
 
 
 def slot_name(cr_name: str, index: int) -> str:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from outlive.base.errors import OutliveError
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.slots import NewSlot, reservation_of
+from outlive.commitments.slots import NewSlot, reservation_of, slot_allocations
 from outlive.commitments.state import Commitment
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
@@ -93,7 +93,8 @@ class SlotPlacer:
         return self._engine.fleet
 
     def has_room(self, slot: Reservation, host: str) -> bool:
-        """Whether the slot would fit on the host, beside everything else there; its own room is not counted."""
+        """Whether the slot would fit on the host, beside everything else there; its own room is not counted, and what
+        its VMs use that run there already needs none."""
         fleet = self.fleet
         row = fleet.row(host)
         if row is None:
@@ -101,9 +102,10 @@ class SlotPlacer:
         free = fleet.available(_EVERYTHING)[:, row]
         entry = fleet.ledger.entry(slot.name)
         own = entry.used if entry is not None and row in entry.rows else {}
+        there = [vm for vm in slot_allocations(slot) if host in fleet.hosts_of_vm(vm)]
         return all(
             (column := fleet.resources.get(name)) is not None and int(free[column]) + own.get(column, 0) >= amount
-            for name, amount in unused(slot).items()
+            for name, amount in unused(slot, arriving=there).items()
         )
 
     def free_memory(self, host: str) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from outlive.base.clock import as_instant
 from outlive.commitments.calendar import CalendarInput, RetryInput, bookings, retry_at
@@ -31,8 +33,8 @@ def retry_time(steps: Iterable[CommitmentStep], view: CommitmentView, now: float
     uuids = frozenset(step.uuid for step in steps)
     found: list[datetime] = []
     for place, commitments in wanted.items():
-        held = _held(view, uuids, place)
-        needed = sum(one.memory_bytes for one in commitments) - sum(held.values())
+        own = [slot for uuid in uuids for slot in _slots(view, uuid, place)]
+        needed = sum(one.memory_bytes for one in commitments) - sum(slot.spec.resources.memory_bytes for slot in own)
         if needed <= 0:
             continue
         at = retry_at(_question(view, place, needed, commitments, uuids, now))
@@ -52,44 +54,36 @@ def _question(
 ) -> RetryInput:
     capacity = view.capacity(*place)
     free = capacity.status.free_capacity.get(MEMORY, 0) if capacity is not None else 0
+    active = [one for one in view.informers.commitments.items() if not is_over(one.spec, now)]
+    specs = [one.status.accepted_spec or one.spec for one in active]
+    others = [
+        from_spec(spec)
+        for spec in specs
+        if (spec.flavor_group_name, spec.availability_zone) == place
+        and spec.resource_type == "memory"
+        and spec.commitment_uuid not in uuids
+    ]
+    held: dict[str, int] = {}
+    for number, one in enumerate(others):
+        slots = _slots(view, one.uuid, place)
+        held[one.uuid] = sum(unused(slot).memory_bytes for slot in slots)
+        # where its VMs run there is no room when it ends either: they run on
+        by_vms = sum(slot.spec.resources.memory_bytes for slot in slots) - held[one.uuid]
+        others[number] = replace(one, memory_bytes=max(0, one.memory_bytes - max(0, by_vms)))
     ends = [one.end for one in commitments]
     known = [as_instant(end) for end in ends if end is not None]
     return RetryInput(
-        calendar=calendar_of(view, place, min(free, needed - 1), now, without=uuids),
+        calendar=CalendarInput(free_bytes=min(free, needed - 1), bookings=bookings(others, now, held), now=now),
         memory_bytes=needed,
         until=max(known) if len(known) == len(ends) else None,
     )
 
 
-def calendar_of(
-    view: CommitmentView, place: Place, free_bytes: int, now: float, without: Container[str] = ()
-) -> CalendarInput:
-    """What commitments book of a flavor group in a zone of which so much is free now; some of them left out."""
-    others = [
-        from_spec(spec)
-        for one in view.informers.commitments.items()
-        if (spec := one.status.accepted_spec or one.spec).resource_type == "memory"
-        and (spec.flavor_group_name, spec.availability_zone) == place
-        and spec.commitment_uuid not in without
-        and not is_over(one.spec, now)
-    ]
-    held = _held(view, (one.uuid for one in others), place)
-    unused_bytes = _held(view, (one.uuid for one in others), place, lambda slot: unused(slot).memory_bytes)
-    used = {uuid: max(0, size - unused_bytes[uuid]) for uuid, size in held.items()}
-    return CalendarInput(free_bytes=free_bytes, bookings=bookings(others, now, held, used), now=now)
+def _slots(view: CommitmentView, uuid: str, place: Place) -> list[Reservation]:
+    """The slots that a commitment has in a flavor group and zone."""
+    return [slot for slot in view.slots(uuid) if (_group(slot), slot.spec.availability_zone) == place]
 
 
-def _held(
-    view: CommitmentView,
-    uuids: Iterable[str],
-    place: Place,
-    size_of: Callable[[Reservation], int] = lambda slot: slot.spec.resources.memory_bytes,
-) -> Mapping[str, int]:
-    """What slots of these commitments hold in a flavor group and zone, by their own size or another one."""
-    held: dict[str, int] = {}
-    for uuid in uuids:
-        for slot in view.slots(uuid):
-            details = slot.spec.committed_resource_reservation
-            if details is not None and (details.resource_group, slot.spec.availability_zone) == place:
-                held[uuid] = held.get(uuid, 0) + size_of(slot)
-    return held
+def _group(slot: Reservation) -> str:
+    details = slot.spec.committed_resource_reservation
+    return details.resource_group if details is not None else ""

@@ -202,7 +202,7 @@ class Shortage:
             view.capacity(commitment.group, commitment.zone),
             view.informers.commitments.items(),
             now=now,
-            held=view.held_cores(commitment.group, commitment.zone),
+            held=view.held_cores(commitment, view.informers.commitments.items()),
         )
         endings = tuple(
             Ending(

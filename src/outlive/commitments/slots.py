@@ -95,6 +95,8 @@ class DeletionReason(enum.StrEnum):
     FOREIGN_PROJECT = "foreign-project"
     FOREIGN_GROUP = "foreign-group"
     FOREIGN_ZONE = "foreign-zone"
+    UNKNOWN_FLAVOR = "unknown-flavor"
+    """It has no host, and its flavor is no longer one of the group, so that none is found for it."""
     TOO_MUCH = "too-much"
 
 
@@ -146,7 +148,7 @@ def plan_slots(
     deleted: list[DeletedSlot] = []
     kept: list[Reservation] = []
     for slot in sorted(existing, key=slot_order):
-        if (why := _foreign(slot, commitment)) is not None:
+        if (why := _useless(slot, commitment, group)) is not None:
             deleted.append(DeletedSlot(name=slot.name, why=why))
         else:
             kept.append(slot)
@@ -180,12 +182,12 @@ def payg_candidates(
     """VMs of the project that run in the zone on a flavor of the group, and that no slot has.
 
     ``taken``: VMs in allocations of the commitment slots of the zone, of any project, without those of the commitment
-    itself. A host counts if its label says the zone, and a VM if its host reports it as active.
+    itself. A host counts if its label says the zone and it is not lost, and a VM if its host reports it as active.
     """
     active = {
         host.name: {one.id for one in host.status.instances if one.active}
         for host in hosts
-        if host.metadata.labels.get(ZONE_LABEL) == commitment.zone
+        if host.metadata.labels.get(ZONE_LABEL) == commitment.zone and not host.status.lost
     }
     sizes = {flavor.name: flavor.memory_mb * MIB for flavor in group.flavors}
     return tuple(
@@ -281,13 +283,16 @@ def slot_order(slot: Reservation) -> tuple[int, str]:
     return slot_index(slot.name), slot.name
 
 
-def _foreign(slot: Reservation, commitment: Commitment) -> DeletionReason | None:
+def _useless(slot: Reservation, commitment: Commitment, group: FlavorGroupSpec) -> DeletionReason | None:
     details = slot.spec.committed_resource_reservation or CommittedSpec()
     if details.project_id != commitment.project:
         return DeletionReason.FOREIGN_PROJECT
     if details.resource_group != commitment.group:
         return DeletionReason.FOREIGN_GROUP
-    return DeletionReason.FOREIGN_ZONE if slot.spec.availability_zone != commitment.zone else None
+    if slot.spec.availability_zone != commitment.zone:
+        return DeletionReason.FOREIGN_ZONE
+    known = slot.spec.target_host or any(flavor.name == details.resource_name for flavor in group.flavors)
+    return None if known else DeletionReason.UNKNOWN_FLAVOR
 
 
 def shrink_order(slots: Sequence[Reservation]) -> Iterator[Reservation]:

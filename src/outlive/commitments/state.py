@@ -102,8 +102,6 @@ def from_spec(spec: CommittedResourceSpec, generation: int = 0) -> Commitment:
         raise BadInput(f'unsupported resource type "{spec.resource_type}"', remedy="memory or cores")
     check_uuid(spec.commitment_uuid)
     total = spec.total
-    if total < 0:
-        raise BadInput(f"amount {spec.amount} is negative", remedy="write 0 or more")
     return Commitment(
         uuid=spec.commitment_uuid,
         project=spec.project_id,

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from math import inf
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from outlive.base.clock import Clock
@@ -20,7 +19,6 @@ from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.batch import Batch, BatchPlan
-from outlive.commitments.calendar import free_at, least_free
 from outlive.commitments.capacity import CapacityTable, EngineProbe
 from outlive.commitments.capacity_status import capacity_status, committed_slots
 from outlive.commitments.decision import Accepted, Decider, Refusal
@@ -30,18 +28,16 @@ from outlive.commitments.explanation import (
 from outlive.commitments.names import capacity_name
 from outlive.commitments.placer import SlotPlacer
 from outlive.commitments.records import BY_PROJECT, project_of
-from outlive.commitments.retry import calendar_of
 from outlive.commitments.running_vms import RunningVms
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.shortage import Shortage
-from outlive.commitments.state import Commitment
+from outlive.commitments.state import Commitment, is_over
 from outlive.commitments.survival import Unfilled, after_loss
 from outlive.commitments.view import CommitmentInformers, CommitmentView, commitment_indexes, slot_indexes
 from outlive.commitments.vm_table import VmTable
 from outlive.placement.engine import Engine
 from outlive.placement.vms import VmList, VmView
 from outlive.resources import (
-    MEMORY,
     CommitmentStep,
     CommittedResource,
     Condition,
@@ -53,6 +49,7 @@ from outlive.resources import (
     R,
     Reservation,
     Resource,
+    SlotChange,
     VirtualMachine,
 )
 from outlive.resources.commitments import FlavorGroupCapacitySpec
@@ -76,17 +73,6 @@ class _Listing:
     async def get_vm(self, vm_id: str) -> VmView | None:
         """One of them."""
         return self._vms.get(vm_id)
-
-
-class CapacityThen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The memory that a flavor group has for itself in a zone, in bytes; below 0: more is promised than there is."""
-
-    group: str
-    zone: str
-    free_now_bytes: int
-    free_then_bytes: int
-    lasting_bytes: int
-    """What is free at any time from then on: so much can be promised without an end."""
 
 
 class Trial:
@@ -127,6 +113,20 @@ class Trial:
         )
         plan = BatchPlan(confirmation=True, steps=(step,))
         return await self._carry_out(await self._decider.decide_steps(plan, inf))
+
+    async def end_until(self, instant: float) -> None:
+        """Commitments that are over by then are gone, with their slots. What their VMs use they use on."""
+        steps = [
+            CommitmentStep(
+                uuid=one.spec.commitment_uuid,
+                before=one.spec,
+                slots=tuple(SlotChange(name=slot.name, deleted=True) for slot in self.view.slots_of(one.name)),
+            )
+            for one in self.view.informers.commitments.items()
+            if is_over(one.spec, instant)
+        ]
+        self._applier.hold(steps)
+        await self._applier.apply(steps, request_id="")
 
     async def _carry_out(self, decided: Accepted | Refusal) -> str:
         if isinstance(decided, Refusal):
@@ -173,27 +173,6 @@ class Trial:
                 )
             made.append(replace(capacity, status=replace(status, conditions=(ready,))))
         return made
-
-    def capacities_at(self, at: float) -> list[CapacityThen]:
-        """What every flavor group will have in every zone at a time in seconds since 1970, as far as the beginnings and
-        ends of commitments say; nothing of a group whose figures are not known."""
-        found: list[CapacityThen] = []
-        for one in self.capacities():
-            place, ready = (one.spec.flavor_group, one.spec.availability_zone), one.status.conditions[0]
-            if ready.status != "True":
-                continue
-            free = one.status.exclusively_free_capacity.get(MEMORY, 0)
-            calendar = calendar_of(self.view, place, free, self._clock.now())
-            found.append(
-                CapacityThen(
-                    group=place[0],
-                    zone=place[1],
-                    free_now_bytes=free,
-                    free_then_bytes=free_at(calendar, at),
-                    lasting_bytes=least_free(calendar, at, None),
-                )
-            )
-        return found
 
     def facts(self, commitment: Commitment) -> ExplanationInput:
         """What an explanation of the commitment rests on: of one that is there, or of one that somebody asks for."""

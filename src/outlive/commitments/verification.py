@@ -12,7 +12,7 @@ import enum
 import msgspec
 
 from outlive.base.clock import as_datetime, as_instant
-from outlive.resources import COMMITTED, Reservation, SpecAllocation
+from outlive.resources import COMMITTED, Amounts, Reservation, SpecAllocation
 from outlive.resources.reservations import CommittedSpec, CommittedStatus
 
 
@@ -35,6 +35,8 @@ class VerificationInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """VM → all hosts that report it, running or not; VMs that no host reports may be left out."""
     roomy: tuple[str, ...] = ()
     """Hosts that could take the slot, its own place on them not counted."""
+    sizes: dict[str, Amounts] = {}
+    """VM → what it has, where that is known: it may have been resized since it was placed."""
     moving: tuple[str, ...] = ()
     """VMs that are being moved from host to host now."""
     missing: dict[str, float] = {}
@@ -61,7 +63,7 @@ def verify_slot(given: VerificationInput) -> VerificationResult:
 
     Done twice with the same input it changes nothing the second time.
     """
-    slot = given.slot
+    slot = _in_one_place(given.slot)
     details = slot.spec.committed_resource_reservation
     if slot.spec.type != COMMITTED or details is None or not details.allocations:
         return VerificationResult(slot=_written(slot, details, {}, slot.status.host) if details else slot)
@@ -111,7 +113,7 @@ class _Work:
         began = as_instant(allocation.creation_timestamp) if allocation.creation_timestamp is not None else 0.0
         in_time = given.now - began < given.grace_s
         if self._host and self._host in hosts:
-            self.kept[vm] = allocation
+            self.kept[vm] = msgspec.structs.replace(allocation, resources=given.sizes.get(vm, allocation.resources))
             self.confirmed[vm] = self._host
         elif not was_here:
             if in_time or vm in given.moving:
@@ -158,6 +160,14 @@ def _written(slot: Reservation, details: CommittedSpec, confirmed: dict[str, str
         committed_resource_reservation=msgspec.structs.replace(seen, allocations=dict(sorted(confirmed.items()))),
     )
     return msgspec.structs.replace(slot, spec=spec, status=status)
+
+
+def _in_one_place(slot: Reservation) -> Reservation:
+    """A slot that was about to follow a VM, as if it had not begun: what it is to follow now is seen anew. Until then
+    it holds its size on both hosts."""
+    if not slot.spec.target_host or not slot.status.host or slot.spec.target_host == slot.status.host:
+        return slot
+    return msgspec.structs.replace(slot, spec=msgspec.structs.replace(slot.spec, target_host=slot.status.host))
 
 
 def without_vms(slot: Reservation, vms: frozenset[str]) -> Reservation:

@@ -17,7 +17,7 @@ from outlive.commitments.slots import Candidate, SlotOptions, SlotPlan, payg_can
 from outlive.commitments.state import Commitment
 from outlive.commitments.units import GroupUnit, unit_of
 from outlive.commitments.vm_table import VmTable
-from outlive.placement.flavor_groups import groups_by_flavor, is_valid
+from outlive.placement.flavor_groups import is_valid
 from outlive.placement.reservations import unused
 from outlive.placement.vms import MILLI, VmView
 from outlive.resources import (
@@ -34,7 +34,7 @@ from outlive.resources import (
 from outlive.runtime.informer import Informer
 
 COMMITMENT_INDEX: Final = "commitment"
-"""Index of commitment slots by their commitment's uuid."""
+"""Index of commitment slots by the name of their commitment's object."""
 ALLOCATION_INDEX: Final = "allocation"
 """Index of commitment slots by the VMs that they are meant for."""
 NUMBERED_INDEX: Final = "numbered"
@@ -42,8 +42,6 @@ NUMBERED_INDEX: Final = "numbered"
 name."""
 OWNER_INDEX: Final = "owner"
 """Index of commitment slots by ``owner_key``."""
-UUID_INDEX: Final = "uuid"
-"""Index of commitments by uuid."""
 
 _log = get_logger("commitments")
 
@@ -60,7 +58,7 @@ def slot_indexes() -> dict[str, Callable[[Reservation], Iterable[str]]]:
 
 def commitment_indexes() -> dict[str, Callable[[CommittedResource], Iterable[str]]]:
     """The indexes that the informer of commitments must have."""
-    return {UUID_INDEX: lambda one: (one.spec.commitment_uuid,), BY_PROJECT: project_of}
+    return {BY_PROJECT: project_of}
 
 
 def owner_key(project: str, group: str) -> str:
@@ -87,7 +85,7 @@ def _numbered(slot: Reservation) -> Iterable[str]:
 
 def _commitment(slot: Reservation) -> Iterable[str]:
     details = slot.spec.committed_resource_reservation
-    return () if slot.spec.type != COMMITTED or details is None else (details.commitment_uuid,)
+    return () if slot.spec.type != COMMITTED or details is None else (commitment_name(details.commitment_uuid),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +134,15 @@ class CommitmentView:
 
     def commitment(self, uuid: str) -> CommittedResource | None:
         """The commitment of that uuid."""
-        found = self.informers.commitments.by_index(UUID_INDEX, uuid)
-        return found[0] if found else None
+        return self.informers.commitments.get(commitment_name(uuid))
 
     def slots(self, uuid: str) -> list[Reservation]:
         """All slots of a commitment."""
-        return self.informers.reservations.by_index(COMMITMENT_INDEX, uuid)
+        return self.slots_of(commitment_name(uuid))
+
+    def slots_of(self, name: str) -> list[Reservation]:
+        """The same by the name of its object."""
+        return self.informers.reservations.by_index(COMMITMENT_INDEX, name)
 
     def _named_like(self, commitment: Commitment) -> frozenset[str]:
         """Names of existing slots that a new one of the commitment could get."""
@@ -207,16 +208,18 @@ class CommitmentView:
             for slot in self.informers.reservations.by_index(ALLOCATION_INDEX, vm)
         )
 
-    def held_cores(self, group: str, zone: str) -> Mapping[str, int]:
-        """Project → cores of its VMs of the group in the zone, and of what its slots there hold beside them."""
-        milli: dict[str, int] = {}
-        groups = groups_by_flavor(one.spec for one in self.informers.groups.items())
-        for vm in self.vms.all().values():
-            own = groups.get(vm.flavor)
-            if own is not None and own.group_name == group and self.zone_of(vm.host) == zone:
-                milli[vm.project] = milli.get(vm.project, 0) + vm.cpu_milli
-        for slot in self.informers.reservations.items():
-            details = slot.spec.committed_resource_reservation
-            if details is not None and details.resource_group == group and slot.spec.availability_zone == zone:
-                milli[details.project_id] = milli.get(details.project_id, 0) + unused(slot).cpu_milli
-        return {project: amount // MILLI for project, amount in milli.items()}
+    def held_cores(self, commitment: Commitment, others: Iterable[CommittedResource]) -> Mapping[str, int]:
+        """Project → cores of its VMs of the commitment's group in its zone, and of what its slots there hold beside
+        them; of the commitment's project, and of those that have other commitments of cores."""
+        group, zone = commitment.group, commitment.zone
+        projects = {commitment.project, *(one.spec.project_id for one in others if one.spec.resource_type == "cores")}
+        found = self.group(group)
+        flavors = {flavor.name for flavor in found.flavors} if found is not None else set()
+        held: dict[str, int] = {}
+        for project in projects:
+            vms = (vm for vm in self.vms.of_project(project) if vm.flavor in flavors and self.zone_of(vm.host) == zone)
+            owned = self.informers.reservations.by_index(OWNER_INDEX, owner_key(project, group))
+            slots = (slot for slot in owned if slot.spec.availability_zone == zone)
+            milli = sum(vm.cpu_milli for vm in vms) + sum(unused(slot).cpu_milli for slot in slots)
+            held[project] = milli // MILLI
+        return held

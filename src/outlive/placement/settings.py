@@ -48,7 +48,7 @@ class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """What a flavor's megabyte is to capacity filter and bin packing: 2^20 bytes, or 10^6 as in the reference."""
     flavor_group_keys: tuple[str, ...] = ("quota:hw_version",)
     """Extra specs that name a flavor's group, the first present counting; older clouds add ``hw_version``."""
-    committed_resource_tracking: bool = False
+    committed_resource_tracking: bool = True
     """Put VMs that are placed into commitment slots of their project."""
     in_flight_seconds: NonNegative = 600
     """How long the hosts of an answer hold room for a VM that none of them reports; 0: they hold none."""

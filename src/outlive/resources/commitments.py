@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from outlive.base.errors import BadInput
 from outlive.base.quantity import parse_bytes
 from outlive.resources.amounts import Amounts
 from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers
@@ -43,6 +44,15 @@ class CommittedResourceSpec(Part, frozen=True, kw_only=True):
     state: CommitmentState
     allow_rejection: bool = False
     """Whether a failure to place it refuses it; else it is tried for as long as it lasts."""
+
+    def __post_init__(self) -> None:
+        """``ValueError`` for an amount that is none: everybody adds amounts up."""
+        try:
+            negative = self.total < 0
+        except BadInput as error:
+            raise ValueError(str(error)) from None
+        if negative:
+            raise ValueError(f"amount {self.amount} is negative")
 
     @property
     def total(self) -> int:
@@ -126,7 +136,8 @@ class CommitmentStep(Part, frozen=True, kw_only=True):
 class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChange"):
     """A batch of changes that was accepted. Its creation is the moment from which all of it counts: whoever finds it
     not applied carries it out (docs/reference/commitments.md#batches). One document, or several where it is large: the
-    further ones are created before it. It stays for a time as the record of who changed what.
+    further ones are created before it. It stays for a time as the record of who changed what. Batches are numbered, and
+    the number is the name, so that of two processes that believe they lead only one can commit the next batch.
     """
 
     info: ClassVar[KindInfo] = KindInfo(
@@ -141,12 +152,15 @@ class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChang
         ),
     )
 
+    nonce: str = ""
+    """Drawn for each batch: by it a process knows its own."""
     part_of: str = ""
-    """Of a further document: the name of the change that it belongs to."""
+    """Of a further document: the nonce of the change that it belongs to."""
     parts: Annotated[int, Meta(ge=0)] = 0
-    """Further documents, named after it with ``-1`` and so on."""
+    """Further documents, named after its nonce with ``-1`` and so on."""
     phase: Literal["decided", "applied", "withdrawn"] = "decided"
-    """``withdrawn``: its creation was in doubt, and this object keeps it from coming after all."""
+    """``withdrawn``: nothing is done. It keeps a batch from coming whose creation was in doubt, or any that a former
+    leader may still send."""
     availability_zone: str = ""
     request_id: str = ""
     requested_by: str = ""

@@ -100,6 +100,20 @@ class Service:
                 lambda: ask(leave_vms=leave_vms, going_down=going_down), context=context
             )
 
+    async def ask(self, call: Callable[[Role], Coroutine[Any, Any, T]], *, name: str, limit_s: float) -> T:
+        """A request from outside, and its answer or error; ``Unavailable`` where no answer comes."""
+        process, role = self.process, self.role
+        if process is None or role is None or not process.alive:
+            raise Unavailable(f"{self.name} does not run")
+        asked = go(call(role), name=name, part=process.part)
+        await asyncio.wait({asked}, timeout=limit_s)
+        if not asked.done():
+            asked.cancel()
+            raise Unavailable(f"{self.name} gives no answer in {limit_s:g} s")
+        if asked.cancelled():
+            raise Unavailable(f"{self.name} ended before it answered")
+        return asked.result()
+
     def halt(self) -> None:
         """Let it stand still."""
         self._halts += 1

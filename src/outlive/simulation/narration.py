@@ -18,6 +18,8 @@ from outlive.node.membership.join import is_nobodys
 from outlive.node.primary import ROLE as PRIMARY
 from outlive.resources import (
     Cluster,
+    CommitmentChange,
+    CommittedResource,
     Coverage,
     Election,
     ElectionRecord,
@@ -27,6 +29,7 @@ from outlive.resources import (
     Reservation,
     Resource,
     VirtualMachine,
+    condition,
 )
 from outlive.resources.vms import MigrationPhase
 from outlive.simulation.history import NAMES_SHOWN, HistoryEvent
@@ -372,7 +375,29 @@ def _election(before: Election | None, after: Election | None, _author: Author) 
     return [Event(kind=kind, subject=who, text=text, loud=True)]
 
 
+def _batch(before: CommitmentChange | None, after: CommitmentChange | None, author: Author) -> list[Event]:
+    if after is None or after.part_of or (before is not None and before.phase == after.phase):
+        return []
+    said = count_of(len(after.steps), "commitment") + (" and more" if after.parts else "")
+    text = f"{after.request_id or after.name} is {after.phase} ({said}) by {author.process}"
+    return [Event(kind="batch", subject=after.name, text=text, loud=after.phase != "withdrawn")]
+
+
+def _commitment(before: CommittedResource | None, after: CommittedResource | None, author: Author) -> list[Event]:
+    if after is None:
+        assert before is not None
+        return [Event(kind="batch", subject=before.spec.commitment_uuid, text=f"{before.name} is deleted")]
+    old = condition(before.status.conditions, "Ready") if before is not None else None
+    new, spec = condition(after.status.conditions, "Ready"), after.spec
+    if new is None or (old is not None and (old.reason, old.message) == (new.reason, new.message)):
+        return []
+    text = f"{after.name} of {spec.project_id}, {spec.state} with {spec.amount}: {new.reason}{_why(new.message)}"
+    return [Event(kind="batch", subject=spec.commitment_uuid, text=text, loud=old is None or old.reason != new.reason)]
+
+
 _NARRATORS: Final[Mapping[type, Callable[[Any, Any, Author], list[Event]]]] = {
+    CommitmentChange: _batch,
+    CommittedResource: _commitment,
     Membership: _membership,
     VirtualMachine: _vm,
     Reservation: _slot,
@@ -459,7 +484,10 @@ _SHOWN: Final = ("host", "hosts", "domain", "vm", "vms")
 
 
 def _details(given: Mapping[str, Any]) -> str:
-    said = {key: listing(value) if isinstance(value, tuple) else str(value) for key, value in given.items()}
+    said = {
+        key: listing([str(one) for one in value]) if isinstance(value, tuple) else str(value)
+        for key, value in given.items()
+    }
     return ", ".join(f"{key} {value}" for key, value in said.items())
 
 

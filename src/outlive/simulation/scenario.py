@@ -28,6 +28,8 @@ FILE_BYTES: Final = 1024 * 1024
 """The largest file of a scenario."""
 LINE_CHARACTERS: Final = 200
 """The longest story line."""
+MAKE_VMS: Final = ("create-vm", "place-vm")
+"""Verbs that create the VM that they name."""
 README, CLUSTER, TIMELINE, EXPECT = "README", "cluster.yaml", "timeline.yaml", "expect.yaml"
 
 
@@ -56,7 +58,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 def made_by(acts: Iterable[Act]) -> frozenset[str]:
     """VMs that these acts create."""
-    return frozenset(act.arguments["vm"] for act in acts if act.verb == "create-vm" and "vm" in act.arguments)
+    return frozenset(act.arguments["vm"] for act in acts if act.verb in MAKE_VMS and "vm" in act.arguments)
 
 
 def read_scenario(folder: Path, *, expected: bool = True) -> Scenario:

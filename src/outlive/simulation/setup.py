@@ -17,6 +17,7 @@ from outlive.base.ids import SeededIds
 from outlive.node.membership.steps import Remembered
 from outlive.node.ports import DomainState
 from outlive.node.status import effective
+from outlive.placement.request import HYPERVISOR_TYPE
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     HOST_LABEL,
@@ -27,6 +28,8 @@ from outlive.resources import (
     Condition,
     DomainCapabilities,
     FencingSpec,
+    Flavor,
+    FlavorSpec,
     Holder,
     Hypervisor,
     HypervisorSpec,
@@ -44,7 +47,7 @@ from outlive.resources.cluster import ClusterSpec, ClusterStatus
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.hypervisors import SimDomain, domain_of
 from outlive.simulation.judges.rest import IMPORTED_PHASE, wanted
-from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec, hosts_of, said, vms_of
+from outlive.simulation.spec import FlavorEntry, HostSpec, VmSpec, WorldSpec, hosts_of, said, vms_of
 
 if TYPE_CHECKING:
     from outlive.simulation.world import World
@@ -57,7 +60,8 @@ def resources_of(spec: WorldSpec, bmcs: Mapping[str, Bmc], *, incarnation: str) 
         spec=said(spec, ClusterSpec, fencing=spec.policy),
         status=ClusterStatus(store_incarnation=incarnation),
     )
-    vms = [vm_of(vm, daemons=spec.daemons) for vm in vms_of(spec)]
+    yield from (_flavor_of(one) for one in spec.flavors)
+    vms = [vm_of(vm, spec) for vm in vms_of(spec)]
     there: dict[str, list[VirtualMachine]] = {}
     for vm in vms:
         if vm.status.assigned is not None and vm.spec.power_state == "running":
@@ -106,12 +110,31 @@ def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine
     )
 
 
-def vm_of(vm: VmSpec, *, daemons: bool = True) -> VirtualMachine:
+def _flavor_of(entry: FlavorEntry) -> Flavor:
+    return Flavor(
+        metadata=ObjectMeta(name=entry.name),
+        spec=FlavorSpec(
+            flavor_name=entry.name,
+            resources=Amounts.parse({"cpu": entry.cpu, "memory": entry.memory}),
+            extra_specs=_extra_specs(entry),
+        ),
+    )
+
+
+def _extra_specs(entry: FlavorEntry) -> dict[str, str]:
+    return {"quota:hw_version": entry.group, HYPERVISOR_TYPE: "QEMU"} if entry.group else {}
+
+
+def vm_of(vm: VmSpec, world: WorldSpec) -> VirtualMachine:
     """A VM that is assigned and does not run yet, or that runs where it was imported."""
+    daemons = world.daemons
+    flavor = next((one for one in world.flavors if one.name == vm.flavor), None)
+    size = flavor if flavor is not None else vm
     spec = said(
         vm,
         VirtualMachineSpec,
-        resources=Amounts.parse({"cpu": vm.cpu, "memory": vm.memory}),
+        resources=Amounts.parse({"cpu": size.cpu, "memory": size.memory}),
+        extra_specs={**(_extra_specs(flavor) if flavor is not None else {}), **vm.extra_specs},
         restart_priority=vm.priority,
         disks=vm.disks if vm.disks is not None else (f"{vm.name}-root",),
         ports=vm.ports if vm.ports is not None else (f"{vm.name}-net",),

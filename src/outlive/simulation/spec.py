@@ -194,11 +194,20 @@ class VmsSpec(_Vm, frozen=True, kw_only=True):
     per_host: Number
 
 
+class FlavorEntry(_Sized, frozen=True, kw_only=True):
+    """A size that VMs and commitments name. VMs that name it have its size."""
+
+    name: str
+    group: str = ""
+    """The flavor group that it is sold in; empty: none."""
+
+
 class WorldSpec(FromFile, frozen=True, kw_only=True):
     """The whole of it. What ``ClusterSpec`` has as well means the same."""
 
     hosts: HostsSpec | tuple[HostSpec, ...] = ()
     vms: VmsSpec | tuple[VmSpec, ...] = ()
+    flavors: tuple[FlavorEntry, ...] = ()
     controllers: Number | Literal["on-coordinators"] = 2
     """Processes that place slots and recover VMs: on machines of their own (``ctl-1``, …), or beside the daemons."""
     policy: FencingPolicy = FencingPolicy()

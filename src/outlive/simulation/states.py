@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 
+from outlive.commitments.names import commitment_name
 from outlive.resources import (
     FAILOVER,
+    CommitmentChange,
+    CommittedResource,
     Coverage,
     Event,
     Fault,
@@ -24,6 +27,7 @@ from outlive.resources import (
     Reservation,
     Resource,
     VirtualMachine,
+    condition,
 )
 from outlive.resources.documents import Problems
 from outlive.resources.reasons import StepReason
@@ -137,13 +141,29 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             "reason": _at("status.reason"),
         },
     ),
+    "commitment": Subject(
+        CommittedResource,
+        {
+            "project": _at("spec.project_id"),
+            "state": _at("spec.state"),
+            "amount": _at("spec.amount"),
+            "ready": lambda one: (
+                _why(ready.reason, ready.message)
+                if (ready := condition(one.status.conditions, "Ready")) is not None
+                else None
+            ),
+            "vms": _at("status.assigned_instances"),
+        },
+    ),
     "fault": Subject(Fault, {"ended": _at("ended"), "message": _at("message"), "remedy": _at("remedy")}),
 }
-"""What may be asked of one named thing. A VM also ``runs`` on hosts; ``fault`` is named ``<code>.<subject>``."""
+"""What may be asked of one named thing. A VM also ``runs`` on hosts, and a commitment has ``slots`` on hosts, of which
+some are ``takenBy`` VMs; ``fault`` is named ``<code>.<subject>``, and ``commitment`` by its uuid."""
 FLEET: Final = "fleet"
 """The subject without a name: everything together."""
 FLEET_FACTS: Final = (
     *("running", "hostsInUse", "covered", "uncovered", "recovered", "held", "slots", "consumed", "faults", "events"),
+    *("batchesAccepted", "batchesRefused", "batchesUnanswered", "batchesDecided"),
 )
 
 
@@ -151,7 +171,11 @@ def facts_known(subject: str) -> tuple[str, ...]:
     """What may be asked of a subject."""
     if subject == FLEET:
         return FLEET_FACTS
-    return (*SUBJECTS[subject].facts, "exists", *(("runs",) if subject == "vm" else ()))
+    return (*SUBJECTS[subject].facts, "exists", *_REAL.get(subject, ()))
+
+
+_REAL: Final[Mapping[str, tuple[str, ...]]] = {"vm": ("runs",), "commitment": ("slots", "takenBy")}
+"""Facts that its own object does not have."""
 
 
 Facts = Annotated[dict[str, Any], msgspec.Meta(min_length=1)]
@@ -162,6 +186,7 @@ class States(FromFile, frozen=True, kw_only=True):
     """Wanted values of named things, and of the fleet."""
 
     vm: dict[str, Facts] = {}
+    commitment: dict[str, Facts] = {}
     membership: dict[str, Facts] = {}
     host: dict[str, Facts] = {}
     coverage: dict[str, Facts] = {}
@@ -230,9 +255,27 @@ def facts_of(world: World, subject: str, name: str) -> dict[str, Any]:
     if subject == FLEET:
         return fleet_facts(world)
     kind, facts = SUBJECTS[subject]
-    found = world.store.look(kind, name)
+    found = world.store.look(kind, commitment_name(name) if subject == "commitment" else name)
     known = {fact: look(found) for fact, look in facts.items()} if found is not None else {}
-    return known | {"exists": found is not None} | ({"runs": world.running(name)} if subject == "vm" else {})
+    known["exists"] = found is not None
+    if subject == "vm":
+        known["runs"] = world.running(name)
+    elif subject == "commitment":
+        known |= _slots_of(world, name)
+    return known
+
+
+def _slots_of(world: World, uuid: str) -> dict[str, Any]:
+    """Hosts of its slots, and VMs in them."""
+    found = [
+        (one.status.host, details.allocations)
+        for one in world.store.all_of(Reservation)
+        if (details := one.spec.committed_resource_reservation) is not None and details.commitment_uuid == uuid
+    ]
+    return {
+        "slots": tuple(sorted(host for host, _ in found)),
+        "takenBy": tuple(sorted(vm for _, vms in found for vm in vms)),
+    }
 
 
 def fleet_facts(world: World) -> dict[str, Any]:
@@ -253,6 +296,10 @@ def fleet_facts(world: World) -> dict[str, Any]:
         "slots": len(slots),
         "consumed": sum(one.status.consumer is not None for one in slots),
         "faults": tuple(sorted(codes)),
+        "batchesAccepted": world.limes.answers["accepted"],
+        "batchesRefused": world.limes.answers["refused"],
+        "batchesUnanswered": world.limes.answers["unanswered"],
+        "batchesDecided": sum(bool(one.steps) and not one.part_of for one in world.store.all_of(CommitmentChange)),
         "events": tuple(sorted({one.reason for one in world.store.all_of(Event)})),
     }
 

@@ -21,6 +21,7 @@ from outlive.resources.cluster import RebalancePolicy, Timing
 from outlive.resources.policies import AffinityPolicy, AffinityRule, PreferredHosts, RecoveryPolicy
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.faults.draw import UNTIL_S
+from outlive.simulation.faults.sales import selling
 from outlive.simulation.faults.schedule import schedule, staying_off
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.judges.rest import runs_or_says_why
@@ -104,7 +105,7 @@ def world_of(seed: int) -> WorldSpec:
         profile=random.choice(("", "", "fast")),
         timings=_tight(Random(seed).fork("timings")),
     )
-    return WorldSpec(
+    spec = WorldSpec(
         hosts=hosts,
         vms=vms,
         controllers=random.choice((1, 2, 2, "on-coordinators")),
@@ -119,6 +120,7 @@ def world_of(seed: int) -> WorldSpec:
             "node": {"startAfterLimit": AWAITED},
         },
     )
+    return selling(Random(seed).fork("sales"), spec)
 
 
 def _rebalance(random: Random) -> RebalancePolicy:

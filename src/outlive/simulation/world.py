@@ -34,6 +34,7 @@ from outlive.simulation.hosts import HypervisorClient, Role, Service, SimHost
 from outlive.simulation.hypervisors import SimHypervisor
 from outlive.simulation.judges.judge import Judge
 from outlive.simulation.judges.truth import Truth, Violation
+from outlive.simulation.limes import Limes
 from outlive.simulation.machines import HostClock, Machine, MachineClient
 from outlive.simulation.narration import sentence
 from outlive.simulation.networks import Networks, Segment
@@ -88,6 +89,7 @@ class World:
         """Documents of hosts that somebody deleted."""
         self.truth = Truth(self.store, self._hypervisors, self.disks, self.history, daemons=spec.daemons)
         self.judge = Judge(self.truth, seed=seed, replay=replay)
+        self.limes = Limes(self)
         for host in hosts_of(spec):
             self._add_host(host)
         self._add_controllers()
@@ -201,10 +203,8 @@ class World:
         And how often it could not, because what is over before somebody looks again delays its reports as well.
         """
         election = self.store.look(Election, FAILOVER_ROLE)
-        if election is None:
-            return None
-        service = self.controller(election.record.holder.rpartition("-")[0])
-        if service is None or service.process is None or not service.active:
+        service = self.leading()
+        if election is None or service is None or service.process is None or not service.active:
             return None
         if self.rates != QUIET or self.store.failing:
             return None
@@ -220,6 +220,12 @@ class World:
             vm.spec.power_state != "running" or (len(vm.status.holders) == 1 and vm.status.holders[0].seen == "running")
             for vm in vms
         )
+
+    def leading(self) -> Service | None:
+        """The controller that the store names as the one that leads, if its process is alive, halted or not."""
+        election = self.store.look(Election, FAILOVER_ROLE)
+        service = self.controller(election.record.holder.rpartition("-")[0]) if election is not None else None
+        return service if service is not None and service.alive else None
 
     # Processes and their ports
 

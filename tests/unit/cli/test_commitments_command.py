@@ -136,19 +136,6 @@ def test_usage_and_capacity_are_told_for_each_zone(cloud: Path) -> None:
     assert group["usedBytes"] - abroad + group["committedBytes"] + group["freeBytes"] <= 128 * 2**30
 
 
-def test_what_is_free_later_follows_from_the_ends_of_commitments(cloud: Path) -> None:
-    before, after = (
-        next(one for one in document(cloud, "capacity", "--at", day) if one["zone"] == "zone-a")
-        for day in ("2026-01-02", "2026-01-04")
-    )
-    assert (before["freeNowBytes"], before["freeThenBytes"]) == (24 * 2**30, 24 * 2**30)
-    assert (after["freeThenBytes"], after["lastingBytes"]) == (120 * 2**30, 120 * 2**30)
-    code, text = said(cloud, "capacity", "--at", "2026-01-04", "--zone", "zone-a")
-    assert (code, "120 GiB" in text) == (0, True)
-    assert said(cloud, "capacity", "--at", "tomorrow")[0] == 3
-    assert said(cloud, "capacity", "--at", "2020-01-01")[0] == 3
-
-
 def test_the_history_of_a_month_says_how_long_vms_were_charged(cloud: Path, tmp_path: Path) -> None:
     history = recorded(begun("p1", "2026-11", None), {"small-1": Charged(type="memory", vms=("vm-1",))}, NOVEMBER)
     history = recorded(history, {}, NOVEMBER + 5400)

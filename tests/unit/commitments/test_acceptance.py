@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.commitments import NOW, at, commitment, ready, resource, slot_of
 
-from outlive.commitments.acceptance import HeadroomOutcome, SlotsOutcome, evaluate, headroom, slot_wakes
+from outlive.commitments.acceptance import HeadroomOutcome, SlotsOutcome, evaluate, headroom
 from outlive.commitments.state import Commitment
 from outlive.resources import Amounts, FlavorGroupCapacity, FlavorGroupCapacitySpec, FlavorGroupCapacityStatus
 
@@ -87,13 +87,3 @@ def test_capacity_that_is_missing_or_not_ready_is_waited_for() -> None:
     found = headroom(cores(), capacity(None), [], now=NOW)
     assert (found.outcome, found.message) == (HeadroomOutcome.WAITING, "waiting for CPU capacity data")
     assert headroom(cores(), capacity(0), [], now=NOW).outcome is HeadroomOutcome.REFUSED
-
-
-def test_a_commitment_that_waits_in_vain_is_not_woken_by_its_own_slots() -> None:
-    cr = resource(commitment(), conditions=ready("False", "Reserving"))
-    mine, older = slot_of(commitment(generation=1)), slot_of(commitment(generation=0))
-    assert slot_wakes(cr, mine, NOW + 1800)
-    assert not slot_wakes(cr, mine, NOW + 1801)
-    assert slot_wakes(cr, older, NOW + 1801)
-    for other in (ready("True", "Accepted"), ready("False", "Reserving", generation=7), ()):
-        assert slot_wakes(resource(commitment(), conditions=other), mine, NOW + 1801)

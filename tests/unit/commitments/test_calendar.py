@@ -40,11 +40,6 @@ def test_what_slots_hold_already_is_not_booked_twice_and_comes_back_whole() -> N
     assert [free_at(half, at) for at in (NOW, 3000)] == [1, 7]
 
 
-def test_vms_run_on_when_their_commitment_ends() -> None:
-    given = calendar(Booking(uuid="a", memory_bytes=6, start=0, end=3000, held_bytes=6, used_bytes=4), free=1)
-    assert [free_at(given, at) for at in (NOW, 3000)] == [1, 3]
-
-
 def test_a_refusal_names_the_time_from_which_enough_is_free_for_good() -> None:
     given = calendar(
         Booking(uuid="ends", memory_bytes=8, start=0, end=2000, held_bytes=8),

@@ -7,13 +7,28 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 from tests.support.loops import run
-from tests.support.sales import FLAVORS, GIB, SETTINGS, Market, asked, batch, flavor, host, in_cloud, live, project, vm
+from tests.support.sales import (
+    FLAVORS,
+    GIB,
+    SETTINGS,
+    ZONE,
+    Market,
+    asked,
+    batch,
+    flavor,
+    host,
+    in_cloud,
+    live,
+    project,
+    vm,
+)
 
 from outlive.base.clock import LoopClock
-from outlive.base.errors import NotFound
+from outlive.base.errors import NotFound, Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.commitments.settings import CommitmentSettings
+from outlive.placement.vms import VmList, VmView
 from outlive.resources import Flavor, FlavorGroup, Hypervisor, ObjectMeta, Pipeline, condition
 from outlive.store.memory import MemoryStore
 
@@ -152,3 +167,37 @@ def test_a_group_that_lists_no_flavor_keeps_no_other_group_from_its_figures() ->
         assert market.role.commitments.view.group("broken") is None
 
     in_cloud([host("h1")], story)
+
+
+def test_before_vms_are_known_for_the_first_time_no_group_counts_as_one_without_vms() -> None:
+    class Away:
+        away = True
+
+        async def list_vms(self) -> VmList:
+            if self.away:
+                raise Unavailable("away")
+            return VmList(vms=(VmView(id="v1", host="h1", zone=ZONE, project="p1", flavor="m8"),))
+
+        async def get_vm(self, vm_id: str) -> VmView | None:
+            raise Unavailable("away")
+
+    source = Away()
+
+    async def story(market: Market) -> None:
+        await asyncio.sleep(60)
+        status = (await market.capacity()).status
+        ready = condition(status.conditions, "Ready")
+        assert ready is not None
+        assert (ready.status, ready.message) == ("False", "which VMs run is not known yet")
+        source.away = False
+        await asyncio.sleep(330)
+        status = (await market.capacity()).status
+        ready = condition(status.conditions, "Ready")
+        assert ready is not None
+        assert (ready.status, status.running_instances) == ("True", 1)
+        source.away = True
+        await asyncio.sleep(3600)
+        status = (await market.capacity()).status
+        assert status.running_instances == 1, "what was known last stays"
+
+    in_cloud([host("h1")], story, source=source)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
+from msgspec.structs import replace
 from tests.support.sales import GIB, Market, asked, batch, host, in_cloud, later, project, vm
 
+from outlive.commitments.batch import Batch, CommitmentRequest
 from outlive.commitments.slots import slot_allocations
-from outlive.resources import condition
+from outlive.resources import Hypervisor, condition
+from outlive.resources.hosts import Maintenance
 
 
 def test_a_commitment_that_fits_is_accepted_with_slots_on_hosts() -> None:
@@ -200,3 +205,87 @@ def test_slots_leave_a_lost_host_and_a_recovered_vm_takes_its_slot_along() -> No
         assert await market.ready("aaaaaa") == "Accepted"
 
     in_cloud([host("h1", vms=mine), *mine], story)
+
+
+def test_a_conversion_of_cores_is_accepted_though_no_core_is_free() -> None:
+    async def story(market: Market) -> None:
+        await asyncio.sleep(60)
+        cores = (await market.capacity()).status.exclusively_free_capacity["cores"]
+
+        def of_cores(*changes: CommitmentRequest) -> Batch:
+            return batch(project("p1", *changes, resource="hw_version_g_cores"))
+
+        assert await market.change(of_cores(asked("aaaaaa", cores - 2))) == ""
+        assert await market.change(of_cores(asked("cccccc", 3))) != ""
+        both = (asked("aaaaaa", cores - 2, old="confirmed", new="superseded"), asked("bbbbbb", cores))
+        assert await market.change(of_cores(*both)) == ""
+        await asyncio.sleep(1)
+        assert await market.ready("bbbbbb") == "Accepted"
+        apart = (
+            asked("bbbbbb", cores - 1, old="confirmed"),
+            asked("dddddd", 1),
+            asked("eeeeee", 1),
+        )
+        assert "eeeeee: insufficient CPU cores: 0 available, 1 requested" in await market.change(of_cores(*apart))
+        assert await market.change(of_cores(*apart[:2])) == ""
+
+    in_cloud([host("h1", cpu=8)], story)
+
+
+def test_nothing_is_promised_on_what_a_lost_host_ran() -> None:
+    mine = [vm(f"v{number}", "h1") for number in range(8)]
+
+    async def story(market: Market) -> None:
+        await market.lose("h1")
+        await asyncio.sleep(1)
+        assert "insufficient capacity: 0/1" in await market.change(batch(project("p1", asked("aaaaaa", 1))))
+
+    in_cloud([host("h1", vms=mine), *mine], story)
+
+
+@pytest.mark.parametrize("maintenance", ["manual", "auto", "ha", "termination"])
+def test_no_slot_is_made_on_a_host_in_maintenance(maintenance: Maintenance) -> None:
+    async def story(market: Market) -> None:
+        assert "insufficient capacity: 0/1" in await market.change(batch(project("p1", asked("aaaaaa", 1))))
+
+    closed = host("h1")
+    in_cloud([replace(closed, spec=replace(closed.spec, maintenance=maintenance))], story)
+
+
+def test_a_slot_that_was_on_its_way_when_its_leader_stopped_holds_one_host_only() -> None:
+    mine = vm("v1", "h1")
+
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+        await asyncio.sleep(1)
+        (slot,) = (await market.slots()).values()
+        details = replace(slot.spec.committed_resource_reservation, allocations={})
+        left = replace(slot.spec, target_host="h2", committed_resource_reservation=details)
+        await market.store.replace(replace(slot, spec=left))  # it followed its VM, which then was deleted
+        await asyncio.sleep(5)
+        (slot,) = (await market.slots()).values()
+        assert slot.spec.target_host == slot.status.host == "h1"
+        assert market.free("h2") == 64
+
+    in_cloud([host("h1", vms=[mine]), host("h2"), mine], story)
+
+
+@pytest.mark.parametrize("closing", [{"drain": True}, {"maintenance": "manual"}], ids=["drained", "maintenance"])
+def test_slots_without_vms_leave_a_host_that_takes_none_where_there_is_another_one(closing: dict[str, Any]) -> None:
+    mine = vm("v1", "h1")
+
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1), asked("bbbbbb", 4)))) == ""
+        await asyncio.sleep(1)
+        found = await market.store.get(Hypervisor, "h1")
+        await market.store.replace(replace(found, spec=replace(found.spec, **closing)))
+        await asyncio.sleep(5)
+        assert {one.status.host for one in (await market.slots()).values()} == {"h1"}
+        assert await market.ready("bbbbbb") == "Accepted"
+        await market.add(host("h2"))
+        await asyncio.sleep(600)
+        assert {one.status.host for one in (await market.slots("aaaaaa")).values()} == {"h1"}
+        assert {one.status.host for one in (await market.slots("bbbbbb")).values()} == {"h2"}
+        assert await market.ready("bbbbbb") == "Accepted"
+
+    in_cloud([host("h1", vms=[mine]), mine], story)

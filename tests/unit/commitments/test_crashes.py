@@ -3,58 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
 
 import pytest
+from tests.support.dying import Dead, Dying
 from tests.support.loops import run
 from tests.support.sales import FLAVORS, Market, asked, batch, host, live, project
 
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.resources import R
-from outlive.store import Store
-from outlive.store.contract import Change
 from outlive.store.memory import MemoryStore
-from outlive.store.proxy import StoreProxy
-from outlive.store.selectors import Selector
 
-T = TypeVar("T")
 PROJECTS, EACH = 5, 4
 """The batch has 20 commitments."""
-
-
-class Dying(StoreProxy):
-    """A store whose process dies at one of its writes: that one arrives or not, and nothing is written any more."""
-
-    embedded = False
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self.dies_at: int | None = None
-        self.arrives = False
-        self.writes = 0
-        self.dead = asyncio.Event()
-        self.incarnation = store.incarnation
-
-    async def _read(self, call: Callable[[Store], Awaitable[T]]) -> T:
-        return await call(self._store)
-
-    async def _write(self, call: Callable[[Store], Awaitable[T]]) -> T:
-        self.writes += 1
-        if self.dies_at is not None and self.writes >= self.dies_at:
-            if self.writes == self.dies_at and self.arrives:
-                await call(self._store)
-            self.dead.set()
-            await asyncio.Event().wait()  # nobody is there any more to hear the answer
-        return await call(self._store)
-
-    def observe(self, kind: type[R], *, selector: Selector | None = None) -> AsyncIterator[Change[R]]:
-        return self._store.observe(kind, selector=selector)
-
-    async def close(self) -> None:
-        await self._store.close()
 
 
 BATCH = batch(*(project(f"p{one}", *(asked(f"aaaa-{one}{two}", 1) for two in range(EACH))) for one in range(PROJECTS)))
@@ -74,15 +35,11 @@ async def died(store: MemoryStore, at: int | None, arrives: bool) -> tuple[int, 
         await asyncio.sleep(2)
         asking.cancel()
         told.append(str(dying.writes - before))
-        raise _Dead
+        raise Dead
 
-    with pytest.raises(_Dead):
+    with pytest.raises(Dead):
         await live(dying, story, ends=False)
     return int(told[-1]), told[0] if len(told) > 1 else None
-
-
-class _Dead(Exception):
-    """The process is gone."""
 
 
 async def _ask(market: Market, told: list[str]) -> None:

@@ -126,6 +126,13 @@ def test_slots_of_another_project_group_or_zone_are_replaced() -> None:
     assert plan.patched == ("commitment-commit-a-3",)
 
 
+def test_a_slot_without_host_whose_flavor_is_gone_is_cut_anew() -> None:
+    owner = commitment(gib=32)
+    gone = group_of("g", (4, 16384), (2, 8192))
+    assert gibs(plan_slots(owner, [slot_of(owner, 0, 32, host="")], gone)) == [16, 16]
+    assert not plan_slots(owner, [slot_of(owner, 0, 32)], gone).changes
+
+
 def test_slots_read_as_the_commitment_does_and_what_it_leaves_open_stays() -> None:
     owner = commitment(gib=16, generation=2, end=at(HOUR))
     (slot,) = plan_slots(owner, [slot_of(commitment(gib=16, generation=1, start=None))], GROUP).keep

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.commitments import GIB, HOUR, NOW, at, commitment, ready, resource
 
-from outlive.base.errors import BadInput
+from outlive.base.errors import BadInput, Invalid
 from outlive.commitments.state import (
     ACCEPTED_TEXT,
     STATES,
@@ -34,7 +34,8 @@ from outlive.commitments.state import (
     with_ready,
 )
 from outlive.commitments.units import GroupUnit
-from outlive.resources import condition
+from outlive.resources import CommittedResourceSpec, condition
+from outlive.resources.codec import convert
 
 UNIT = GroupUnit(group="g", mib=240 * 1024)
 UUID = "b8e6a1f0-3c55-4d0e-9a77-1f2d3c4b5a69"
@@ -157,10 +158,15 @@ def test_an_object_of_another_type_is_refused() -> None:
     spec = spec_of(commitment(UUID))
     with pytest.raises(BadInput, match='unsupported resource type "disk"'):
         from_spec(msgspec.structs.replace(spec, resource_type="disk"))  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="negative"):
-        from_spec(msgspec.structs.replace(spec, amount="-1Gi"))
-    with pytest.raises(BadInput, match="not a quantity"):
-        from_spec(msgspec.structs.replace(spec, amount="much"))
+
+
+@pytest.mark.parametrize(
+    ("amount", "complaint"), [("-1Gi", "negative"), ("much", "not a quantity"), ("9Ei", "too large"), ("", "not a")]
+)
+def test_an_object_whose_amount_nobody_could_add_up_is_refused(amount: str, complaint: str) -> None:
+    found = msgspec.to_builtins(spec_of(commitment(UUID))) | {"amount": amount}
+    with pytest.raises(Invalid, match=complaint):
+        convert(CommittedResourceSpec, found)
 
 
 def test_times_are_whole_seconds_in_utc() -> None:

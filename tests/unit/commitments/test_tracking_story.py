@@ -140,16 +140,17 @@ def test_a_refusal_says_when_enough_commitments_will_have_ended() -> None:
     in_cloud([host("h1")], story)
 
 
-def test_vms_in_slots_run_on_when_their_commitment_ends_and_leave_no_room() -> None:
-    mine = [vm("v0", "h1")]
+def test_the_end_of_a_commitment_makes_no_room_where_its_vms_run_on() -> None:
+    mine = [vm("v1", "h1"), vm("v2", "h1")]
 
     async def story(market: Market) -> None:
-        first = later(1000)
-        both = (asked("aaaaaa", 2, expires=first), asked("bbbbbb", 6))
-        assert await market.change(batch(project("p1", *both))) == ""
+        first, second = later(1000), later(2000)
+        assert await market.change(batch(project("p1", asked("aaaaaa", 2, expires=first)))) == ""
+        others = (asked("bbbbbb", 3, expires=second), asked("cccccc", 3))
+        assert await market.change(batch(project("p3", *others))) == ""
         await asyncio.sleep(31)
-        assert (await refusal(market, 1)).retry_at == first
-        assert (await refusal(market, 2)).retry_at is None
+        assert (await refusal(market, 2)).retry_at == second
+        assert (await refusal(market, 4)).retry_at is None
 
     in_cloud([host("h1", vms=mine), *mine], story)
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.support.loops import run
 from tests.support.sales import FLAVORS, GIB, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, later, project, vm
 
-from outlive.base.clock import LoopClock
+from outlive.base.clock import LoopClock, as_instant
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.commitments.explanation import Explanation, explain
@@ -190,6 +190,19 @@ def test_capacity_has_what_runs_what_is_free_and_what_is_committed() -> None:
         (one,) = made.capacities()
         assert (one.status.running_instances, one.status.committed_capacity) == (1, 3)
         assert one.status.smallest_flavor_name == "m8"
+
+    running = vm("vm-1", "h1")
+    in_trial([host("h1", gib=64, vms=[running]), running], story)
+
+
+def test_capacity_at_another_time_has_what_commitments_hold_that_end_until_then() -> None:
+    async def story(made: Trial) -> None:
+        ending = (asked("first-1", 3, expires=later(1000)), asked("second-1", 2, expires=later(2000)))
+        assert await made.change(batch(project("p1", *ending))) == ""
+        assert [one.status.exclusively_free_slots for one in made.capacities()] == [8 - 3 - 2]
+        await made.end_until(as_instant(later(1000)))
+        (one,) = made.capacities()
+        assert (one.status.exclusively_free_slots, one.status.committed_capacity) == (8 - 2 - 1, 2)
 
     running = vm("vm-1", "h1")
     in_trial([host("h1", gib=64, vms=[running]), running], story)

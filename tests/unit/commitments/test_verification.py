@@ -12,7 +12,7 @@ from tests.support.placement import commitment, slot
 
 from outlive.commitments.verification import Drop, VerificationInput, VerificationResult, verify_slot, without_vms
 from outlive.placement.reservations import unused
-from outlive.resources import Reservation
+from outlive.resources import Amounts, Reservation
 
 NOW, GRACE = 100_000.0, 900.0
 
@@ -51,6 +51,14 @@ def test_a_vm_that_its_host_reports_is_confirmed_at_once() -> None:
     assert vms_of(result.slot) == ({"new"}, {"new": "h1"})
     assert result.confirmed_first == ("new",)
     assert not result.expects
+
+
+def test_a_vm_that_was_resized_leaves_the_rest_of_its_slot_held() -> None:
+    made = with_vms(seen=("vm",))
+    before = unused(made)
+    smaller = verified(made, {"vm": ("h1",)}, sizes={"vm": Amounts(cpu=500, memory=2 * 2**30)}).slot
+    assert before.memory_bytes + 2 * 2**30 == unused(smaller).memory_bytes
+    assert before.cpu_milli + 500 == unused(smaller).cpu_milli
 
 
 def test_a_vm_that_is_expected_keeps_its_place_for_its_time_and_not_longer() -> None:

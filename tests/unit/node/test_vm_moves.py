@@ -14,6 +14,7 @@ from outlive.node.migration.migration import SOURCE, TARGET, Here
 from outlive.node.ports import DomainState, MigrationSettings
 from outlive.node.vm.context import VmContext, of_attempt
 from outlive.node.vm.selection import relocated
+from outlive.node.vm.states import VmState, in_phase
 from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
 from outlive.resources.policies import AffinityRule
 from outlive.resources.vms import MigrationPhase
@@ -422,6 +423,17 @@ def test_host_that_has_nothing_to_do_with_a_vm_any_more_does_not_label_it() -> N
         shared = cast(NodeRole, world.hosts["kvm-2"].daemon.role).daemon.shared
         await shared.relabel("vm-1", "kvm-2")
         assert vm_of(world).metadata.labels[HOST_LABEL] == "kvm-1"
+        _ended_well(world, "kvm-1")
+
+    play(story)
+
+
+def test_host_that_has_nothing_to_do_with_a_vm_any_more_does_not_write_its_status() -> None:
+    async def story(world: World) -> None:
+        shared = cast(NodeRole, world.hosts["kvm-2"].daemon.role).daemon.shared
+        before = vm_of(world)
+        await shared.change("vm-1", lambda now: in_phase(now.status, VmState.STOP))
+        assert vm_of(world) == before
         _ended_well(world, "kvm-1")
 
     play(story)

@@ -134,7 +134,8 @@ FULL: tuple[r.Resource, ...] = (
     ),
     r.CommitmentChange(
         metadata=META,
-        part_of="change-1",
+        nonce="n1",
+        part_of="n1",
         parts=1,
         phase="applied",
         availability_zone="z",

@@ -51,6 +51,7 @@ CAPACITY: Final = "capacity"
 """The only key."""
 SUCCEEDED: Final = "ReconcileSucceeded"
 FAILED: Final = "ReconcileFailed"
+NO_VMS_TEXT: Final = "which VMs run is not known yet"
 Changed = Iterable[str]
 Change = Callable[[FlavorGroupCapacity | None], FlavorGroupCapacity | None]
 
@@ -209,6 +210,9 @@ class CapacityController:
             if found is None:
                 return None
             wanted = capacity_status(one, group, committed_slots=committed, running=running, before=found.status)
+            if running is None and found.status.last_reconcile_at is None:
+                # nobody may take it for a group without VMs
+                return replace(found, status=replace(wanted, conditions=_not_ready(found.status, NO_VMS_TEXT, now)))
             wanted = replace(wanted, conditions=_ready(found.status, True, SUCCEEDED, "", now))
             if wanted == found.status and not self._is_old(found.status):
                 return None
@@ -225,7 +229,7 @@ class CapacityController:
         def status(found: FlavorGroupCapacity | None) -> FlavorGroupCapacity | None:
             if found is None:
                 return None
-            conditions = _ready(found.status, False, FAILED, one.failed, now)
+            conditions = _not_ready(found.status, one.failed, now)
             return replace(found, status=replace(found.status, conditions=conditions))
 
         name = capacity_name(one.group, one.zone)
@@ -270,6 +274,10 @@ def _figures(host: Hypervisor) -> object:
 def _confirmed(slot: Reservation) -> object:
     seen = slot.status.committed_resource_reservation
     return seen.allocations if seen is not None else None
+
+
+def _not_ready(status: FlavorGroupCapacityStatus, message: str, now: datetime) -> tuple[Condition, ...]:
+    return _ready(status, False, FAILED, message, now)
 
 
 def _ready(

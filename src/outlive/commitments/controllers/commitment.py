@@ -8,7 +8,8 @@ away (docs/reference/commitments.md#states).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from outlive.base.errors import BadInput
 from outlive.base.logging import get_logger
 from outlive.commitments.acceptance import HeadroomOutcome, SlotsOutcome, evaluate, headroom, insufficient_text
 from outlive.commitments.application import ChangeApplier
+from outlive.commitments.decision import slot_kept, slot_made
 from outlive.commitments.names import commitment_name
 from outlive.commitments.placer import SlotPlacer, placed
 from outlive.commitments.settings import CommitmentSettings
@@ -32,6 +34,7 @@ from outlive.commitments.state import (
     Commitment,
     ReadyReason,
     from_spec,
+    has_slots,
     is_judged,
     is_over,
     moment,
@@ -43,24 +46,28 @@ from outlive.commitments.state import (
 from outlive.commitments.view import CommitmentView
 from outlive.resources import (
     CommittedResource,
+    CommittedResourceSpec,
+    FlavorGroup,
     FlavorGroupSpec,
     Reservation,
     SlotChange,
     condition,
 )
-from outlive.resources.commitments import COMMITMENT_PREFIX
 from outlive.runtime.controller import Requeue
 from outlive.runtime.metrics import Metrics
 
 NO_GROUP_TEXT: Final = "flavor knowledge not ready: flavor group {} is not known"
+MISNAMED_TEXT: Final = "the object of this commitment is named {}; delete this one"
 SOON_S: Final = 1.0
 """When a commitment of cores is tried again that waits for the first capacity figures."""
+PLACED_AT_ONCE: Final = 16
+"""Slots that are placed before others get their turn."""
 
 _log = get_logger("commitments")
 
 
 class CommitmentController:
-    """See the module. ``lock`` is held by whoever decides about commitment slots, ``turn`` by whoever places."""
+    """See the module. ``deciding`` is entered by whoever decides about commitment slots, ``turn`` by whoever places."""
 
     name = "commitments"
 
@@ -71,7 +78,7 @@ class CommitmentController:
         applier: ChangeApplier,
         settings: CommitmentSettings,
         *,
-        lock: asyncio.Lock,
+        deciding: Callable[[], AbstractAsyncContextManager[None]],
         turn: asyncio.Lock,
         clock: Clock,
         metrics: Metrics,
@@ -80,7 +87,7 @@ class CommitmentController:
         self._placer = placer
         self._applier = applier
         self._settings = settings
-        self._lock = lock
+        self._deciding = deciding
         self._turn = turn
         self._clock = clock
         self._too_many = metrics.counter(
@@ -97,31 +104,43 @@ class CommitmentController:
             if details is not None and details.commitment_uuid:
                 yield commitment_name(details.commitment_uuid)
 
+    def of_group(self, old: FlavorGroup | None, new: FlavorGroup | None) -> Iterable[str]:
+        """Commitments of a flavor group that appeared, changed or went."""
+        if old is not None and new is not None and old.spec == new.spec:
+            return ()
+        groups = {one.spec.group_name for one in (old, new) if one is not None}
+        return [one.name for one in self._view.informers.commitments.items() if one.spec.flavor_group_name in groups]
+
     async def reconcile(self, key: str) -> Requeue | None:
         """One commitment, by the name of its object."""
-        async with self._lock:
+        async with self._deciding():
             cr = self._view.informers.commitments.get(key)
             if cr is None:
-                await self._remove(self._view.slots(key.removeprefix(COMMITMENT_PREFIX)))
+                await self._remove(key, None)
                 return None
-            return await self._look_at(cr)
+            if key != commitment_name(cr.spec.commitment_uuid):
+                text = MISNAMED_TEXT.format(commitment_name(cr.spec.commitment_uuid))
+                await self._say(cr, ReadyReason.REJECTED, text)
+                return None
+            return _sooner(await self._look_at(cr), self._at_end(cr))
 
     async def _look_at(self, cr: CommittedResource) -> Requeue | None:
         now, spec = self._clock.now(), cr.spec
         if is_over(spec, now) or spec.state not in SLOT_STATES:
-            await self._remove(self._view.slots(spec.commitment_uuid))
+            await self._remove(cr.name, spec)
             over = is_over(spec, now)
             reason = reason_over(spec) if over else ReadyReason.PLANNED
             await self._say(cr, reason, OVER_TEXT if over else PLANNED_TEXT)
-            return None if over else self._at_end(cr)
+            return None
         rejected = is_judged(condition(cr.status.conditions, READY), ReadyReason.REJECTED, cr.metadata.generation)
         try:
             commitment = from_spec(spec, cr.metadata.generation)
         except BadInput as error:
-            return await self._reject(cr, str(error))
+            await self._reject(cr, str(error))
+            return None
         if rejected:
             await self._roll_back(cr)
-            return self._at_end(cr)
+            return None
         return await (self._cores(cr, commitment) if spec.resource_type == "cores" else self._memory(cr, commitment))
 
     async def _memory(self, cr: CommittedResource, commitment: Commitment) -> Requeue | None:
@@ -134,10 +153,13 @@ class CommitmentController:
             self._too_many.labels(commitment.group, commitment.zone).inc()
             return await self._fail(cr, error.message)
         refusable = _may_be_refused(cr)
+        if plan.delete:
+            await self._applier.check(cr.name, cr.spec)
         if plan.changes:
             changes, why = await self._place(commitment, group, plan, whole=refusable)
             if why and refusable:
-                return await self._reject(cr, why)
+                await self._reject(cr, why)
+                return None
             try:
                 await self._applier.write_slots(changes, commitment, "")
             finally:
@@ -146,7 +168,7 @@ class CommitmentController:
         match verdict.outcome:
             case SlotsOutcome.READY:
                 await self._say(cr, ReadyReason.ACCEPTED, ACCEPTED_TEXT, accepted=True)
-                return self._at_end(cr)
+                return None
             case SlotsOutcome.FAILED:
                 text = f"{verdict.message} ({verdict.first})" if verdict.first else verdict.message
                 return await self._fail(cr, text)
@@ -164,28 +186,25 @@ class CommitmentController:
         then."""
         patched = set(plan.patched)
         changes = [SlotChange(name=one.name, deleted=True) for one in plan.delete]
-        changes += [_change(slot) for slot in plan.keep if slot.name in patched]
+        changes += [slot_kept(slot) for slot in plan.keep if slot.name in patched]
         why, found = "", sum(bool(slot.spec.target_host) for slot in plan.keep)
         now = self._clock.now()
-        async with self._turn:
-            for new in plan.create:
-                host, why_not = new.host, ""
-                if not host:
-                    host, why_not = self._placer.choose(self._placer.request(new, commitment, group))
-                if host:
-                    self._placer.hold(placed(replace(new, host=host), commitment, now=now))
-                    found += 1
-                why = why or why_not
-                changes.append(
-                    SlotChange(
-                        name=new.name,
-                        host=host,
-                        flavor=new.flavor,
-                        memory_bytes=new.memory_bytes,
-                        cpu_milli=new.cpu_milli,
-                        vm=new.vm,
-                    )
-                )
+        try:
+            async with self._turn:
+                for number, new in enumerate(plan.create, 1):
+                    host, why_not = new.host, ""
+                    if not host:
+                        host, why_not = self._placer.choose(self._placer.request(new, commitment, group))
+                    if host:
+                        self._placer.hold(placed(replace(new, host=host), commitment, now=now))
+                        found += 1
+                    why = why or why_not
+                    changes.append(slot_made(new, host))
+                    if number % PLACED_AT_ONCE == 0:
+                        await self._clock.sleep(0)
+        except BaseException:
+            self._placer.put_back(change.name for change in changes)
+            raise
         if why and whole:
             self._placer.put_back(change.name for change in changes)
             return [], f"{insufficient_text(found, plan.total)} ({why})"
@@ -198,20 +217,24 @@ class CommitmentController:
             view.capacity(commitment.group, commitment.zone),
             view.informers.commitments.items(),
             now=now,
-            held=view.held_cores(commitment.group, commitment.zone),
+            held=view.held_cores(commitment, view.informers.commitments.items()),
         )
         match verdict.outcome:
             case HeadroomOutcome.ACCEPTED:
                 await self._say(cr, ReadyReason.ACCEPTED, ACCEPTED_TEXT, accepted=True)
-                return self._at_end(cr)
+                return None
             case HeadroomOutcome.REFUSED:
                 return await self._fail(cr, verdict.message)
             case HeadroomOutcome.WAITING:
-                await self._say(cr, ReadyReason.RESERVING, verdict.message)
+                if cr.status.accepted_spec != cr.spec:
+                    await self._say(cr, ReadyReason.RESERVING, verdict.message)
                 return Requeue(SOON_S) if cr.spec.allow_rejection else Requeue(self._settings.requeue_interval_retry)
 
     async def _fail(self, cr: CommittedResource, message: str) -> Requeue | None:
-        return await (self._reject(cr, message) if _may_be_refused(cr) else self._wait(cr, message))
+        if not _may_be_refused(cr):
+            return await self._wait(cr, message)
+        await self._reject(cr, message)
+        return None
 
     async def _wait(self, cr: CommittedResource, message: str) -> Requeue:
         """Say why it waits, and try again later."""
@@ -225,21 +248,20 @@ class CommitmentController:
         await self._say(cr, ReadyReason.RESERVING, message)
         return Requeue(delay)
 
-    async def _reject(self, cr: CommittedResource, message: str) -> Requeue | None:
+    async def _reject(self, cr: CommittedResource, message: str) -> None:
         """Refuse it; what was accepted before stays."""
         await self._roll_back(cr)
         await self._say(cr, ReadyReason.REJECTED, message)
         _log.info("commitment.rejected", commitment=cr.spec.commitment_uuid, why=message)
-        return self._at_end(cr)
 
     async def _roll_back(self, cr: CommittedResource) -> None:
         """The slots are those of what was accepted last; none, if nothing was."""
-        accepted, uuid = cr.status.accepted_spec, cr.spec.commitment_uuid
-        group = self._view.groups().get(accepted.flavor_group_name) if accepted is not None else None
-        if accepted is None or group is None or accepted.resource_type != "memory":
-            await self._remove(self._view.slots(uuid))
+        accepted = cr.status.accepted_spec
+        commitment = from_spec(accepted, cr.metadata.generation) if accepted is not None else None
+        group = self._view.groups().get(commitment.group) if commitment is not None else None
+        if commitment is None or group is None or not has_slots(commitment, self._clock.now()):
+            await self._remove(cr.name, cr.spec)
             return
-        commitment = from_spec(accepted, cr.metadata.generation)
         plan = self._plan(commitment, group)
         if not plan.changes:
             return
@@ -249,9 +271,11 @@ class CommitmentController:
         finally:
             self._placer.put_back(change.name for change in changes)
 
-    async def _remove(self, slots: Iterable[Reservation]) -> None:
-        gone = [SlotChange(name=slot.name, deleted=True) for slot in slots]
+    async def _remove(self, name: str, spec: CommittedResourceSpec | None) -> None:
+        """Delete all slots of a commitment that looks like this, or is gone, unless only our cache says so."""
+        gone = [SlotChange(name=slot.name, deleted=True) for slot in self._view.slots_of(name)]
         if gone:
+            await self._applier.check(name, spec)
             await self._applier.delete_slots(gone)
 
     async def _say(
@@ -284,9 +308,11 @@ class CommitmentController:
         await self._applier.write_status(cr.name, change)
 
     def _at_end(self, cr: CommittedResource) -> Requeue | None:
-        """Look again when it ends."""
-        end = moment(cr.spec.end_time)
-        return Requeue(max(as_instant(end) - self._clock.now(), SOON_S)) if end is not None else None
+        """Look again when it ends, or when that ends which was accepted of it."""
+        now = self._clock.now()
+        specs = (cr.spec, cr.status.accepted_spec)
+        ends = [as_instant(end) for spec in specs if spec is not None and (end := moment(spec.end_time)) is not None]
+        return Requeue(min(later)) if (later := [end - now for end in ends if end > now]) else None
 
 
 def _may_be_refused(cr: CommittedResource) -> bool:
@@ -294,13 +320,5 @@ def _may_be_refused(cr: CommittedResource) -> bool:
     return cr.spec.allow_rejection and cr.status.accepted_spec != cr.spec
 
 
-def _change(slot: Reservation) -> SlotChange:
-    details = slot.spec.committed_resource_reservation
-    return SlotChange(
-        name=slot.name,
-        host=slot.status.host or slot.spec.target_host,
-        flavor=details.resource_name if details is not None else "",
-        memory_bytes=slot.spec.resources.memory_bytes,
-        cpu_milli=slot.spec.resources.cpu_milli,
-        kept=True,
-    )
+def _sooner(one: Requeue | None, other: Requeue | None) -> Requeue | None:
+    return min(filter(None, (one, other)), key=lambda each: each.after_s, default=None)

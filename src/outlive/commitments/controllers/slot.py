@@ -25,6 +25,7 @@ from outlive.commitments.view import ALLOCATION_INDEX, CommitmentView
 from outlive.placement.reservations import is_ready
 from outlive.resources import (
     COMMITTED,
+    Amounts,
     CommittedSpec,
     CommittedStatus,
     Condition,
@@ -37,7 +38,7 @@ from outlive.runtime.controller import Requeue
 from outlive.store import Store
 
 LEAVES_S: Final = 0.1
-"""When a slot is looked at again that left a lost host: then it gets another one."""
+"""When a slot is looked at again that left its host: then it gets another one."""
 NO_FLAVOR_S: Final = 300.0
 """When a slot of an unknown flavor is looked at again."""
 MISSING_REASON: Final = "MissingResourceName"
@@ -83,14 +84,14 @@ class SlotController:
 
     def of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
         """Slots with VMs that a host reports now and did not before, or the other way round; all of a host that is
-        lost, is back, or is gone."""
+        lost, is back, or is gone, and that takes no more VMs, or takes some again."""
         before = {one.id for one in old.status.instances} if old is not None else set()
         after = {one.id for one in new.status.instances} if new is not None else set()
         found: dict[str, None] = {}
         for vm in sorted(before ^ after):
             for slot in self._view.informers.reservations.by_index(ALLOCATION_INDEX, vm):
                 found[slot.name] = None
-        if old is not None and (new is None or old.status.lost != new.status.lost):
+        if old is not None and (new is None or _closed(old) != _closed(new)):
             found.update(dict.fromkeys(self._placer.slots_on(old.name)))
         return found
 
@@ -110,7 +111,7 @@ class SlotController:
                 await self._revoke(slot)
                 return None
             again = await self._verify(slot, details)
-            return Requeue(LEAVES_S) if await self._leave_lost(key) else again
+            return Requeue(LEAVES_S) if await self._leave(key) else again
         if slot.spec.target_host:
             await self._arrive(slot, details)
             return None
@@ -196,12 +197,14 @@ class SlotController:
         settings = self._settings
         return Requeue(settings.requeue_interval_grace_period if result.expects else settings.requeue_interval_active)
 
-    async def _leave_lost(self, name: str) -> bool:
-        """Whether the slot is wanted elsewhere now: its host is lost or gone, and no VM of it is awaited any more. A VM
-        that is recovered takes its slot along, where that fits."""
+    async def _leave(self, name: str) -> bool:
+        """Whether the slot is wanted elsewhere now: no VM of it is awaited any more, and its host is lost or gone, or
+        takes no VMs and there is another one. A VM that is recovered takes its slot along, where that fits."""
         slot = self._view.informers.reservations.get(name)
         host = self._view.informers.hypervisors.get(slot.status.host) if slot is not None else None
-        if slot is None or slot_allocations(slot) or (host is not None and not host.status.lost):
+        if slot is None or slot_allocations(slot):
+            return False
+        if host is not None and not host.status.lost and not (_closed(host) and self._finds_another(slot)):
             return False
 
         def change(found: Reservation | None) -> Reservation | None:
@@ -209,19 +212,26 @@ class SlotController:
             return evicted(found) if found is not None and same and not slot_allocations(found) else None
 
         await self._swap(name, change, "spec")
-        _log.info("commitment_slot.leaves_lost_host", slot=name, host=slot.status.host)
+        _log.info("commitment_slot.leaves_host", slot=name, host=slot.status.host)
         return True
+
+    def _finds_another(self, slot: Reservation) -> bool:
+        details = slot.spec.committed_resource_reservation or CommittedSpec()
+        group = self._view.group(details.resource_group)
+        return group is not None and bool(self._placer.choose(self._placer.request_again(slot, group))[0])
 
     def _observed(self, slot: Reservation) -> VerificationInput:
         vms = tuple(slot_allocations(slot))
         fleet = self._placer.fleet
         reported = {vm: fleet.hosts_of_vm(vm) for vm in vms}
+        known = {vm: found for vm in vms if (found := self._view.vms.get(vm)) is not None}
         gone = slot.status.host
         elsewhere = sorted({host for hosts in reported.values() for host in hosts if host != gone})
         return VerificationInput(
             slot=slot,
             reported=reported,
             roomy=tuple(host for host in elsewhere if self._placer.has_room(slot, host)),
+            sizes={vm: Amounts(cpu=one.cpu_milli, memory=one.memory_bytes) for vm, one in known.items()},
             moving=self._moving(vms),
             missing=self._missing.get(slot.name, {}),
             now=self._clock.now(),
@@ -282,6 +292,11 @@ class SlotController:
         await swap_cached(
             self._store, Reservation, name, change, cache, "spec" if half == "spec" else "status", clock=self._clock
         )
+
+
+def _closed(host: Hypervisor) -> str:
+    """Why somebody wants no more VMs on it; empty where nobody minds."""
+    return host.closed() or host.spec.maintenance
 
 
 def _generation(slot: Reservation) -> int:

@@ -96,7 +96,7 @@ class UsageRecorder:
         while len(self._known) > PROJECTS_LIMIT:
             del self._known[next(iter(self._known))]
 
-    async def sweep(self) -> tuple[str, ...]:
+    async def clean(self) -> tuple[str, ...]:
         """Delete documents that are old, and forget what the others say; the projects of which one of this month says
         that something is charged."""
         self._known.clear()

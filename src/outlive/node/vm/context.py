@@ -362,12 +362,16 @@ class VmContext:
         """The virtual machine after the change, or as it was found where there was nothing to write; ``None``: gone.
 
         A compare-and-swap whose function is called anew on each fresh reading; a phase that must not follow the present
-        one is not written. ``Unavailable`` where the store is away, or others keep changing the virtual machine.
+        one is not written. Of a virtual machine that this host has nothing to do with any more, for example in a
+        restored store, it writes no more than its own entries, as its token allows. ``Unavailable`` where the store is
+        away, or others keep changing the virtual machine.
         """
 
         def changed(now: VirtualMachine | None) -> VirtualMachine | None:
             status = change(now) if now is not None else None
             if now is None or status is None:
+                return None
+            if not is_related(self.host, now) and status != _replace(now.status, holders=status.holders):
                 return None
             return _replace(now, status=_replace(status, phase=followed(now, status.phase)))
 

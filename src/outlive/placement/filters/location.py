@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from outlive.placement.columns import BoolVector
-from outlive.placement.request import FAILOVER_SEARCH, INTERNAL_CALLS, Destination, InstanceGroup
+from outlive.placement.request import FAILOVER_SEARCH, INTERNAL_CALLS, Destination, InstanceGroup, Intent
 from outlive.placement.rules import HostFacts, unsuited_zone
 from outlive.placement.steps import FactsFilter, Filter, OnError, Reason, Run
 
@@ -17,24 +17,29 @@ class StatusConditions(FactsFilter):
     """Keeps hosts whose conditions say that they work (docs/reference/placement.md#filter_status_conditions).
 
     A condition that is absent never refuses a host; any other status than the wanted one does.
-    Hosts with ``highAvailability: false`` are no targets for slots.
+    Hosts with ``highAvailability: false`` are no targets for failover slots, hosts in maintenance none for slots of
+    commitments.
     """
 
     name = "filter_status_conditions"
     on_error: ClassVar[OnError] = "reject"
 
-    def asked(self, run: Run) -> bool:
-        """Whether the host must be highly available."""
-        return run.request.intent in FAILOVER_SEARCH
+    def asked(self, run: Run) -> tuple[bool, bool]:
+        """Whether the host must be highly available, and whether it must be in no maintenance."""
+        intent = run.request.intent
+        return intent in FAILOVER_SEARCH, intent is Intent.RESERVE_FOR_COMMITTED_RESOURCE
 
-    def refusal(self, asked: bool, facts: HostFacts) -> Reason | None:
+    def refusal(self, asked: tuple[bool, bool], facts: HostFacts) -> Reason | None:
         """The first condition that is against the host."""
+        available, in_service = asked
         if facts.bad_condition is not None:
             kind, status, reason = facts.bad_condition
             detail = f" ({reason})" if reason else ""
             return self.no("bad-condition", f"condition {kind} is {status}{detail}")
-        if asked and not facts.high_availability:
+        if available and not facts.high_availability:
             return self.no("no-high-availability", "highAvailability is off: no slots here")
+        if in_service and facts.maintenance:
+            return self.no("in-maintenance", f"maintenance is {facts.maintenance}")
         return None
 
 

@@ -12,6 +12,7 @@ from outlive.base.random import Random
 from outlive.simulation.faults.accidents import ACCIDENTAL, GRAY
 from outlive.simulation.faults.draw import FROM_S, UNTIL_S, Draw, Fault, Kind
 from outlive.simulation.faults.operations import ASKED_FOR
+from outlive.simulation.faults.sales import sales
 from outlive.simulation.spec import HostSpec, WorldSpec
 
 UNPROTECT_SHARE: Final = 0.2
@@ -50,6 +51,7 @@ def schedule(random: Random, spec: WorldSpec) -> list[Fault]:
     gray(random.fork("gray"), draw)
     disarm(random.fork("disarm"), draw)
     unprotect(random.fork("unprotect"), draw)
+    sales(random.fork("sales"), draw)
     draw.faults.sort(key=lambda fault: fault.at_s)
     return draw.faults
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from outlive.guard.states import State
 from outlive.resources import Coverage, Hypervisor, Membership, Reservation, Resource, VirtualMachine
+from outlive.simulation.judges.commitments import Batches, Wanted
 from outlive.simulation.judges.proofs import (
     condemned_in_silence,
     dead_with_proof,
@@ -73,6 +74,7 @@ class Judge:
         self._pace: dict[tuple[str, str, str], tuple[float, int]] = {}
         self._reported: dict[tuple[str, str, str], None] = {}
         self._slow = Slow()
+        self.batches = Batches(truth)
 
     def domain(self, host: str, vm: str, how: str) -> None:
         """A domain came, changed or went."""
@@ -98,6 +100,7 @@ class Judge:
         self._found("one-writer", write.key, written_by_its_owner(write, author))
         self._found("token", write.key, allowed_by_its_token(truth, write, author))
         self._found("limits", write.key, self._spins(write, author))
+        self._found("S4", write.key, self.batches.wrote(before, after))
         for event in narrate(before, after, author):
             truth.history.record(event)
         if write.kind in COVERS:
@@ -141,6 +144,10 @@ class Judge:
         """A writer was answered that its write counts."""
         self._found("S5", getattr(answer, "name", ""), acknowledged_is_kept(self.truth, answer))
 
+    def answered(self, request: str, accepted: bool, wanted: Wanted) -> None:
+        """Limes was answered: S4."""
+        self._found("S4", request, self.batches.answered(request, accepted, wanted))
+
     def rest(self, recent: Collection[str] = ()) -> None:
         """Nothing has changed for a while: what holds only then. Of VMs that were lost a moment ago L1 says nothing."""
         self.covered()
@@ -150,6 +157,8 @@ class Judge:
             self._found("L1", vm.name, runs_or_says_why(self.truth, vm))
         for name, text in no_room_is_counted_twice(self.truth):
             self._found("room", name, text)
+        for name, text in self.batches.rest():
+            self._found("S4", name, text)
         for name, text in instances_are_counted_once(self.truth):
             self._found("room", name, text)
 

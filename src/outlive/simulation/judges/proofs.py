@@ -146,13 +146,14 @@ def _lost_is_over(truth: Truth, host: str, before: MemberRecord | None, after: M
 def condemned_in_silence(
     truth: Truth, before: Membership | None, after: Membership, author: Author, now_s: float
 ) -> str:
-    """No fencer condemns a host that has just renewed, unless somebody asked for it to be fenced in that epoch."""
+    """No fencer condemns a host that has just renewed, by any clock, unless somebody asked for it to be fenced in that
+    epoch."""
     if before is None or (before.record.state, after.record.state) != ("Held", "Revoked") or not author.host:
         return ""
     silent_s = now_s - truth.renewed_s.get(after.metadata.uid, -inf)
     uid, epoch = after.metadata.uid, before.record.epoch
     orders = (fence_order(text, uid) for host, text in truth.ordered if host == after.name)
-    if silent_s >= SILENT_S or any(order is not None and order[0] == epoch for order in orders):
+    if silent_s >= SILENT_S / (1 + CLOCKS_APART) or any(order is not None and order[0] == epoch for order in orders):
         return ""
     return f"is condemned for its silence {silent_s:.1f} s after it renewed"
 

@@ -7,12 +7,13 @@ check of the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Final
 
 from outlive.base.clock import LoopClock, as_datetime
 from outlive.node.vm.states import is_ignored
 from outlive.resources import (
+    COMMITTED,
     FAILOVER,
     Amounts,
     Coverage,
@@ -323,14 +324,15 @@ def _members(slot: Reservation) -> dict[str, str]:
 
 
 def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
-    """Hosts on which VMs leave no room for the slots; a slot whose VM has landed is that VM.
+    """Hosts on which VMs leave no room for the slots; a slot whose VM has landed is that VM, and what VMs use of a
+    commitment's slot is theirs.
 
     A slot that says that it is not ready promises nothing: nobody may be reported covered by it, which is S3, and it
     goes once the brake on removals lets it. Hosts whose VMs alone are too many are excepted: users may ask for that. A
     slot with a consumer counts as that VM, which is bound for the host.
     """
     store = truth.store
-    slots = [one for one in store.all_of(Reservation) if one.spec.type == FAILOVER and one.status.host]
+    slots = [one for one in store.all_of(Reservation) if one.spec.type in (FAILOVER, COMMITTED) and one.status.host]
     for host in store.all_of(Hypervisor):
         capacity = host.effective_capacity()
         if capacity is None or host.status.allocation is None or host.status.lost:
@@ -348,11 +350,22 @@ def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
         vms_memory = host.status.allocation.memory_bytes + sum(one.memory_bytes for one in coming)
         if vms_cpu > capacity.cpu_milli or vms_memory > capacity.memory_bytes:
             continue
-        used_cpu = host.status.allocation.cpu_milli + sum(one.spec.resources.cpu_milli for one in blocks)
-        used_memory = host.status.allocation.memory_bytes + sum(one.spec.resources.memory_bytes for one in blocks)
+        held = [_held(one, listed) for one in blocks]
+        used_cpu = host.status.allocation.cpu_milli + sum(one.cpu_milli for one in held)
+        used_memory = host.status.allocation.memory_bytes + sum(one.memory_bytes for one in held)
         if used_cpu > capacity.cpu_milli or used_memory > capacity.memory_bytes:
             taken = Amounts(cpu=used_cpu, memory=used_memory).wire()
             yield host.name, f"its VMs and {len(blocks)} slots take {said(taken)}, and it has {said(capacity.wire())}"
+
+
+def _held(slot: Reservation, listed: Container[str]) -> Amounts:
+    """What of it no VM uses that its host lists."""
+    details, size = slot.spec.committed_resource_reservation, slot.spec.resources
+    inside = [one.resources for vm, one in details.allocations.items() if vm in listed] if details is not None else []
+    return Amounts(
+        cpu=max(0, size.cpu_milli - sum(one.cpu_milli for one in inside)),
+        memory=max(0, size.memory_bytes - sum(one.memory_bytes for one in inside)),
+    )
 
 
 def said(wire: Mapping[str, str]) -> str:

@@ -223,7 +223,12 @@ async def _confirm_incarnation(world: World) -> None:
 async def _create_vm(world: World, vm: Name, host: Name | None = None) -> None:
     """On the host that is named, or the one with the fewest VMs."""
     fewest = min(world.hosts.values(), key=lambda one: (len(one.hypervisor.domains), one.name))
-    wanted = vm_of(VmSpec(name=vm, host=host or fewest.name), daemons=world.spec.daemons)
+    await enter_vm(world, VmSpec(name=vm, host=host or fewest.name))
+
+
+async def enter_vm(world: World, vm: VmSpec) -> None:
+    """Another VM, assigned to its host."""
+    wanted = vm_of(vm, world.spec)
     made = await world.store.create(wanted)
     await world.store.replace_status(_replace(made, status=wanted.status))
 

@@ -135,6 +135,7 @@ def _store_snapshot(world: World) -> None:
 def _store_restore(world: World) -> None:
     world.store.restore()
     world.truth.restored = True
+    world.judge.batches.restored()
 
 
 def _controllers(world: World, names: Names) -> list[Service]:

@@ -1,0 +1,131 @@
+"""S4: a batch of commitment changes applies whole or not at all; and nothing that is sold is sold twice.
+
+What was decided is the creation of a ``CommitmentChange``: all of it counts from then on, and nothing else ever makes,
+changes or deletes a commitment in a simulated cluster. Whether all of it has come about is judged at rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from outlive.resources import (
+    COMMITTED,
+    CommitmentChange,
+    CommitmentStep,
+    CommittedResource,
+    CommittedResourceSpec,
+    Hypervisor,
+    Reservation,
+    Resource,
+    condition,
+)
+from outlive.simulation.judges.truth import Truth
+
+Wanted = Mapping[str, tuple[str, str] | None]
+"""Commitment, by uuid → its project and state after a batch; ``None``: it is deleted."""
+
+
+class Batches:
+    """What was decided, and what of it is there."""
+
+    def __init__(self, truth: Truth) -> None:
+        self.promised: dict[str, CommittedResourceSpec | None] = {}
+        """Commitment, by uuid → as the last batch that counts says; ``None``: deleted."""
+        self._truth = truth
+        self._decided: dict[str, str] = {}
+        """Request → the change that it became."""
+
+    def wrote(self, before: Resource | None, after: Resource | None) -> str:
+        """A write of one of its objects; what is wrong with it."""
+        if isinstance(after, CommitmentChange):
+            return self._counts(after) if before is None and not after.part_of and after.phase == "decided" else ""
+        found = after if after is not None else before
+        if not isinstance(found, CommittedResource):
+            return ""
+        new = after.spec if isinstance(after, CommittedResource) else None
+        if isinstance(before, CommittedResource) and before.spec == new:
+            return ""
+        uuid = found.spec.commitment_uuid
+        if uuid not in self.promised:
+            return "is written, and no batch says so"
+        wanted = self.promised[uuid]
+        return "" if new == wanted else f"becomes {_said(new)}, and the last batch says {_said(wanted)}"
+
+    def answered(self, request: str, accepted: bool, wanted: Wanted) -> str:
+        """Limes was answered that a batch counts, or not. One that changes nothing need not be recorded."""
+        change = self._decided.get(request)
+        if not accepted:
+            return f"was refused, and {change} counts" if change is not None else ""
+        if change is not None:
+            return ""
+        other = [uuid for uuid, new in wanted.items() if _brief(self.promised.get(uuid)) != new]
+        return f"was accepted, and nothing is recorded of {', '.join(other)}" if other else ""
+
+    def restored(self) -> None:
+        """A backup was put back: what counts is what it says, whatever was decided since."""
+        store = self._truth.store
+        found = {one.spec.commitment_uuid: one.spec for one in store.all_of(CommittedResource)}
+        self.promised = {**dict.fromkeys(self.promised), **found}
+        waiting = [one for one in store.all_of(CommitmentChange) if one.phase == "decided" and not one.part_of]
+        for change in sorted(waiting, key=lambda one: one.name):
+            self.promised |= {step.uuid: step.after for step in self._steps(change)[0]}
+
+    def rest(self) -> Iterator[tuple[str, str]]:
+        """Nothing has changed for a while: batches, commitments and slots that do not agree."""
+        store = self._truth.store
+        for change in store.all_of(CommitmentChange):
+            if change.phase == "decided" and not change.part_of:
+                yield change.name, "was decided, and is not applied"
+        found = {one.spec.commitment_uuid: one for one in store.all_of(CommittedResource)}
+        for uuid, wanted in self.promised.items():
+            spec = found[uuid].spec if uuid in found else None
+            if spec != wanted:
+                yield uuid, f"is {_said(spec)}, and the last batch says {_said(wanted)}"
+        yield from self._slots(found)
+
+    def _slots(self, commitments: dict[str, CommittedResource]) -> Iterator[tuple[str, str]]:
+        lost = {host.name for host in self._truth.store.all_of(Hypervisor) if host.status.lost}
+        held: dict[str, int] = {}
+        where: dict[str, str] = {}
+        for slot in self._truth.store.all_of(Reservation):
+            details = slot.spec.committed_resource_reservation
+            if slot.spec.type != COMMITTED or details is None:
+                continue
+            owner = commitments.get(details.commitment_uuid)
+            if owner is None:
+                yield slot.name, f"holds room for commitment {details.commitment_uuid}, which is not there"
+            elif owner.spec.project_id != details.project_id:
+                yield slot.name, f"is for {details.project_id}, and its commitment is of {owner.spec.project_id}"
+            if slot.status.host and (slot.status.host not in lost or details.allocations):
+                # on a lost host it waits for its VMs
+                held[details.commitment_uuid] = held.get(details.commitment_uuid, 0) + slot.spec.resources.memory_bytes
+            for vm in details.allocations:
+                if vm in where:
+                    yield vm, f"is in slot {where[vm]} and in slot {slot.name}"
+                where[vm] = slot.name
+        for uuid, one in commitments.items():
+            ready = condition(one.status.conditions, "Ready")
+            total = one.spec.total if one.spec.resource_type == "memory" else 0
+            if ready is not None and ready.status == "True" and held.get(uuid, 0) < total:
+                yield uuid, f"is said to be ready with {total:,} bytes, and slots hold {held.get(uuid, 0):,}"
+
+    def _counts(self, change: CommitmentChange) -> str:
+        """All of it counts from now on."""
+        steps, missing = self._steps(change)
+        self.promised |= {step.uuid: step.after for step in steps}
+        self._decided[change.request_id] = change.name
+        return f"counts without {missing} of its {change.parts} further documents" if missing else ""
+
+    def _steps(self, change: CommitmentChange) -> tuple[list[CommitmentStep], int]:
+        """Everything that it does, and how many of its documents are missing."""
+        all_of = self._truth.store.all_of(CommitmentChange) if change.parts else ()
+        there = [one for one in all_of if one.part_of == change.nonce]
+        return [*change.steps, *(step for one in there for step in one.steps)], change.parts - len(there)
+
+
+def _brief(spec: CommittedResourceSpec | None) -> tuple[str, str] | None:
+    return (spec.project_id, spec.state) if spec is not None else None
+
+
+def _said(spec: CommittedResourceSpec | None) -> str:
+    return f"{spec.state} with {spec.amount} of {spec.project_id}" if spec is not None else "gone"

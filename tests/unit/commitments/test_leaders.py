@@ -1,0 +1,161 @@
+"""Leaders that follow each other: what one of them committed counts, whatever the next one finds, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+from tests.support.dying import Dead, Dying
+from tests.support.loops import run
+from tests.support.sales import FLAVORS, Market, asked, batch, host, in_cloud, live, project, vm
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import AlreadyExists, Unavailable, Unknown
+from outlive.base.ids import SeededIds
+from outlive.base.logging import gathered_defects
+from outlive.base.random import Random
+from outlive.commitments.names import change_name, change_number
+from outlive.commitments.slots import slot_allocations
+from outlive.resources import CommitmentChange, ObjectMeta, R, Resource
+from outlive.store.contract import Page
+from outlive.store.memory import MemoryStore
+from outlive.store.selectors import Selector
+
+
+def store_with(objects: list[Resource]) -> MemoryStore:
+    store = MemoryStore(LoopClock(), SeededIds(Random(2)))
+    store.load([*FLAVORS, *objects])
+    return store
+
+
+async def first_life(dying: Dying, story: Callable[[Market], Awaitable[None]]) -> None:
+    """A leader whose process ends in the middle of its story."""
+
+    async def scene(market: Market) -> None:
+        telling = asyncio.ensure_future(story(market))
+        await asyncio.wait({telling, asyncio.ensure_future(dying.dead.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        telling.cancel()
+        raise Dead
+
+    with pytest.raises(Dead):
+        await live(dying, scene, ends=False)
+
+
+def test_a_commit_that_arrives_after_the_next_leader_began_does_not_count() -> None:
+    async def scene() -> None:
+        store = store_with([host("h1")])
+        dying = Dying(store)
+
+        async def asks(market: Market) -> None:
+            dying.dies_at = dying.writes + 1
+            await market.change(batch(project("p1", asked("aaaaaa", 8))))
+
+        async def late(market: Market) -> None:
+            assert dying.last is not None
+            with contextlib.suppress(AlreadyExists):
+                await dying.last(store)
+            assert await market.change(batch(project("p2", asked("bbbbbb", 8)))) == ""
+
+        async def afterwards(market: Market) -> None:
+            await asyncio.sleep(5)
+            assert [one.phase for one in await market.changes()] == ["applied"]
+            assert list(await market.commitments()) == ["bbbbbb"]
+            assert market.free("h1") == 0
+
+        await first_life(dying, asks)
+        await live(store, late)
+        await live(store, afterwards)
+
+    run(scene())
+
+
+def test_a_leader_that_another_one_has_followed_commits_nothing() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 4)))) == ""
+        (mine,) = await market.changes()
+        other = replace(mine, metadata=ObjectMeta(name=change_name(change_number(mine.name) + 1)), nonce="other")
+        await market.store.create(replace(other, phase="withdrawn"))
+        with pytest.raises(Unavailable, match="another process leads"):
+            await market.change(batch(project("p1", asked("bbbbbb", 4))))
+        assert market.free("h1") == 32
+        await asyncio.sleep(5)
+        assert await market.change(batch(project("p1", asked("cccccc", 4)))) == ""
+
+    in_cloud([host("h1")], story)
+
+
+class Stumbling(Dying):
+    """A store that does not list changes at first."""
+
+    lists = 3
+
+    async def list(
+        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
+    ) -> Page[R]:
+        if kind is CommitmentChange and self.lists:
+            self.lists -= 1
+            raise Unavailable("the store is away")
+        return await super().list(kind, selector=selector, limit=limit, token=token)
+
+
+@pytest.mark.parametrize("at", range(2, 8))
+def test_nobody_touches_slots_of_a_change_before_it_is_applied(at: int) -> None:
+    mine = vm("v1", "h1")
+
+    async def scene() -> None:
+        store = store_with([host("h1", vms=[mine]), mine])
+        dying = Dying(store)
+        uids: set[str] = set()
+
+        async def converts(market: Market) -> None:
+            assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+            await asyncio.sleep(1)
+            uids.update(one.metadata.uid for one in (await market.slots("aaaaaa")).values())
+            dying.dies_at = dying.writes + at
+            both = (asked("aaaaaa", 1, old="confirmed", new="superseded"), asked("bbbbbb", 1))
+            await market.change(batch(project("p1", *both)))
+            await asyncio.sleep(5)
+
+        async def next_life(market: Market) -> None:
+            await asyncio.sleep(10)
+            (slot,) = (await market.slots()).values()
+            assert {slot.metadata.uid} == uids
+            assert list(slot_allocations(slot)) == ["v1"]
+            assert await market.ready("bbbbbb") == "Accepted"
+
+        await first_life(dying, converts)
+        await live(Stumbling(store), next_life)
+
+    run(scene())
+
+
+def test_a_batch_whose_commit_is_in_doubt_when_its_leader_stops_is_not_called_undone() -> None:
+    async def scene() -> None:
+        dying = Dying(store_with([host("h1")]))
+        answers: list[object] = []
+
+        async def asks(market: Market) -> None:
+            dying.dies_at = dying.writes + 1
+            dying.arrives = True
+            asking = asyncio.ensure_future(market.change(batch(project("p1", asked("aaaaaa", 8)))))
+            await dying.dead.wait()
+            (task,) = (one for one in asyncio.all_tasks() if one.get_name() == "task commitment-changes")
+            task.cancel()
+            answers.extend(await asyncio.gather(asking, return_exceptions=True))
+
+        await live(dying, asks, ends=False)
+        assert isinstance(answers[0], Unknown)
+
+    run(scene())
+
+
+def test_who_begins_to_lead_while_the_store_is_away_waits_for_it() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+
+    with gathered_defects() as defects:
+        in_cloud([host("h1")], story, wrap=Stumbling)
+    assert defects == []

@@ -1,0 +1,210 @@
+"""What is sold: the judge finds half batches, answers that are not true, and room that is sold twice."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+from tests.support.judges import judged as judged_as_it_is
+from tests.support.virtual_hosts import GIB, Bench
+
+from outlive.resources import (
+    COMMITTED,
+    Amounts,
+    CommitmentChange,
+    CommitmentStep,
+    CommittedResource,
+    CommittedResourceSpec,
+    CommittedResourceStatus,
+    CommittedSpec,
+    Condition,
+    Hypervisor,
+    HypervisorStatus,
+    Instance,
+    ObjectMeta,
+    Reservation,
+    ReservationSpec,
+    ReservationStatus,
+    SpecAllocation,
+)
+from outlive.simulation.stores import Author, _author
+
+NAMES = ("aaaa-1", "aaaa-2")
+
+
+def spec(uuid: str, project: str = "p1") -> CommittedResourceSpec:
+    return CommittedResourceSpec(
+        commitment_uuid=uuid,
+        flavor_group_name="g",
+        resource_type="memory",
+        amount="8Gi",
+        availability_zone="a",
+        project_id=project,
+        state="confirmed",
+    )
+
+
+def commitment(uuid: str, project: str = "p1", *, ready: bool = False) -> CommittedResource:
+    status = CommittedResourceStatus(conditions=(Condition(type="Ready", status="True"),) if ready else ())
+    return CommittedResource(metadata=ObjectMeta(name=f"commitment-{uuid}"), spec=spec(uuid, project), status=status)
+
+
+def change(*uuids: str, name: str = "change-1", phase: str = "decided", parts: int = 0) -> CommitmentChange:
+    return CommitmentChange(
+        metadata=ObjectMeta(name=name),
+        nonce=name,
+        parts=parts,
+        request_id="batch-1",
+        phase=phase,  # type: ignore[arg-type]
+        steps=tuple(CommitmentStep(uuid=one, after=spec(one)) for one in uuids),
+    )
+
+
+def slot(name: str, uuid: str, *vms: str, project: str = "p1", host: str = "h1") -> Reservation:
+    size = Amounts(cpu=4000, memory=8 * GIB)
+    details = CommittedSpec(
+        commitment_uuid=uuid,
+        resource_group="g",
+        project_id=project,
+        allocations={vm: SpecAllocation(resources=size) for vm in vms},
+    )
+    return Reservation(
+        metadata=ObjectMeta(name=name),
+        spec=ReservationSpec(type=COMMITTED, target_host=host, resources=size, committed_resource_reservation=details),
+        status=ReservationStatus(host=host),
+    )
+
+
+def host(*vms: str, gib: int = 16) -> Hypervisor:
+    size = Amounts(cpu=32000, memory=gib * GIB)
+    return Hypervisor(
+        metadata=ObjectMeta(name="h1"),
+        status=HypervisorStatus(
+            capacity=size,
+            allocation=Amounts(cpu=4000 * len(vms), memory=8 * GIB * len(vms)),
+            instances=tuple(Instance(id=one) for one in vms),
+        ),
+    )
+
+
+def judged(story: Callable[[Bench], Awaitable[None]]) -> list[str]:
+    """What is found of a story that a controller writes."""
+
+    async def written(bench: Bench) -> None:
+        _author.set(Author("ctl-1", "", ("commitments",)))
+        await story(bench)
+
+    return judged_as_it_is(written)
+
+
+async def applied(bench: Bench, *uuids: str) -> None:
+    head = await bench.store.create(change(*NAMES))
+    for uuid in uuids:
+        await bench.store.create(commitment(uuid))
+    await bench.store.replace(replace(head, phase="applied"))
+
+
+def test_a_batch_that_is_there_as_a_whole_is_right() -> None:
+    async def story(bench: Bench) -> None:
+        await applied(bench, *NAMES)
+        bench.judge.answered("batch-1", True, {})
+        bench.judge.rest()
+
+    assert judged(story) == []
+
+
+def test_half_a_batch_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        await applied(bench, NAMES[0])
+        bench.judge.rest()
+
+    assert judged(story) == ["S4"]
+
+
+def test_a_batch_that_nobody_applies_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        await bench.store.create(change())
+        bench.judge.rest()
+
+    assert judged(story) == ["S4"]
+
+
+def test_a_batch_that_counts_without_all_of_its_documents_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        await bench.store.create(change(parts=1))
+
+    assert judged(story) == ["S4"]
+
+
+def test_a_commitment_that_no_batch_says_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        await bench.store.create(commitment("bbbb-1"))
+
+    assert judged(story) == ["S4"]
+
+
+def test_an_older_batch_that_is_applied_over_a_newer_one_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        await applied(bench, *NAMES)
+        newer = replace(change(name="change-2"), steps=(CommitmentStep(uuid=NAMES[0], after=spec(NAMES[0], "p2")),))
+        await bench.store.create(newer)
+        kept = await bench.store.get(CommittedResource, f"commitment-{NAMES[0]}")
+        moved = await bench.store.replace(replace(kept, spec=spec(NAMES[0], "p2")))
+        await bench.store.replace(replace(moved, spec=spec(NAMES[0])))
+
+    assert judged(story) == ["S4"]
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_an_answer_that_is_not_true_is_found(accepted: bool) -> None:
+    async def story(bench: Bench) -> None:
+        if not accepted:
+            await applied(bench, *NAMES)
+        bench.judge.answered("batch-1", accepted, {NAMES[0]: ("p1", "confirmed")})
+
+    assert judged(story) == ["S4"]
+
+
+def test_a_vm_in_two_slots_and_a_slot_of_another_project_or_of_nobody_are_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load(
+            [slot("s1", NAMES[0], "vm-1"), slot("s2", NAMES[1], "vm-1", project="p2"), slot("s3", "bbbb-1")]
+        )
+        await applied(bench, *NAMES)
+        bench.judge.rest()
+
+    assert judged(story) == ["S4"] * 3
+
+
+def test_a_commitment_that_is_called_ready_without_its_slots_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([commitment(NAMES[0], ready=True), commitment(NAMES[1], ready=True), slot("s1", NAMES[1])])
+        bench.judge.rest()
+
+    assert judged(story) == ["S4"]
+
+
+def test_room_that_a_vm_has_and_that_is_sold_is_found_unless_the_vm_uses_what_was_sold() -> None:
+    async def story(bench: Bench) -> None:
+        there = [host("vm-1", "vm-2"), commitment(NAMES[0]), commitment(NAMES[1]), slot("s1", NAMES[0], "vm-1")]
+        bench.store.load(there)
+        bench.judge.rest()
+        assert bench.broken() == []
+        bench.store.load([*there, slot("s2", NAMES[1])])
+        bench.judge.rest()
+
+    assert judged(story) == ["room"]
+
+
+def test_after_a_backup_was_put_back_what_it_says_counts() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.snapshot()
+        await applied(bench, *NAMES)
+        bench.store.restore()
+        bench.judge.batches.restored()
+        bench.judge.rest()
+        assert bench.broken() == []
+        await bench.store.create(commitment(NAMES[0]))
+
+    assert judged(story) == ["S4"]
