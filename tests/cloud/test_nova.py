@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from tests.support.openstack import settings
 
 from outlive.base.clock import SystemClock
 from outlive.drivers.openstack.nova import NovaClient
+from outlive.drivers.openstack.nova_moves import NovaMoves
 from outlive.drivers.openstack.nova_vms import NovaVms
 from outlive.drivers.openstack.session import OpenStackSession
 
@@ -84,6 +86,35 @@ def test_what_nova_does_is_seen_until_its_server_and_its_host_are_gone(cloud: No
         assert second in listed("vms")
         cloud.start_host(host)
         assert within(lambda: is_ready(host) == "True")
+
+
+def test_a_server_is_moved_live_and_its_move_is_listed(cloud: NovaCloud, tmp_path: Path) -> None:
+    size = {"name": "moved", "vcpus": 1, "ram": 1024, "disk": 1}
+    server = cloud.boot("moved", cloud.ask("POST", "flavors", {"flavor": size})["flavor"]["id"])
+
+    async def move() -> None:
+        said = settings(clouds_file=str(cloud.keystone.clouds(tmp_path / "clouds.yaml")), request_limit=30.0)
+        session = OpenStackSession(said)
+        moves = NovaMoves(NovaClient(session, said, SystemClock()))
+        try:
+            before = await moves.locate(server, "r")
+            assert before is not None
+            assert before.state == "ACTIVE"
+            await moves.migrate(server, "r")
+            deadline, now = time.monotonic() + LIMIT_S, before
+            while (now.host, now.state) in ((before.host, "ACTIVE"), (before.host, "MIGRATING"), ("", "MIGRATING")):
+                assert time.monotonic() < deadline
+                assert now.refusal == ""
+                await asyncio.sleep(0.2)
+                found = await moves.locate(server, "r")
+                assert found is not None
+                now = found
+            assert now.host in {"h1", "h2"} - {before.host}
+            assert [(one.source, one.target) for one in await moves.moves(server)] == [(before.host, now.host)]
+        finally:
+            await session.close()
+
+    run_real(move())
 
 
 def test_nova_is_as_it_was_recorded(cloud: NovaCloud, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from outlive.resources import (
     ObjectRef,
 )
 from outlive.resources.vms import GroupFlavor
+from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.metrics import Metrics
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore
@@ -437,6 +438,7 @@ def test_no_answer_of_limes_loses_a_commitment(cloud: Cloud) -> None:
             syncer = CommitmentSyncer(
                 KeystoneProjects(session), limes_client(session), lambda: read_known(store), write,
                 CommitmentSettings(), clock=SystemClock(), random=Random(1), metrics=Metrics(),
+                faults=FaultRecorder(store, SystemClock(), "commitments-sync"),
             )  # fmt: skip
             await syncer.sync()
             assert await kept() == {"uuid-1": "10Gi", "uuid-2": "3Gi"}

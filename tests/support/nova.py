@@ -17,7 +17,12 @@ from aiohttp import web
 from tests.support.http_service import HttpService
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "nova_answers.json").read_text())
-PAGED = {"servers/detail": "servers", "flavors/detail": "flavors", "os-hypervisors/detail": "hypervisors"}
+PAGED = {
+    "servers/detail": "servers",
+    "flavors/detail": "flavors",
+    "os-hypervisors/detail": "hypervisors",
+    "os-migrations": "migrations",
+}
 PLAIN = {"os-aggregates": "aggregates", "os-services": "services", "os-server-groups": "server_groups"}
 VERSION = "/v2.1"
 NO_PAGE = 1000
@@ -28,13 +33,17 @@ class Nova(HttpService):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lists: dict[str, list[dict[str, Any]]] = copy.deepcopy(RECORDED["before"])
+        self.lists: dict[str, list[dict[str, Any]]] = {"migrations": [], **copy.deepcopy(RECORDED["before"])}
         self.deleted: list[dict[str, Any]] = []
         self.page_limit = NO_PAGE
         self.hidden: set[str] = set()
         """Servers of a cell that cannot be reached: no list has them, and nobody can say anything of them."""
         self.forbidden: set[str] = set()
         """Paths that our user may not ask."""
+        self.asked: list[tuple[str, Any]] = []
+        """Server → what was asked of it."""
+        self.says_no = ""
+        """Why nothing that is asked of a server is done."""
 
     def change(self) -> None:
         """What happened in the recording: one server started, one moved, one was made and one deleted."""
@@ -65,10 +74,20 @@ class Nova(HttpService):
             return self._page(request, path, PAGED[path])
         if path in PLAIN:
             return _json(request, 200, {PLAIN[path]: self.lists[PLAIN[path]]})
+        if request.method == "POST":
+            return await self._act(request, path.removeprefix("servers/").removesuffix("/action"))
         for plural in ("servers", "os-hypervisors"):
             if path.startswith(f"{plural}/"):
                 return self._one(request, plural.removeprefix("os-"), path.removeprefix(f"{plural}/"))
         return _json(request, 404, {"itemNotFound": {"code": 404, "message": "nothing there"}})
+
+    async def _act(self, request: web.Request, server: str) -> web.Response:
+        if not any(one["id"] == server for one in self.lists["servers"]):
+            return _json(request, RECORDED["gone"]["status"], RECORDED["gone"]["body"])
+        if self.says_no:
+            return _json(request, 409, {"conflictingRequest": {"code": 409, "message": self.says_no}})
+        self.asked.append((server, await request.json()))
+        return web.Response(status=202)
 
     def _versions(self) -> web.Response:
         links = [{"rel": "self", "href": f"{self.url}{VERSION}/"}]
@@ -83,18 +102,20 @@ class Nova(HttpService):
             if since := query.get("changes-since"):
                 assert datetime.fromisoformat(since).tzinfo is not None
                 records = [one for one in (*records, *self.deleted) if one["updated"] >= since]
+        if key == "migrations":
+            records = [one for one in records if one["instance_uuid"] == query["instance_uuid"]]
         if key == "flavors":
             assert query["is_public"] == "None"
-        marker = query.get("marker")
+        marker, name = query.get("marker"), "uuid" if key == "migrations" else "id"
         if marker is not None:
-            ids = [one["id"] for one in records]
+            ids = [one[name] for one in records]
             if marker not in ids:
                 return _json(request, RECORDED["marker"]["status"], RECORDED["marker"]["body"])
             records = records[ids.index(marker) + 1 :]
         limit = min(int(query.get("limit", NO_PAGE)), self.page_limit)
         shown, document = records[:limit], {}
         if len(records) > limit:
-            href = f"http://behind-a-proxy.invalid{VERSION}/{path}?limit={limit}&marker={shown[-1]['id']}"
+            href = f"http://behind-a-proxy.invalid{VERSION}/{path}?limit={limit}&marker={shown[-1][name]}"
             document[f"{key}_links"] = [{"rel": "next", "href": href}]
         return _json(request, 200, {key: shown, **document})
 

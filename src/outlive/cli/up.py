@@ -282,15 +282,17 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
     computer = ChildComputer()
     closing.push_async_callback(computer.close)
     source: VMSource | None = None
-    placement = inventory = limes = None
+    placement = inventory = limes = moves = None
     if session is not None:
         from outlive.drivers.openstack.keystone import KeystoneProjects
         from outlive.drivers.openstack.limes import LimesClient
         from outlive.drivers.openstack.nova import NovaClient
         from outlive.drivers.openstack.nova_inventory import NovaInventory
+        from outlive.drivers.openstack.nova_moves import NovaMoves
         from outlive.drivers.openstack.nova_vms import NovaVms
 
         nova = NovaClient(session, settings.openstack, SystemClock())
+        moves = NovaMoves(nova)
         if settings.openstack.inventory:
             inventory = NovaInventory(nova, settings.openstack, SystemClock())
         if settings.upkeep.vm_source == "nova":
@@ -311,6 +313,7 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
         placement=placement,
         inventory=inventory,
         limes=limes,
+        nova=moves,
         offload=asyncio.to_thread,
     )
 

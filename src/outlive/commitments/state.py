@@ -136,8 +136,12 @@ def spec_of(commitment: Commitment, *, allow_rejection: bool = False) -> Committ
 
 
 def from_listed(listed: ListedCommitment, unit: GroupUnit) -> Commitment:
-    """The commitment that Limes lists, whose group is counted in ``unit``; ``BadInput`` for what cannot be one."""
+    """The commitment that Limes lists, whose group is counted in ``unit``; ``BadInput`` for what cannot be one.
+
+    It starts when it was confirmed; one that is not, when it is to be confirmed, as a change says it too.
+    """
     check_uuid(listed.uuid)
+    known = (at for at in (listed.confirmed_at, listed.confirm_by) if at is not None)
     group, kind = parse_resource(listed.resource_name)
     return Commitment(
         uuid=listed.uuid,
@@ -148,7 +152,7 @@ def from_listed(listed: ListedCommitment, unit: GroupUnit) -> Commitment:
         type=kind,
         memory_bytes=unit.to_bytes(listed.amount) if kind == "memory" else 0,
         cores=check_cores(listed.amount) if kind == "cores" else 0,
-        start=_from_seconds(listed.created_at if listed.confirmed_at is None else listed.confirmed_at),
+        start=_from_seconds(next(known, listed.created_at)),
         end=_from_seconds(listed.expires_at) if listed.expires_at > 0 else None,
         state=check_state(listed.status),
     )

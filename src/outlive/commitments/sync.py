@@ -149,7 +149,8 @@ def plan(
             steps.append(CommitmentStep(uuid=uuid, before=before, slots=_deleted(held.pop(uuid, ()))))
         elif before != spec:
             steps.append(CommitmentStep(uuid=uuid, before=before, after=spec))
-    unmatched = tuple(sorted(uuid for uuid in after if uuid in ours and uuid not in listing.listed))
+    missed = (uuid for uuid in after if uuid in ours and uuid not in listing.listed)
+    unmatched = tuple(sorted(uuid for uuid in missed if not is_over(after[uuid], now)))
     kept = after.keys() | others | pending | _protected(listing, now)
     orphans = [uuid for uuid in sorted(held) if uuid not in kept]
     steps += [CommitmentStep(uuid=uuid, slots=_deleted(held[uuid])) for uuid in orphans]

@@ -2,26 +2,26 @@
 
 A run fails as a whole if Keystone or Limes does not answer, or says what nobody understands: then nothing is written. A
 step that fails is counted and does not stop the others; the next run plans it again. Before the flavor groups are known
-a run does nothing.
+a run does nothing, and they are looked for again soon.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
+from outlive.base.clock import Clock, as_datetime
 from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.commitments.ports import CommitmentSource, ProjectSource, StepWriter
+from outlive.commitments.ports import CommitmentSource, Offload, ProjectSource, StepWriter, inline
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.state import Commitment, from_spec
-from outlive.commitments.sync import Listing, SkipReason, SyncPlan, judge, plan, skip_counts
+from outlive.commitments.state import Commitment, ListedCommitment, from_spec
+from outlive.commitments.sync import SkipReason, SyncPlan, judge, plan, skip_counts
 from outlive.placement.flavor_groups import is_valid
 from outlive.resources import (
     COMMITTED,
@@ -30,14 +30,22 @@ from outlive.resources import (
     CommittedResource,
     FlavorGroup,
     FlavorGroupSpec,
+    ObjectRef,
     Reservation,
 )
+from outlive.resources.cluster import CLUSTER
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import ActiveFault, FaultRecorder
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store, list_all
 
 DURATIONS: Final = (0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 FAILED_AGAIN_S: Final = 60.0
-"""The first time between two runs where the last one failed; it doubles up to ``commitments.syncInterval``."""
+"""The first time between two runs where the last one failed; it doubles up to ``commitments.syncInterval``. Also the
+time between two looks for flavor groups."""
+LATE_RUNS: Final = 3
+"""Times ``commitments.syncInterval`` without a whole run after which a fault says so."""
+NOT_READY: Final = "flavor groups are not known yet"
 ASKED_S: Final = 30.0
 """The shortest time between two runs, also where somebody asks for one."""
 STEPS_AT_ONCE: Final = 20
@@ -88,7 +96,11 @@ class CommitmentSyncer:
         clock: Clock,
         random: Random,
         metrics: Metrics,
+        faults: FaultRecorder,
+        offload: Offload = inline,
     ) -> None:
+        self._offload = offload
+        self._faults = faults
         self._projects = projects
         self._limes = limes
         self._known = known
@@ -96,10 +108,9 @@ class CommitmentSyncer:
         self._settings = settings
         self._clock = clock
         self._random = random
-        self._listing: Listing | None = None
-        """Of the last run that was whole …"""
+        self._last: tuple[dict[str, Commitment], tuple[str, ...]] | None = None
         self.asked_at = 0.0
-        """… and when Limes was asked for it, in seconds since 1970."""
+        """When Limes was asked for the last whole list, in seconds since 1970."""
         self._wanted = asyncio.Event()
         self._errors = metrics.counter(f"{PREFIX}errors_total", "Runs and steps of the syncer that failed")
         self._creates = metrics.counter(f"{PREFIX}cr_creates_total", "Commitments that the syncer created")
@@ -118,10 +129,7 @@ class CommitmentSyncer:
 
     def last(self) -> tuple[dict[str, Commitment], tuple[str, ...]] | None:
         """Uuid → commitment of the last list, and uuids that it has and that could not be read; ``None`` before one."""
-        if self._listing is None:
-            return None
-        specs = self._listing.specs
-        return {uuid: from_spec(spec) for uuid, spec in specs.items()}, tuple(sorted(self._listing.listed - set(specs)))
+        return self._last
 
     def ask_again(self) -> None:
         """Run again soon."""
@@ -129,15 +137,24 @@ class CommitmentSyncer:
 
     async def run(self) -> None:
         """Run at once and then every ``commitments.syncInterval``, until cancelled; sooner after a run that failed."""
-        failures = 0
+        self._faults.forget()
+        failures, since, whole_at = 0, "the start", self._clock.monotonic()
         while True:
+            why = ""
+            pause = float(self._settings.sync_interval)
             try:
-                await self.sync()
+                if await self.sync() is None:
+                    why, pause = NOT_READY, min(FAILED_AGAIN_S, pause)
                 failures = 0
             except OutliveError as error:
-                failures += 1
+                failures, why = failures + 1, str(error)
                 _log.warning("commitments.sync_failed", error=str(error), failures=failures)
-            pause = float(self._settings.sync_interval)
+            if not why:
+                since = as_datetime(self._clock.now()).isoformat(timespec="seconds")
+                whole_at = self._clock.monotonic()
+            late = self._clock.monotonic() - whole_at > LATE_RUNS * float(self._settings.sync_interval)
+            cluster, fields = ObjectRef(kind="Cluster", name=CLUSTER), {"since": since, "why": why}
+            await self._faults.record([ActiveFault(FaultCode.COMMITMENTS_NOT_SYNCED, cluster, fields)] if late else ())
             if failures:
                 pause = self._random.backoff(failures, min(FAILED_AGAIN_S, pause), pause)
             await self._pause(pause)
@@ -157,7 +174,7 @@ class CommitmentSyncer:
         began = self._clock.monotonic()
         try:
             if (await self._known()).groups is None:
-                _log.info("commitments.sync_skipped", why="flavor groups are not known yet")
+                _log.info("commitments.sync_skipped", why=NOT_READY)
                 return None
             asked_at = self._clock.now()
             listed = await self._limes.list_commitments(await self._projects.list_projects())
@@ -165,10 +182,7 @@ class CommitmentSyncer:
             known = await self._known()
             if known.groups is None:
                 return None
-            self._listing, self.asked_at = judge(listed, known.groups, self._settings), asked_at
-            found = plan(
-                self._listing, known.commitments, known.slots, known.changes, asked_at=asked_at, now=self._clock.now()
-            )
+            found = await self._compare(listed, known, known.groups, asked_at)
         except OutliveError:
             self._errors.inc()
             raise
@@ -178,6 +192,26 @@ class CommitmentSyncer:
             if number % STEPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._duration.observe(self._clock.monotonic() - began)
+        return found
+
+    async def _compare(
+        self,
+        listed: Sequence[ListedCommitment],
+        known: StoreState,
+        groups: Mapping[str, FlavorGroupSpec],
+        asked_at: float,
+    ) -> SyncPlan:
+        """The plan. Limes may list tens of thousands, so this is no work for the event loop."""
+        now = self._clock.now()
+
+        def work() -> tuple[dict[str, Commitment], tuple[str, ...], SyncPlan]:
+            listing = judge(listed, groups, self._settings)
+            taken = {uuid: from_spec(spec) for uuid, spec in listing.specs.items()}
+            found = plan(listing, known.commitments, known.slots, known.changes, asked_at=asked_at, now=now)
+            return taken, tuple(sorted(listing.listed - taken.keys())), found
+
+        taken, unreadable, found = await self._offload(work)
+        self._last, self.asked_at = (taken, unreadable), asked_at
         return found
 
     async def _carry_out(self, step: CommitmentStep) -> None:

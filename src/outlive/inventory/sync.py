@@ -351,9 +351,13 @@ class InventorySyncer:
             for host in known
             if host is not None and host.status.capacity is not None
         )
-        written = (await self._carry_out(RecordBatch(hosts=down)))[0] if down else 0
-        if gone:
-            written += (await self._carry_out(RecordBatch(gone_hosts=frozenset(gone))))[0]
+        left, few = sorted(gone), HOSTS_OF_A_BATCH
+        parts = [RecordBatch(hosts=down[start : start + few]) for start in range(0, len(down), few)]
+        parts += [RecordBatch(gone_hosts=frozenset(left[start : start + few])) for start in range(0, len(left), few)]
+        written = 0
+        for part in parts:
+            written += (await self._carry_out(part))[0]
+            await asyncio.sleep(0)
         return written
 
     def _active(self, why: str) -> Sequence[ActiveFault]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, NotFound
@@ -23,6 +25,7 @@ from outlive.resources import (
     Knowledge,
     ObjectMeta,
     Pipeline,
+    condition,
 )
 from outlive.resources.meta import object_name
 from outlive.runtime.informer import Informer
@@ -44,6 +47,16 @@ async def install_shipped(store: Store) -> tuple[str, ...]:
             continue
         created.append(pipeline.name)
     return tuple(created)
+
+
+def pipeline_metrics(pipelines: Iterable[Pipeline]) -> Iterator[Metric]:
+    """Which of our pipelines can be used, as their objects say when somebody asks."""
+    ready = GaugeMetricFamily("pipeline_ready", "Whether a pipeline can be used", labels=("pipeline",))
+    for one in pipelines:
+        if one.spec.scheduling_domain == DOMAIN:
+            found = condition(one.status.conditions, "Ready")
+            ready.add_metric((one.name,), float(found is not None and found.status == "True"))
+    yield ready
 
 
 class PipelineController:

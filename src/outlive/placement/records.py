@@ -6,6 +6,7 @@ A step that needs records names them; a pipeline leaves it out while they are mi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -113,8 +114,10 @@ class Records:
 
 
 def _read(raw: Mapping[str, Any], form: type[Record]) -> Record | None:
-    """A record; ``None`` where it cannot be read: the others count nevertheless."""
+    """A record; ``None`` where it cannot be read, or a figure is no number: the others count nevertheless."""
     try:
-        return msgspec.convert(raw, form, strict=False)
+        found = msgspec.convert(raw, form, strict=False)
     except msgspec.ValidationError:
         return None
+    figures = (value for value in msgspec.structs.astuple(found) if isinstance(value, float))
+    return found if all(map(math.isfinite, figures)) else None

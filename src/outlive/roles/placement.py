@@ -10,7 +10,7 @@ from outlive.base.clock import Clock
 from outlive.base.random import Random
 from outlive.placement.arrivals import InFlightController
 from outlive.placement.capacity_metrics import capacity_metrics
-from outlive.placement.controllers import ALL_GROUPS, FlavorGroupController, PipelineController
+from outlive.placement.controllers import ALL_GROUPS, FlavorGroupController, PipelineController, pipeline_metrics
 from outlive.placement.descheduling import NOVA, OWN, Descheduler, DeschedulingController
 from outlive.placement.fleet import Fleet
 from outlive.placement.history import HistoryCleanup, HistoryWriter
@@ -126,6 +126,7 @@ class PlacementRole:
     def _prepare(self, settings: PlacementSettings) -> None:
         """The controllers of pipelines, flavor groups and overcommit."""
         run, groups, flavors = self._runtime, self._followed.groups, self._followed.flavors
+        run.metrics.register_collector(lambda: pipeline_metrics(self.pipelines.items()))
         builder = PipelineController(run.store, self.pipelines, self.service.pipelines, clock=run.clock)
         run.manager.add_controller(builder, [Watch(self.pipelines), Watch(self.knowledge, builder.keys_of_knowledge)])
         kept = FlavorGroupController(run.store, flavors, groups, settings=settings, clock=run.clock)
@@ -154,13 +155,13 @@ class PlacementRole:
 
     def _deschedule(self, records: Informer[Descheduling], moves: Mapping[str, VmMoves], *, dry_run: bool) -> None:
         """Detectors, and whoever carries out what they find."""
-        run, vms = self._runtime, self._followed.vms
+        run = self._runtime
         descheduler = Descheduler(
             run.store,
             self.service.pipelines.detecting,
             self.service.fleet.records,
             moves,
-            lambda vm: OWN if vms.get(vm) is not None else NOVA,
+            self._kind_of,
             records.get,
             metrics=run.metrics,
             clock=run.clock,
@@ -169,6 +170,12 @@ class PlacementRole:
         run.manager.add_task("descheduler", descheduler.run, elector=run.elector, after_sync=True)
         executor = DeschedulingController(run.store, records, moves, dry_run=dry_run, clock=run.clock)
         run.manager.add_controller(executor, [Watch(records)], elector=run.elector)
+
+    def _kind_of(self, vm: str) -> str:
+        """Whose it is to move a VM: what Nova runs may be kept as an object too, and is no business of a daemon."""
+        own = self._followed.vms.get(vm)
+        host = self._followed.hypervisors.get(own.host) if own is not None else None
+        return OWN if host is not None and host.spec.management == "node" else NOVA
 
     async def _size_of(self, vm: str) -> Amounts | None:
         """The size of a VM as whoever knows all VMs has it."""

@@ -394,6 +394,8 @@ class UpRole:
             clock=self._clock,
             random=random.fork("commitments-sync"),
             metrics=self.metrics,
+            faults=FaultRecorder(self._store, self._clock, "commitments-sync"),
+            offload=self._offload,
         )
         self.commitments.consistency.listing = syncer
         self.manager.add_task(SYNC_TASK, syncer.run, elector=self.elector, after_sync=True)

@@ -45,7 +45,9 @@ LIMIT: Final = 10_000
 MESSAGE_CHARACTERS: Final = 1024
 """What is kept of a message and of a remedy."""
 
-Role = Literal["daemon", "fencer", "primary", "recovery", "controller", "failover", "inventory", "commitments"]
+Role = Literal[
+    "daemon", "fencer", "primary", "recovery", "controller", "failover", "inventory", "commitments", "commitments-sync"
+]
 HOST_KINDS: Final = ("Hypervisor", "Membership")
 
 _log = get_logger("faults")

@@ -127,6 +127,12 @@ def test_what_limes_lists_starts_when_it_was_confirmed() -> None:
     assert listed(status="planned").state == "planned"
 
 
+@pytest.mark.parametrize("status", ["planned", "pending", "guaranteed"])
+def test_what_is_not_confirmed_yet_starts_when_it_is_to_be_confirmed_as_if_a_change_had_said_it(status: str) -> None:
+    assert listed(status=status, confirm_by=int(NOW + 9)).start == at(9)
+    assert listed(status=status, confirm_by=int(NOW + 9), confirmed_at=int(NOW + 5)).start == at(5)
+
+
 def test_commitments_of_cores_are_read_from_limes_as_well() -> None:
     found = listed(resource_name="hw_version_g_cores")
     assert (found.type, found.cores, found.memory_bytes) == ("cores", 2, 0)

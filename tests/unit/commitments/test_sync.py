@@ -17,6 +17,7 @@ from outlive.commitments.sync import SkipReason, SyncPlan, judge, plan, skip_cou
 from outlive.resources import (
     COMMITTED,
     CommitmentChange,
+    CommitmentState,
     CommitmentStep,
     CommittedResource,
     CommittedResourceSpec,
@@ -160,6 +161,12 @@ def test_a_commitment_past_its_end_stays_while_limes_lists_it_and_we_cannot_read
     found = planned([listed()], (ours(end_time=as_datetime(NOW - 1)),), (slot(UUID),), groups={})
     assert found.steps == ()
     assert reasons(found) == {SkipReason.UNKNOWN_FLAVOR_GROUP: 1}
+
+
+@pytest.mark.parametrize("state", ["superseded", "expired"])
+def test_what_limes_lists_no_more_because_it_is_over_is_not_missed(state: CommitmentState) -> None:
+    found = planned([], (ours(state=state),))
+    assert (found.steps, found.unmatched) == ((), ())
 
 
 def test_what_limes_does_not_list_is_counted_and_kept_with_its_slots() -> None:

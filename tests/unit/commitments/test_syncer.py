@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from tests.support.loops import run
@@ -20,16 +20,20 @@ from outlive.resources import (
     FAILOVER,
     CommitmentStep,
     CommittedResource,
+    Fault,
     FlavorGroup,
     ObjectMeta,
     Reservation,
     ReservationSpec,
 )
+from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import list_all
 from outlive.store.memory import MemoryStore
 
 FAILS = ReservationSpec(type=FAILOVER)
+T = TypeVar("T")
 PROJECT = Project(id="p1", domain_id="d1")
 
 
@@ -44,11 +48,14 @@ class Cloud:
         self.ours: dict[str, CommittedResource] = {}
         self.steps: list[CommitmentStep] = []
         self.asked: list[float] = []
+        self.offloaded = 0
         self.clock = LoopClock(NOW)
         self.metrics = Metrics()
+        self.store = MemoryStore(self.clock, SeededIds(Random(1)))
         self.syncer = CommitmentSyncer(
-            self, self, self.known, self.write, SETTINGS, clock=self.clock, random=Random(1), metrics=self.metrics
-        )
+            self, self, self.known, self.write, SETTINGS, clock=self.clock, random=Random(1), metrics=self.metrics,
+            offload=self.offload, faults=FaultRecorder(self.store, self.clock, "commitments-sync"),
+        )  # fmt: skip
 
     async def list_projects(self) -> tuple[Project, ...]:
         self.asked.append(self.clock.monotonic())
@@ -59,6 +66,10 @@ class Cloud:
         if self.failure is not None:
             raise self.failure
         return self.commitments
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        self.offloaded += 1
+        return work()
 
     async def known(self) -> StoreState:
         return StoreState(groups=self.groups, commitments=tuple(self.ours.values()))
@@ -88,6 +99,7 @@ def test_a_run_writes_what_it_planned_and_says_so_in_its_metrics() -> None:
     assert cloud.count("commitments_skipped_total", '{reason="non_compute"}') == 1
     assert cloud.count("commitments_skipped_total", '{reason="unit_mismatch"}') == 0
     assert cloud.count("errors_total") == 0
+    assert cloud.offloaded == 1  # comparing them is no work for the event loop
 
 
 def test_a_step_that_fails_does_not_stop_the_others() -> None:
@@ -103,6 +115,22 @@ def test_nothing_is_asked_or_written_before_the_flavor_groups_are_known() -> Non
     cloud.groups = None
     assert run(cloud.syncer.sync()) is None
     assert (cloud.asked, cloud.steps, cloud.count("errors_total")) == ([], [], 0)
+
+
+def test_flavor_groups_that_become_known_after_the_start_are_not_waited_for_until_the_next_usual_run() -> None:
+    cloud = Cloud(listed())
+    cloud.groups = None
+
+    async def start() -> None:
+        async with OrderedTaskGroup() as group:
+            task = group.create_task(cloud.syncer.run())
+            await cloud.clock.sleep(10)
+            cloud.groups = GROUPS
+            await cloud.clock.sleep(120)
+            assert [step.uuid for step in cloud.steps] == [listed().uuid]
+            task.cancel()
+
+    run(start())
 
 
 def test_while_limes_is_away_nothing_is_written_and_it_is_asked_sooner_than_usual() -> None:
@@ -125,6 +153,30 @@ def test_while_limes_is_away_nothing_is_written_and_it_is_asked_sooner_than_usua
     gaps = [after - before for before, after in zip(cloud.asked, cloud.asked[1:], strict=False)]
     assert max(gaps) <= 3600
     assert gaps[0] < 61
+
+
+def test_when_limes_has_been_away_for_hours_a_fault_says_so_until_it_is_back() -> None:
+    cloud = Cloud(listed())
+    cloud.failure = Unavailable("503", place="Limes")
+
+    async def faults() -> list[tuple[str, str]]:
+        return [(one.name, one.message) async for one in list_all(cloud.store, Fault) if not one.ended]
+
+    async def night() -> None:
+        async with OrderedTaskGroup() as group:
+            task = group.create_task(cloud.syncer.run())
+            await cloud.clock.sleep(2.9 * 3600)
+            assert await faults() == []
+            await cloud.clock.sleep(1.2 * 3600)
+            ((name, message),) = await faults()
+            assert name.startswith("commitments-not-synced.")
+            assert message == "commitments were not compared with Limes since the start: Limes: 503"
+            cloud.failure = None
+            await cloud.clock.sleep(3600)
+            assert await faults() == []
+            task.cancel()
+
+    run(night())
 
 
 def test_what_the_store_has_is_read_with_valid_groups_only() -> None:

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.sales import Market, asked, batch, host, in_cloud, project, vm
+from tests.unit.commitments.test_sync_story import Listed
+
+from outlive.roles.up import Limes
 
 FOLDER = Path(__file__).parents[3] / "deploy"
 ALERTS = sorted((FOLDER / "prometheus").glob("*.yaml"))
@@ -28,7 +31,8 @@ def metrics() -> tuple[frozenset[str], dict[str, set[str]]]:
         assert await market.change(batch(project("p1", asked("first-1", 2)))) == ""
         texts.append(market.role.metrics.render().decode())
 
-    in_cloud([host("h1", vms=[running]), host("h2"), running], story)
+    limes = Listed()
+    in_cloud([host("h1", vms=[running]), host("h2"), running], story, limes=Limes(limes, limes))
     types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", texts[0], re.MULTILINE))
     names = set(types)
     for name, kind in types.items():
@@ -51,7 +55,11 @@ def expressions(path: Path) -> list[str]:
 
 
 def test_there_are_alerts_and_a_dashboard() -> None:
-    assert {path.name for path in ALERTS} >= {"failover-alerts.yaml", "commitments-alerts.yaml"}
+    assert {path.name for path in ALERTS} >= {
+        "failover-alerts.yaml",
+        "placement-alerts.yaml",
+        "commitments-alerts.yaml",
+    }
     assert DASHBOARDS
 
 

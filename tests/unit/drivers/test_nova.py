@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
+from email.utils import formatdate
 from typing import Any
 
 import pytest
+from aiohttp import web
 from tests.support import http_service
 from tests.support.http_service import Answerer
 from tests.support.loops import run_real
@@ -286,6 +288,18 @@ def test_a_record_that_is_wrong_is_a_problem_of_its_own() -> None:
     run_real(read())
 
 
+def test_what_a_hypervisor_says_of_its_processor_may_be_no_json() -> None:
+    async def read() -> None:
+        nova = Nova()
+        nova.lists["hypervisors"][0]["cpu_info"] = "{'arch': 'x86_64'}"
+        async with source(nova) as opened:
+            reading = await opened.read()
+        assert len(reading.inventory.hosts) == 3
+        assert [host.cpu_arch for host in hosts(reading).values()].count(None) == 1
+
+    run_real(read())
+
+
 def test_a_server_without_an_id_makes_the_whole_list_nonsense() -> None:
     async def read() -> None:
         nova = Nova()
@@ -323,6 +337,27 @@ def test_vms_come_straight_from_nova_and_follow_what_changes_there() -> None:
     run_real(read())
 
 
+def test_after_an_answer_that_is_none_the_same_changes_are_asked_for_again() -> None:
+    async def later(_: web.Request) -> web.StreamResponse:
+        date = {"Date": formatdate(SINCE + 900, usegmt=True)}
+        return web.json_response({"servers": [{"id": None}]}, headers=date)
+
+    async def read() -> None:
+        nova = Nova()
+        async with client(nova) as opened:
+            vms_of = NovaVms(opened, settings(poll_interval=0.000001), SystemClock())
+            await vms_of.list_vms()
+            nova.fault = later
+            with pytest.raises(Unavailable):
+                await vms_of.list_vms()
+            nova.fault = None
+            await vms_of.list_vms()
+        refused, again = (one.query["changes-since"] for one in nova.requests if "changes-since" in one.query)
+        assert refused == again
+
+    run_real(read())
+
+
 def test_a_vm_whose_flavor_was_deleted_keeps_its_size() -> None:
     async def read() -> None:
         nova = Nova()
@@ -330,6 +365,24 @@ def test_a_vm_whose_flavor_was_deleted_keeps_its_size() -> None:
         async with client(nova) as opened:
             found = await NovaVms(opened, settings(), SystemClock()).list_vms()
         assert (len(found.vms), found.unknown_flavors) == (7, {})
+
+    run_real(read())
+
+
+def test_a_vm_keeps_its_size_though_another_flavor_has_the_name_of_its_own_by_now() -> None:
+    async def read() -> None:
+        nova = Nova()
+        name = nova.server("db-1")["flavor"]["original_name"]
+        anew = next(one for one in nova.lists["flavors"] if one["name"] == name)
+        anew.update(vcpus=64, ram=2**20)
+        async with client(nova) as opened:
+            vms_of = NovaVms(opened, settings(), SystemClock())
+            found = {vm.name: vm for vm in (await vms_of.list_vms()).vms}["db-1"]
+            assert await vms_of.get_vm(found.id) == found
+            reading = await NovaInventory(opened, settings(), SystemClock()).read()
+        assert (found.cpu_milli, found.memory_bytes) == (2000, 4 * GIB)
+        assert vms(reading)["db-1"].resources == Amounts(cpu=2000, memory=4 * GIB)
+        assert vms(reading)["db-1"].flavor == name
 
     run_real(read())
 

@@ -18,7 +18,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.inventory.ports import Reading
 from outlive.inventory.records import FlavorRecord, HostRecord, Inventory, VmRecord
-from outlive.inventory.sync import HOST_MISSES, InventorySyncer, batches
+from outlive.inventory.sync import HOST_MISSES, HOSTS_OF_A_BATCH, InventorySyncer, RecordBatch, batches
 from outlive.recovery.informers import vm_indexes
 from outlive.resources import (
     CREATOR_LABEL,
@@ -31,6 +31,7 @@ from outlive.resources import (
     VirtualMachine,
     condition,
 )
+from outlive.resources.documents import Problem
 from outlive.roles.up import InventoryCache
 from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.informer import Informer
@@ -221,6 +222,30 @@ def test_a_host_that_stays_away_goes_once_nothing_is_on_it() -> None:
             assert sorted(await world.hosts()) == ["a"]
 
     run(story())
+
+
+def test_hosts_that_are_missing_together_are_written_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    carry_out = InventorySyncer._carry_out
+
+    async def counted(self: InventorySyncer, batch: RecordBatch) -> tuple[int, tuple[Problem, ...]]:
+        sizes.append(max(len(batch.hosts), len(batch.gone_hosts)))
+        return await carry_out(self, batch)
+
+    monkeypatch.setattr(InventorySyncer, "_carry_out", counted)
+
+    async def story() -> None:
+        names = [f"h{number:03d}" for number in range(3 * HOSTS_OF_A_BATCH)]
+        world = World(Source([host(name) for name in names], []))
+        async with world.running():
+            await world.sync()
+            world.source.hosts.clear()
+            for _ in range(HOST_MISSES):
+                await world.sync()
+            assert await world.hosts() == {}
+
+    run(story())
+    assert max(sizes) == HOSTS_OF_A_BATCH
 
 
 def test_a_host_that_comes_back_is_as_it_was() -> None:

@@ -96,6 +96,18 @@ def test_contention_of_average_and_maximum_add_up() -> None:
         assert found == {"a": -0.375 - 0.25, "b": 0.0, "c": 0.0}
 
 
+@pytest.mark.parametrize("odd", ["NaN", "inf", "-Infinity"])
+def test_a_figure_that_is_no_number_spoils_only_its_own_record(odd: str) -> None:
+    name = "vmware-long-term-contended-hosts"
+    known = knowledge(
+        name,
+        {"computeHost": "a", "avgCPUContention": 10.0, "maxCPUContention": 5.0},
+        {"computeHost": "b", "avgCPUContention": odd, "maxCPUContention": 5.0},
+    )
+    found = scores("vmware_avoid_long_term_contended_hosts", CONTENTION, known)
+    assert found == {"a": -0.875, "b": 0.0, "c": 0.0}
+
+
 def test_only_the_own_project_is_noisy() -> None:
     known = knowledge(
         "vmware-project-noisiness",

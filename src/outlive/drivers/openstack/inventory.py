@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from outlive.base.errors import BadInput
 from outlive.inventory.records import GROUP_POLICIES, FlavorRecord, HostRecord, Inventory, VmRecord
 from outlive.resources import Aggregate, Amounts
 from outlive.resources.documents import Problems, parse_json
@@ -160,7 +161,7 @@ class _Names:
         return next(iter(candidates)) if len(candidates) == 1 else text
 
 
-def _aggregates(items: Iterable[Item]) -> list[tuple[Aggregate, str, tuple[str, ...]]]:
+def _aggregates(items: Iterable[Item]) -> list[tuple[Aggregate, str, frozenset[str]]]:
     """Each aggregate with its zone and its hosts."""
     found = []
     for item in items:
@@ -169,14 +170,14 @@ def _aggregates(items: Iterable[Item]) -> list[tuple[Aggregate, str, tuple[str, 
         metadata = _properties(item.get("Properties", "metadata"))
         zone = item.text("Availability Zone") or metadata.get("availability_zone", "")
         aggregate = Aggregate(name=item.text("Name"), uuid=item.text("uuid"), metadata=metadata)
-        found.append((aggregate, zone, tuple(str(host) for host in listed if host)))
+        found.append((aggregate, zone, frozenset(str(host) for host in listed if host)))
     return found
 
 
 def _host(
     item: Item,
     services: Mapping[str, Item],
-    aggregates: Sequence[tuple[Aggregate, str, tuple[str, ...]]],
+    aggregates: Sequence[tuple[Aggregate, str, frozenset[str]]],
     problems: Problems,
 ) -> HostRecord | None:
     full = item.text("Hypervisor Hostname")
@@ -216,8 +217,12 @@ def _disabled(item: Item, service: Item | None) -> str | None:
 
 
 def _arch(info: Any) -> str | None:
+    """The architecture; ``None`` also where nobody understands what is said of the processor."""
     if isinstance(info, str) and info.startswith("{"):
-        info = parse_json(info.encode(), "cpu_info")
+        try:
+            info = parse_json(info.encode(), "cpu_info")
+        except BadInput:
+            return None
     arch = info.get("arch") if isinstance(info, dict) else None
     return str(arch) if arch else None
 
@@ -247,7 +252,7 @@ def _server(item: Item, names: _Names, flavors: set[str]) -> VmRecord:
         name = named["name"]
     host = item.text(*HOST_FIELDS)
     resources = None
-    if name not in flavors and isinstance(embedded.get("vcpus"), int) and isinstance(embedded.get("ram"), int):
+    if isinstance(embedded.get("vcpus"), int) and isinstance(embedded.get("ram"), int):
         resources = Amounts(cpu=embedded["vcpus"] * 1000, memory=embedded["ram"] * MIB)
     specs = embedded.get("extra_specs")
     return VmRecord(

@@ -6,14 +6,15 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.errors import LimitExceeded, Unavailable
 from outlive.commitments.ports import Project, TokenOwner
-from outlive.drivers.openstack.session import OpenStackSession, decode
+from outlive.drivers.openstack.session import OpenStackSession, Response, decode
 
 PROJECTS_LIMIT: Final = 100_000
 PAGES_LIMIT: Final = 1_000
@@ -46,21 +47,26 @@ class KeystoneProjects:
         self._session = session
 
     async def list_projects(self) -> tuple[Project, ...]:
-        """All projects, by id. ``Unavailable`` also where Keystone says that it left some out."""
-        url: str | None = f"{await self._session.endpoint('identity', version='3')}/projects"
+        """All projects, by id. ``Unavailable`` also where Keystone says that it left some out.
+
+        Of the link to the next page only the query is taken: its host may be one that only Keystone can reach, and our
+        token goes to none but Keystone.
+        """
+        url = f"{await self._session.endpoint('identity', version='3')}/projects"
         found: dict[str, Project] = {}
         asked: set[str] = set()
-        while url is not None:
-            if url in asked or len(asked) >= PAGES_LIMIT:
+        query: str | None = ""
+        while query is not None:
+            if query in asked or len(asked) >= PAGES_LIMIT:
                 raise Unavailable("gives pages without an end", place=url, remedy="see Keystone's log")
-            asked.add(url)
-            page = decode(await self._session.get(url), _Projects)
+            asked.add(query)
+            page = decode(await self._session.get(url, params=dict(parse_qsl(query))), _Projects)
             if page.truncated:
                 raise Unavailable("leaves projects out", place=url, remedy="raise list_limit of [resource] in Keystone")
             found.update((project.id, project) for project in page.projects)
             if len(found) > PROJECTS_LIMIT:
                 raise LimitExceeded(f"has more than {PROJECTS_LIMIT} projects", place=url, remedy="ask for fewer")
-            url = page.links.next
+            query = page.links.next.partition("?")[2] if page.links.next is not None else None
         return tuple(found[key] for key in sorted(found))
 
 
@@ -127,13 +133,23 @@ class KeystoneTokens:
     async def _ask(self, token: str, digest: bytes) -> TokenOwner | None:
         url = f"{await self._session.endpoint('identity', version='3')}/auth/tokens"
         answer = await self._session.get(url, params={"nocatalog": "1"}, headers={"X-Subject-Token": token})
-        caller = None if answer.status == 404 else _owner(decode(answer, _Validated).token)
+        caller = None if _is_unknown(answer) else _owner(decode(answer, _Validated).token)
         kept_s = INVALID_S if caller is None else VALID_S
         self._kept[digest] = (self._clock.monotonic() + kept_s, caller)
         self._kept.move_to_end(digest)
         while len(self._kept) > CALLERS_KEPT:
             self._kept.popitem(last=False)
         return caller
+
+
+def _is_unknown(answer: Response) -> bool:
+    """Whether Keystone itself says that it knows no such token: a proxy may say 404 as well."""
+    if answer.status != 404:
+        return False
+    try:
+        return "error" in msgspec.json.decode(answer.body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def _owner(token: _Token) -> TokenOwner:

@@ -1,4 +1,5 @@
-"""Nova's lists by its API, at one microversion: servers, flavors, hypervisors, aggregates, services, server groups.
+"""Nova's lists by its API, at one microversion: servers, flavors, hypervisors, aggregates, services, server groups; and
+live moves of servers.
 
 A list is whole or the call fails. What no list can be trusted with is the absence of a server: a Nova that cannot reach
 one of its cells leaves that cell's servers out and says 200. So ``gone`` asks for each one by itself, and only a 404
@@ -10,20 +11,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote
 
 import msgspec
 
+from outlive.base import limits
 from outlive.base.clock import Clock
-from outlive.base.errors import Forbidden, LimitExceeded, OutliveError, Unavailable
+from outlive.base.errors import Forbidden, LimitExceeded, OutliveError, Refused, Unavailable
 from outlive.base.logging import get_logger
 from outlive.drivers.openstack.inventory import COMPUTE
-from outlive.drivers.openstack.session import OpenStackSession, Response, decode
+from outlive.drivers.openstack.session import OpenStackSession, Response, decode, refusal_of
 from outlive.inventory.settings import OpenStackSettings
 
 MICROVERSION: Final = "2.61"
 """The first at which flavors come with their extra specs, and a server with its flavor's sizes."""
+HEADERS: Final[Mapping[str, str]] = MappingProxyType(
+    {"OpenStack-API-Version": f"compute {MICROVERSION}", "X-OpenStack-Nova-API-Version": MICROVERSION}
+)
 PAGES_LIMIT: Final = 10_000
 RECORDS_LIMIT: Final = 2_000_000
 GONE_CHECKS: Final = 100
@@ -98,6 +104,23 @@ class NovaClient:
         except Forbidden:
             return None
 
+    async def migrations(self, server_id: str) -> list[Record]:
+        """The migrations of a server, in any order."""
+        return (await self._pages("os-migrations", "migrations", {"instance_uuid": server_id}))[0]
+
+    async def migrate_live(self, server_id: str) -> None:
+        """Have a server moved live to whatever host Nova finds, without copying its disks; Nova says yes before it
+        moves. ``Refused`` where it says no."""
+        path = f"servers/{quote(server_id, safe='')}/action"
+        asked = {"os-migrateLive": {"host": None, "block_migration": False}}
+        base = await self._session.endpoint("compute", version="2.1")
+        answer = await self._session.post(f"{base}/{path}", asked, headers=HEADERS)
+        if answer.status in (400, 409):
+            said = answer.body[: limits.ERROR_BODY_BYTES].decode(errors="replace").strip()
+            raise Refused(f"answers {answer.status}: {said or 'nothing'}", place=answer.url, remedy="see Nova's log")
+        if answer.status != 202:
+            raise refusal_of(answer)
+
     async def _one(self, path: str, key: str) -> Record | None:
         answer = await self._get(path, {})
         if answer.status == 404 and _is_item_not_found(answer):
@@ -137,8 +160,7 @@ class NovaClient:
 
     async def _get(self, path: str, params: Mapping[str, str]) -> Response:
         base = await self._session.endpoint("compute", version="2.1")
-        headers = {"OpenStack-API-Version": f"compute {MICROVERSION}", "X-OpenStack-Nova-API-Version": MICROVERSION}
-        answer = await self._session.get(f"{base}/{path}", params=params, headers=headers)
+        answer = await self._session.get(f"{base}/{path}", params=params, headers=HEADERS)
         if answer.status == 406:
             raise Unavailable(
                 f"has no microversion {MICROVERSION}", place=answer.url, remedy="Nova of the release Queens or later"
@@ -167,7 +189,7 @@ def _next(answer: Response, links: object) -> str:
         raise _nonsense(answer, "links that are no list")
     for link in links:
         if isinstance(link, dict) and link.get("rel") == "next":
-            marker = parse_qs(urlsplit(str(link.get("href"))).query).get("marker")
+            marker = parse_qs(str(link.get("href")).partition("?")[2]).get("marker")
             if not marker:
                 raise _nonsense(answer, "a next page without a marker")
             return marker[0]

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
 from outlive.base.clock import Clock
 from outlive.base.errors import Unavailable
 from outlive.drivers.libvirt.threads import Threads
 from outlive.drivers.openstack.nova import DELETED, NovaClient, Record
-from outlive.drivers.synced_tables import flavor_row, readable, server_row
+from outlive.drivers.synced_tables import RAM_MIB_MOST, VCPUS_MOST, flavor_row, readable, server_row
 from outlive.inventory.settings import OpenStackSettings
-from outlive.placement.vms import FlavorRow, VmList, VmView, join_row, join_rows
+from outlive.placement.settings import MIB
+from outlive.placement.vms import MILLI, FlavorRow, VmList, VmView, join_row, join_rows
 
 SOURCE: Final = "nova"
 
@@ -56,7 +58,7 @@ class NovaVms:
         known = (*flavors, *_embedded([record], flavors))
         flavor = next((one for one in known if server is not None and one.name == server.flavor_name), None)
         view = join_row(server, flavor)
-        return msgspec.structs.replace(view, source=SOURCE) if view is not None else None
+        return _own(view, record) if view is not None else None
 
     async def _refresh(self) -> None:
         now = self._clock.monotonic()
@@ -65,12 +67,13 @@ class NovaVms:
         if self._full_at is None or now - self._full_at >= float(self._settings.full_interval):
             await self._read_all(now)
         else:
-            listed, self._as_of = await self._nova.servers(since=self._as_of - float(self._settings.overlap))
-            for one in listed:
+            listed, as_of = await self._nova.servers(since=self._as_of - float(self._settings.overlap))
+            for key, one in [(_id(one), one) for one in listed]:
                 if one.get("status") == DELETED:
-                    self._servers.pop(_id(one), None)
+                    self._servers.pop(key, None)
                 else:
-                    self._servers[_id(one)] = one
+                    self._servers[key] = one
+            self._as_of = as_of
         self._read_at = now
 
     async def _read_all(self, now: float) -> None:
@@ -90,9 +93,26 @@ def _joined(by_id: Mapping[str, Record], listed: Iterable[Record]) -> VmList:
     unreadable = {"servers": bad_servers, "flavors": bad_flavors}
     return msgspec.structs.replace(
         found,
-        vms=tuple(msgspec.structs.replace(vm, source=SOURCE) for vm in found.vms),
+        vms=tuple(_own(vm, by_id.get(vm.id, {})) for vm in found.vms),
         unreadable={what: number for what, number in unreadable.items() if number},
     )
+
+
+class _Size(msgspec.Struct, frozen=True):
+    """Of a server, as Nova keeps it with the server. ``ram`` is MiB."""
+
+    vcpus: Annotated[int, Meta(ge=0, le=VCPUS_MOST)]
+    ram: Annotated[int, Meta(ge=0, le=RAM_MIB_MOST)]
+
+
+def _own(view: VmView, record: Record) -> VmView:
+    """The VM with the size that it was made with: its flavor's name may be that of another one by now."""
+    try:
+        size = msgspec.convert(record.get("flavor"), _Size)
+    except msgspec.ValidationError:
+        return msgspec.structs.replace(view, source=SOURCE)
+    cpu, memory = size.vcpus * MILLI, size.ram * MIB
+    return msgspec.structs.replace(view, source=SOURCE, cpu_milli=cpu, memory_bytes=memory)
 
 
 def _id(record: Record) -> str:

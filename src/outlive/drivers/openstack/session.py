@@ -1,4 +1,4 @@
-"""A session with an OpenStack: one entry of a ``clouds.yaml``, a token, the catalogue, and GET requests.
+"""A session with an OpenStack: one entry of a ``clouds.yaml``, a token, the catalogue, and requests.
 
 openstacksdk reads the entry, logs in at Keystone and finds endpoints in the catalogue; that blocks and therefore runs
 in threads. The requests themselves are asynchronous, so that each has a deadline and a largest answer, and can be given
@@ -21,7 +21,7 @@ import msgspec
 
 from outlive.base import limits
 from outlive.base.deadline import deadline
-from outlive.base.errors import Forbidden, NotFound, Unavailable
+from outlive.base.errors import Forbidden, NotFound, OutliveError, Unavailable
 from outlive.drivers.bmc.driver import Credential
 from outlive.drivers.libvirt.threads import Threads
 from outlive.drivers.openstack.login import UNREACHED, Login
@@ -98,14 +98,30 @@ class OpenStackSession:
 
         ``Unavailable`` for everything that goes wrong on the way, and after ``limit_s`` for all of it together.
         """
+        return await self._ask("GET", url, params or {}, headers or {}, limit_bytes)
+
+    async def post(self, url: str, document: object, *, headers: Mapping[str, str]) -> Response:
+        """One POST, like ``get``. ``Unavailable`` does not say whether it was carried out."""
+        return await self._ask("POST", url, {}, headers, ANSWER_BYTES, document)
+
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        params: Mapping[str, str],
+        headers: Mapping[str, str],
+        limit_bytes: int,
+        document: object = None,
+    ) -> Response:
         try:
             with deadline(self.limit_s):
                 login = await self._open()
                 token = await self._call(login.token, "log in")
-                answer = await self._get(url, params or {}, headers or {}, limit_bytes, token)
+                sent = {"Accept": "application/json", **headers, "X-Auth-Token": token}
+                answer = await self._send(method, url, params, sent, limit_bytes, document)
                 if answer.status == 401:
-                    token = await self._call(lambda: login.renew(token), "log in")
-                    answer = await self._get(url, params or {}, headers or {}, limit_bytes, token)
+                    sent["X-Auth-Token"] = await self._call(lambda: login.renew(token), "log in")
+                    answer = await self._send(method, url, params, sent, limit_bytes, document)
         except TimeoutError:
             raise _unavailable(url, f"no answer within {self.limit_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -120,14 +136,21 @@ class OpenStackSession:
         if session is not None:
             await session.close()
 
-    async def _get(
-        self, url: str, params: Mapping[str, str], headers: Mapping[str, str], limit_bytes: int, token: str
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        params: Mapping[str, str],
+        headers: Mapping[str, str],
+        limit_bytes: int,
+        document: object,
     ) -> Response:
         if self._http is None:
             self._http = aiohttp.ClientSession()
-        sent = {"Accept": "application/json", **headers, "X-Auth-Token": token}
         # A redirect would carry the token to wherever it points.
-        request = self._http.get(url, params=params, headers=sent, ssl=self._tls, allow_redirects=False)
+        request = self._http.request(
+            method, url, params=params, headers=headers, json=document, ssl=self._tls, allow_redirects=False
+        )
         async with request as response:
             parts = bytearray()
             async for chunk in response.content.iter_any():
@@ -182,14 +205,19 @@ def _unavailable(url: str, why: str) -> Unavailable:
 def decode(answer: Response, kind: type[T]) -> T:
     """The body of a 200 as that type. ``Unavailable`` for any other status, and for a body that is something else:
     nothing is made of half an answer."""
-    place = answer.url.partition("?")[0]
     if answer.status != 200:
-        said = answer.body[: limits.ERROR_BODY_BYTES].decode(errors="replace").strip()
-        refused = answer.status == 403
-        kind_of = Forbidden if refused else NotFound if answer.status == 404 else Unavailable
-        remedy = "give our user the rights of docs/operating/openstack.md#rights" if refused else UNREACHED
-        raise kind_of(f"answers {answer.status}: {said or 'nothing'}", place=place, remedy=remedy)
+        raise refusal_of(answer)
+    place = answer.url.partition("?")[0]
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unavailable(f"answers what is not understood: {error}", place=place, remedy=UNREACHED) from None
+
+
+def refusal_of(answer: Response) -> OutliveError:
+    """What an answer means that is not the one that was asked for."""
+    said = answer.body[: limits.ERROR_BODY_BYTES].decode(errors="replace").strip()
+    refused = answer.status == 403
+    kind_of = Forbidden if refused else NotFound if answer.status == 404 else Unavailable
+    remedy = "give our user the rights of docs/operating/openstack.md#rights" if refused else UNREACHED
+    return kind_of(f"answers {answer.status}: {said or 'nothing'}", place=answer.url.partition("?")[0], remedy=remedy)

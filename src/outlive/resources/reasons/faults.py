@@ -60,6 +60,7 @@ class FaultCode(enum.StrEnum):
     VM_LOCATION_UNKNOWN = "vm-location-unknown"
     # commitments
     COMMITMENTS_DISAGREE = "commitments-disagree"
+    COMMITMENTS_NOT_SYNCED = "commitments-not-synced"
     # recovery
     VM_HELD = "vm-held"
     VM_FAILED = "vm-failed"
@@ -239,6 +240,11 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     ),
     FaultCode.VM_LOCATION_UNKNOWN: FaultEntry(10, "VM {subject} is covered by nothing: {why}", "{remedy}"),
     FaultCode.COMMITMENTS_DISAGREE: FaultEntry(5, _disagree, _disagree_remedy),
+    FaultCode.COMMITMENTS_NOT_SYNCED: FaultEntry(
+        5,
+        "commitments were not compared with Limes since {since}: {why}",
+        "see to Keystone and Limes, and to our user there; until they answer no commitment is lost",
+    ),
     FaultCode.VM_HELD: FaultEntry(5, _held, "{remedy}"),
     FaultCode.VM_FAILED: FaultEntry(
         10, "VM {subject} has failed: {why}", "remove the cause, then: outlive request {subject} start"

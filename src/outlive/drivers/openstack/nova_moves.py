@@ -1,0 +1,77 @@
+"""Moves Nova's servers for the descheduler: Nova is asked to migrate them live, and to find a host.
+
+Nova says yes before it moves anything. A move that fails afterwards leaves the server as it was, so its migrations say
+what became of it; those that there were before are remembered by this process alone. After a restart a move that has
+failed is one that does not end.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from outlive.drivers.openstack.inventory import HOST_FIELDS
+from outlive.drivers.openstack.nova import NovaClient, Record
+from outlive.placement.detectors import Move
+from outlive.placement.ports import VmLocation
+
+MADE: Final = frozenset({"completed", "confirmed", "done", "finished"})
+"""States of migrations that have moved their server."""
+FAILED: Final = frozenset({"cancelled", "error", "failed"})
+REQUESTS_KEPT: Final = 1_000
+"""Moves that were asked for last, of which it is known what there was before."""
+
+
+class NovaMoves:
+    """``VmMoves`` of servers. See the module."""
+
+    def __init__(self, nova: NovaClient) -> None:
+        self._nova = nova
+        self._before: OrderedDict[str, frozenset[str]] = OrderedDict()
+        """Request → migrations of its server that are none of it."""
+
+    async def locate(self, vm: str, request: str) -> VmLocation | None:
+        """Where the server is; it is ``ACTIVE`` if it runs and Nova does nothing with it."""
+        found = await self._nova.server(vm)
+        if found is None:
+            return None
+        host, status = str(found.get(HOST_FIELDS[0]) or ""), str(found.get("status") or "")
+        task = found.get("OS-EXT-STS:task_state")
+        state = str(task).upper() if task and status == "ACTIVE" else status
+        before = self._before.get(request)
+        refusal = await self._failure(vm, before) if before is not None and state == "ACTIVE" else ""
+        return VmLocation(host=host, state=state, refusal=refusal)
+
+    async def migrate(self, vm: str, request: str) -> None:
+        """Ask Nova; ``Refused`` where it says no."""
+        before = frozenset(_id(one) for one in await self._nova.migrations(vm))
+        await self._nova.migrate_live(vm)
+        self._before[request] = before
+        while len(self._before) > REQUESTS_KEPT:
+            self._before.popitem(last=False)
+
+    async def moves(self, vm: str) -> Sequence[Move]:
+        """The migrations that were made, the oldest first."""
+        made = [one for one in await self._nova.migrations(vm) if one.get("status") in MADE]
+        return [
+            Move(source=str(one.get("source_compute") or ""), target=str(one.get("dest_compute") or ""))
+            for one in sorted(made, key=_begun)
+        ]
+
+    async def _failure(self, vm: str, before: frozenset[str]) -> str:
+        """What became of the move, if it failed."""
+        new = [one for one in await self._nova.migrations(vm) if _id(one) not in before]
+        last = max(new, key=_begun, default=None)
+        if last is None or last.get("status") not in FAILED:
+            return ""
+        return f"Nova's migration {_id(last)} to {last.get('dest_compute') or 'another host'}: {last.get('status')}"
+
+
+def _id(migration: Record) -> str:
+    return str(migration.get("uuid") or migration.get("id") or "")
+
+
+def _begun(migration: Record) -> tuple[str, int]:
+    number = migration.get("id")
+    return str(migration.get("created_at") or ""), number if isinstance(number, int) else 0
