@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,13 @@ def _wait_for_capacity(directory: Path) -> None:
     raise AssertionError("no capacity was counted")
 
 
+def _wait_for(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
 def said(shop: Path, *words: str) -> Result:
     return outlive("commitments", *words, "--state-dir", shop)
 
@@ -54,15 +61,15 @@ def test_from_the_example_to_a_confirmed_commitment(shop: Path) -> None:
     assert document(shop, "list") == []
     made = document(shop, "request", *ASK, "--amount", "8")
     assert made["accepted"]
+    _wait_for(lambda: said(shop, "show", made["uuid"]).code == 0)  # a moment after the answer it is written
     shown = said(shop, "show", made["uuid"])
-    assert shown.code == 0, shown.out
     assert "Accepted: commitment successfully reserved" in shown.out
     slots = document(shop, "show", made["uuid"])["slots"]
     assert sum(int(one["size"]["memory"].removesuffix("Gi")) for one in slots) == 32
     assert said(shop, "check").code == 0
     gone = said(shop, "delete", made["uuid"])
     assert gone.code == 0, gone.err
-    assert said(shop, "show", made["uuid"]).code == 4
+    _wait_for(lambda: said(shop, "show", made["uuid"]).code == 4)
 
 
 def test_a_refusal_is_a_no_that_leads_to_an_explanation(shop: Path) -> None:
@@ -90,7 +97,7 @@ def test_the_self_check_passes_and_leaves_nothing_behind(shop: Path) -> None:
     assert done.out.endswith("everything works\n")
     for check in ("dry run", "round trip", "batch"):
         assert f"{check} of hw_version_g_ram in zone-a: accepted" in done.out
-    assert document(shop, "list") == []
+    _wait_for(lambda: document(shop, "list") == [])
 
 
 def test_the_self_check_fails_where_a_zone_is_none_or_the_server_is_not_one(shop: Path) -> None:
@@ -118,11 +125,8 @@ def test_repairs_are_done_by_the_server(shop: Path) -> None:
 
 def _charge(shop: Path, uuid: str, vm: str) -> None:
     """Somebody writes that a commitment is charged this VM, once its usage was counted."""
-    until = time.monotonic() + LIMIT_S
-    while time.monotonic() < until:
-        if "lastUsageReconcileAt" in outlive("get", "committedresources", "--state-dir", shop, "-o", "json").out:
-            break
-        time.sleep(0.2)
+    ask = ("get", "committedresources", f"commitment-{uuid}", "--state-dir", shop, "-o", "json")
+    _wait_for(lambda: "lastUsageReconcileAt" in outlive(*ask).out)
     address, token = running_server(shop), (shop / TOKEN_FILE).read_text().strip()
     asked = urllib.request.Request(
         f"{address}/apis/outlive.dev/v1alpha1/committedresources/commitment-{uuid}/status",
