@@ -210,8 +210,10 @@ class Changes:
                 await self._serve(self._waiting.popleft())
             self._added.clear()
             await set_within(self._added, RESTORED_S)
-            if await self._incarnation() not in ("", incarnation):
+            says = await self._incarnation()
+            if incarnation and says not in ("", incarnation):
                 raise Displaced("the store went back to an earlier state", remedy="ask again in a moment")
+            incarnation = says or incarnation
 
     async def _incarnation(self) -> str:
         """Of the store; empty where it does not say."""
