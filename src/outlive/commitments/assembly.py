@@ -84,7 +84,7 @@ class Commitments:
         self.view = view = CommitmentView(informers, self.vms)
         placer = SlotPlacer(engine, settings, informers.reservations)
         applier = ChangeApplier(store, view, placer, clock=clock, leads=leads)
-        decider = Decider(view, placer, settings, clock=clock, ids=ids)
+        decider = Decider(view, placer, settings, clock=clock, ids=ids, turn=turn)
         departures = Departures(clock)
         self.changes = Changes(store, decider, applier, settings, turn=turn, clock=clock, ids=ids)
         self.commitments = CommitmentController(

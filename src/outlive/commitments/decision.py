@@ -6,6 +6,7 @@ What is decided is held in the ledger until the caller has written it or takes i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
@@ -71,8 +72,18 @@ class Decider:
     """Decides one batch at a time; whoever calls holds the lock of all placements."""
 
     def __init__(
-        self, view: CommitmentView, placer: SlotPlacer, settings: CommitmentSettings, *, clock: Clock, ids: Ids
+        self,
+        view: CommitmentView,
+        placer: SlotPlacer,
+        settings: CommitmentSettings,
+        *,
+        clock: Clock,
+        ids: Ids,
+        turn: asyncio.Lock | None = None,
     ) -> None:
+        """``turn``: held by whoever calls, and let go for a moment again and again, so that recovery need not wait for
+        a large batch. What is chosen before is in the ledger meanwhile."""
+        self._turn = turn
         self._view = view
         self._placer = placer
         self._settings = settings
@@ -107,6 +118,17 @@ class Decider:
             at = None if attempt.hopeless else retry_time(plan.steps, view, now)
             return Refusal(failed_text(attempt.refused), at)
         return accepted
+
+    async def give_way(self) -> None:
+        """Let others work, and place, who wait for it."""
+        if self._turn is None:
+            await self._clock.sleep(0)
+            return
+        self._turn.release()
+        try:
+            await self._clock.sleep(0)
+        finally:
+            await self._turn.acquire()
 
     async def try_out(self, batch: Batch, deadline_s: float) -> Refusal | None:
         """Whether there would be capacity for what the batch adds; nothing is left of the question."""
@@ -145,6 +167,7 @@ class _Attempt:
     """One batch, while it is decided."""
 
     def __init__(self, decider: Decider, plan: BatchPlan, groups: dict[str, FlavorGroupSpec], now: float) -> None:
+        self._decider = decider
         self._view = decider._view
         self._placer = decider._placer
         self._settings = decider._settings
@@ -309,7 +332,7 @@ class _Attempt:
         if at >= deadline_s:
             raise TimedOut
         if at - self._turn_s >= TURN_S:
-            await self._clock.sleep(0)
+            await self._decider.give_way()
             self._turn_s = self._clock.monotonic()
 
 

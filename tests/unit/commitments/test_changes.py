@@ -291,3 +291,26 @@ def test_slots_without_vms_leave_a_host_that_takes_none_where_there_is_another_o
         assert await market.ready("bbbbbb") == "Accepted"
 
     in_cloud([host("h1", vms=[mine]), mine], story)
+
+
+def test_recovery_need_not_wait_until_a_large_batch_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlive.commitments.decision.TURN_S", 0.0)
+
+    async def story(market: Market) -> None:
+        turn = market.role.failover.lock
+        many = batch(project("p1", *(asked(f"aaaa-{one:02}", 1) for one in range(8))))
+
+        async def recovers() -> int:
+            async with turn:
+                return market.free("h1")
+
+        async with turn:
+            asking = asyncio.ensure_future(market.change(many))
+            await asyncio.sleep(1)
+            recovering = asyncio.ensure_future(recovers())
+            await asyncio.sleep(1)
+        assert await asking == ""
+        assert await recovering > 0, "all of the batch was decided first"
+        assert not turn.locked()
+
+    in_cloud([host("h1")], story)
