@@ -28,7 +28,7 @@ from outlive.commitments.batch import (
     timeout_text,
 )
 from outlive.commitments.handover import Handover, hand_over
-from outlive.commitments.placer import SlotPlacer, placed
+from outlive.commitments.placer import SlotPlacer, give_way, placed
 from outlive.commitments.retry import retry_time
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import NewSlot, SlotLimitExceeded
@@ -121,14 +121,7 @@ class Decider:
 
     async def give_way(self) -> None:
         """Let others work, and place, who wait for it."""
-        if self._turn is None:
-            await self._clock.sleep(0)
-            return
-        self._turn.release()
-        try:
-            await self._clock.sleep(0)
-        finally:
-            await self._turn.acquire()
+        await give_way(self._turn, self._clock)
 
     async def try_out(self, batch: Batch, deadline_s: float) -> Refusal | None:
         """Whether there would be capacity for what the batch adds; nothing is left of the question."""

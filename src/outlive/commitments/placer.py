@@ -6,11 +6,13 @@ ledger until the store shows the slot, or is put back (docs/reference/commitment
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Final
 
 from msgspec.structs import replace
 
+from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import NewSlot, reservation_of, slot_allocations
@@ -161,3 +163,15 @@ def status_of(slot: Reservation, generation: int) -> ReservationStatus:
         conditions=(Condition(type="Ready", status="True", reason=reason, observed_generation=generation),),
         committed_resource_reservation=CommittedStatus(observed_parent_generation=generation, allocations=allocations),
     )
+
+
+async def give_way(turn: asyncio.Lock | None, clock: Clock) -> None:
+    """Let others work, and whoever waits for the turn place something, for example recovery. What was chosen before is
+    in the ledger meanwhile; the caller holds the turn again afterwards."""
+    if turn is not None:
+        turn.release()
+    try:
+        await clock.sleep(0)
+    finally:
+        if turn is not None:
+            await turn.acquire()

@@ -21,7 +21,7 @@ from outlive.commitments.acceptance import HeadroomOutcome, SlotsOutcome, evalua
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.decision import slot_kept, slot_made
 from outlive.commitments.names import commitment_name
-from outlive.commitments.placer import SlotPlacer, placed
+from outlive.commitments.placer import SlotPlacer, give_way, placed
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import SlotLimitExceeded, SlotPlan
 from outlive.commitments.state import (
@@ -201,7 +201,7 @@ class CommitmentController:
                     why = why or why_not
                     changes.append(slot_made(new, host))
                     if number % PLACED_AT_ONCE == 0:
-                        await self._clock.sleep(0)
+                        await give_way(self._turn, self._clock)
         except BaseException:
             self._placer.put_back(change.name for change in changes)
             raise
