@@ -142,7 +142,7 @@ class HistoryWriter(BackgroundWriter[Answer]):
     what = "placement-history"
 
     def __init__(self, store: Store, *, clock: Clock, events: EventRecorder | None = None) -> None:
-        """``events``: where it is said that there was no host."""
+        """``events``: where it is said which host was chosen, or that there was none."""
         super().__init__(clock, limit=QUEUE_LIMIT)
         self._store = store
         self._events = events
@@ -161,10 +161,14 @@ class HistoryWriter(BackgroundWriter[Answer]):
 
     def _keep(self, answer: Answer) -> None:
         self.put(next(self._numbers), lambda _now: answer)
-        if not answer.target and self._events is not None:
-            vm = ObjectRef(kind="VirtualMachine", name=answer.resource_id)
-            reason = "PipelineRunFailed" if answer.error else "NoHostFound"
-            self._events.emit(vm, reason, _text(answer), type="Warning", action="Placing")
+        if self._events is None:
+            return
+        vm = ObjectRef(kind="VirtualMachine", name=answer.resource_id)
+        if answer.target:
+            self._events.emit(vm, "SchedulingSucceeded", f"{answer.target} is chosen", action="Placing")
+            return
+        reason = "PipelineRunFailed" if answer.error else "NoHostFound"
+        self._events.emit(vm, reason, _text(answer), type="Warning", action="Placing")
 
     def _moment(self) -> float:
         """When it was answered; later than all before, so that answers are told apart and stay in order."""

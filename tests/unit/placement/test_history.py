@@ -99,16 +99,18 @@ def test_the_order_that_was_answered_is_kept() -> None:
     told(story)
 
 
-def test_an_event_of_the_vm_says_that_there_was_no_host() -> None:
+def test_an_event_of_the_vm_says_which_host_was_chosen_or_that_there_was_none() -> None:
     async def story(world: World) -> None:
-        events = EventRecorder(world.store, clock=world.clock, ids=SeededIds(Random(4)), source="placement")
-        world.service.history = HistoryWriter(world.store, clock=world.clock, events=events)
+        recorder = EventRecorder(world.store, clock=world.clock, ids=SeededIds(Random(4)), source="placement")
+        world.service.history = HistoryWriter(world.store, clock=world.clock, events=recorder)
         await world.service.rank(request())
         await world.service.rank(request(zone="z9"))
-        await events.flush()
-        (event,) = [one async for one in list_all(world.store, Event)]
-        assert (event.regarding.name, event.type, event.reason) == ("vm-1", "Warning", "NoHostFound")
-        assert "filter_correct_az removed 2 hosts (a and b)" in event.note
+        await recorder.flush()
+        events = {one.reason: one async for one in list_all(world.store, Event)}
+        chosen, none = events["SchedulingSucceeded"], events["NoHostFound"]
+        assert (chosen.regarding.name, chosen.type, chosen.note) == ("vm-1", "Normal", "b is chosen")
+        assert (none.regarding.name, none.type) == ("vm-1", "Warning")
+        assert "filter_correct_az removed 2 hosts (a and b)" in none.note
 
     told(story)
 
