@@ -70,7 +70,8 @@ class Limes:
         after = {one.uuid: made for one in wanted if (made := self._made(one)) != self.sold.get(one.uuid)}
         batch = self._batch(zone, after)
         if not batch.projects or len(self._waiting) >= WAITING_LIMIT:
-            self._say("", "has nothing to ask for")
+            why = f"waits for {WAITING_LIMIT} answers already" if batch.projects else "has nothing to ask for"
+            self._say("", why)
             return
         self._sent += 1
         request = f"batch-{self._sent}"

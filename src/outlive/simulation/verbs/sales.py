@@ -8,6 +8,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from outlive.base.errors import OutliveError, Refused, Unavailable
+from outlive.commitments.settings import GENERAL_PIPELINE
 from outlive.placement.request import Intent, PlacementRequest, image_properties
 from outlive.simulation.limes import Wanted
 from outlive.simulation.process import go
@@ -19,7 +20,6 @@ from outlive.simulation.verbs.table import Name, verb
 if TYPE_CHECKING:
     from outlive.simulation.world import World
 
-PIPELINE: Final = "kvm-general-purpose-load-balancing"
 ANSWER_S: Final = 10.0
 """How long somebody waits for a host."""
 
@@ -48,7 +48,7 @@ async def _placed(world: World, vm: VmSpec) -> None:
         extra_specs=made.spec.extra_specs,
         image_properties=image_properties("QEMU"),
         intent=Intent.CREATE,
-        pipeline=PIPELINE,
+        pipeline=GENERAL_PIPELINE,
     )
     try:
         if service is None:
