@@ -63,7 +63,8 @@ class Answers:
 
     def forget(self, change: CommitmentChange) -> None:
         """This change is not in the store any more."""
-        self._written.pop(change.request_id, None)
+        if change.phase != "withdrawn":  # the request may have been accepted when it was sent again
+            self._written.pop(change.request_id, None)
 
     def keep(self, request_id: str, digest: str, refusal: Refusal | None) -> None:
         """Remember the answer to a batch that did nothing, and forget the oldest ones beyond the limits."""

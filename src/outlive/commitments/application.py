@@ -205,8 +205,12 @@ class ChangeApplier:
         self, kind: type[R], name: str, change: Callable[[R | None], R | None], cache: Informer[R], half: Half
     ) -> R | None:
         """``compare_and_swap``, first against what the cache shows; the cache shows what was written."""
-        self._check_leads()
-        return await swap_cached(self._store, kind, name, change, cache, half, clock=self._clock)
+
+        def checked(found: R | None) -> R | None:
+            self._check_leads()
+            return change(found)
+
+        return await swap_cached(self._store, kind, name, checked, cache, half, clock=self._clock)
 
     def _check_leads(self) -> None:
         """Before each write: a process that stood still may have been followed by another one, which has gone on."""

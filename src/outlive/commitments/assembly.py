@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.catalogue import Catalogue
 from outlive.commitments.changes import Changes
@@ -52,6 +54,10 @@ LOSSES_TASK: Final = "commitment-host-losses"
 HISTORY_TASK: Final = "commitment-usage-history"
 HISTORY_S: Final = 86_400.0
 """How often old histories of usage are looked for."""
+HISTORY_AGAIN_S: Final = 60.0
+"""How soon again where the store was away."""
+
+_log = get_logger("commitments")
 
 
 class Commitments:
@@ -209,10 +215,15 @@ class Commitments:
         """At the begin of each term another process may have written before, and a project may have nothing left that
         would wake its count."""
         while True:
-            for project in await self._recorder.clean():
-                if self._wakers.usages is not None:
-                    self._wakers.usages.add(project)
-            await self._clock.sleep(HISTORY_S)
+            pause_s = HISTORY_S
+            try:
+                for project in await self._recorder.clean():
+                    if self._wakers.usages is not None:
+                        self._wakers.usages.add(project)
+            except OutliveError as error:
+                _log.warning("usage_history.not_cleaned", error=str(error))
+                pause_s = HISTORY_AGAIN_S
+            await self._clock.sleep(pause_s)
 
 
 class _Runs:

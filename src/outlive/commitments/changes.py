@@ -204,16 +204,17 @@ class Changes:
 
     async def _answer_batches(self) -> None:
         """In a store that went back to a backup, changes may be to be applied again: then all begins anew."""
-        incarnation = await self._incarnation()
+        incarnation = ""
         while True:
-            while self._waiting:
-                await self._serve(self._waiting.popleft())
-            self._added.clear()
-            await set_within(self._added, RESTORED_S)
             says = await self._incarnation()
             if incarnation and says not in ("", incarnation):
                 raise Displaced("the store went back to an earlier state", remedy="ask again in a moment")
             incarnation = says or incarnation
+            if self._waiting:
+                await self._serve(self._waiting.popleft())
+                continue
+            self._added.clear()
+            await set_within(self._added, RESTORED_S)
 
     async def _incarnation(self) -> str:
         """Of the store; empty where it does not say."""
@@ -276,6 +277,8 @@ class Changes:
                 return
             decided = await self._decider.decide(asked.batch, asked.deadline_s)
         if isinstance(decided, Refusal):
+            if asked.digest:
+                await self._check_alone()
             self._answer_unwritten(asked, decided)
             return
         if not decided.steps:
@@ -352,8 +355,8 @@ class Changes:
                     self._last += 1
                     return found.phase != "withdrawn"
             except (OutliveError, TimeoutError) as error:
-                if number == 1 and not isinstance(error, Unknown | TimeoutError):
-                    raise  # certainly not applied
+                if number == 1 and not isinstance(error, Unknown | TimeoutError):  # certainly not applied
+                    raise Unavailable(f"the store does not take the batch: {error}", remedy="ask again") from error
                 _log.warning("commitment_change.in_doubt", change=head.name, error=str(error))
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_CAP_S)

@@ -168,8 +168,8 @@ class _Attempt:
         self._plan = plan
         self._groups = groups
         self._now = now
-        self._touched: dict[str, None] = {}
-        """Slots that the ledger counts otherwise than the store shows them."""
+        self._touched: dict[str, Reservation | None] = {}
+        """Slots that the ledger counts otherwise than the store shows them: as this, or not at all."""
         self._covered: set[str] = set()
         """VMs that new slots of the batch cover."""
         self._cores: dict[str, CommittedResource] = {}
@@ -312,7 +312,7 @@ class _Attempt:
         return ""
 
     def _hold(self, slot: Reservation) -> None:
-        self._touched[slot.name] = None
+        self._touched[slot.name] = slot
         self._placer.hold(slot)
 
     def _drop(self, name: str) -> None:
@@ -325,8 +325,22 @@ class _Attempt:
         if at >= deadline_s:
             raise TimedOut
         if at - self._turn_s >= TURN_S:
-            await self._decider.give_way()
+            await self._give_way()
             self._turn_s = self._clock.monotonic()
+
+    async def _give_way(self) -> None:
+        """Meanwhile slots that are there hold what they held: what the batch gives up is not free before it counts."""
+        there = [name for name in self._touched if self._view.informers.reservations.get(name) is not None]
+        self._placer.put_back(there)
+        try:
+            await self._decider.give_way()
+        finally:
+            for name in there:
+                slot = self._touched[name]
+                if slot is None:
+                    self._placer.let_go(name)
+                else:
+                    self._placer.hold(slot)
 
 
 class _Names:

@@ -168,10 +168,20 @@ def status_of(slot: Reservation, generation: int) -> ReservationStatus:
 async def give_way(turn: asyncio.Lock | None, clock: Clock) -> None:
     """Let others work, and whoever waits for the turn place something, for example recovery. What was chosen before is
     in the ledger meanwhile; the caller holds the turn again afterwards."""
-    if turn is not None:
-        turn.release()
+    if turn is None:
+        await clock.sleep(0)
+        return
+    turn.release()
+    cancelled: asyncio.CancelledError | None = None
     try:
         await clock.sleep(0)
-    finally:
-        if turn is not None:
+    except asyncio.CancelledError as error:
+        cancelled = error
+    while True:  # also a caller that is cancelled releases the turn at its end, and must not release somebody else's
+        try:
             await turn.acquire()
+            break
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

@@ -226,10 +226,11 @@ def _wanted(
 def _pending(changes: Iterable[CommitmentChange], asked_at: float) -> set[str]:
     """Commitments of batches that may say something newer. A further document counts as the change that it belongs to;
     without that one it never was accepted."""
-    by_name = {change.name: change for change in changes}
+    known = list(changes)
+    heads = {change.nonce: change for change in known if not change.part_of}
     found: set[str] = set()
-    for change in by_name.values():
-        whole = by_name.get(change.part_of) if change.part_of else change
+    for change in known:
+        whole = heads.get(change.part_of) if change.part_of else change
         if whole is not None and _is_newer(whole, asked_at):
             found.update(step.uuid for step in change.steps)
     return found

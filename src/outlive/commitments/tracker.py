@@ -133,8 +133,8 @@ class SlotTracker:
         if any(remaining(slot) > 0 for slot in own):
             return own
         everywhere = self._view.informers.reservations.by_index(OWNER_INDEX, owner_key(project, group))
-        entries = (fleet.ledger.entry(slot.name) for slot in everywhere)
-        return [entry.reservation for entry in entries if entry is not None and is_ready(entry.reservation)]
+        found = [entry.reservation for slot in everywhere if (entry := fleet.ledger.entry(slot.name)) is not None]
+        return [slot for slot in found if _owner(slot) == (project, group) and is_ready(slot)]
 
     def _free(self, slots: Iterable[Reservation]) -> dict[str, int]:
         hosts = {slot.spec.target_host for slot in slots}

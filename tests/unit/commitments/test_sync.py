@@ -245,6 +245,7 @@ def change(name: str = "c1", **said: Any) -> CommitmentChange:
         "phase": "applied",
         "decided_at": as_datetime(NOW - DAY),
         "steps": (CommitmentStep(uuid=UUID),),
+        "nonce": "n1",
     }
     return CommitmentChange(metadata=ObjectMeta(name=name), **{**facts, **said})
 
@@ -264,7 +265,7 @@ def test_a_batch_of_yesterday_is_no_reason_to_leave_anything() -> None:
 
 
 def test_a_further_document_counts_as_the_change_that_it_belongs_to() -> None:
-    part = change("c1-1", part_of="c1", phase="decided", decided_at=None)
+    part = change("change-n1-1", part_of="n1", nonce="", phase="decided", decided_at=None)
     assert len(planned([listed(amount=20)], (ours(),), (), (change(steps=()), part)).steps) == 1
     assert len(planned([listed(amount=20)], (ours(),), (), (part,)).steps) == 1
     newer = change(steps=(), decided_at=as_datetime(NOW))

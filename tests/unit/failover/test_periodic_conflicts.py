@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from tests.support.cycles import check_rules, is_slot, six_hosts
 from tests.support.failover import GIB, Cloud, Fault
@@ -11,8 +13,9 @@ from tests.support.loops import run
 from outlive.base.errors import Conflict, OutliveError, Unavailable
 from outlive.failover.fleet import FreeAmounts
 from outlive.failover.offers import free_amounts
-from outlive.failover.planner.actions import Leave, Open
+from outlive.failover.planner.actions import Join, Leave, Open
 from outlive.resources import (
+    Consumer,
     Instance,
     Reservation,
 )
@@ -170,5 +173,27 @@ def test_a_vm_whose_new_slot_could_not_be_written_keeps_its_old_one():
         outcome = await changes.switch((new, Leave(slot=old, vm="a")), {})
         (now,) = (await cloud.slots()).values()
         assert (outcome.created, now.host, now.members) == (1, other, {"a": "h1"})
+
+    run(story())
+
+
+def test_nobody_joins_a_slot_that_a_vm_is_let_into_meanwhile():
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await cloud.hosts("h1", "h2", "h3", "h4")
+        await cloud.vm("a", "h1")
+        await cloud.cycle()
+        ((name, slot),) = (await cloud.slots()).items()
+        await cloud.vm("b", next(host for host in ("h2", "h3", "h4") if host != slot.host))
+        held = await cloud.store.get(Reservation, name)
+        status = msgspec.structs.replace(held.status, consumer=Consumer(vm="a", fence="f1"))
+        await cloud.store.replace_status(msgspec.structs.replace(held, status=status))
+        await asyncio.sleep(1)
+        join = Join(slot=name, vm="b", vm_host=cloud.reconciler._cache.vms["b"].host, host=slot.host)
+        outcome = await cloud.reconciler._changes.switch((join,), {})
+        assert outcome.reused == 0
+        kept = await cloud.store.get(Reservation, name)
+        assert kept.status.failover_reservation is not None
+        assert kept.status.failover_reservation.allocations == {"a": "h1"}
 
     run(story())

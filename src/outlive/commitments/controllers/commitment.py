@@ -259,12 +259,16 @@ class CommitmentController:
         accepted = cr.status.accepted_spec
         commitment = from_spec(accepted, cr.metadata.generation) if accepted is not None else None
         group = self._view.groups().get(commitment.group) if commitment is not None else None
-        if commitment is None or group is None or not has_slots(commitment, self._clock.now()):
+        if commitment is None or not has_slots(commitment, self._clock.now()):
             await self._remove(cr.name, cr.spec)
             return
+        if group is None:
+            return  # it keeps what it has until its group is known again
         plan = self._plan(commitment, group)
         if not plan.changes:
             return
+        if plan.delete:
+            await self._applier.check(cr.name, cr.spec)
         changes, _ = await self._place(commitment, group, plan, whole=False)
         try:
             await self._applier.write_slots(changes, commitment, "")

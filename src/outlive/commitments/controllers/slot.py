@@ -218,7 +218,8 @@ class SlotController:
     def _finds_another(self, slot: Reservation) -> bool:
         details = slot.spec.committed_resource_reservation or CommittedSpec()
         group = self._view.group(details.resource_group)
-        return group is not None and bool(self._placer.choose(self._placer.request_again(slot, group))[0])
+        request = self._placer.request_again(slot, group, (slot.status.host,)) if group is not None else None
+        return request is not None and bool(self._placer.choose(request)[0])
 
     def _observed(self, slot: Reservation) -> VerificationInput:
         vms = tuple(slot_allocations(slot))

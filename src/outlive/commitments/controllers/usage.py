@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from functools import partial
 from typing import Final
@@ -10,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import OutliveError, Unavailable
+from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.commitments.application import ChangeApplier, StatusChange
 from outlive.commitments.history import (
     Charged,
@@ -103,7 +104,8 @@ class UsageRecorder:
         now, found = self._clock.now(), list[str]()
         async for history in list_all(self._store, UsageHistory):
             if is_old(history, now, self._settings.usage_history_months):
-                await self._store.delete(history.ref, uid=history.metadata.uid)
+                with contextlib.suppress(NotFound):
+                    await self._store.delete(history.ref, uid=history.metadata.uid)
             elif history.month == month_of(now) and is_open(history):
                 found.append(history.project_id)
         return tuple(found)

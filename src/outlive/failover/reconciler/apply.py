@@ -282,6 +282,8 @@ class _Assignment:
                     name = self._names.get(action.slot, action.slot)
                     if vm is None or not index.has_slot(name) or not index.has_vm(vm.id):
                         return False
+                    if name in cache.slots and not serves(vm, cache.slots[name]):
+                        return False
                     if not self._changes.may_be_together(vm.id, name):
                         return False
                     index.join(action.vm, name)
@@ -346,7 +348,7 @@ class _Assignment:
                 vm = self._still(join)
                 if vm is None or self._cache.slots[name].host != join.host:
                     continue
-                if self._checked or self._changes.may_join(vm, name):
+                if (self._checked and serves(vm, self._cache.slots[name])) or self._changes.may_join(vm, name):
                     found.append(join)
                     self._cache.index.join(vm.id, name)
         return found
