@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.support.loops import run
 from tests.support.sales import GIB, Market, asked, batch, host, in_cloud, later, project, vm
 
+from outlive.base.clock import LoopClock
 from outlive.commitments.batch import Batch, CommitmentRequest
+from outlive.commitments.placer import give_way
 from outlive.commitments.slots import slot_allocations
 from outlive.resources import Hypervisor, condition
 from outlive.resources.hosts import Maintenance
@@ -314,3 +317,32 @@ def test_recovery_need_not_wait_until_a_large_batch_is_decided(monkeypatch: pyte
         assert not turn.locked()
 
     in_cloud([host("h1")], story)
+
+
+def test_who_gives_way_and_is_cancelled_meanwhile_has_the_turn_again() -> None:
+    async def scene() -> None:
+        turn, entered = asyncio.Lock(), list[str]()
+
+        async def decides() -> None:
+            async with turn:
+                await give_way(turn, LoopClock())
+
+        async def recovers() -> None:
+            async with turn:
+                entered.append("begin")
+                await asyncio.sleep(5)
+                entered.append("end")
+
+        deciding = asyncio.ensure_future(decides())
+        recovering = asyncio.ensure_future(recovers())
+        await asyncio.sleep(1)
+        deciding.cancel()
+        await asyncio.sleep(1)
+        assert turn.locked(), "recovery has the turn"
+        assert entered == ["begin"]
+        await recovering
+        await asyncio.wait({deciding})
+        assert deciding.cancelled()
+        assert not turn.locked()
+
+    run(scene())

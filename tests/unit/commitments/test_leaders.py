@@ -20,7 +20,7 @@ from outlive.base.logging import gathered_defects
 from outlive.base.random import Random
 from outlive.commitments.names import change_name, change_number
 from outlive.commitments.slots import slot_allocations
-from outlive.resources import CommitmentChange, ObjectMeta, R, Resource
+from outlive.resources import CommitmentChange, ObjectMeta, R, Resource, UsageHistory
 from outlive.store.contract import Page, list_all
 from outlive.store.memory import MemoryStore
 from outlive.store.selectors import Selector
@@ -89,15 +89,17 @@ def test_a_leader_that_another_one_has_followed_commits_nothing() -> None:
 
 
 class Stumbling(Dying):
-    """A store that does not list changes at first."""
+    """A store that does not list changes, and histories, at first."""
 
-    lists = 3
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.refusals: dict[type[Resource], int] = {CommitmentChange: 3, UsageHistory: 3}
 
     async def list(
         self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
     ) -> Page[R]:
-        if kind is CommitmentChange and self.lists:
-            self.lists -= 1
+        if self.refusals.get(kind):
+            self.refusals[kind] -= 1
             raise Unavailable("the store is away")
         return await super().list(kind, selector=selector, limit=limit, token=token)
 

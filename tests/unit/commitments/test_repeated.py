@@ -295,3 +295,14 @@ def test_only_so_many_answers_are_remembered() -> None:
 def test_the_same_request_has_the_same_digest() -> None:
     assert digest_of(TWO) == digest_of(batch(project("p1", asked("aaaaaa", 2))))
     assert digest_of(TWO) != digest_of(TOO_MUCH)
+
+
+def test_that_a_withdrawn_change_is_swept_does_not_forget_that_its_request_was_accepted_later() -> None:
+    async def scene() -> None:
+        found = Answers(LoopClock())
+        accepted = CommitmentChange(metadata=ObjectMeta(name="c2"), request_id="r", request_digest="d", phase="applied")
+        found.note(accepted)
+        found.forget(CommitmentChange(metadata=ObjectMeta(name="c1"), request_id="r", phase="withdrawn"))
+        assert found.get("r", "d") is not None
+
+    run(scene())
