@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -62,6 +62,7 @@ READY_S: Final = 60.0
 MOMENTS: Final = ("before", "after")
 LOOKS: Final = "looks"
 """The moment of a process that is not killed and says what it finds."""
+KILLED_SHARE: Final = 0.9
 AT_ONCE: Final = 12
 """Processes: each waits some ten seconds until the lease of the killed one is over."""
 
@@ -209,6 +210,13 @@ def _trial(folder: Path, number: int, moment: str) -> tuple[bool, tuple[int, int
     return first.returncode == -signal.SIGKILL, (int(commitments), int(slots))
 
 
+def killed_few(ended: Sequence[tuple[bool, tuple[int, int]]]) -> bool:
+    """Whether so little was killed, or was there afterwards, that the figure would say nothing. Writes of other parts
+    of the process count as well, so that the last ones are not reached each time."""
+    killed = sum(was for was, _ in ended)
+    return killed < KILLED_SHARE * len(ended) or not any(found != (0, 0) for _, found in ended)
+
+
 def measure() -> list[Figure]:
     """The figure: batches that are neither there as a whole nor not at all."""
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(AT_ONCE) as pool:
@@ -218,6 +226,8 @@ def measure() -> list[Figure]:
         writes = asyncio.run(_live(folder / "counted", NEVER, "", _send))
         trials = itertools.product(range(1, writes + 1), MOMENTS)
         ended = list(pool.map(lambda one: _trial(folder, *one), trials))
+    if killed_few(ended):
+        raise SystemExit("the processes were not killed, or none of them had done anything: nothing was measured")
     all_of_it = (PROJECTS * EACH, PROJECTS * EACH)
     half = sum(found not in ((0, 0), all_of_it) for _, found in ended)
     whole = sum(found == all_of_it for _, found in ended)

@@ -113,6 +113,16 @@ def begun(project: str, month: str, before: UsageHistory | None) -> UsageHistory
     )
 
 
+def still_charged(history: UsageHistory, ends: Mapping[str, float]) -> dict[str, Charged]:
+    """Uuid → what the document says is charged at its end, but to commitments that ended in its month."""
+    until = month_begin(month_before(history.month, -1))
+    return {
+        uuid: Charged(type=one.resource_type, vms=tuple(vm for vm, times in one.vms.items() if len(times) % 2))
+        for uuid, one in history.commitments.items()
+        if one.covered_since is not None and not (uuid in ends and ends[uuid] < until)
+    }
+
+
 def recorded(
     history: UsageHistory, charged: Mapping[str, Charged], now: float, ends: Mapping[str, float] | None = None
 ) -> UsageHistory:

@@ -79,12 +79,12 @@ class SlotPlacer:
             options=_OPTIONS,
         )
 
-    def choose(self, request: PlacementRequest) -> tuple[str, str]:
-        """The best host, or none with the reason."""
+    def choose(self, request: PlacementRequest, *, why: bool = True) -> tuple[str, str]:
+        """The best host, or none with the reason, if that is wanted."""
         try:
             ranking = self._engine.rank(request)
             if ranking.target is None:
-                return "", why_nowhere(self._engine.rank(request, why=True))
+                return "", why_nowhere(self._engine.rank(request, why=True)) if why else ""
         except OutliveError as error:
             return "", str(error)
         return ranking.target, ""

@@ -59,7 +59,7 @@ def after_loss(host: str, view: CommitmentView, placer: SlotPlacer, now: float) 
         for cr in sorted(confirmed, key=_age):
             group = groups.get(cr.spec.flavor_group_name)
             mine = by_commitment[cr.spec.commitment_uuid]
-            left = [slot for slot in mine if group is None or not _moves(slot, group, host, placer)]
+            left = [slot for slot in mine if group is None or not _hold_elsewhere(slot, group, host, placer)]
             if left:
                 found.append(
                     Unfilled(
@@ -83,9 +83,9 @@ def _age(cr: CommittedResource) -> tuple[float, str]:
     return as_instant(start) if start is not None else 0.0, cr.spec.commitment_uuid
 
 
-def _moves(slot: Reservation, group: FlavorGroupSpec, lost: str, placer: SlotPlacer) -> bool:
+def _hold_elsewhere(slot: Reservation, group: FlavorGroupSpec, lost: str, placer: SlotPlacer) -> bool:
     """Hold the slot on another host than the lost one, if there is any."""
-    host, _ = placer.choose(placer.request_again(slot, group, (lost,)))
+    host, _ = placer.choose(placer.request_again(slot, group, (lost,)), why=False)
     if host:
         placer.hold(replace(slot, spec=replace(slot.spec, target_host=host), status=ReservationStatus()))
     return bool(host)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from outlive.base.errors import Refused, Unavailable
+from outlive.base.errors import OutliveError, Refused, Unavailable
+from outlive.base.logging import get_logger
 from outlive.guard.states import State
 from outlive.node.ports import Domain, DomainState, MigrationProgress, MigrationSettings
 from outlive.resources import VirtualMachine
@@ -26,6 +27,7 @@ from outlive.simulation.process import Process, go
 from outlive.simulation.spec import HostSpec
 
 T = TypeVar("T")
+_log = get_logger("simulation.hosts")
 BUSY_SHARE: Final = 0.25
 """How much of its cores a guest keeps busy."""
 START_S: Final = 0.2
@@ -112,7 +114,13 @@ class Service:
             raise Unavailable(f"{self.name} gives no answer in {limit_s:g} s")
         if asked.cancelled():
             raise Unavailable(f"{self.name} ended before it answered")
-        return asked.result()
+        try:
+            return asked.result()
+        except OutliveError:
+            raise
+        except Exception as error:
+            _log.exception("request.failed", request=name)  # a defect, also if the program goes on after it
+            raise Unavailable(f"{self.name} failed: {error!r}") from error
 
     def halt(self) -> None:
         """Let it stand still."""

@@ -17,12 +17,14 @@ from outlive.base.phrases import listing
 from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
 from outlive.commitments.decision import Refusal
 from outlive.commitments.names import resource_name
+from outlive.resources import Amounts
 from outlive.simulation.process import go
 from outlive.simulation.spec import FromFile, Some
 
 if TYPE_CHECKING:
     from outlive.simulation.world import World
 
+GIB: Final = 2**30
 ANSWER_S: Final = 60.0
 """How long it waits for an answer."""
 WAITING_LIMIT: Final = 64
@@ -134,7 +136,7 @@ class Limes:
                 self.sold.pop(uuid, None)
         self._say(request, f"{found}{f': {why}' if why else ''}")
         if found != "unanswered":
-            wanted = {uuid: (new.project, new.status) if new is not None else None for uuid, new in after.items()}
+            wanted = {uuid: self._brief(new) if new is not None else None for uuid, new in after.items()}
             self._world.judge.answered(request, found == "accepted", wanted)
 
     async def _answer(self, request: str, batch: Batch) -> tuple[str, str]:
@@ -152,6 +154,15 @@ class Limes:
         except OutliveError as error:
             return "unanswered", error.message
         return ("refused", refusal.reason) if refusal is not None else ("accepted", "")
+
+    def _brief(self, sold: Sold) -> tuple[str, str, str, int]:
+        """Project, status, type, and bytes or cores; a commitment that is only planned holds none yet."""
+        unit = 1 if sold.status != "planned" else 0
+        if sold.resource == "memory" and unit:
+            sizes = [Amounts.parse({"cpu": one.cpu, "memory": one.memory}) for one in self._world.spec.flavors]
+            fixed = len({one.memory_bytes // one.cpu_milli for one in sizes}) == 1
+            unit = min(one.memory_bytes for one in sizes) if fixed else GIB
+        return sold.project, sold.status, sold.resource, sold.amount * unit
 
     def _say(self, request: str, text: str) -> None:
         self._world.history.add("limes", request or "limes", f"{request or 'Limes'} {text}", loud=True)

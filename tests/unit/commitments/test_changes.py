@@ -346,3 +346,18 @@ def test_who_gives_way_and_is_cancelled_meanwhile_has_the_turn_again() -> None:
         assert not turn.locked()
 
     run(scene())
+
+
+def test_slots_leave_a_closed_host_one_after_the_other_and_only_for_a_place_that_is_there() -> None:
+    names = [f"aaaa-{number}" for number in range(4)]
+
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", *(asked(one, 1) for one in names)))) == ""
+        await market.add(host("h2", gib=8))
+        found = await market.store.get(Hypervisor, "h1")
+        await market.store.replace(replace(found, spec=replace(found.spec, maintenance="manual")))
+        await asyncio.sleep(600)
+        assert sorted(one.status.host for one in (await market.slots()).values()) == ["h1", "h1", "h1", "h2"]
+        assert {await market.ready(one) for one in names} == {"Accepted"}
+
+    in_cloud([host("h1", gib=32)], story)

@@ -23,6 +23,7 @@ from outlive.commitments.history import (
     month_seconds,
     recorded,
     shares,
+    still_charged,
 )
 from outlive.commitments.names import history_name
 from outlive.resources import UsageHistory
@@ -92,6 +93,15 @@ def test_what_goes_on_at_the_end_of_a_month_counts_in_both() -> None:
     following = recorded(following, {}, later)
     (a,) = shares(following, later + 9999)
     assert (a.covered_seconds, sorted(a.vms)) == (1000, ["v1"])
+
+
+def test_a_commitment_that_ended_before_the_month_did_is_closed_then_though_it_is_counted_later() -> None:
+    over, end = BEGIN + month_seconds(MONTH), BEGIN + month_seconds(MONTH) - 2 * 3600
+    history = recorded(begun("p1", MONTH, None), charged(aaaaaa=("v1",), bbbbbb=("v2",)), end - 10 * 3600)
+    ends = {"aaaaaa": float(end), "bbbbbb": over + 60.0}
+    closed = recorded(history, still_charged(history, ends), over + 7200, ends)
+    assert [one.covered_seconds for one in shares(closed, over + 7200)] == [10 * 3600, 12 * 3600]
+    assert list(begun("p1", month_before(MONTH, -1), closed).commitments) == ["bbbbbb"]
 
 
 def test_a_document_that_is_too_large_leaves_out_what_ended_first(monkeypatch: pytest.MonkeyPatch) -> None:

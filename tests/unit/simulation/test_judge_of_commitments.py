@@ -108,7 +108,7 @@ async def applied(bench: Bench, *uuids: str) -> None:
 def test_a_batch_that_is_there_as_a_whole_is_right() -> None:
     async def story(bench: Bench) -> None:
         await applied(bench, *NAMES)
-        bench.judge.answered("batch-1", True, {})
+        bench.judge.answered("batch-1", True, dict.fromkeys(NAMES, ("p1", "confirmed", "memory", 8 * GIB)))
         bench.judge.rest()
 
     assert judged(story) == []
@@ -161,7 +161,7 @@ def test_an_answer_that_is_not_true_is_found(accepted: bool) -> None:
     async def story(bench: Bench) -> None:
         if not accepted:
             await applied(bench, *NAMES)
-        bench.judge.answered("batch-1", accepted, {NAMES[0]: ("p1", "confirmed")})
+        bench.judge.answered("batch-1", accepted, {NAMES[0]: ("p1", "confirmed", "memory", 8 * GIB)})
 
     assert judged(story) == ["S4"]
 
@@ -206,5 +206,26 @@ def test_after_a_backup_was_put_back_what_it_says_counts() -> None:
         bench.judge.rest()
         assert bench.broken() == []
         await bench.store.create(commitment(NAMES[0]))
+
+    assert judged(story) == ["S4"]
+
+
+@pytest.mark.parametrize(
+    "wanted", [("p2", "confirmed", "memory", 8 * GIB), ("p1", "confirmed", "memory", 16 * GIB), None], ids=str
+)
+def test_a_batch_that_says_otherwise_than_limes_wanted_is_found(wanted: tuple[str, str, str, int] | None) -> None:
+    async def story(bench: Bench) -> None:
+        await applied(bench, *NAMES)
+        bench.judge.answered("batch-1", True, {NAMES[0]: wanted})
+
+    assert judged(story) == ["S4"]
+
+
+def test_a_slot_that_is_not_ready_fills_no_commitment() -> None:
+    async def story(bench: Bench) -> None:
+        waits = slot("s1", NAMES[0])
+        status = replace(waits.status, conditions=(Condition(type="Ready", status="False"),))
+        bench.store.load([commitment(NAMES[0], ready=True), replace(waits, status=status)])
+        bench.judge.rest()
 
     assert judged(story) == ["S4"]

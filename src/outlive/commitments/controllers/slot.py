@@ -37,6 +37,8 @@ from outlive.resources import (
 from outlive.runtime.controller import Requeue
 from outlive.store import Store
 
+OTHERS_S: Final = 5.0
+"""How soon a slot looks again that may leave once another one has its place."""
 LEAVES_S: Final = 0.1
 """When a slot is looked at again that left its host: then it gets another one."""
 NO_FLAVOR_S: Final = 300.0
@@ -111,7 +113,8 @@ class SlotController:
                 await self._revoke(slot)
                 return None
             again = await self._verify(slot, details)
-            return Requeue(LEAVES_S) if await self._leave(key) else again
+            leaves_s = await self._leave(key)
+            return Requeue(leaves_s) if leaves_s is not None else again
         if slot.spec.target_host:
             await self._arrive(slot, details)
             return None
@@ -197,15 +200,24 @@ class SlotController:
         settings = self._settings
         return Requeue(settings.requeue_interval_grace_period if result.expects else settings.requeue_interval_active)
 
-    async def _leave(self, name: str) -> bool:
-        """Whether the slot is wanted elsewhere now: no VM of it is awaited any more, and its host is lost or gone, or
-        takes no VMs and there is another one. A VM that is recovered takes its slot along, where that fits."""
+    async def _leave(self, name: str) -> float | None:
+        """Let the slot leave its host: no VM of it is awaited any more, and the host is lost or gone, or takes no VMs
+        and there is another one. A VM that is recovered takes its slot along, where that fits.
+
+        In how many seconds to look again; ``None``: it stays. One slot after the other leaves a host that takes no VMs,
+        because the place that one finds is not held for it.
+        """
         slot = self._view.informers.reservations.get(name)
         host = self._view.informers.hypervisors.get(slot.status.host) if slot is not None else None
         if slot is None or slot_allocations(slot):
-            return False
-        if host is not None and not host.status.lost and not (_closed(host) and self._finds_another(slot)):
-            return False
+            return None
+        if host is not None and not host.status.lost:
+            if not _closed(host):
+                return None
+            if self._some_are_homeless():
+                return OTHERS_S
+            if not self._finds_another(slot):
+                return None
 
         def change(found: Reservation | None) -> Reservation | None:
             same = found is not None and found.spec.target_host == slot.spec.target_host
@@ -213,13 +225,18 @@ class SlotController:
 
         await self._swap(name, change, "spec")
         _log.info("commitment_slot.leaves_host", slot=name, host=slot.status.host)
-        return True
+        return LEAVES_S
+
+    def _some_are_homeless(self) -> bool:
+        """Whether a commitment slot is wanted on no host yet: it may need the place that another one would take."""
+        slots = self._view.informers.reservations.items()
+        return any(one.spec.type == COMMITTED and not one.spec.target_host for one in slots)
 
     def _finds_another(self, slot: Reservation) -> bool:
         details = slot.spec.committed_resource_reservation or CommittedSpec()
         group = self._view.group(details.resource_group)
         request = self._placer.request_again(slot, group, (slot.status.host,)) if group is not None else None
-        return request is not None and bool(self._placer.choose(request)[0])
+        return request is not None and bool(self._placer.choose(request, why=False)[0])
 
     def _observed(self, slot: Reservation) -> VerificationInput:
         vms = tuple(slot_allocations(slot))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -22,6 +22,7 @@ from outlive.commitments.history import (
     month_before,
     month_of,
     recorded,
+    still_charged,
 )
 from outlive.commitments.names import history_name
 from outlive.commitments.records import BY_PROJECT
@@ -73,13 +74,13 @@ class UsageRecorder:
             return
         known = await read(self._store, UsageHistory, history_name(project, month))
         before = None
-        if known is None:
-            before = await read(self._store, UsageHistory, history_name(project, month_before(month)))
         ends = {
             one.spec.commitment_uuid: as_instant(one.spec.end_time)
             for one in found
             if one.spec.end_time is not None and is_over(one.spec, now)
         }
+        if known is None:
+            before = await self._closed(project, month_before(month), ends)
 
         def change(history: UsageHistory | None) -> UsageHistory | None:
             made = recorded(history or begun(project, month, before), charged, now, ends)
@@ -96,6 +97,17 @@ class UsageRecorder:
         self._known[project] = (month, charged)
         while len(self._known) > PROJECTS_LIMIT:
             del self._known[next(iter(self._known))]
+
+    async def _closed(self, project: str, month: str, ends: Mapping[str, float]) -> UsageHistory | None:
+        """The document of a month that is over, with the commitments closed that ended in it."""
+
+        def change(history: UsageHistory | None) -> UsageHistory | None:
+            closed = recorded(history, still_charged(history, ends), self._clock.now(), ends) if history else None
+            return closed if closed is not history else None
+
+        return await compare_and_swap(
+            self._store, UsageHistory, history_name(project, month), change, clock=self._clock
+        )
 
     async def clean(self) -> tuple[str, ...]:
         """Delete documents that are old, and forget what the others say; the projects of which one of this month says

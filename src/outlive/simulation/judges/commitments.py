@@ -20,11 +20,12 @@ from outlive.resources import (
     Resource,
     condition,
 )
+from outlive.simulation.judges.rest import promises
 from outlive.simulation.judges.truth import Truth
 from outlive.store.faults import LATE_TASK
 
-Wanted = Mapping[str, tuple[str, str] | None]
-"""Commitment, by uuid → its project and state after a batch; ``None``: it is deleted."""
+Wanted = Mapping[str, tuple[str, str, str, int] | None]
+"""Commitment, by uuid → project, state, type and bytes or cores after a batch; ``None``: it is deleted."""
 
 
 class Batches:
@@ -34,8 +35,8 @@ class Batches:
         self.promised: dict[str, CommittedResourceSpec | None] = {}
         """Commitment, by uuid → as the last batch that counts says; ``None``: deleted."""
         self._truth = truth
-        self._decided: dict[str, str] = {}
-        """Request → the change that it became."""
+        self._decided: dict[str, tuple[str, dict[str, CommittedResourceSpec | None]]] = {}
+        """Request → the change that it became, and all commitments as they are then."""
 
     def wrote(self, before: Resource | None, after: Resource | None) -> str:
         """A write of one of its objects; what is wrong with it."""
@@ -58,13 +59,11 @@ class Batches:
 
     def answered(self, request: str, accepted: bool, wanted: Wanted) -> str:
         """Limes was answered that a batch counts, or not. One that changes nothing need not be recorded."""
-        change = self._decided.get(request)
+        name, promised = self._decided.get(request, ("", self.promised))
         if not accepted:
-            return f"was refused, and {change} counts" if change is not None else ""
-        if change is not None:
-            return ""
-        other = [uuid for uuid, new in wanted.items() if _brief(self.promised.get(uuid)) != new]
-        return f"was accepted, and nothing is recorded of {', '.join(other)}" if other else ""
+            return f"was refused, and {name} counts" if name else ""
+        other = [uuid for uuid, new in wanted.items() if _brief(promised.get(uuid)) != new]
+        return f"was accepted, and {name or 'nothing'} says otherwise of {', '.join(other)}" if other else ""
 
     def restored(self) -> None:
         """A backup was put back: what counts is what it says, whatever was decided since."""
@@ -101,7 +100,7 @@ class Batches:
                 yield slot.name, f"holds room for commitment {details.commitment_uuid}, which is not there"
             elif owner.spec.project_id != details.project_id:
                 yield slot.name, f"is for {details.project_id}, and its commitment is of {owner.spec.project_id}"
-            if slot.status.host and (slot.status.host not in lost or details.allocations):
+            if promises(slot) and slot.status.host and (slot.status.host not in lost or details.allocations):
                 # on a lost host it waits for its VMs
                 held[details.commitment_uuid] = held.get(details.commitment_uuid, 0) + slot.spec.resources.memory_bytes
             for vm in details.allocations:
@@ -118,7 +117,7 @@ class Batches:
         """All of it counts from now on."""
         steps, missing = self._steps(change)
         self.promised |= {step.uuid: step.after for step in steps}
-        self._decided[change.request_id] = change.name
+        self._decided[change.request_id] = (change.name, dict(self.promised))
         return f"counts without {missing} of its {change.parts} further documents" if missing else ""
 
     def _steps(self, change: CommitmentChange) -> tuple[list[CommitmentStep], int]:
@@ -135,8 +134,8 @@ def _comes_late() -> bool:
     return task is not None and task.get_name() == LATE_TASK
 
 
-def _brief(spec: CommittedResourceSpec | None) -> tuple[str, str] | None:
-    return (spec.project_id, spec.state) if spec is not None else None
+def _brief(spec: CommittedResourceSpec | None) -> tuple[str, str, str, int] | None:
+    return (spec.project_id, spec.state, spec.resource_type, spec.total) if spec is not None else None
 
 
 def _said(spec: CommittedResourceSpec | None) -> str:

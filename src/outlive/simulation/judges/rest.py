@@ -124,7 +124,7 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
         if len(mine) < status.required:
             yield name, f"is reported covered by {list(status.slots)}, of which {len(mine)} are there and free"
             continue
-        if idle := [one.name for one in mine if not _promises(one)]:
+        if idle := [one.name for one in mine if not promises(one)]:
             yield name, f"is reported covered by {idle[0]}, which is not ready"
             continue
         short = [one for one in mine if not _holds(one, size.cpu_milli, size.memory_bytes)]
@@ -262,8 +262,8 @@ def _holds(slot: Reservation, cpu_milli: int, memory_bytes: int) -> bool:
     return held.cpu_milli >= cpu_milli and held.memory_bytes >= memory_bytes and bool(slot.status.host)
 
 
-def _promises(slot: Reservation) -> bool:
-    """Whether it does not say of itself that it is not ready; one that is used already is no promise, and held."""
+def promises(slot: Reservation) -> bool:
+    """Whether a slot does not say of itself that it is not ready; one that is used already is no promise, and held."""
     ready = condition(slot.status.conditions, "Ready")
     return slot.status.consumer is not None or ready is None or ready.status == "True"
 
@@ -342,7 +342,7 @@ def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
             one
             for one in slots
             if one.status.host == host.name
-            and _promises(one)
+            and promises(one)
             and not (one.status.consumer is not None and one.status.consumer.vm in listed)
         ]
         coming = [one.spec.resources for one in blocks if one.status.consumer is not None]
