@@ -84,10 +84,10 @@ class UsageCounter:
         self._add(place, -1)
         return (place[0],)
 
-    def size_of(self, vm: str, group: str) -> tuple[int, int]:
-        """What a VM of the group counts as: units of memory and cores; nothing where there is no such VM."""
+    def size_of(self, vm: str, account: Account, group: str) -> tuple[int, int]:
+        """What a VM of the account and group counts as: units of memory and cores; nothing where it is not there."""
         place = self._places.get(vm)
-        of, units, cores = self.sizes.of[place[1]] if place is not None else ("", 0, 0)
+        of, units, cores = self.sizes.of[place[1]] if place is not None and place[0] == account else ("", 0, 0)
         return (units, cores) if of == group else (0, 0)
 
     def total(self, account: Account) -> Usage:
@@ -134,7 +134,7 @@ def committed_usage(
         account, group = (spec.project_id, spec.availability_zone), spec.flavor_group_name
         sums = covered.setdefault((account, group), {"units": 0, "memory": 0, "cores": 0})
         for vm in one.status.assigned_instances:
-            units, cores = counter.size_of(vm, group)
+            units, cores = counter.size_of(vm, account, group)
             sums[spec.resource_type] += cores
             if spec.resource_type == "memory":
                 sums["units"] += units

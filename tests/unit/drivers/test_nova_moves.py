@@ -66,6 +66,15 @@ def test_what_nova_does_not_do_is_said_by_its_answer() -> None:
     told(story)
 
 
+def test_a_move_that_is_asked_for_again_under_its_name_is_not_asked_for_twice() -> None:
+    async def story(nova: Nova, moves: NovaMoves, server: str) -> None:
+        await moves.migrate(server, "r")
+        await moves.migrate(server, "r")
+        assert len(nova.asked) == 1
+
+    told(story)
+
+
 def test_a_move_that_fails_after_nova_said_yes_is_known_by_its_migration() -> None:
     async def story(nova: Nova, moves: NovaMoves, server: str) -> None:
         nova.lists["migrations"] = [migration(1, server, "h2", "h3", "error")]

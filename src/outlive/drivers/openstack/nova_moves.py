@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+from outlive.base.errors import OutliveError, Unavailable
+from outlive.base.logging import get_logger
 from outlive.drivers.openstack.inventory import HOST_FIELDS
 from outlive.drivers.openstack.nova import NovaClient, Record
 from outlive.placement.detectors import Move
@@ -21,6 +23,8 @@ MADE: Final = frozenset({"completed", "confirmed", "done", "finished"})
 FAILED: Final = frozenset({"cancelled", "error", "failed"})
 REQUESTS_KEPT: Final = 1_000
 """Moves that were asked for last, of which it is known what there was before."""
+
+_log = get_logger("openstack.moves")
 
 
 class NovaMoves:
@@ -44,12 +48,19 @@ class NovaMoves:
         return VmLocation(host=host, state=state, refusal=refusal)
 
     async def migrate(self, vm: str, request: str) -> None:
-        """Ask Nova; ``Refused`` where it says no."""
-        before = frozenset(_id(one) for one in await self._nova.migrations(vm))
-        await self._nova.migrate_live(vm)
-        self._before[request] = before
+        """Ask Nova once; ``Refused`` where it says no. Where it gives no answer it may have begun: ``locate`` tells."""
+        if request in self._before:
+            return
+        self._before[request] = frozenset(_id(one) for one in await self._nova.migrations(vm))
         while len(self._before) > REQUESTS_KEPT:
             self._before.popitem(last=False)
+        try:
+            await self._nova.migrate_live(vm)
+        except Unavailable as error:
+            _log.warning("nova.move_in_doubt", vm=vm, error=str(error))
+        except OutliveError:
+            del self._before[request]
+            raise
 
     async def moves(self, vm: str) -> Sequence[Move]:
         """The migrations that were made, the oldest first."""
