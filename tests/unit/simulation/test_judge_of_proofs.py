@@ -20,7 +20,7 @@ from outlive.resources import (
     Proof,
     VirtualMachine,
 )
-from outlive.resources.memberships import Cut, FenceRecord
+from outlive.resources.memberships import Cut, FenceRecord, FormerMembership
 
 _replace = msgspec.structs.replace
 
@@ -77,6 +77,21 @@ def test_entry_of_a_host_that_was_cut_off_may_go_until_caches_see_that_its_membe
 
     assert judged(story(1.0)) == []
     assert judged(story(3.0)) == ["S2"]
+
+
+def test_what_a_membership_said_of_a_former_one_counts_also_after_somebody_deleted_it() -> None:
+    def story(recorded: bool) -> Any:
+        async def reported(bench: Bench) -> None:
+            bench.store.load([make_vm(_replace(make_holder("h1"), member_uid="gone"))])
+            former = (FormerMembership(uid="gone", dead_through=1, proof=DEAD),) if recorded else ()
+            made = await bench.store.create(make_member("h1", former=former))
+            await bench.store.delete(made.ref)
+            await write_as(bench, author("h2", "recovery"), without_holders)
+
+        return reported
+
+    assert judged(story(True)) == []
+    assert judged(story(False)) == ["S2"]
 
 
 def test_own_entry_goes_only_without_a_domain() -> None:

@@ -136,6 +136,8 @@ class Judge:
             truth.renewed_s[after.metadata.uid] = now_s
         if after.record.proof is not None:
             truth.proven[after.metadata.uid] = after.record.dead_through
+        for former in after.record.former:
+            truth.proven[former.uid] = max(former.dead_through, truth.proven.get(former.uid, 0))
         if old is None or old.dead_through != after.record.dead_through:
             self._found("S2", after.name, dead_with_proof(old, after.record))
             self._found("proof", after.name, proof_is_true(truth, after.name, old, after.record))
