@@ -38,6 +38,14 @@ def test_vm_that_does_not_run_and_is_not_held_with_a_remedy_is_found_at_rest() -
     assert judged_at_rest(make_vm(recovery=_replace(held, remedy=""))) == ["L1"]
 
 
+def test_vm_that_only_a_drain_stopped_is_to_run_where_its_host_is_ready_and_nobody_has_condemned_it() -> None:
+    vm = _replace(make_vm(), status=_replace(make_vm().status, phase="stop", reason=VmReason.STOPPED_BY_DRAIN))
+    host = make_host("h1")
+    host = _replace(host, status=_replace(host.status, domain_state="ready"))
+    assert judged_at_rest(vm, host, make_registered("h1")) == ["L1"]
+    assert judged_at_rest(vm, host, make_condemned("h1")) == []
+
+
 def test_ignored_vm_is_excused_only_where_its_host_does_not_live() -> None:
     vm = make_vm()
     ignored = _replace(vm, spec=_replace(vm.spec, recovery=RecoveryPolicy(mode="ignore")))

@@ -89,9 +89,8 @@ def _stays_down(truth: Truth, vm: VirtualMachine) -> str:
     host = truth.store.look(Hypervisor, where) if where else None
     if host is None or vm.spec.power_state != "running" or vm.status.phase != "stop":
         return ""
-    drained = (
-        vm.status.reason == VmReason.STOPPED_BY_DRAIN and host.status.domain_state == "ready" and not host.status.lost
-    )
+    ready = host.status.domain_state == "ready" and not host.status.lost and _counts(truth, where)
+    drained = vm.status.reason == VmReason.STOPPED_BY_DRAIN and ready
     return f"was stopped because {where} was drained, and stays down though that is ready" if drained else ""
 
 
