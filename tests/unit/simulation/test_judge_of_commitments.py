@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -28,6 +29,7 @@ from outlive.resources import (
     ReservationStatus,
     SpecAllocation,
 )
+from outlive.simulation.judges.commitments import IN_FLIGHT_S
 from outlive.simulation.stores import Author, _author
 
 NAMES = ("aaaa-1", "aaaa-2")
@@ -205,7 +207,10 @@ def test_after_a_backup_was_put_back_what_it_says_counts() -> None:
         bench.judge.batches.restored()
         bench.judge.rest()
         assert bench.broken() == []
-        await bench.store.create(commitment(NAMES[0]))
+        await bench.store.create(commitment(NAMES[0]))  # it was on its way
+        assert bench.broken() == []
+        await asyncio.sleep(IN_FLIGHT_S + 1)
+        await bench.store.create(commitment(NAMES[1]))
 
     assert judged(story) == ["S4"]
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from math import inf
+from typing import Final
 
+from outlive.base.clock import LoopClock
 from outlive.resources import (
     COMMITTED,
     CommitmentChange,
@@ -24,6 +27,8 @@ from outlive.simulation.judges.rest import promises
 from outlive.simulation.judges.truth import Truth
 from outlive.store.faults import LATE_TASK
 
+IN_FLIGHT_S: Final = 2.0
+"""So long after a store went back writes may come that were sent before."""
 Wanted = Mapping[str, tuple[str, str, str, int] | None]
 """Commitment, by uuid → project, state, type and bytes or cores after a batch; ``None``: it is deleted."""
 
@@ -35,6 +40,7 @@ class Batches:
         self.promised: dict[str, CommittedResourceSpec | None] = {}
         """Commitment, by uuid → as the last batch that counts says; ``None``: deleted."""
         self._truth = truth
+        self._restored_s = -inf
         self._decided: dict[str, tuple[str, dict[str, CommittedResourceSpec | None]]] = {}
         """Request → the change that it became, and all commitments as they are then."""
 
@@ -52,6 +58,8 @@ class Batches:
         if _comes_late():
             self.promised[uuid] = new
             return ""
+        if LoopClock().monotonic() - self._restored_s <= IN_FLIGHT_S:
+            return ""  # it was on its way when the store went back; at rest it must be as the store says
         if uuid not in self.promised:
             return "is written, and no batch says so"
         wanted = self.promised[uuid]
@@ -68,6 +76,7 @@ class Batches:
     def restored(self) -> None:
         """A backup was put back: what counts is what it says, whatever was decided since."""
         store = self._truth.store
+        self._restored_s = LoopClock().monotonic()
         found = {one.spec.commitment_uuid: one.spec for one in store.all_of(CommittedResource)}
         self.promised = {**dict.fromkeys(self.promised), **found}
         waiting = [one for one in store.all_of(CommitmentChange) if one.phase == "decided" and not one.part_of]
