@@ -214,7 +214,7 @@ class SlotController:
         if host is not None and not host.status.lost:
             if not _closed(host):
                 return None
-            if self._some_are_homeless():
+            if self._some_are_unplaced():
                 return OTHERS_S
             if not self._finds_another(slot):
                 return None
@@ -227,7 +227,7 @@ class SlotController:
         _log.info("commitment_slot.leaves_host", slot=name, host=slot.status.host)
         return LEAVES_S
 
-    def _some_are_homeless(self) -> bool:
+    def _some_are_unplaced(self) -> bool:
         """Whether a commitment slot is wanted on no host yet: it may need the place that another one would take."""
         slots = self._view.informers.reservations.items()
         return any(one.spec.type == COMMITTED and not one.spec.target_host for one in slots)
