@@ -300,7 +300,7 @@ class CommitmentService:
         """Who changed what, and what became of it: in the log and as an event."""
         projects = sorted(request.by_project or {})
         changed = [f"{one.uuid}: {one.old_status} to {one.new_status}, {one.amount}" for one in request.each()]
-        told = " ".join(outcome.split())[:OUTCOME_CHARACTERS]
+        result = " ".join(outcome.split())[:OUTCOME_CHARACTERS]
         _log.info(
             "commitments.change",
             request=request_id,
@@ -309,13 +309,13 @@ class CommitmentService:
             projects=projects[:CHANGES_LOGGED],
             commitments=changed[:CHANGES_LOGGED],
             count=len(changed),
-            outcome=told,
+            outcome=result,
         )
         what = f"{count_of(len(changed), 'commitment')} of {count_of(len(projects), 'project')} in {request.az}"
         self._events.emit(
             ObjectRef(kind="CommitmentChange", name=request_id),
             event,
-            f"{requested_by} changed {what} (request {request_id}): {told}",
+            f"{requested_by} changed {what} (request {request_id}): {result}",
             type="Normal" if event == CHANGED else "Warning",
             action="change",
         )
@@ -371,16 +371,16 @@ class CommitmentService:
         )
         if outcome == ACCEPTED and not known:
             return
-        told = outcome
+        result = outcome
         if outcome != ACCEPTED and known:
-            told = f"{outcome}; written are {listing(sorted(known), most=CHANGES_LOGGED)}"
+            result = f"{outcome}; written are {listing(sorted(known), most=CHANGES_LOGGED)}"
         where = listing(sorted({*zones, *push.deleted}) or ["no zone"], most=CHANGES_LOGGED)
         self._events.emit(
             ObjectRef(
                 kind="ProjectQuota", name=quota_name(project, next(iter({**zones, **dict.fromkeys(push.deleted)}), ""))
             ),
             "QuotaSet" if outcome == ACCEPTED else "QuotaNotSet",
-            f"{requested_by} set the quota of project {project} in {where} (request {request_id}): {told}",
+            f"{requested_by} set the quota of project {project} in {where} (request {request_id}): {result}",
             type="Normal" if outcome == ACCEPTED else "Warning",
             action="set",
         )

@@ -20,7 +20,7 @@ from outlive.base.logging import gathered_defects
 from outlive.base.random import Random
 from outlive.commitments.names import change_name, change_number
 from outlive.commitments.slots import slot_allocations
-from outlive.resources import CommitmentChange, ObjectMeta, R, Resource, UsageHistory
+from outlive.resources import CommitmentChange, CommittedResource, ObjectMeta, R, Resource, UsageHistory
 from outlive.store.contract import Page, list_all
 from outlive.store.memory import MemoryStore
 from outlive.store.selectors import Selector
@@ -199,5 +199,27 @@ def test_who_waits_for_his_turn_too_long_is_refused_in_time() -> None:
         await asyncio.sleep(1)
         assert await market.commitments() == {}
         assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+
+    in_cloud([host("h1")], story)
+
+
+def test_leadership_is_looked_at_before_each_try_of_a_write() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+        await asyncio.sleep(1)
+        applier, tries = market.role.commitments.changes._applier, list[str]()
+        name = (await market.commitments())["aaaaaa"].name
+        held = await market.store.get(CommittedResource, name)
+        stale = replace(held, status=replace(held.status, status_summary="stale"))
+        await market.store.replace_status(replace(held, status=replace(held.status, status_summary="newer")))
+        applier._leads = lambda: len(tries) < 1
+
+        def change(found: CommittedResource | None) -> CommittedResource | None:
+            tries.append("")
+            return stale  # meets a Conflict, and would be tried again
+
+        with pytest.raises(Unavailable, match="does not lead any more"):
+            await applier.write_status(name, change)
+        assert len(tries) == 1
 
     in_cloud([host("h1")], story)

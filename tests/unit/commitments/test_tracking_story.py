@@ -191,3 +191,20 @@ def test_vms_of_a_slot_that_the_batch_gives_up_can_be_covered_anew() -> None:
         assert [one.vm for one in view.candidates(new, group, released={slot})] == ["v1"]
 
     in_cloud([host("h1", vms=mine), *mine], story)
+
+
+def test_a_slot_that_passes_to_another_project_takes_no_vm_of_the_one_before() -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
+        await asyncio.sleep(1)
+        ((name, slot),) = (await market.slots()).items()
+        details = slot.spec.committed_resource_reservation
+        assert details is not None
+        passed = replace(slot.spec, committed_resource_reservation=replace(details, project_id="p2"))
+        fleet = market.role.fleet
+        fleet.upsert_reservation(replace(slot, spec=passed))  # as a batch holds it that is decided and not applied yet
+        await market.role.placement.rank(call("v1"))
+        await asyncio.sleep(1)
+        assert await expected(market) == {name: []}
+
+    in_cloud([host("h1")], story, settings=TRACKS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.loops import run
@@ -11,8 +12,11 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
+from outlive.base.logging import gathered_defects
 from outlive.base.random import Random
 from outlive.resources import Election, ObjectMeta
+from outlive.simulation.history import History
+from outlive.simulation.hosts import Role, Service
 from outlive.simulation.machines import HostClock
 from outlive.simulation.process import Process, go
 from outlive.simulation.stores import Author, ProcessStore, Way, WorldStore
@@ -226,3 +230,26 @@ def test_work_outside_goes_on_when_nobody_waits() -> None:
         return reported
 
     assert run(story()) == ["done"]
+
+
+def test_a_defect_in_what_is_asked_of_a_program_is_a_defect_of_the_run_and_no_answer() -> None:
+    class Broken:
+        async def run(self) -> None:
+            await asyncio.Event().wait()
+
+    async def fails(role: Role) -> None:
+        raise KeyError(role.__class__.__name__)
+
+    async def story() -> None:
+        service = Service("ctl-1", lambda process: Broken(), History(), 2.0)
+        service.start()
+        await asyncio.sleep(1)
+        with pytest.raises(Unavailable, match="ctl-1 failed"):
+            await service.ask(fails, name="r", limit_s=5.0)
+        service.kill(again=False)
+        with pytest.raises(Unavailable, match="does not run"):
+            await service.ask(fails, name="r", limit_s=5.0)
+
+    with gathered_defects() as defects:
+        run(story())
+    assert [one.event for one in defects] == ["request.failed"]
