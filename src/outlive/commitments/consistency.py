@@ -16,7 +16,9 @@ import msgspec
 
 from outlive.base.clock import as_instant
 from outlive.base.quantity import format_bytes
+from outlive.commitments.slots import confirmed_allocations
 from outlive.commitments.state import Commitment, is_active, is_over
+from outlive.commitments.verification import keeper
 from outlive.resources import COMMITTED, CommittedResource, CommittedResourceSpec, Reservation
 
 
@@ -303,11 +305,6 @@ def _allocations(slot: Reservation) -> Mapping[str, object]:
     return details.allocations if details is not None else {}
 
 
-def _confirmed(slot: Reservation) -> Mapping[str, str]:
-    seen = slot.status.committed_resource_reservation
-    return seen.allocations if seen is not None else {}
-
-
 def _hosts_of(given: ConsistencyInput) -> dict[str, list[str]]:
     hosts: dict[str, list[str]] = {}
     for host, vms in given.instances.items():
@@ -343,14 +340,14 @@ def _of_allocation(
     elif known is not None and known.project and known.project != project:
         detail = f"the VM is of project {known.project}, the slot of {project}"
         yield _one(Kind.FOREIGN_VM, slot.name, detail, repair=Repair.DROP_ALLOCATION, vm=vm)
-    elif vm in _confirmed(slot) and slot.status.host not in hosts:
+    elif vm in confirmed_allocations(slot) and slot.status.host not in hosts:
         detail = f"it counts on {slot.status.host}; {' and '.join(sorted(hosts)) or 'no host'} reports it"
         yield _one(Kind.CONFIRMED_ELSEWHERE, slot.name, detail, vm=vm)
 
 
 def _twice(vm: str, slots: list[Reservation], hosts: list[str]) -> Iterator[Disagreement]:
-    """All but one of the slots lose the VM; the one that keeps it has it confirmed where it runs, if any has."""
-    keeps = min(slots, key=lambda one: (not (vm in _confirmed(one) and one.status.host in hosts), one.name))
+    """All but one of the slots lose the VM."""
+    keeps = keeper(vm, slots, hosts)
     for slot in slots:
         if slot is not keeps:
             detail = f"slot {keeps.name} has the VM as well"

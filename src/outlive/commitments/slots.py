@@ -274,6 +274,12 @@ def slot_allocations(slot: Reservation) -> dict[str, SpecAllocation]:
     return details.allocations if details is not None else {}
 
 
+def confirmed_allocations(slot: Reservation) -> dict[str, str]:
+    """VM that is in a slot → the host that reported it."""
+    seen = slot.status.committed_resource_reservation
+    return seen.allocations if seen is not None else {}
+
+
 def _memory(slot: Reservation) -> int:
     return slot.spec.resources.memory_bytes
 

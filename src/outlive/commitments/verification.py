@@ -8,10 +8,12 @@ is expected, until it turns up, or for the time that an expected VM has.
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection, Iterable
 
 import msgspec
 
 from outlive.base.clock import as_datetime, as_instant
+from outlive.commitments.slots import confirmed_allocations
 from outlive.resources import COMMITTED, Amounts, Reservation, SpecAllocation
 from outlive.resources.reservations import CommittedSpec, CommittedStatus
 
@@ -71,7 +73,7 @@ def verify_slot(given: VerificationInput) -> VerificationResult:
     work = _Work(given, host)
     for vm, allocation in details.allocations.items():
         work.judge(vm, allocation)
-    before = _confirmed(slot)
+    before = confirmed_allocations(slot)
     return VerificationResult(
         slot=_written(slot, _with(details, work.kept), work.confirmed, host),
         confirmed_first=tuple(sorted(work.confirmed.keys() - before.keys() - given.missing.keys())),
@@ -87,7 +89,7 @@ def _host_to_follow(given: VerificationInput, details: CommittedSpec) -> str:
     if len(details.allocations) != 1:
         return here
     (vm,) = details.allocations
-    was_here = vm in _confirmed(given.slot) or vm in given.missing
+    was_here = vm in confirmed_allocations(given.slot) or vm in given.missing
     hosts = given.reported.get(vm, ())
     if not was_here or here in hosts:
         return here
@@ -99,7 +101,7 @@ class _Work:
 
     def __init__(self, given: VerificationInput, host: str) -> None:
         self._given, self._host = given, host
-        self._before = _confirmed(given.slot)
+        self._before = confirmed_allocations(given.slot)
         self.kept: dict[str, SpecAllocation] = {}
         self.confirmed: dict[str, str] = {}
         self.dropped: dict[str, Drop] = {}
@@ -136,11 +138,6 @@ class _Work:
         self.kept[vm] = msgspec.structs.replace(allocation, creation_timestamp=as_datetime(int(since)))
 
 
-def _confirmed(slot: Reservation) -> dict[str, str]:
-    found = slot.status.committed_resource_reservation
-    return found.allocations if found is not None else {}
-
-
 def _with(details: CommittedSpec, kept: dict[str, SpecAllocation]) -> CommittedSpec:
     return details if kept == details.allocations else msgspec.structs.replace(details, allocations=kept)
 
@@ -170,11 +167,19 @@ def _in_one_place(slot: Reservation) -> Reservation:
     return msgspec.structs.replace(slot, spec=msgspec.structs.replace(slot.spec, target_host=slot.status.host))
 
 
+def keeper(vm: str, slots: Iterable[Reservation], hosts: Collection[str]) -> Reservation:
+    """Of slots that all list the VM, the one that keeps it: where it is confirmed and runs, else the first by name.
+
+    ``hosts``: those that report it.
+    """
+    return min(slots, key=lambda one: (not (vm in confirmed_allocations(one) and one.status.host in hosts), one.name))
+
+
 def without_vms(slot: Reservation, vms: frozenset[str]) -> Reservation:
     """The slot without these VMs, which another slot has now; the same object where it lists none of them."""
     details = slot.spec.committed_resource_reservation
     if details is None or vms.isdisjoint(details.allocations):
         return slot
     kept = {vm: allocation for vm, allocation in details.allocations.items() if vm not in vms}
-    confirmed = {vm: host for vm, host in _confirmed(slot).items() if vm not in vms}
+    confirmed = {vm: host for vm, host in confirmed_allocations(slot).items() if vm not in vms}
     return _written(slot, _with(details, kept), confirmed, slot.status.host)

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 
 from msgspec.structs import replace
-from tests.support.sales import SETTINGS, ZONE, Market, asked, batch, host, in_cloud, project, vm
+from tests.support.loops import run
+from tests.support.sales import FLAVORS, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, live, project, vm
 
 from outlive.base.clock import LoopClock
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
 from outlive.commitments.consistency import Kind
+from outlive.commitments.slots import confirmed_allocations, slot_allocations
 from outlive.commitments.state import Commitment
 from outlive.resources import (
     Amounts,
+    CommittedStatus,
     Fault,
+    Reservation,
     SpecAllocation,
 )
 from outlive.roles.settings import RoleSettings
-from outlive.store import list_all
+from outlive.store import Store, list_all
+from outlive.store.memory import MemoryStore
 
 REPAIRS = replace(SETTINGS, commitments=replace(SETTINGS.commitments, enable_consistency_repair=True))
 
@@ -25,11 +33,19 @@ REPAIRS = replace(SETTINGS, commitments=replace(SETTINGS.commitments, enable_con
 async def give(market: Market, uuid: str, vm_id: str) -> None:
     """Somebody writes a VM into the slot of a commitment, long ago."""
     slot = next(iter((await market.slots(uuid)).values()))
+    await write(market.store, slot, {vm_id: SpecAllocation(resources=Amounts(cpu=2000, memory=8 * 2**30))})
+
+
+async def write(store: Store, slot: Reservation, allocations: Mapping[str, SpecAllocation], *, host: str = "") -> None:
+    """Somebody writes what is in a slot; with a host: as confirmed there."""
     details = slot.spec.committed_resource_reservation
     assert details is not None
-    given = {vm_id: SpecAllocation(resources=Amounts(cpu=2000, memory=8 * 2**30))}
-    spec = replace(slot.spec, committed_resource_reservation=replace(details, allocations=given))
-    await market.store.replace(replace(slot, spec=spec))
+    spec = replace(slot.spec, committed_resource_reservation=replace(details, allocations=dict(allocations)))
+    written = await store.replace(replace(slot, spec=spec))
+    if host:
+        seen = CommittedStatus(allocations=dict.fromkeys(allocations, host))
+        status = replace(written.status, committed_resource_reservation=seen)
+        await store.replace_status(replace(written, status=status))
 
 
 async def listed(market: Market, uuid: str) -> list[str]:
@@ -172,3 +188,31 @@ def test_with_the_setting_what_lasts_is_repaired_without_being_asked() -> None:
         assert await faults(market) == []
 
     in_cloud([host("h1", vms=[stranger]), stranger], story, settings=REPAIRS)
+
+
+def test_a_vm_that_two_slots_have_stays_in_the_first_of_them() -> None:
+    """The store went back to a backup in which another slot had it."""
+    mine = vm("v1", "h1", project="p1")
+
+    async def sell(market: Market) -> None:
+        for uuid in ("aaaaaa", "bbbbbb"):
+            assert await market.change(batch(project("p1", asked(uuid, 1)))) == ""
+            await asyncio.sleep(10)
+        assert (await listed(market, "aaaaaa"), await listed(market, "bbbbbb")) == (["v1"], [])
+
+    async def look(market: Market) -> None:
+        await asyncio.sleep(10)
+        assert (await listed(market, "aaaaaa"), await listed(market, "bbbbbb")) == (["v1"], [])
+        slots = await market.slots("bbbbbb")
+        assert [confirmed_allocations(one) for one in slots.values()] == [{}]
+
+    async def scene() -> None:
+        store = MemoryStore(LoopClock(), SeededIds(Random(2)))
+        store.load([*FLAVORS, host("h1", vms=[mine]), mine])
+        await live(store, sell)
+        first = await store.get(Reservation, "commitment-aaaaaa-0")
+        other = await store.get(Reservation, "commitment-bbbbbb-0")
+        await write(store, other, slot_allocations(first), host="h1")
+        await live(store, look)
+
+    run(scene())

@@ -25,7 +25,7 @@ from outlive.node.ports import DomainState
 from outlive.resources import Assigned, Condition, Fault, Holder, Membership, ObjectMeta, ObjectRef
 from outlive.resources.policies import RecoveryPolicy
 from outlive.resources.reasons import VmReason
-from outlive.resources.vms import Recovery
+from outlive.resources.vms import Migration, MigrationPhase, Recovery
 from outlive.simulation.hypervisors import domain_of
 
 _replace = msgspec.structs.replace
@@ -191,6 +191,35 @@ def test_vm_between_two_living_hosts_claims_a_slot_only_where_both_fail() -> Non
         other,
     )
     assert judged_at_rest(*back, shared, make_coverage("s1")) == [], "it runs on h2 when h1 fails"
+
+
+def test_vm_that_is_moved_back_is_where_it_runs_until_the_other_host_is_ready_for_it() -> None:
+    stopped = _replace(make_vm(), spec=_replace(make_vm().spec, power_state="stopped"))
+    move = Migration(id="m", source="h2", target="h1")
+    back = _replace(stopped, metadata=ObjectMeta(name="vm-2"), status=_replace(stopped.status, migration=move))
+    there = (
+        make_host("h1", "vm-1", "vm-2"),
+        make_host("h2", "vm-2"),
+        make_registered("h1"),
+        make_registered("h2"),
+        stopped,
+        make_slot("s1", "h3", {"vm-1": "h1", "vm-2": "h2"}),
+        make_coverage("s1"),
+    )
+    assert "S3" not in judged_at_rest(*there, back), "what h1 lists of vm-2 it ran before"
+    ready = _replace(back, status=_replace(back.status, migration=_replace(move, phase=MigrationPhase.TRANSFERRING)))
+    assert "S3" in judged_at_rest(*there, ready)
+    assert judged_at_rest(there[0], make_host("h2"), *there[2:], back) == ["S3"], "nobody else lists it"
+
+
+def test_vm_that_is_to_be_stopped_needs_no_slot_once_its_host_is_proven_dead() -> None:
+    stopped = _replace(make_vm(), spec=_replace(make_vm().spec, power_state="stopped"))
+    other = _replace(stopped, metadata=ObjectMeta(name="vm-2"))
+    shared = make_slot("s1", "h2", {"vm-1": "h1", "vm-2": "h1"})
+    host = make_host("h1", "vm-1", "vm-2")
+    lost = _replace(host, status=_replace(host.status, lost="h1.1"))
+    assert judged_at_rest(host, stopped, other, shared, make_coverage("s1")) == ["S3"]
+    assert judged_at_rest(lost, stopped, other, shared, make_coverage("s1")) == []
 
 
 def test_vm_between_two_living_hosts_takes_a_slot_from_no_other_while_one_of_them_lives() -> None:

@@ -23,6 +23,7 @@ from outlive.commitments.names import capacity_name
 from outlive.commitments.ports import Offload
 from outlive.commitments.running_vms import RunningVms
 from outlive.commitments.settings import CommitmentSettings
+from outlive.commitments.slots import confirmed_allocations
 from outlive.commitments.state import READY
 from outlive.commitments.view import CommitmentView
 from outlive.commitments.vm_table import YIELD_EVERY
@@ -104,7 +105,10 @@ class CapacityController:
         """Something else is held."""
         if old is None or new is None:
             return _if(True)
-        return _if((old.spec, old.status.host) != (new.spec, new.status.host) or _confirmed(old) != _confirmed(new))
+        return _if(
+            (old.spec, old.status.host) != (new.spec, new.status.host)
+            or confirmed_allocations(old) != confirmed_allocations(new)
+        )
 
     @staticmethod
     def of_pipeline(old: Pipeline | None, new: Pipeline | None) -> Changed:
@@ -269,11 +273,6 @@ def _figures(host: Hypervisor) -> object:
         status.traits,
         status.conditions,
     )
-
-
-def _confirmed(slot: Reservation) -> object:
-    seen = slot.status.committed_resource_reservation
-    return seen.allocations if seen is not None else None
 
 
 def _not_ready(status: FlavorGroupCapacityStatus, message: str, now: datetime) -> tuple[Condition, ...]:

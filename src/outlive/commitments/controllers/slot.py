@@ -19,8 +19,8 @@ from outlive.commitments.controllers.oversubscription import Departures
 from outlive.commitments.oversubscription import evicted
 from outlive.commitments.placer import SlotPlacer, status_of
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.slots import slot_allocations
-from outlive.commitments.verification import VerificationInput, VerificationResult, verify_slot, without_vms
+from outlive.commitments.slots import confirmed_allocations, slot_allocations
+from outlive.commitments.verification import VerificationInput, VerificationResult, keeper, verify_slot, without_vms
 from outlive.commitments.view import ALLOCATION_INDEX, CommitmentView
 from outlive.placement.reservations import is_ready
 from outlive.resources import (
@@ -36,6 +36,7 @@ from outlive.resources import (
 )
 from outlive.runtime.controller import Requeue
 from outlive.store import Store
+from outlive.store.access import read
 
 OTHERS_S: Final = 5.0
 """How soon a slot looks again that may leave once another one has its place."""
@@ -79,10 +80,14 @@ class SlotController:
         """Slot → VM that no host reports → since when."""
 
     def of_slot(self, old: Reservation | None, new: Reservation | None) -> Iterable[str]:
-        """A commitment slot that changed."""
+        """A commitment slot that changed, and others that list a VM which it lists now."""
         slot = new if new is not None else old
-        if slot is not None and slot.spec.type == COMMITTED:
-            yield slot.name
+        if slot is None or slot.spec.type != COMMITTED:
+            return
+        yield slot.name
+        before = slot_allocations(old) if old is not None else {}
+        for vm in sorted(slot_allocations(slot).keys() - before.keys()):
+            yield from (other.name for other in self._others(slot.name, vm))
 
     def of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
         """Slots with VMs that a host reports now and did not before, or the other way round; all of a host that is
@@ -193,6 +198,8 @@ class SlotController:
         for vm in result.confirmed_first:
             await self._leave_others(slot.name, vm)
         await self._write_verified(slot, result, "status")
+        for vm in confirmed_allocations(result.slot):
+            await self._keep_in_one(slot.name, vm)
         if result.dropped:
             _log.info(
                 "commitment_slot.vms_left", slot=slot.name, vms={vm: str(why) for vm, why in result.dropped.items()}
@@ -278,15 +285,33 @@ class SlotController:
 
     async def _leave_others(self, name: str, vm: str) -> None:
         """The VM is in this slot now, and in no other."""
-        for other in self._view.informers.reservations.by_index(ALLOCATION_INDEX, vm):
-            if other.name == name:
-                continue
+        for other in self._others(name, vm):
+            await self._drop(other.name, vm)
 
-            def without(found: Reservation | None) -> Reservation | None:
-                return None if found is None else without_vms(found, frozenset((vm,)))
+    async def _keep_in_one(self, name: str, vm: str) -> None:
+        """The VM leaves this slot if another one keeps it: both came to have it while one of them was not in the cache,
+        which was behind, or in the store, which went back."""
+        others = self._others(name, vm)
+        if not others:
+            return
+        read_now = [await read(self._store, Reservation, one) for one in (name, *(other.name for other in others))]
+        slots = [one for one in read_now if one is not None and vm in slot_allocations(one)]
+        keeps = keeper(vm, slots, self._placer.fleet.hosts_of_vm(vm)) if slots else None
+        if keeps is not None and keeps.name != name and vm in confirmed_allocations(keeps):
+            await self._drop(name, vm)
+            _log.info("commitment_slot.vm_in_another", slot=name, vm=vm, other=keeps.name)
 
-            await self._swap(other.name, without, "spec")
-            await self._swap(other.name, without, "status")
+    def _others(self, name: str, vm: str) -> list[Reservation]:
+        """Other slots that list the VM."""
+        slots = self._view.informers.reservations.by_index(ALLOCATION_INDEX, vm)
+        return [one for one in slots if one.name != name]
+
+    async def _drop(self, name: str, vm: str) -> None:
+        def without(found: Reservation | None) -> Reservation | None:
+            return None if found is None else without_vms(found, frozenset((vm,)))
+
+        await self._swap(name, without, "spec")
+        await self._swap(name, without, "status")
 
     async def _say(self, slot: Reservation, status: str, reason: str, message: str) -> None:
         def change(found: Reservation | None) -> Reservation | None:

@@ -26,6 +26,7 @@ from outlive.resources import (
 )
 from outlive.resources.reasons import VmReason
 from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.vms import MigrationPhase
 from outlive.simulation.judges.truth import Truth
 
 STOPPED_PHASES: Final = ("stop", "shutdown", "disable")
@@ -111,7 +112,9 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
     home, moving = _homes(truth, vms)
     between = _between(truth, vms, home)
     free = frozenset(name for name, vm in vms.items() if _claims_nothing(truth, vm))
-    recovering = frozenset(name for name, vm in vms.items() if _lost_at(vm) or _died_with_it(truth, vm))
+    recovering = frozenset(
+        name for name, vm in vms.items() if _lost_at(vm) or _died_with_it(truth, vm) or _is_given_up(vm, lost)
+    )
     known = {name: host for name, host in home.items() if name not in recovering}
     shared = {name: _Shared(slot, known, between, free) for name, slot in slots.items()}
     for coverage in store.all_of(Coverage):
@@ -194,6 +197,11 @@ def _died_with_it(truth: Truth, vm: VirtualMachine) -> bool:
     return _is_off(truth, where) and not listed
 
 
+def _is_given_up(vm: VirtualMachine, lost: Container[str]) -> bool:
+    """Whether its host is proven dead and nobody wants it to run: its failure has come, and nothing restarts it."""
+    return vm.spec.power_state != "running" and vm.host in lost
+
+
 def _claims_nothing(truth: Truth, vm: VirtualMachine) -> bool:
     """Whether nobody restarts it where its host fails: it is down, or is bound for a host after one that is back."""
     if vm.status.phase in (*STOPPED_PHASES, "fail") and not vm.status.holders:
@@ -212,7 +220,13 @@ def _lost_at(vm: VirtualMachine) -> str:
 
 
 def _at(truth: Truth, vm: VirtualMachine, assigned: str, listed: list[str]) -> str:
-    """Where it is: on its assigned host, unless another one lists it that is up to date, or holds it."""
+    """Where it is: on its assigned host, unless another one lists it that is up to date, or holds it.
+
+    What a host lists to which it is to be moved back is what it ran there before, until that host is ready for it.
+    """
+    move = vm.status.migration
+    if move is not None and move.phase is MigrationPhase.REQUESTED and move.target == assigned:
+        listed = [host for host in listed if host != assigned] if move.source in listed else listed
     if assigned in listed:
         return assigned
     holders = {one.hypervisor for one in vm.status.holders}
