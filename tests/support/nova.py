@@ -43,6 +43,8 @@ class Nova(HttpService):
         self.asked: list[tuple[str, Any]] = []
         """Server → what was asked of it."""
         self.says_no = ""
+        self.loses_answers = False
+        """Actions are taken, and a proxy before it answers that it heard nothing."""
         """Why nothing that is asked of a server is done."""
 
     def change(self) -> None:
@@ -87,7 +89,7 @@ class Nova(HttpService):
         if self.says_no:
             return _json(request, 409, {"conflictingRequest": {"code": 409, "message": self.says_no}})
         self.asked.append((server, await request.json()))
-        return web.Response(status=202)
+        return web.Response(status=504 if self.loses_answers else 202)
 
     def _versions(self) -> web.Response:
         links = [{"rel": "self", "href": f"{self.url}{VERSION}/"}]

@@ -140,6 +140,50 @@ def test_slots_of_what_was_accepted_go_when_that_ends_though_more_was_refused() 
     in_cloud([host("h1")], story)
 
 
+async def refuse_more(market: Market) -> CommittedResource:
+    """A commitment of half the host was accepted, and twice the host in its place is refused."""
+    assert await market.change(batch(project("p1", asked("aaaaaa", 4)))) == ""
+    await asyncio.sleep(1)
+    found = (await market.commitments())["aaaaaa"]
+    await market.store.replace(replace(found, spec=replace(found.spec, amount="128Gi", allow_rejection=True)))
+    await asyncio.sleep(5)
+    assert await market.ready("aaaaaa") == "Rejected"
+    assert market.free("h1") == 32
+    return (await market.commitments())["aaaaaa"]
+
+
+def test_a_refused_commitment_keeps_the_slots_of_what_was_accepted_while_its_group_is_not_known() -> None:
+    async def story(market: Market) -> None:
+        found = await refuse_more(market)
+        before = await uids(market)
+        for flavor in FLAVORS:
+            await market.store.delete(flavor.ref)
+        await asyncio.sleep(5)
+        await market.store.replace(replace(found, metadata=replace(found.metadata, labels={"seen": "again"})))
+        await asyncio.sleep(5)
+        assert await uids(market) == before
+
+    in_cloud([host("h1")], story)
+
+
+def test_slots_of_what_was_accepted_stay_where_only_the_cache_says_that_less_was() -> None:
+    async def story(market: Market) -> None:
+        found = await refuse_more(market)
+        before = await uids(market)
+        assert found.status.accepted_spec is not None
+        old = replace(
+            found,
+            metadata=replace(found.metadata, resource_version="old"),
+            spec=replace(found.spec, amount="256Gi"),
+            status=replace(found.status, accepted_spec=replace(found.status.accepted_spec, amount="8Gi")),
+        )
+        market.role.commitments.informers.commitments.note(old)
+        await asyncio.sleep(3)
+        assert await uids(market) == before
+
+    in_cloud([host("h1")], story)
+
+
 def test_many_slots_are_placed_while_others_get_their_turn() -> None:
     async def story(market: Market) -> None:
         turns: list[int] = []

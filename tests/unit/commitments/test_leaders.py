@@ -14,7 +14,7 @@ from tests.support.loops import run
 from tests.support.sales import FLAVORS, SETTINGS, Market, asked, batch, host, in_cloud, live, project, vm
 
 from outlive.base.clock import LoopClock
-from outlive.base.errors import AlreadyExists, Unavailable, Unknown
+from outlive.base.errors import AlreadyExists, LimitExceeded, Unavailable, Unknown
 from outlive.base.ids import SeededIds
 from outlive.base.logging import gathered_defects
 from outlive.base.random import Random
@@ -86,6 +86,33 @@ def test_a_leader_that_another_one_has_followed_commits_nothing() -> None:
         assert await market.change(batch(project("p1", asked("cccccc", 4)))) == ""
 
     in_cloud([host("h1")], story)
+
+
+def test_a_batch_that_the_store_refuses_is_not_decided_and_may_be_asked_again() -> None:
+    class Full(Dying):
+        """A store without room for another change."""
+
+        full = False
+
+        async def create(self, obj: R) -> R:
+            if self.full and isinstance(obj, CommitmentChange):
+                raise LimitExceeded("the quota of the store is used up")
+            return await super().create(obj)
+
+    async def scene() -> None:
+        full = Full(store_with([host("h1")]))
+
+        async def story(market: Market) -> None:
+            full.full = True
+            with pytest.raises(Unavailable, match="the quota of the store is used up"):
+                await market.change(batch(project("p1", asked("aaaaaa", 4))))
+            assert (await market.commitments(), market.free("h1")) == ({}, 64)
+            full.full = False
+            assert await market.change(batch(project("p1", asked("aaaaaa", 4)))) == ""
+
+        await live(full, story)
+
+    run(scene())
 
 
 class Stumbling(Dying):

@@ -175,6 +175,8 @@ def test_what_another_leader_accepted_meanwhile_is_not_called_refused() -> None:
         with pytest.raises(Unavailable):
             await market.ask(TOO_MUCH, "r1")
         with pytest.raises(Unavailable):
+            await market.ask(TOO_MUCH, "r3")
+        with pytest.raises(Unavailable):
             await market.ask(TWO, "r2")
         await asyncio.sleep(5)
         assert await market.ask(TOO_MUCH, "r1") == "", "it leads again, and has read what the other one did"

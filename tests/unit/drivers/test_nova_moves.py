@@ -75,6 +75,21 @@ def test_a_move_that_is_asked_for_again_under_its_name_is_not_asked_for_twice() 
     told(story)
 
 
+def test_a_move_whose_answer_is_lost_may_have_begun_and_is_not_asked_for_again() -> None:
+    async def story(nova: Nova, moves: NovaMoves, server: str) -> None:
+        nova.loses_answers = True
+        await moves.migrate(server, "r")
+        nova.loses_answers = False
+        await moves.migrate(server, "r")
+        assert len(nova.asked) == 1
+        nova.lists["migrations"] = [migration(1, server, "h2", "h1", "error")]
+        failed = await moves.locate(server, "r")
+        assert failed is not None
+        assert failed.refusal == "Nova's migration m-1 to h1: error"
+
+    told(story)
+
+
 def test_a_move_that_fails_after_nova_said_yes_is_known_by_its_migration() -> None:
     async def story(nova: Nova, moves: NovaMoves, server: str) -> None:
         nova.lists["migrations"] = [migration(1, server, "h2", "h3", "error")]
