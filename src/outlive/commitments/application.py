@@ -30,7 +30,6 @@ from outlive.commitments.state import (
 from outlive.commitments.view import CommitmentView
 from outlive.resources import (
     REQUEST_ID_ANNOTATION,
-    CommitmentChange,
     CommitmentStep,
     CommittedResource,
     CommittedResourceSpec,
@@ -94,16 +93,6 @@ class ChangeApplier:
     async def apply(self, steps: Iterable[CommitmentStep], *, request_id: str) -> None:
         """Write everything; an error of the store leaves the rest for another call."""
         await in_parallel(partial(self._step, step, request_id) for step in steps)
-
-    async def mark(self, head: CommitmentChange) -> None:
-        """Say that the change is applied."""
-
-        def applied(found: CommitmentChange | None) -> CommitmentChange | None:
-            if found is None or found.phase != "decided":
-                return None
-            return replace(found, phase="applied", applied_at=as_datetime(self._clock.now()))
-
-        await compare_and_swap(self._store, CommitmentChange, head.name, applied, clock=self._clock)
 
     async def _step(self, step: CommitmentStep, request_id: str) -> None:
         if step.after is None:

@@ -15,6 +15,7 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.catalogue import Catalogue
+from outlive.commitments.change_log import ChangeLog
 from outlive.commitments.changes import Changes
 from outlive.commitments.controllers.capacity import CAPACITY, CapacityController
 from outlive.commitments.controllers.commitment import CommitmentController
@@ -92,7 +93,8 @@ class Commitments:
         applier = ChangeApplier(store, view, placer, clock=clock, leads=leads)
         decider = Decider(view, placer, settings, clock=clock, ids=ids, turn=turn)
         departures = Departures(clock)
-        self.changes = Changes(store, decider, applier, settings, turn=turn, clock=clock, ids=ids)
+        self.change_log = ChangeLog(store, clock=clock, ids=ids)
+        self.changes = Changes(self.change_log, decider, applier, settings, turn=turn, clock=clock)
         self.commitments = CommitmentController(
             view, placer, applier, settings, deciding=self.changes.deciding, turn=turn, clock=clock, metrics=metrics
         )
@@ -114,6 +116,7 @@ class Commitments:
             applier,
             settings,
             self._wakers,
+            unapplied=self.changes.unapplied,
             moving=self._moving,
             faults=faults,
             offload=offload,
@@ -151,7 +154,7 @@ class Commitments:
         manager.add_task(VMS_TASK, self.vms.run)
         manager.add_task(TRACKING_TASK, self.tracker.run)
         manager.add_task(CHANGES_TASK, self.changes.run, elector=elector, after_sync=True)
-        manager.add_task(SWEEP_TASK, self.changes.clean, elector=elector, after_sync=True)
+        manager.add_task(SWEEP_TASK, self.change_log.clean, elector=elector, after_sync=True)
         manager.add_task(LOSSES_TASK, self._losses.run, elector=elector, after_sync=True)
         manager.add_task(HISTORY_TASK, self._clean_history, elector=elector, after_sync=True)
         self._attach_slots(manager, elector)

@@ -26,6 +26,7 @@ class Owner(enum.StrEnum):
     """The part whose business a disagreement is: the controller that repairs it, or whose source is wrong."""
 
     SYNCER = "syncer"
+    BATCHES = "batches"
     COMMITMENT = "commitment"
     SLOT = "slot"
     USAGE = "usage"
@@ -50,6 +51,7 @@ class Repair(enum.StrEnum):
 class Kind(enum.StrEnum):
     """The class of a disagreement; the word of the metric."""
 
+    CHANGE_NOT_APPLIED = "change-not-applied"
     NOT_SYNCED = "not-synced"
     NOT_LISTED = "not-listed"
     DIFFERS = "differs"
@@ -72,6 +74,7 @@ class Kind(enum.StrEnum):
 
 
 OWNERS: Final[dict[Kind, Owner]] = {
+    Kind.CHANGE_NOT_APPLIED: Owner.BATCHES,
     Kind.NOT_SYNCED: Owner.SYNCER,
     Kind.NOT_LISTED: Owner.SYNCER,
     Kind.DIFFERS: Owner.SYNCER,
@@ -116,7 +119,7 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     kind: Kind
     owner: Owner
     subject: str
-    """The commitment's uuid, the slot's name or the VM."""
+    """The commitment's uuid, the name of the slot or of the change, or the VM."""
     detail: str
     """Who says what."""
     repair: Repair | None = None
@@ -144,6 +147,8 @@ class ConsistencyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """Uuid → what Limes lists; absent: it was not asked, or did not answer whole."""
     protected: tuple[str, ...] = ()
     """Further uuids that Limes lists and that could not be read."""
+    unapplied: dict[str, str] = {}
+    """Change that is committed → why it is not applied yet."""
     commitments: tuple[CommittedResource, ...] = ()
     slots: tuple[Reservation, ...] = ()
     instances: dict[str, tuple[str, ...]] = {}
@@ -166,10 +171,8 @@ class ConsistencyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 def compare(given: ConsistencyInput) -> ConsistencyResult:
     """Find every disagreement."""
-    found = sorted(
-        (*_with_limes(given), *_of_slots(given), *_of_allocations(given), *_of_usage(given), *_of_vms(given)),
-        key=lambda one: (one.kind, one.subject, one.vm),
-    )
+    parts = (_of_changes, _with_limes, _of_slots, _of_allocations, _of_usage, _of_vms)
+    found = sorted((one for part in parts for one in part(given)), key=lambda one: (one.kind, one.subject, one.vm))
     counts = Counter(one.kind for one in found)
     return ConsistencyResult(disagreements=tuple(found), counts={kind: counts[kind] for kind in Kind})
 
@@ -187,6 +190,15 @@ def _one(kind: Kind, subject: str, detail: str, *, repair: Repair | None = None,
 
 def _by_uuid(given: ConsistencyInput) -> dict[str, CommittedResource]:
     return {one.spec.commitment_uuid: one for one in given.commitments}
+
+
+# Changes and what they say.
+
+
+def _of_changes(given: ConsistencyInput) -> Iterator[Disagreement]:
+    for change, why in given.unapplied.items():
+        detail = f"it counts, it cannot be applied, and no other batch is decided before it is: {why}"
+        yield _one(Kind.CHANGE_NOT_APPLIED, change, detail)
 
 
 # Limes and commitments.

@@ -18,9 +18,10 @@ from outlive.base.errors import AlreadyExists, LimitExceeded, Unavailable, Unkno
 from outlive.base.ids import SeededIds
 from outlive.base.logging import gathered_defects
 from outlive.base.random import Random
+from outlive.commitments.consistency import Kind
 from outlive.commitments.names import change_name, change_number
 from outlive.commitments.slots import slot_allocations
-from outlive.resources import CommitmentChange, CommittedResource, ObjectMeta, R, Resource, UsageHistory
+from outlive.resources import CommitmentChange, CommittedResource, Fault, ObjectMeta, R, Resource, UsageHistory
 from outlive.store.contract import Page, list_all
 from outlive.store.memory import MemoryStore
 from outlive.store.selectors import Selector
@@ -115,6 +116,43 @@ def test_a_batch_that_the_store_refuses_is_not_decided_and_may_be_asked_again() 
     run(scene())
 
 
+def test_a_committed_batch_that_cannot_be_applied_is_a_fault_until_it_can() -> None:
+    class Refusing(Dying):
+        """A store that takes no commitment."""
+
+        refuses = True
+
+        async def create(self, obj: R) -> R:
+            if self.refuses and isinstance(obj, CommittedResource):
+                raise LimitExceeded("the quota of the store is used up")
+            return await super().create(obj)
+
+    async def scene() -> None:
+        store = Refusing(store_with([host("h1")]))
+
+        async def disagreements(market: Market) -> list[tuple[str, str]]:
+            found = (await market.role.commitments.consistency.look()).disagreements
+            return [(one.kind, one.detail) for one in found]
+
+        async def story(market: Market) -> None:
+            assert await market.change(batch(project("p1", asked("aaaaaa", 4)))) == ""
+            await asyncio.sleep(5)
+            ((kind, why),) = await disagreements(market)
+            assert kind == Kind.CHANGE_NOT_APPLIED
+            assert why.endswith("the quota of the store is used up")
+            await asyncio.sleep(2000)
+            (fault,) = [one async for one in list_all(store, Fault) if not one.ended]
+            assert (fault.code, "the quota of the store is used up" in fault.message) == ("commitments-disagree", True)
+            store.refuses = False
+            await asyncio.sleep(30)
+            assert await disagreements(market) == []
+            assert market.free("h1") == 32
+
+        await live(store, story)
+
+    run(scene())
+
+
 class Stumbling(Dying):
     """A store that does not list changes, and histories, at first."""
 
@@ -202,7 +240,7 @@ def test_old_records_go_with_their_parts_and_the_last_number_stays() -> None:
     async def story(market: Market) -> None:
         barrier = await market.store.get(CommitmentChange, change_name(8))
         await market.store.replace(replace(barrier, decided_at=old))
-        await market.role.commitments.changes.sweep()
+        await market.role.commitments.change_log.sweep()
         assert [one.name async for one in list_all(market.store, CommitmentChange)] == [change_name(8)]
         assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
         assert [one.name for one in await market.changes()] == [change_name(9)]

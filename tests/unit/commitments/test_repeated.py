@@ -16,7 +16,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import Conflict, Unavailable, Unknown
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.commitments import answers, changes, documents
+from outlive.commitments import answers, change_log, documents
 from outlive.commitments.answers import Answers, digest_of
 from outlive.commitments.decision import Refusal
 from outlive.commitments.names import change_name, change_number
@@ -256,13 +256,13 @@ def test_a_commitment_of_more_slots_than_a_document_has_is_whole_after_a_crash(
 
 
 def test_what_is_swept_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "KEPT_S", 3_000.0)
+    monkeypatch.setattr(change_log, "KEPT_S", 3_000.0)
 
     async def story(market: Market, _: Watched) -> None:
         assert await market.ask(TWO, "r1") == ""
         assert await market.ask(GONE, "r2") == ""
         await asyncio.sleep(4_000)
-        await market.role.commitments.changes.sweep()
+        await market.role.commitments.change_log.sweep()
         assert await market.ask(TWO, "r1") == ""
         await asyncio.sleep(1)
         assert set(await market.commitments()) == {"aaaaaa"}

@@ -6,7 +6,7 @@ where the settings say so (docs/reference/commitments.md#consistency).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from outlive.base.clock import Clock, as_instant
@@ -97,6 +97,7 @@ class ConsistencyController:
         settings: CommitmentSettings,
         wakers: Wakers,
         *,
+        unapplied: Mapping[str, str],
         moving: Callable[[Iterable[str]], tuple[str, ...]],
         faults: FaultRecorder | None,
         offload: Offload,
@@ -108,6 +109,7 @@ class ConsistencyController:
         self._applier = applier
         self._settings = settings
         self._wakers = wakers
+        self._unapplied = unapplied
         self._moving = moving
         self._faults = faults
         self._offload = offload
@@ -188,6 +190,7 @@ class ConsistencyController:
         return ConsistencyInput(
             listed=listed,
             protected=protected,
+            unapplied=dict(self._unapplied),
             commitments=tuple(informers.commitments.items()),
             slots=slots,
             instances=instances,
