@@ -105,14 +105,15 @@ class RecoveryController:
         """``turn``: held by whoever gives room of ``fleet`` away in this process."""
         pause = PauseGate(store, clock, ids)
         self._informers = informers
-        self._faults = RecoveryFaults(informers, faults, events, clock)
-        self._report = RecoveryReporter(events, metrics, clock, self._faults.wake)
         self._observer = RecoveryObserver(
             informers,
             clock,
             priority=demands.priority,
             incarnation=lambda: str(getattr(store, "incarnation", "")),
         )
+        lacks = self._observer.lacks_coordinator
+        self._faults = RecoveryFaults(informers, faults, events, clock, lacks_coordinator=lacks)
+        self._report = RecoveryReporter(events, metrics, clock, self._faults.wake)
         self._actions = RecoveryActions(
             store, informers, self._observer, self._report, pause, decisions=decisions, clock=clock
         )

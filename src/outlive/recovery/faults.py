@@ -7,7 +7,7 @@ it; a new leader takes over what the one before it recorded (docs/concepts/safet
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from outlive.base.clock import Clock
@@ -36,6 +36,7 @@ NAMED: Final = 5
 FEWEST_HOSTS: Final = 2
 """With fewer there is nothing that could fail over."""
 MIB: Final = 1 << 20
+THE_CLUSTER: Final = ObjectRef(kind="Cluster", name=CLUSTER)
 REHEARSED: Final = "ok"
 
 
@@ -45,11 +46,13 @@ def active_faults(
     cluster: Cluster | None = None,
     *,
     disarmed: Iterable[ActiveFault] = (),
+    lacks_coordinator: bool = False,
 ) -> tuple[ActiveFault, ...]:
     """What is wrong now. Memory is that of the living hosts of our daemon, and must do without the largest of them."""
     vms = tuple(vms)
     living = [one for one in hosts if one.spec.management == "node" and not one.status.lost]
-    return (*_of_vms(vms), *_of_power(living), *_of_memory(vms, living), *_of_pause(cluster), *disarmed)
+    unattended = (ActiveFault(FaultCode.NO_COORDINATOR, THE_CLUSTER),) if lacks_coordinator else ()
+    return (*_of_vms(vms), *_of_power(living), *_of_memory(vms, living), *_of_pause(cluster), *disarmed, *unattended)
 
 
 def disarmed_fault(cluster: Cluster | None, members: Iterable[Membership], now: float) -> Iterator[ActiveFault]:
@@ -107,11 +110,14 @@ def _of_memory(vms: Iterable[VirtualMachine], living: Iterable[Hypervisor]) -> I
         for vm in vms
         if vm.status.assigned is not None and vm.status.assigned.hypervisor in ours
     )
-    about = ObjectRef(kind="Cluster", name=CLUSTER)
     if allocated >= room:
-        yield ActiveFault(FaultCode.MEMORY_OVERCOMMITTED, about, {"taken": _shown(allocated), "room": _shown(room)})
+        yield ActiveFault(
+            FaultCode.MEMORY_OVERCOMMITTED, THE_CLUSTER, {"taken": _shown(allocated), "room": _shown(room)}
+        )
     elif provisioned >= room:
-        yield ActiveFault(FaultCode.MEMORY_OVERPROVISIONED, about, {"taken": _shown(provisioned), "room": _shown(room)})
+        yield ActiveFault(
+            FaultCode.MEMORY_OVERPROVISIONED, THE_CLUSTER, {"taken": _shown(provisioned), "room": _shown(room)}
+        )
 
 
 def _memory(host: Hypervisor) -> tuple[int, int]:
@@ -192,8 +198,17 @@ class RuleFaults:
 class RecoveryFaults:
     """Records them; ``wake`` where one has begun or ended."""
 
-    def __init__(self, informers: RecoveryInformers, recorder: FaultRecorder, events: Events, clock: Clock) -> None:
+    def __init__(
+        self,
+        informers: RecoveryInformers,
+        recorder: FaultRecorder,
+        events: Events,
+        clock: Clock,
+        *,
+        lacks_coordinator: Callable[[], bool],
+    ) -> None:
         self._informers = informers
+        self._lacks_coordinator = lacks_coordinator
         self._recorder = recorder
         self._rules = RuleFaults(informers)
         self._events = events
@@ -223,7 +238,8 @@ class RecoveryFaults:
             if cluster is not None:
                 self._report_mode(cluster)
             rules = await self._rules.find()
-            await self._recorder.record((*active_faults(vms, hosts, cluster, disarmed=disarmed), *rules))
+            found = active_faults(vms, hosts, cluster, disarmed=disarmed, lacks_coordinator=self._lacks_coordinator())
+            await self._recorder.record((*found, *rules))
 
     def _report_mode(self, cluster: Cluster) -> None:
         """An event where the cluster is disarmed or armed since the last inspection."""

@@ -317,6 +317,8 @@ class _Planner:
             self._peers.put(vm.id, vm.rules, (target,))
             found = _action(vm, ActionKind.PLACE, PlanReason.PLACED, host=target, slots=self._why_no_slot(vm))
             return msgspec.structs.replace(found, against=against)
+        if self._is_forgiven(vm):
+            return _action(vm, ActionKind.PLACE, PlanReason.ASKED_AGAIN, host=vm.assigned)
         if refused:
             return _action(vm, ActionKind.HOLD, HoldReason.REFUSED, hosts=refused, why=why)
         judged = (self._judge(vm, name).refusal for name in self._roomy(vm, vm.offers))
@@ -325,6 +327,11 @@ class _Planner:
             why = render(closed).text
             return _action(vm, ActionKind.HOLD, HoldReason.RULED_OUT, slots=self._why_no_slot(vm), why=why)
         return _action(vm, ActionKind.HOLD, HoldReason.NO_ROOM, slots=self._why_no_slot(vm), name=vm.id)
+
+    def _is_forgiven(self, vm: AffectedVm) -> bool:
+        """Whether its own host, which keeps its room, refused it so long ago that it may be asked again."""
+        may_start = self._host(vm.assigned).schedulable and self._judge(vm, vm.assigned).allowed
+        return vm.refusal != "" and vm.assigned not in vm.avoid and may_start
 
     def _roomy(self, vm: AffectedVm, offers: Sequence[str]) -> list[str]:
         """Of the hosts that placement allows, those that have room for it and did not refuse it."""

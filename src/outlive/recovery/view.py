@@ -87,6 +87,8 @@ class RecoveryObserver:
         self._held = Since(clock)
         self._states: dict[str, tuple[tuple[object, ...], AffectedVm]] = {}
         """By VM: all that its state was worked out from, and the state."""
+        self._attended = Since(clock)
+        """Whether a coordinator lives."""
         self._renewed = Since(clock)
         """Versions of Memberships, from when they were received."""
         informers.memberships.subscribe(self._member_changed)
@@ -171,8 +173,7 @@ class RecoveryObserver:
 
     def _unattended(self) -> frozenset[str]:
         """Hosts that are silent for long while no coordinator lives: nobody would condemn or report them."""
-        hosts = self._informers.hypervisors.items()
-        if not hosts or any(one.spec.mode == "coordinator" and self.lives(one.name) for one in hosts):
+        if self._has_coordinator():
             return frozenset()
         return frozenset(
             one.name
@@ -180,6 +181,17 @@ class RecoveryObserver:
             if self._renewed.seconds(one.name) >= UNATTENDED_S
             and self._health(one.name, self.member(one.name), None) in (HostHealth.SILENT, HostHealth.REVOKED)
         )
+
+    def _has_coordinator(self) -> bool:
+        """Whether a coordinator lives, or there are no hosts at all."""
+        hosts = self._informers.hypervisors.items()
+        return not hosts or any(one.spec.mode == "coordinator" and self.lives(one.name) for one in hosts)
+
+    def lacks_coordinator(self) -> bool:
+        """Whether hosts have joined and no coordinator has lived for so long that it is reported."""
+        joined = any(one.record.state == "Held" for one in self._informers.memberships.items())
+        lacks = joined and not self._has_coordinator()
+        return self._attended.see("", lacks) >= UNATTENDED_S and lacks
 
     def _awaited(self) -> frozenset[str]:
         """Hosts that went down in good order and whose VMs wait for them, by their policy."""

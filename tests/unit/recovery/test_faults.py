@@ -137,7 +137,8 @@ def test_what_one_leader_raised_the_next_one_ends() -> None:
             informers: Any = Caches([vm("a", "h1", 1, phase=phase, reason="broken")])
             informers.hypervisors = Caches([])
             seen: RecoveryInformers = informers
-            return RecoveryFaults(seen, FaultRecorder(store, cloud.clock, "recovery"), cloud.events, cloud.clock)
+            recorder = FaultRecorder(store, cloud.clock, "recovery")
+            return RecoveryFaults(seen, recorder, cloud.events, cloud.clock, lacks_coordinator=lambda: False)
 
         await leader("fail").record()
         first = await open_faults(cloud)

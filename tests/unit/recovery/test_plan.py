@@ -498,3 +498,16 @@ def test_placement_tries_so_many_hosts_and_no_more_once_a_host_has_refused() -> 
     assert "no more than 2 hosts" in action.message.text
     first = only(plan([vm("a", offers=("h2",), max_relocations=0)], [], hosts, free=free))
     assert (first.kind, first.host) == (ActionKind.PLACE, "h2"), "nobody has refused it yet"
+
+
+def test_a_host_that_refused_long_ago_is_asked_again_where_no_other_one_has_room() -> None:
+    sent = {"host": "h1", "holders": (), "unfinished": True, "refusal": "isolated", "offers": ()}
+    again = only(plan([vm("a", **sent)], [], live("h1", "h2")))
+    assert (again.kind, again.host, again.reason.code) == (ActionKind.PLACE, "h1", "asked-again")
+    held = only(plan([vm("a", **sent, avoid=("h1",))], [], live("h1", "h2")))
+    assert (held.kind, held.reason.code) == (ActionKind.HOLD, "refused"), "it has not waited long enough"
+    closed = HostState(name="h1", refuses="h1 is being emptied")
+    assert only(plan([vm("a", **sent)], [], (closed, *live("h2")))).reason.code == "no-room"
+    free = {"h2": Free(cpu_milli=9, memory_bytes=9)}
+    other = only(plan([vm("a", **{**sent, "offers": ("h2",)})], [], live("h1", "h2"), free=free))
+    assert (other.host, other.reason.code) == ("h2", "placed")

@@ -93,6 +93,9 @@ def test_vm_that_waits_on_a_host_that_stays_isolated_is_held_while_a_fault_says_
     assert judged_at_rest(vm, fault) == []
     assert judged_at_rest(vm, _replace(fault, ended=True)) == ["L1"]
     assert judged_at_rest(vm, _replace(fault, subject=ObjectRef(kind="Hypervisor", name="h9"))) == ["L1"]
+    nobody = _replace(fault, code="no-coordinator", subject=ObjectRef(kind="Cluster", name="default"))
+    assert judged_at_rest(vm, nobody) == []
+    assert judged_at_rest(make_vm(), nobody) == ["L1"]
 
 
 def test_vm_is_not_excused_by_the_phase_of_imported_ones_where_there_are_daemons() -> None:

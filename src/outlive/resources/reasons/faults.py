@@ -67,6 +67,7 @@ class FaultCode(enum.StrEnum):
     RULES_CONTRADICT = "rules-contradict"
     STORE_RESTORED = "store-restored"
     CLUSTER_DISARMED = "cluster-disarmed"
+    NO_COORDINATOR = "no-coordinator"
     POWER_NOT_REHEARSED = "power-not-rehearsed"
     MEMORY_OVERCOMMITTED = "memory-overcommitted"
     MEMORY_OVERPROVISIONED = "memory-overprovisioned"
@@ -255,6 +256,11 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         _restored,
         "start the daemons of the hosts that it waits for; or, once you know that one of them runs nothing: outlive "
         "fence HOST --confirm-off; or, for all of them, set confirmedIncarnation of Cluster/default to {incarnation}",
+    ),
+    FaultCode.NO_COORDINATOR: FaultEntry(
+        30,
+        "no coordinator lives: a host that dies is not fenced, and one that is isolated stays so",
+        "start the daemon of a coordinator; or set spec.mode of a living host to coordinator and restart its daemon",
     ),
     FaultCode.CLUSTER_DISARMED: FaultEntry(
         10,

@@ -69,6 +69,7 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
             one.subject.name == vm.name
             or (paused and one.subject.kind == "Cluster")
             or (one.code == FaultCode.ISOLATION_UNRECORDED and one.subject.name == shut_out)
+            or (one.code == FaultCode.NO_COORDINATOR and shut_out)
         )
         for one in truth.store.all_of(Fault)
     )
