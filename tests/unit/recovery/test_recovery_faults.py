@@ -117,3 +117,24 @@ def test_rules_that_contradict_each_other_are_a_fault_until_one_of_them_is_chang
         assert "rules-contradict.a" not in await faults(cloud)
 
     play(story)
+
+
+def test_that_no_coordinator_lives_is_a_fault_once_hosts_have_joined() -> None:
+    async def story(cloud: RecoveryCloud, lead: Callable[[], Any]) -> None:
+        lead()
+        await cloud.clock.sleep(300)
+        assert "no-coordinator.default" not in await faults(cloud), "there are no hosts yet"
+        await cloud.hosts("h1", mode="coordinator")
+        await cloud.hosts("h2")
+        await cloud.clock.sleep(300)
+        assert "no-coordinator.default" not in await faults(cloud)
+        cloud.lose_power("h1")
+        await cloud.clock.sleep(50)
+        assert "no-coordinator.default" not in await faults(cloud), "it may come back by itself"
+        await cloud.clock.sleep(100)
+        assert "no-coordinator.default" in await faults(cloud)
+        cloud.alive.add("h1")
+        await cloud.clock.sleep(30)
+        assert "no-coordinator.default" not in await faults(cloud)
+
+    play(story)
