@@ -20,7 +20,7 @@ from outlive.failover.offers import InProcessPlacement
 from outlive.failover.protection import Demands
 from outlive.node.membership.holders import HOLD, HoldView, Me
 from outlive.node.membership.states import member_view
-from outlive.node.vm.states import reach_of, wanted
+from outlive.node.vm.states import reach_of, rejection_here, wanted
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
@@ -75,8 +75,10 @@ class FaultList:
     def forget(self) -> None:
         """Nothing is remembered but what is open."""
 
-    async def record(self, active: Any) -> None:
-        self.open = {(one.code, one.subject.name): str(one.message) for one in active}
+    async def record(self, active: Any, *, undetermined: Any = ()) -> None:
+        found = {(one.code, one.subject.name): str(one.message) for one in active}
+        stay = {key: text for key, text in self.open.items() if {key[0], ".".join(key)} & set(undetermined)}
+        self.open = {**stay, **found}
 
 
 class RecoveryCloud:
@@ -247,7 +249,7 @@ class RecoveryCloud:
                     labels = {**vm.metadata.labels, HOST_LABEL: name}
                     await self.memory.replace(_replace(vm, metadata=_replace(vm.metadata, labels=labels)))
                 continue
-            if astray:
+            if astray or rejection_here(vm) is not None:
                 continue
             await self._start(vm, me)
         await self._report(name)

@@ -65,7 +65,14 @@ async def check(
 async def _facts(access: Access, config: Any) -> Any:
     """One look at everything that the comparison reads."""
     from outlive.commitments.consistency import ConsistencyInput, VmFacts
-    from outlive.resources import COMMITTED, CommittedResource, Hypervisor, Reservation, VirtualMachine
+    from outlive.resources import (
+        COMMITTED,
+        CommitmentChange,
+        CommittedResource,
+        Hypervisor,
+        Reservation,
+        VirtualMachine,
+    )
     from outlive.roles.settings import RoleSettings
     from outlive.store import list_all
 
@@ -73,18 +80,22 @@ async def _facts(access: Access, config: Any) -> Any:
         gathered = await look(access, store, config, None)
         commitments = [one async for one in list_all(store, CommittedResource)]
         slots = [one async for one in list_all(store, Reservation) if one.spec.type == COMMITTED]
+        changes = [one async for one in list_all(store, CommitmentChange) if one.phase == "decided" and not one.part_of]
         hosts = [one async for one in list_all(store, Hypervisor)]
         moving = [one.name async for one in list_all(store, VirtualMachine) if one.status.migration is not None]
     settings = gathered.settings
     assert isinstance(settings, RoleSettings), "commands load all sections"
+    now, grace_s = access.state_clock.now(), settings.commitments.allocation_grace_period
+    old = [one for one in changes if one.decided_at is None or now - one.decided_at.timestamp() > grace_s]
     return ConsistencyInput(
+        unapplied={one.name: f"it was decided at {one.decided_at}" for one in old},
         commitments=tuple(commitments),
         slots=tuple(slots),
         instances={host.name: tuple(one.id for one in host.status.instances) for host in hosts},
         vms={vm.id: VmFacts(host=vm.host, project=vm.project) for vm in gathered.observation.listing.vms},
         moving=tuple(moving),
-        now=access.state_clock.now(),
-        grace_s=settings.commitments.allocation_grace_period,
+        now=now,
+        grace_s=grace_s,
     )
 
 

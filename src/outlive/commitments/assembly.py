@@ -116,7 +116,7 @@ class Commitments:
             applier,
             settings,
             self._wakers,
-            unapplied=self.changes.unapplied,
+            unapplied=self.change_log.unapplied,
             moving=self._moving,
             faults=faults,
             offload=offload,

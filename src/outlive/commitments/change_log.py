@@ -49,6 +49,8 @@ class ChangeLog:
 
     def __init__(self, store: Store, *, clock: Clock, ids: Ids) -> None:
         self.answers = Answers(clock)
+        self.unapplied: dict[str, str] = {}
+        """Change that counts, or ``changes`` where they cannot be read → why it is not applied yet."""
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -82,12 +84,14 @@ class ChangeLog:
             async for change in list_all(self._store, CommitmentChange):
                 (parts if change.part_of else heads)[change.name] = change
         self.answers.begin(heads.values())
+        self.unapplied.clear()
         found: list[tuple[CommitmentChange, tuple[CommitmentStep, ...]]] = []
         for _, head in sorted(heads.items()):
             if head.phase != "decided":
                 continue
             if (steps := joined(head, parts)) is None:
                 _log.error("commitment_change.incomplete", change=head.name)
+                self.unapplied[head.name] = "a part of it is not in the store"
             else:
                 found.append((head, steps))
         return found

@@ -35,6 +35,9 @@ BATCHES_LIMIT: Final = 64
 RESTORED_S: Final = 10.0
 """How often it is seen whether the store went back to a backup."""
 
+CHANGES: Final = "changes"
+"""All of them, where they cannot be read."""
+
 _log = get_logger("commitments.changes")
 
 
@@ -65,8 +68,6 @@ class Changes:
         turn: asyncio.Lock,
         clock: Clock,
     ) -> None:
-        self.unapplied: dict[str, str] = {}
-        """Committed change → why it is not applied yet; while there is one, no other batch is decided."""
         self._changes = log
         self._decider = decider
         self._applier = applier
@@ -269,24 +270,23 @@ class Changes:
                 await self._applier.apply(steps, request_id=head.request_id)
                 await self._changes.mark_applied(head)
 
-        try:
-            await self._until_done(applied, "commitment_change.not_applied", change=head.name)
-        finally:
-            self.unapplied.pop(head.name, None)
+        await self._until_done(applied, "commitment_change.not_applied", head.name)
 
-    async def _until_done(self, act: Callable[[], Awaitable[None]], trouble: str, change: str = "") -> None:
+    async def _until_done(self, act: Callable[[], Awaitable[None]], trouble: str, change: str = CHANGES) -> None:
         """Do it, again after a pause while the store is away."""
-        pause_s = RETRY_S
-        while True:
-            try:
-                await act()
-                return
-            except OutliveError as error:
-                _log.warning(trouble, change=change, error=str(error))
-                if change:
-                    self.unapplied[change] = str(error)
-            await self._clock.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_CAP_S)
+        pause_s, unapplied = RETRY_S, self._changes.unapplied
+        try:
+            while True:
+                try:
+                    await act()
+                    return
+                except OutliveError as error:
+                    _log.warning(trouble, change=change, error=str(error))
+                    unapplied[change] = str(error)
+                await self._clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_CAP_S)
+        finally:
+            unapplied.pop(change, None)
 
 
 def _answer(asked: _Asked, answer: Refusal | OutliveError | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -197,7 +197,7 @@ def _by_uuid(given: ConsistencyInput) -> dict[str, CommittedResource]:
 
 def _of_changes(given: ConsistencyInput) -> Iterator[Disagreement]:
     for change, why in given.unapplied.items():
-        detail = f"it counts, it cannot be applied, and no other batch is decided before it is: {why}"
+        detail = f"it counts and is not applied: {why}"
         yield _one(Kind.CHANGE_NOT_APPLIED, change, detail)
 
 
@@ -328,6 +328,7 @@ def _hosts_of(given: ConsistencyInput) -> dict[str, list[str]]:
 def _of_allocations(given: ConsistencyInput) -> Iterator[Disagreement]:
     hosts, slots_of = _hosts_of(given), dict[str, list[Reservation]]()
     moving = frozenset(given.moving)
+    promised = {uuid for uuid, one in _by_uuid(given).items() if not is_over(one.spec, given.now)}
     for slot in given.slots:
         details = slot.spec.committed_resource_reservation
         if slot.spec.type != COMMITTED or details is None:
@@ -338,8 +339,8 @@ def _of_allocations(given: ConsistencyInput) -> Iterator[Disagreement]:
                 continue
             yield from _of_allocation(given, slot, vm, details.project_id, hosts.get(vm, []))
     for vm, slots in slots_of.items():
-        if len(slots) > 1:
-            yield from _twice(vm, slots, hosts.get(vm, []))
+        if len(slots) > 1 and vm not in moving:
+            yield from _twice(vm, slots, hosts.get(vm, []), promised.__contains__)
 
 
 def _of_allocation(
@@ -357,9 +358,11 @@ def _of_allocation(
         yield _one(Kind.CONFIRMED_ELSEWHERE, slot.name, detail, vm=vm)
 
 
-def _twice(vm: str, slots: list[Reservation], hosts: list[str]) -> Iterator[Disagreement]:
+def _twice(
+    vm: str, slots: list[Reservation], hosts: list[str], promised: Callable[[str], bool]
+) -> Iterator[Disagreement]:
     """All but one of the slots lose the VM."""
-    keeps = keeper(vm, slots, hosts)
+    keeps = keeper(vm, slots, hosts, promised)
     for slot in slots:
         if slot is not keeps:
             detail = f"slot {keeps.name} has the VM as well"

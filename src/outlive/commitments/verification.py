@@ -8,7 +8,7 @@ is expected, until it turns up, or for the time that an expected VM has.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -167,19 +167,29 @@ def _in_one_place(slot: Reservation) -> Reservation:
     return msgspec.structs.replace(slot, spec=msgspec.structs.replace(slot.spec, target_host=slot.status.host))
 
 
-def keeper(vm: str, slots: Iterable[Reservation], hosts: Collection[str]) -> Reservation:
-    """Of slots that all list the VM, the one that keeps it: where it is confirmed and runs, else the first by name.
+def keeper(
+    vm: str, slots: Iterable[Reservation], hosts: Collection[str], promised: Callable[[str], bool]
+) -> Reservation:
+    """Of slots that all list the VM, the one that keeps it: where it is confirmed and runs, else the first by name. One
+    of a commitment that is over, or gone, comes last.
 
-    ``hosts``: those that report it.
+    ``hosts``: those that report the VM. ``promised``: whether the commitment of that uuid is neither.
     """
-    return min(slots, key=lambda one: (not (vm in confirmed_allocations(one) and one.status.host in hosts), one.name))
+
+    def order(slot: Reservation) -> tuple[bool, bool, str]:
+        details = slot.spec.committed_resource_reservation
+        runs = vm in confirmed_allocations(slot) and slot.status.host in hosts
+        return details is None or not promised(details.commitment_uuid), not runs, slot.name
+
+    return min(slots, key=order)
 
 
 def without_vms(slot: Reservation, vms: frozenset[str]) -> Reservation:
     """The slot without these VMs, which another slot has now; the same object where it lists none of them."""
     details = slot.spec.committed_resource_reservation
-    if details is None or vms.isdisjoint(details.allocations):
+    seen = confirmed_allocations(slot)
+    if details is None or vms.isdisjoint({*details.allocations, *seen}):
         return slot
     kept = {vm: allocation for vm, allocation in details.allocations.items() if vm not in vms}
-    confirmed = {vm: host for vm, host in confirmed_allocations(slot).items() if vm not in vms}
+    confirmed = {vm: host for vm, host in seen.items() if vm not in vms}
     return _written(slot, _with(details, kept), confirmed, slot.status.host)

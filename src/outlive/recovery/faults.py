@@ -19,6 +19,7 @@ from outlive.node.disarm import enforcing_hosts
 from outlive.placement.rule_conflicts import concerned_vm, contradictions
 from outlive.placement.rules import HARD, Demands, demands_of
 from outlive.recovery.informers import RecoveryInformers, members_of
+from outlive.recovery.view import UNATTENDED_S
 from outlive.resources import AffinityRule, Cluster, Hypervisor, Membership, ObjectRef, VirtualMachine
 from outlive.resources.cluster import CLUSTER, Disarmed, Pause
 from outlive.resources.meta import ZONE_LABEL
@@ -27,7 +28,7 @@ from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import Value
 from outlive.resources.reasons.recovery import REPORTED_OF_HOST
 from outlive.resources.vms import RecoveryPhase
-from outlive.runtime.faults import ActiveFault, FaultRecorder
+from outlive.runtime.faults import ActiveFault, FaultRecorder, fault_name
 
 EVERY_S: Final = 10.0
 """How often all VMs and hosts are inspected for this, besides whenever a VM is held or no longer held."""
@@ -36,6 +37,8 @@ NAMED: Final = 5
 FEWEST_HOSTS: Final = 2
 """With fewer there is nothing that could fail over."""
 MIB: Final = 1 << 20
+SURE_S: Final = 2 * UNATTENDED_S
+"""How long after it began to lead a process may not know yet whether a coordinator lives."""
 THE_CLUSTER: Final = ObjectRef(kind="Cluster", name=CLUSTER)
 REHEARSED: Final = "ok"
 
@@ -80,9 +83,19 @@ def _of_pause(cluster: Cluster | None) -> Iterator[ActiveFault]:
         yield ActiveFault(FaultCode.STORE_RESTORED, cluster.ref, fields)
 
 
+def _about(vm: VirtualMachine) -> ObjectRef:
+    return ObjectRef(kind="VirtualMachine", name=vm.name)
+
+
+def _is_tried_again(vm: VirtualMachine) -> bool:
+    """Whether a host was sent it and does not run it yet: if the VM was held before, that is not over."""
+    record = vm.status.recovery
+    return record is not None and record.phase is RecoveryPhase.ASSIGNED
+
+
 def _of_vms(vms: Iterable[VirtualMachine]) -> Iterator[ActiveFault]:
     for vm in vms:
-        about, status, record = ObjectRef(kind="VirtualMachine", name=vm.name), vm.status, vm.status.recovery
+        about, status, record = _about(vm), vm.status, vm.status.recovery
         if status.phase == "fail" and vm.spec.recovery.mode != "ignore":
             why = status.message or "its host did not report why"
             yield ActiveFault(FaultCode.VM_FAILED, about, {"why": why})
@@ -214,6 +227,8 @@ class RecoveryFaults:
         self._events = events
         self._clock = clock
         self._wake = asyncio.Event()
+        self._sure_at = 0.0
+        """From when on this process knows who renews, as it leads; monotonic."""
         self._mode: Disarmed | None = None
         """How the cluster was disarmed at the last inspection; ``None``: there was none."""
 
@@ -224,6 +239,7 @@ class RecoveryFaults:
     async def run(self) -> None:
         """Until cancelled; may be called again, when somebody else has led meanwhile."""
         self._recorder.forget()
+        self._sure_at = self._clock.monotonic() + SURE_S
         while True:
             self._wake.clear()
             await self.record()
@@ -239,7 +255,10 @@ class RecoveryFaults:
                 self._report_mode(cluster)
             rules = await self._rules.find()
             found = active_faults(vms, hosts, cluster, disarmed=disarmed, lacks_coordinator=self._lacks_coordinator())
-            await self._recorder.record((*found, *rules))
+            kept: list[str] = [fault_name(FaultCode.VM_HELD, _about(vm)) for vm in vms if _is_tried_again(vm)]
+            if self._clock.monotonic() < self._sure_at:
+                kept.append(FaultCode.NO_COORDINATOR)  # another leader may have reported it
+            await self._recorder.record((*found, *rules), undetermined=kept)
 
     def _report_mode(self, cluster: Cluster) -> None:
         """An event where the cluster is disarmed or armed since the last inspection."""

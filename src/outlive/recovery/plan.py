@@ -318,6 +318,7 @@ class _Planner:
             found = _action(vm, ActionKind.PLACE, PlanReason.PLACED, host=target, slots=self._why_no_slot(vm))
             return msgspec.structs.replace(found, against=against)
         if self._is_forgiven(vm):
+            self._peers.put(vm.id, vm.rules, (vm.assigned,))
             return _action(vm, ActionKind.PLACE, PlanReason.ASKED_AGAIN, host=vm.assigned)
         if refused:
             return _action(vm, ActionKind.HOLD, HoldReason.REFUSED, hosts=refused, why=why)

@@ -231,6 +231,8 @@ class RecoveryObserver:
 
     def _members_of(self, rule: AffinityRule) -> Iterable[tuple[str, tuple[str, ...]]]:
         for vm in members_of(self._informers.vms, rule):
+            if not vm.status.holders and rejection_of(vm) is not None:
+                continue  # its host does not start it, so it is nowhere
             if hosts := tuple(host for host in sorted(vm.hosts()) if self._may_be_there(host)):
                 yield vm.name, hosts
 

@@ -175,10 +175,11 @@ class FaultRecorder:
         """Read the own faults anew at the next call: another one may have reported since, or the store was restored."""
         self._list_at = 0.0
 
-    async def record(self, active: Iterable[ActiveFault], *, undetermined: Collection[FaultCode] = ()) -> None:
+    async def record(self, active: Iterable[ActiveFault], *, undetermined: Collection[str] = ()) -> None:
         """Make the store say exactly this; errors of the store are logged, and the next call tries again.
 
-        ``undetermined``: faults of which nobody can say now whether they are active; they do not end.
+        ``undetermined``: codes of faults, and names of single ones, of which nobody can say now whether they are
+        active; they do not end.
         """
         wanted = {one.name: one for one in active}
         if len(wanted) > LIMIT:
@@ -189,7 +190,8 @@ class FaultRecorder:
             for name, one in wanted.items():
                 with deadline(WRITE_S):
                     await self._raise(name, one)
-            for name in [name for name in self._open if name not in wanted and code_of(name) not in undetermined]:
+            stays = {*wanted, *undetermined}
+            for name in [name for name in self._open if name not in stays and code_of(name) not in stays]:
                 with deadline(WRITE_S):
                     await self._end(name)
         except (OutliveError, TimeoutError) as error:

@@ -6,11 +6,12 @@ import asyncio
 import math
 from collections.abc import Mapping
 
+import pytest
 from msgspec.structs import replace
 from tests.support.loops import run
 from tests.support.sales import FLAVORS, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, live, project, vm
 
-from outlive.base.clock import LoopClock
+from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.commitments.consistency import Kind
@@ -18,6 +19,7 @@ from outlive.commitments.slots import confirmed_allocations, slot_allocations
 from outlive.commitments.state import Commitment
 from outlive.resources import (
     Amounts,
+    CommittedResource,
     CommittedStatus,
     Fault,
     Reservation,
@@ -190,7 +192,8 @@ def test_with_the_setting_what_lasts_is_repaired_without_being_asked() -> None:
     in_cloud([host("h1", vms=[stranger]), stranger], story, settings=REPAIRS)
 
 
-def test_a_vm_that_two_slots_have_stays_in_the_first_of_them() -> None:
+@pytest.mark.parametrize("over", [False, True])
+def test_a_vm_that_two_slots_have_stays_in_the_first_of_them_whose_commitment_is_not_over(over: bool) -> None:
     """The store went back to a backup in which another slot had it."""
     mine = vm("v1", "h1", project="p1")
 
@@ -201,10 +204,12 @@ def test_a_vm_that_two_slots_have_stays_in_the_first_of_them() -> None:
         assert (await listed(market, "aaaaaa"), await listed(market, "bbbbbb")) == (["v1"], [])
 
     async def look(market: Market) -> None:
-        await asyncio.sleep(10)
-        assert (await listed(market, "aaaaaa"), await listed(market, "bbbbbb")) == (["v1"], [])
+        await asyncio.sleep(600)
+        assert (await listed(market, "aaaaaa"), await listed(market, "bbbbbb")) == (
+            ([], ["v1"]) if over else (["v1"], [])
+        )
         slots = await market.slots("bbbbbb")
-        assert [confirmed_allocations(one) for one in slots.values()] == [{}]
+        assert [list(confirmed_allocations(one)) for one in slots.values()] == [["v1"] if over else []]
 
     async def scene() -> None:
         store = MemoryStore(LoopClock(), SeededIds(Random(2)))
@@ -213,6 +218,10 @@ def test_a_vm_that_two_slots_have_stays_in_the_first_of_them() -> None:
         first = await store.get(Reservation, "commitment-aaaaaa-0")
         other = await store.get(Reservation, "commitment-bbbbbb-0")
         await write(store, other, slot_allocations(first), host="h1")
+        if over:
+            ended = await store.get(CommittedResource, "commitment-aaaaaa")
+            spec = replace(ended.spec, end_time=as_datetime(LoopClock().now() - 5))
+            await store.replace(replace(ended, spec=spec))
         await live(store, look)
 
     run(scene())

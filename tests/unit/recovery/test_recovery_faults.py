@@ -16,6 +16,7 @@ from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import list_all
 
+APART = AffinityRule(group="g", policy="anti-affinity")
 Story = Callable[[RecoveryCloud, Callable[[], Any]], Awaitable[None]]
 
 
@@ -136,5 +137,69 @@ def test_that_no_coordinator_lives_is_a_fault_once_hosts_have_joined() -> None:
         cloud.alive.add("h1")
         await cloud.clock.sleep(30)
         assert "no-coordinator.default" not in await faults(cloud)
+
+    play(story)
+
+
+def test_that_no_coordinator_lives_stays_one_fault_when_another_one_leads() -> None:
+    async def story(cloud: RecoveryCloud, lead: Callable[[], Any]) -> None:
+        first = lead()
+        await cloud.hosts("h1", mode="coordinator")
+        await cloud.hosts("h2")
+        await cloud.clock.sleep(5)
+        cloud.lose_power("h1")
+        await cloud.clock.sleep(150)
+        before = await cloud.memory.get(Fault, "no-coordinator.default")
+        first.cancel()
+        lead()
+        for _ in range(12):
+            await cloud.clock.sleep(10)
+            assert "no-coordinator.default" in await faults(cloud)
+        after = await cloud.memory.get(Fault, "no-coordinator.default")
+        assert after.first_seen == before.first_seen
+
+    play(story)
+
+
+def test_vm_whose_only_host_refuses_it_again_and_again_is_one_fault_until_it_runs() -> None:
+    async def story(cloud: RecoveryCloud, lead: Callable[[], Any]) -> None:
+        lead()
+        await cloud.hosts("h1", "h2", mode="coordinator")
+        await cloud.vm("a", "h1", host_limit=("h1", "h2"))
+        cloud.refuses["h2"] = "broken"
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(20)
+        first = (await cloud.memory.get(Fault, "vm-held.a")).first_seen
+        tries = 0
+        for _ in range(1200):
+            await cloud.clock.sleep(1)
+            tries += (await cloud.recovery("a")).phase == "assigned"
+            assert "vm-held.a" in await faults(cloud)
+        assert tries > 1, "it is asked again"
+        assert (await cloud.memory.get(Fault, "vm-held.a")).first_seen == first
+        cloud.refuses.clear()
+        await cloud.clock.sleep(700)
+        assert cloud.running["a"] == {"h2"}
+        assert "vm-held.a" not in await faults(cloud)
+
+    play(story)
+
+
+def test_of_two_vms_that_exclude_each_other_one_is_asked_of_their_host_again() -> None:
+    """A rule was added while both ran; their host rejected both, and no other one has room."""
+
+    async def story(cloud: RecoveryCloud, lead: Callable[[], Any]) -> None:
+        lead()
+        await cloud.hosts("h1", cpu=4_000, memory=8 * 2**30, mode="coordinator")
+        await cloud.hosts("h2", cpu=1, memory=1)
+        cloud.refuses["h1"] = "its storage is away"
+        for name in "ab":
+            await cloud.vm(name, "h1", affinity=(APART,), status={"holders": ()})
+        await cloud.clock.sleep(60)
+        cloud.refuses.clear()
+        await cloud.clock.sleep(600)
+        assert sorted(name for name, hosts in cloud.running.items() if hosts) == ["a"]
+        assert "vm-held.b" in await faults(cloud)
 
     play(story)

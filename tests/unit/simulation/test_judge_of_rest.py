@@ -22,7 +22,7 @@ from tests.support.virtual_hosts import Bench
 
 from outlive.base.clock import as_datetime
 from outlive.node.ports import DomainState
-from outlive.resources import Assigned, Condition, Fault, Holder, Membership, ObjectMeta, ObjectRef
+from outlive.resources import Assigned, Condition, Cut, Fault, Holder, Membership, ObjectMeta, ObjectRef
 from outlive.resources.policies import RecoveryPolicy
 from outlive.resources.reasons import VmReason
 from outlive.resources.vms import Migration, MigrationPhase, Recovery
@@ -94,8 +94,14 @@ def test_vm_that_waits_on_a_host_that_stays_isolated_is_held_while_a_fault_says_
     assert judged_at_rest(vm, _replace(fault, ended=True)) == ["L1"]
     assert judged_at_rest(vm, _replace(fault, subject=ObjectRef(kind="Hypervisor", name="h9"))) == ["L1"]
     nobody = _replace(fault, code="no-coordinator", subject=ObjectRef(kind="Cluster", name="default"))
-    assert judged_at_rest(vm, nobody) == []
-    assert judged_at_rest(make_vm(), nobody) == ["L1"]
+    member = make_registered(vm.host)
+    isolated = _replace(member, record=_replace(member.record, cut=Cut(through=1)))
+    assert judged_at_rest(vm, nobody, isolated) == []
+    assert judged_at_rest(vm, nobody, member) == ["L1"]
+    host = make_host("h9")
+    coordinator = _replace(host, spec=_replace(host.spec, mode="coordinator"))
+    assert judged_at_rest(vm, nobody, isolated, coordinator, make_registered("h9")) == ["L1"], "one lives"
+    assert judged_at_rest(make_vm(), nobody, isolated) == ["L1"]
 
 
 def test_vm_is_not_excused_by_the_phase_of_imported_ones_where_there_are_daemons() -> None:
@@ -222,7 +228,9 @@ def test_vm_that_is_to_be_stopped_needs_no_slot_once_its_host_is_proven_dead() -
     host = make_host("h1", "vm-1", "vm-2")
     lost = _replace(host, status=_replace(host.status, lost="h1.1"))
     assert judged_at_rest(host, stopped, other, shared, make_coverage("s1")) == ["S3"]
-    assert judged_at_rest(lost, stopped, other, shared, make_coverage("s1")) == []
+    held = _replace(stopped, status=_replace(stopped.status, holders=(make_holder("h1"),)))
+    assert judged_at_rest(lost, held, other, shared, make_coverage("s1")) == []
+    assert judged_at_rest(lost, stopped, make_coverage("s1")) == ["S3"], "its holders are dropped already"
 
 
 def test_vm_between_two_living_hosts_takes_a_slot_from_no_other_while_one_of_them_lives() -> None:

@@ -20,6 +20,7 @@ from outlive.commitments.oversubscription import evicted
 from outlive.commitments.placer import SlotPlacer, status_of
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import confirmed_allocations, slot_allocations
+from outlive.commitments.state import is_over
 from outlive.commitments.verification import VerificationInput, VerificationResult, keeper, verify_slot, without_vms
 from outlive.commitments.view import ALLOCATION_INDEX, CommitmentView
 from outlive.placement.reservations import is_ready
@@ -292,14 +293,19 @@ class SlotController:
         """The VM leaves this slot if another one keeps it: both came to have it while one of them was not in the cache,
         which was behind, or in the store, which went back."""
         others = self._others(name, vm)
-        if not others:
+        if not others or self._moving((vm,)):
             return
         read_now = [await read(self._store, Reservation, one) for one in (name, *(other.name for other in others))]
         slots = [one for one in read_now if one is not None and vm in slot_allocations(one)]
-        keeps = keeper(vm, slots, self._placer.fleet.hosts_of_vm(vm)) if slots else None
+        hosts = self._placer.fleet.hosts_of_vm(vm)
+        keeps = keeper(vm, slots, hosts, self._is_promised) if slots else None
         if keeps is not None and keeps.name != name and vm in confirmed_allocations(keeps):
             await self._drop(name, vm)
             _log.info("commitment_slot.vm_in_another", slot=name, vm=vm, other=keeps.name)
+
+    def _is_promised(self, uuid: str) -> bool:
+        found = self._view.commitment(uuid)
+        return found is not None and not is_over(found.spec, self._clock.now())
 
     def _others(self, name: str, vm: str) -> list[Reservation]:
         """Other slots that list the VM."""

@@ -62,7 +62,7 @@ class PlanReason(enum.StrEnum):
     NO_SLOT = "no-slot"
     PLACED = "placed"
     ASKED_AGAIN = "asked-again"
-    """Its own host refused it long ago, and no other one has room."""
+    """The host that it was sent to last refused it long ago, and no other one takes it."""
 
 
 class SlotReason(enum.StrEnum):
@@ -206,7 +206,7 @@ TABLE: Final[Table] = {
     PlanReason.ASKED_THERE: Template("a user asked for {host}"),
     PlanReason.NO_SLOT: Template("{slots}"),
     PlanReason.PLACED: Template("{slots}; {host} has room"),
-    PlanReason.ASKED_AGAIN: Template("{host} refused it, no other host has room, and it is asked again"),
+    PlanReason.ASKED_AGAIN: Template("{host} refused it, no other host takes it, and it is asked again"),
     SlotReason.NOT_PROMISED: Template("no slot was promised to it"),
     SlotReason.HOST_NOT_LIVE: Template("slot {slot} on {host}: its host is {health}"),
     SlotReason.HOST_REFUSES: Template("slot {slot} on {host}: {why}"),

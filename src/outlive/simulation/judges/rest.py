@@ -67,9 +67,9 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
         and one.remedy
         and (
             one.subject.name == vm.name
-            or (paused and one.subject.kind == "Cluster")
+            or (paused and one.code in (FaultCode.STORE_RESTORED, FaultCode.CLUSTER_DISARMED))
             or (one.code == FaultCode.ISOLATION_UNRECORDED and one.subject.name == shut_out)
-            or (one.code == FaultCode.NO_COORDINATOR and shut_out)
+            or (one.code == FaultCode.NO_COORDINATOR and _stays_isolated(truth, shut_out))
         )
         for one in truth.store.all_of(Fault)
     )
@@ -83,6 +83,13 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     return (
         f"does not run; assigned to {where}, phase {vm.status.phase!r} ({vm.status.reason}), held by {holders}, {state}"
     )
+
+
+def _stays_isolated(truth: Truth, host: str) -> bool:
+    """Whether the host is isolated, and no coordinator lives that could end that."""
+    member = truth.store.look_member(host) if host else None
+    hosts = [one.name for one in truth.store.all_of(Hypervisor) if one.spec.mode == "coordinator"]
+    return member is not None and member.cut.through > 0 and not any(_lives(truth, one) for one in hosts)
 
 
 def _stays_down(truth: Truth, vm: VirtualMachine) -> str:
@@ -199,8 +206,9 @@ def _died_with_it(truth: Truth, vm: VirtualMachine) -> bool:
 
 
 def _is_given_up(vm: VirtualMachine, lost: Container[str]) -> bool:
-    """Whether its host is proven dead and nobody wants it to run: its failure has come, and nothing restarts it."""
-    return vm.spec.power_state != "running" and vm.host in lost
+    """Whether its host is proven dead and nobody wants it to run: its failure has come, and nothing restarts it. Once
+    its holders are dropped it claims nothing."""
+    return vm.spec.power_state != "running" and vm.host in lost and vm.status.holders != ()
 
 
 def _claims_nothing(truth: Truth, vm: VirtualMachine) -> bool:
