@@ -330,7 +330,7 @@ class _Planner:
         return _action(vm, ActionKind.HOLD, HoldReason.NO_ROOM, slots=self._why_no_slot(vm), name=vm.id)
 
     def _is_forgiven(self, vm: AffectedVm) -> bool:
-        """Whether its own host, which keeps its room, refused it so long ago that it may be asked again."""
+        """Whether the host that it is assigned to, which keeps its room, refused it long enough ago."""
         may_start = self._host(vm.assigned).schedulable and self._judge(vm, vm.assigned).allowed
         return vm.refusal != "" and vm.assigned not in vm.avoid and may_start
 
