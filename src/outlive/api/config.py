@@ -33,8 +33,10 @@ CACHE_READY_SECONDS: Final = 30.0
 """How long a request waits for the first listing of a kind before a watch can be served."""
 PATCH_ATTEMPTS: Final = 5
 """How often a patch without a version is applied again after somebody else's write came between."""
-PATCH_OPERATIONS: Final = 10_000
+PATCH_OPERATIONS: Final = 1_000
 """Operations of one JSON patch."""
+PATCH_COPIED_BYTES: Final = limits.OBJECT_BYTES
+"""What all ``copy`` operations of one JSON patch make, as JSON."""
 LIST_OBJECTS: Final = 10 * limits.PAGE_OBJECTS
 """Objects on one page at most, whatever the client asks for."""
 

@@ -30,6 +30,7 @@ from outlive.api.errors import (
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, NotFound, OutliveError
 from outlive.base.ids import Ids
+from outlive.base.limits import REQUEST_VALUES
 from outlive.base.logging import get_logger, request_context
 from outlive.runtime.metrics import Metrics
 
@@ -159,17 +160,25 @@ class RequestMiddleware:
         return request_id.decode() or made, global_id.decode(), size, length
 
     def _limited(self, receive: Receive, declared: int) -> Receive:
-        """``receive``, which raises ``TooLarge`` for a body beyond the limit."""
-        size = 0
+        """``receive``, which raises ``TooLarge`` for a body beyond the limit of bytes or of values.
+
+        Each value of a JSON document but the first follows a comma or opens a list or map, so these are counted: commas
+        in texts as well, which are few.
+        """
+        size = values = 0
 
         async def receiving() -> Message:
-            nonlocal size
+            nonlocal size, values
             if declared > self._body_limit:
                 raise self._too_large(declared)
             message = await receive()
-            size += len(message.get("body", b""))
+            body = message.get("body", b"")
+            size += len(body)
             if size > self._body_limit:
                 raise self._too_large(size)
+            values += body.count(b",") + body.count(b"[") + body.count(b"{")
+            if values > REQUEST_VALUES:
+                raise TooLarge(f"the body has over {REQUEST_VALUES} values", remedy="send less at a time")
             return message
 
         return receiving

@@ -15,9 +15,10 @@ from typing import Any, Final, cast
 
 import jsonpatch
 import msgspec
-from jsonpointer import JsonPointerException
+from jsonpointer import JsonPointer, JsonPointerException
 
-from outlive.api.config import PATCH_OPERATIONS
+from outlive.api.config import PATCH_COPIED_BYTES, PATCH_OPERATIONS
+from outlive.api.errors import TooLarge
 from outlive.base.errors import BadInput, Conflict, Invalid
 from outlive.resources import Resource
 from outlive.resources.codec import convert, encode
@@ -58,11 +59,22 @@ def json_patch(document: Any, operations: Any) -> Any:
     if len(operations) > PATCH_OPERATIONS:
         raise BadInput(f"{len(operations)} operations", remedy=f"at most {PATCH_OPERATIONS} in one patch")
     try:
-        patch = jsonpatch.JsonPatch(operations)
+        patches = [jsonpatch.JsonPatch([operation]) for operation in operations]
     except _BY_LIBRARY as error:
         raise BadInput(f"not a JSON patch: {error}"[:300], remedy="see RFC 6902") from None
+    left = PATCH_COPIED_BYTES
+    document = msgspec.json.decode(msgspec.json.encode(document))
     try:
-        return patch.apply(document)
+        for operation, patch in zip(operations, patches, strict=True):
+            if operation["op"] == "copy":
+                copied = msgspec.json.encode(JsonPointer(operation["from"]).resolve(document))
+                left -= len(copied)
+                if left < 0:
+                    raise TooLarge(f"the patch copies over {PATCH_COPIED_BYTES} bytes", remedy="send less at a time")
+                added = {"op": "add", "path": operation["path"], "value": msgspec.json.decode(copied)}
+                patch = jsonpatch.JsonPatch([added])
+            document = patch.apply(document, in_place=True)
+        return document
     except jsonpatch.JsonPatchTestFailed as error:
         raise Conflict(f"{error}"[:300], remedy="read the object again") from None
     except jsonpatch.InvalidJsonPatch as error:

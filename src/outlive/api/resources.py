@@ -73,7 +73,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.codec import convert, decode, encode
-from outlive.resources.documents import parse_documents
+from outlive.resources.documents import parse_request
 from outlive.store import Page, Selector, Store, read
 from outlive.store.memory import MemoryStore
 
@@ -333,7 +333,7 @@ class Resources:
         body = await request.body()
         store = await self._store_for(request, target, target.name)
         applies = media == APPLY_PATCH
-        patch = _one_document(body) if applies else document_of(body)
+        patch = await _one_document(body) if applies else document_of(body)
         manager, force = request.query_params.get("fieldManager", ""), flag(request, "force")
         conditional = not applies and names_version(patch)
         whole = applies or conditional or target.status
@@ -406,11 +406,11 @@ async def _existing(store: Store, target: Target) -> Resource | None:
     return None
 
 
-def _one_document(body: bytes) -> Any:
-    documents = parse_documents(body, "body")
+async def _one_document(body: bytes) -> Any:
+    documents = await parse_request(body)
     if len(documents) != 1:
         raise BadInput(f"an apply of {len(documents)} documents", remedy="send one")
-    return documents[0].value
+    return documents[0]
 
 
 async def _write(store: Store, target: Target, obj: Resource) -> Resource:

@@ -20,7 +20,7 @@ from outlive.placement.external import decode_answer, encode_request
 
 CALL_LIMIT_S = 30.0
 """How long one call may take, connecting included."""
-ANSWER_LIMIT_BYTES = limits.REQUEST_BODY_BYTES
+ANSWER_LIMIT_BYTES = 16 * 1024 * 1024
 """The largest answer that is read."""
 
 

@@ -2,24 +2,23 @@
 
 Whoever reads a file names its place in every complaint, and reports all problems of a file at once
 (``Problems``), so that nobody repairs an inventory one line per run. Nothing here knows any kind. YAML is
-the safe subset: no tags that build objects, no duplicate keys, and aliases cannot blow a small file up.
+the safe subset of ``yaml_documents``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
-import yaml  # type: ignore[import-untyped]
 
 from outlive.base.errors import BadInput
+from outlive.base.limits import REQUEST_VALUES
+from outlive.resources.yaml_documents import YamlLimits, read_yaml
 
 PROBLEMS_SHOWN: Final = 20
 """Problems of one input that are reported one by one; the rest is a count."""
-DOCUMENT_NODES: Final = 1_000_000
-"""Values in all documents of one YAML file, aliases counted as often as they are used."""
 _BYTE = re.compile(r"\s*\(byte (\d+)\)")
 
 
@@ -106,8 +105,23 @@ def parse_documents(raw: bytes, place: str) -> list[Document]:
     if raw.lstrip()[:1] == b"{":
         documents = [Document(f"{place}:1", parse_json(raw, place))]
     else:
-        documents = list(_yaml_documents(raw, place))
+        read = read_yaml(raw, place, YamlLimits())
+        documents = [Document(f"{place}:{one.line}", one.value) for one in read if one and one.value is not None]
     return [part for document in documents for part in _unlisted(document)]
+
+
+async def parse_request(raw: bytes) -> list[Any]:
+    """The documents of a request's body, JSON or YAML, empty ones left out. Reading a long text yields to others on the
+    event loop; aliases are refused, since nothing that sends requests writes them. ``BadInput`` as for a file."""
+    if raw.lstrip()[:1] == b"{":
+        return [parse_json(raw, "body")]
+    values: list[Any] = []
+    for read in read_yaml(raw, "body", YamlLimits(values=REQUEST_VALUES, aliases=False)):
+        if read is None:
+            await asyncio.sleep(0)
+        elif read.value is not None:
+            values.append(read.value)
+    return values
 
 
 def _unlisted(document: Document) -> list[Document]:
@@ -120,50 +134,3 @@ def _unlisted(document: Document) -> list[Document]:
     if kind == "State" and isinstance(value.get("objects"), list):
         return [Document(f"{document.place}: objects[{i}]", item, True) for i, item in enumerate(value["objects"])]
     return [document]
-
-
-def _yaml_documents(raw: bytes, place: str) -> Iterator[Document]:
-    try:
-        loader = yaml.CSafeLoader(raw)
-        try:
-            budget = DOCUMENT_NODES
-            while loader.check_node():
-                node = loader.get_node()
-                line = node.start_mark.line + 1
-                budget -= _check_node(node, place, budget)
-                value = loader.construct_document(node)
-                if value is not None:
-                    yield Document(f"{place}:{line}", value)
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        what = " ".join(part for part in (error.context, error.problem) if part)
-        raise BadInput(f"not YAML: {what}", place=f"{place}:{line}", remedy="check indentation and quotes") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise BadInput(f"not YAML: {text}", place=f"{place}:1", remedy="write UTF-8 text") from None
-
-
-def _check_node(node: Any, place: str, budget: int) -> int:
-    """Number of values below the node; refuses duplicate keys, loops of aliases, and more values than the budget."""
-    count = 0
-    stack: list[Any] = [node]
-    while stack:
-        item = stack.pop()
-        count += 1
-        if count > budget:
-            raise BadInput(f"more than {DOCUMENT_NODES} values", place=place, remedy="split the file; avoid aliases")
-        if isinstance(item, yaml.MappingNode):
-            keys: set[str] = set()
-            for key, value in item.value:
-                name = str(key.value)
-                if name in keys and name != "<<":
-                    at = f"{place}:{key.start_mark.line + 1}"
-                    raise BadInput(f"key {name[:80]!r} is there twice", place=at, remedy="keep one of them")
-                keys.add(name)
-                stack.append(value)
-        elif isinstance(item, yaml.SequenceNode):
-            stack.extend(item.value)
-    return count

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outlive.api.errors import TooLarge
 from outlive.api.patches import json_patch, merge_patch
 from outlive.base.errors import BadInput, Conflict, Invalid
 
@@ -98,3 +99,15 @@ def test_a_json_patch_never_changes_the_document_it_was_given(document: Any, pat
     with contextlib.suppress(BadInput, Conflict):
         json_patch(document, operations)
     assert document == before
+
+
+def test_a_patch_that_copies_a_value_into_itself_ends_at_the_budget() -> None:
+    operations = [{"op": "add", "path": "/a", "value": ["x" * 100]}]
+    operations += [{"op": "copy", "from": "/a", "path": "/a/-"} for _ in range(100)]
+    with pytest.raises(TooLarge, match="copies over"):
+        json_patch({}, operations)
+
+
+def test_a_copy_is_a_value_of_its_own() -> None:
+    operations = [{"op": "copy", "from": "/a", "path": "/b"}, {"op": "add", "path": "/b/-", "value": 2}]
+    assert json_patch({"a": [1]}, operations) == {"a": [1], "b": [1, 2]}
