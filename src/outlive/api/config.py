@@ -35,6 +35,8 @@ PATCH_ATTEMPTS: Final = 5
 """How often a patch without a version is applied again after somebody else's write came between."""
 PATCH_OPERATIONS: Final = 1_000
 """Operations of one JSON patch."""
+POINTER_CHARACTERS: Final = 2048
+"""Of one path in a JSON patch."""
 PATCH_COPIED_BYTES: Final = limits.OBJECT_BYTES
 """What all ``copy`` operations of one JSON patch make, as JSON."""
 LIST_OBJECTS: Final = 10 * limits.PAGE_OBJECTS

@@ -30,7 +30,7 @@ from outlive.api.errors import (
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, NotFound, OutliveError
 from outlive.base.ids import Ids
-from outlive.base.limits import REQUEST_VALUES
+from outlive.base.limits import OBJECT_VALUES, REQUEST_VALUES
 from outlive.base.logging import get_logger, request_context
 from outlive.runtime.metrics import Metrics
 
@@ -128,7 +128,7 @@ class RequestMiddleware:
             try:
                 if size > HEADERS_BYTES:
                     raise HeadTooLarge(f"headers of {size} bytes", remedy=f"send at most {HEADERS_BYTES}")
-                await self._app(scope, self._limited(receive, length), sending)
+                await self._app(scope, self._limited(receive, length, scope["path"]), sending)
             except ClientDisconnect:
                 status = status or 499
             except Exception as error:  # the last resort: whatever happens is logged and answered
@@ -159,13 +159,14 @@ class RequestMiddleware:
         )
         return request_id.decode() or made, global_id.decode(), size, length
 
-    def _limited(self, receive: Receive, declared: int) -> Receive:
+    def _limited(self, receive: Receive, declared: int, path: str) -> Receive:
         """``receive``, which raises ``TooLarge`` for a body beyond the limit of bytes or of values.
 
         Each value of a JSON document but the first follows a comma or opens a list or map, so these are counted: commas
         in texts as well, which are few.
         """
         size = values = 0
+        most = OBJECT_VALUES if path.startswith("/apis/") else REQUEST_VALUES
 
         async def receiving() -> Message:
             nonlocal size, values
@@ -177,8 +178,8 @@ class RequestMiddleware:
             if size > self._body_limit:
                 raise self._too_large(size)
             values += body.count(b",") + body.count(b"[") + body.count(b"{")
-            if values > REQUEST_VALUES:
-                raise TooLarge(f"the body has over {REQUEST_VALUES} values", remedy="send less at a time")
+            if values > most:
+                raise TooLarge(f"the body has over {most} values", remedy="send less at a time")
             return message
 
         return receiving

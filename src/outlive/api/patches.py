@@ -17,7 +17,7 @@ import jsonpatch
 import msgspec
 from jsonpointer import JsonPointer, JsonPointerException
 
-from outlive.api.config import PATCH_COPIED_BYTES, PATCH_OPERATIONS
+from outlive.api.config import PATCH_COPIED_BYTES, PATCH_OPERATIONS, POINTER_CHARACTERS
 from outlive.api.errors import TooLarge
 from outlive.base.errors import BadInput, Conflict, Invalid
 from outlive.resources import Resource
@@ -58,6 +58,9 @@ def json_patch(document: Any, operations: Any) -> Any:
         raise BadInput("a JSON patch is a list of operations", remedy='write [{"op": "replace", "path": …}]')
     if len(operations) > PATCH_OPERATIONS:
         raise BadInput(f"{len(operations)} operations", remedy=f"at most {PATCH_OPERATIONS} in one patch")
+    maps = [one for one in operations if isinstance(one, dict)]
+    if any(len(str(one.get(key, ""))) > POINTER_CHARACTERS for one in maps for key in ("path", "from")):
+        raise BadInput("a path is too long", remedy=f"at most {POINTER_CHARACTERS} characters")
     try:
         patches = [jsonpatch.JsonPatch([operation]) for operation in operations]
     except _BY_LIBRARY as error:

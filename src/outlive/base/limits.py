@@ -17,7 +17,9 @@ IMPORT_FILE_BYTES: Final = 512 * 1024 * 1024
 REQUEST_BODY_BYTES: Final = 4 * 1024 * 1024
 """The largest HTTP request body: several times what the largest object or request for a placement takes."""
 REQUEST_VALUES: Final = 100_000
-"""Values in one request's body, which are decoded in one go: 20 ms."""
+"""Values in the body of one request, which is decoded in one go: 20 ms."""
+OBJECT_VALUES: Final = 50_000
+"""Values in the body of a request that writes an object, which is merged and converted as well."""
 EVENTS_KEPT: Final = 10_000
 """Events kept at most."""
 EVENT_SECONDS: Final = 3600.0
@@ -32,6 +34,8 @@ COMMIT_WRITES: Final = 256
 """Writes of the embedded store that share one transaction."""
 STORE_BYTES: Final = 8 * 2**30
 """The largest file of the embedded store, all of which it also keeps in memory."""
+STORED_BYTES: Final = 2 * 2**30
+"""All objects of a local store together, as JSON; beyond it only kinds of the safety protocol grow in number."""
 YIELD_OBJECTS: Final = 128
 """Objects that are decoded before others on the event loop get their turn."""
 GENERATE_NAME_TRIES: Final = 8

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from outlive.resources.hosts import HostSelector, ShutdownPolicy
-from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers, lasts
+from outlive.resources.meta import KindInfo, ObjectRef, Part, Quota, Resource, Writers, lasts
 from outlive.resources.policies import RecoveryLimits
 
 FORMER_LIMIT: Final = 16
@@ -198,6 +198,7 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="clusters",
+        quota=Quota(objects=100, protocol=True),
         writers=Writers(
             fields={
                 "spec": ("users", "import", "controller", "recovery"),  # recovery makes it anew, with nothing in it
@@ -251,6 +252,7 @@ class Election(Resource, frozen=True, kw_only=True, tag="Election"):
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="elections",
+        quota=Quota(objects=100, protocol=True),
         halves=False,
         writers=Writers(fields={"record": ("candidate",)}, labels="refused"),
         columns=(("Holder", ".record.holder", 0), ("Term", ".record.term", 0)),
@@ -267,6 +269,7 @@ class Event(Resource, frozen=True, kw_only=True, tag="Event"):
         short_names=("oev",),
         halves=False,
         writers=Writers(fields={"": ("events",)}, labels="refused"),
+        quota=Quota(objects=40_000, mebibytes=128),
         columns=(
             ("Last", ".lastSeen", 0),
             ("Type", ".type", 0),
@@ -302,6 +305,7 @@ class DecisionRecord(Resource, frozen=True, kw_only=True, tag="DecisionRecord"):
         short_names=("odec",),
         halves=False,
         writers=Writers(fields={"": ("trail",)}, labels="refused"),
+        quota=Quota(objects=50_000, mebibytes=512, owner="by", shares=8),
         columns=(
             ("At", ".at", 0),
             ("Decision", ".decision", 0),

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
-from outlive.resources.meta import KindInfo, Part, Resource, Writers
+from outlive.resources.meta import KindInfo, Part, Quota, Resource, Writers
 
 CONSOLE_BYTES: Final = 65_536
 """Of the text of one console in UTF-8: also if each of them is escaped, the object is smaller than a store takes."""
@@ -39,6 +39,7 @@ class Console(Resource, frozen=True, kw_only=True, tag="Console"):
         short_names=("ocon",),
         halves=False,
         writers=Writers(fields={"": ("daemon", "users")}, labels="refused"),
+        quota=Quota(objects=100_000, mebibytes=1024, owner="host", shares=10),
         columns=(("Host", ".host", 0), ("Changed", ".changedAt", 0)),
     )
 

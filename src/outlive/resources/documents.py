@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.errors import BadInput
-from outlive.base.limits import REQUEST_VALUES
+from outlive.base.limits import OBJECT_VALUES
 from outlive.resources.yaml_documents import YamlLimits, read_yaml
 
 PROBLEMS_SHOWN: Final = 20
@@ -116,7 +116,7 @@ async def parse_request(raw: bytes) -> list[Any]:
     if raw.lstrip()[:1] == b"{":
         return [parse_json(raw, "body")]
     values: list[Any] = []
-    for read in read_yaml(raw, "body", YamlLimits(values=REQUEST_VALUES, aliases=False)):
+    for read in read_yaml(raw, "body", YamlLimits(values=OBJECT_VALUES, aliases=False)):
         if read is None:
             await asyncio.sleep(0)
         elif read.value is not None:

@@ -12,7 +12,7 @@ import re
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers
+from outlive.resources.meta import HOST_LABEL, KindInfo, ObjectRef, Part, Quota, Resource, Writers
 
 MemberState = Literal["Held", "Revoked", "Released"]
 ProofKind = Literal["reboot", "self-cleaned", "power", "watchdog", "cut", "operator"]
@@ -186,6 +186,7 @@ class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="memberships",
+        quota=Quota(objects=20_000, protocol=True),
         short_names=("omem",),
         halves=False,
         writers=Writers(
@@ -225,6 +226,7 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
         plural="faults",
         short_names=("oflt",),
         halves=False,
+        quota=Quota(objects=100_000, mebibytes=256, owner=HOST_LABEL, shares=50),
         writers=Writers(
             fields={
                 "": ("daemon", "fencer", "primary", "recovery", "controller", "failover"),

@@ -109,6 +109,25 @@ class Writers(msgspec.Struct, frozen=True, kw_only=True):
     labels: Literal["any", "refused", "except-host"] = "any"
 
 
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a kind one store keeps: a writer that makes it more is refused (docs/reference/store.md#quotas)."""
+
+    objects: int = 200_000
+    mebibytes: int = 512
+    """Of all of them together, as JSON."""
+    owner: str = ""
+    """The field or label that says whose an object is: ``by``, ``source``, ``host``, or a label; empty: nobody's."""
+    shares: int = 1
+    """One owner has at most one of so many equal shares of both."""
+    protocol: bool = False
+    """Whether new ones are taken however full the store is, since the safety protocol writes them."""
+
+    def most(self, *, shared: bool = False) -> tuple[int, int]:
+        """How many objects and bytes there are at most: of all owners, or (``shared``) of one."""
+        shares = self.shares if shared else 1
+        return self.objects // shares, self.mebibytes * 2**20 // shares
+
+
 class KindInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How a kind is named and stored."""
 
@@ -117,6 +136,7 @@ class KindInfo(msgspec.Struct, frozen=True, kw_only=True):
     halves: bool = True
     """Spec and status are written apart; a kind without halves is one document."""
     writers: Writers
+    quota: Quota = Quota()
     columns: tuple[tuple[str, str, int], ...] = ()
     """Printed columns: title, JSON path such as ``.status.host``, priority (0 always, 1 only in the wide view)."""
 

@@ -13,10 +13,12 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from outlive.base.clock import Clock
 from outlive.base.errors import AlreadyExists, NotFound, Unavailable
 from outlive.base.ids import Ids
+from outlive.base.phrases import listing
 from outlive.base.random import Random
 from outlive.commitments.assembly import Commitments
 from outlive.commitments.overview import Overview
@@ -68,14 +70,19 @@ from outlive.roles.settings import RoleSettings
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.events import EventRecorder, event_sweeper
-from outlive.runtime.faults import ActiveFault, FaultRecorder, unrecorded
+from outlive.runtime.faults import ActiveFault, FaultRecorder, fault_sweeper, unrecorded
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
+from outlive.store.local import LocalStore
 
 REBALANCE_TASK = "rebalance"
+NEAR_QUOTA = 0.8
+"""The share of a quota from which on a fault tells of it."""
+NAMED = 6
+"""Quotas that the fault names."""
 OVERVIEW_TURN = 1_000
 """Reservations that an overview counts before others get their turn."""
 INVENTORY_TASK = "inventory"
@@ -157,6 +164,7 @@ class UpRole:
     ) -> None:
         self.settings = settings
         self.metrics = Metrics(settings.metrics.prefix)
+        self.metrics.register_collector(self._collect_uses)
         self.decisions = DecisionLog(clock)
         self.manager = Manager(clock, random.fork("manager"), self.metrics, ids)
         self._store = store
@@ -240,6 +248,7 @@ class UpRole:
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
         self.manager.add_task("events-sweeper", event_sweeper(store, clock).run)
+        self.manager.add_task("faults-sweeper", fault_sweeper(store, clock).run)
         self.manager.add_task("trail", self.trail.run)
         self.manager.add_task("trail-sweeper", trail_sweeper(store, clock).run)
         self.manager.add_task("consoles-sweeper", console_sweeper(store, clock).run)
@@ -283,11 +292,22 @@ class UpRole:
 
     async def faults(self, _query: Mapping[str, str]) -> list[Any]:
         """Faults of this process that its store cannot hold."""
-        failure = self._write_failure()
-        if not failure:
-            return []
-        active = ActiveFault(FaultCode.STORE_NOT_WRITABLE, ObjectRef(kind="Cluster", name=CLUSTER), {"why": failure})
-        return [to_builtins(unrecorded(active, self._clock.now()))]
+        cluster, active = ObjectRef(kind="Cluster", name=CLUSTER), list[ActiveFault]()
+        if failure := self._write_failure():
+            active.append(ActiveFault(FaultCode.STORE_NOT_WRITABLE, cluster, {"why": failure}))
+        near = self._store.near_quotas(NEAR_QUOTA) if isinstance(self._store, LocalStore) else ()
+        if near:
+            active.append(ActiveFault(FaultCode.STORE_QUOTA, cluster, {"what": listing(near, most=NAMED)}))
+        return [to_builtins(unrecorded(one, self._clock.now())) for one in active]
+
+    def _collect_uses(self) -> list[Metric]:
+        objects = GaugeMetricFamily("store_objects", "Objects in the store", labels=["kind"])
+        size = GaugeMetricFamily("store_object_bytes", "Their size as JSON", labels=["kind"])
+        uses = self._store.uses() if isinstance(self._store, LocalStore) else {}
+        for plural, (count, size_bytes) in uses.items():
+            objects.add_metric([plural], count)
+            size.add_metric([plural], size_bytes)
+        return [objects, size]
 
     def _write_failure(self) -> str:
         return str(getattr(self._store, "write_failure", ""))

@@ -26,6 +26,7 @@ from outlive.resources import HOST_LABEL, Cluster, Fault, Hypervisor, ObjectMeta
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.reasons.faults import FULL_HEALTH, POWER_CODES, FaultCode, fault_message
 from outlive.resources.reasons.model import Message, Value
+from outlive.runtime.retention import Sweeper
 from outlive.store import Selector, Store, compare_and_swap, list_all, read
 
 REPORTER_LABEL: Final = "outlive.dev/reporter"
@@ -42,6 +43,10 @@ TRIES: Final = 4
 """Writes of one fault before it is left to the next call."""
 LIMIT: Final = 10_000
 """Faults of one reporter; what is beyond that is logged and not written."""
+ENDED_KEPT_S: Final = 30 * 86400.0
+"""How long a fault is kept that has ended."""
+ENDED_KEPT: Final = 20_000
+"""Ended faults that are kept."""
 MESSAGE_CHARACTERS: Final = 1024
 """What is kept of a message and of a remedy."""
 
@@ -155,6 +160,18 @@ def unrecorded(one: ActiveFault, at: Instant) -> Fault:
         delta=one.code.delta,
         first_seen=as_datetime(at),
         last_seen=as_datetime(at),
+    )
+
+
+def fault_sweeper(store: Store, clock: Clock) -> Sweeper[Fault]:
+    """Deletes faults that ended long ago, and the oldest of too many that have ended; one that goes on stays."""
+    return Sweeper(
+        store,
+        Fault,
+        seen=lambda fault: fault.last_seen if fault.ended else None,
+        keep_s=ENDED_KEPT_S,
+        keep=ENDED_KEPT,
+        clock=clock,
     )
 
 

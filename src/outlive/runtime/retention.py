@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
@@ -18,8 +18,10 @@ from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.resources import ObjectRef, R
+from outlive.resources.codec import encode
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store, list_all
+from outlive.store.tables import Use, owner_of
 
 ATTEMPTS: Final = 4
 """Writes of one object before it is dropped."""
@@ -136,15 +138,27 @@ class BackgroundWriter(abc.ABC, Generic[T]):
         self.lost(waiting.item)
 
 
+class _Kept(NamedTuple):
+    """An object that may be deleted."""
+
+    seen: Instant
+    ref: ObjectRef
+    version: str
+    owner: str
+    size_bytes: int
+
+
 class Sweeper(Generic[R]):
-    """Keeps objects of one kind for ``keep_s`` seconds, and at most ``keep`` of them."""
+    """Keeps objects of one kind for ``keep_s`` seconds, at most ``keep`` of them, and of each owner at most half of its
+    share of the kind's quota, so that an owner who has much displaces only its own. ``seen`` says when an object was
+    written last; ``None``: it is kept whatever its age."""
 
     def __init__(
         self,
         store: Store,
         kind: type[R],
         *,
-        seen: Callable[[R], datetime],
+        seen: Callable[[R], datetime | None],
         keep_s: float,
         keep: int,
         clock: Clock,
@@ -172,14 +186,24 @@ class Sweeper(Generic[R]):
 
     async def sweep(self) -> int:
         """One step: delete up to ``SWEEP_STEP`` objects, the oldest first; returns how many it tried to delete."""
-        kept: list[tuple[float, str, ObjectRef, str]] = []
+        quota, kept = self._kind.info.quota, list[_Kept]()
         async for each in list_all(self._store, self._kind):
-            kept.append((as_instant(self._seen(each)), each.name, each.ref, each.metadata.resource_version))
-        kept.sort(key=lambda each: each[:2])
-        oldest = self._clock.now() - self._keep_s
-        surplus = len(kept) - self._most
-        expired = [each for number, each in enumerate(kept) if each[0] < oldest or number < surplus][:SWEEP_STEP]
-        for _, _, ref, version in expired:
+            if (seen := self._seen(each)) is not None:
+                raw = encode(each) if quota.owner else b""
+                version = each.metadata.resource_version
+                kept.append(_Kept(as_instant(seen), each.ref, version, owner_of(raw, quota.owner), len(raw)))
+        kept.sort(key=lambda each: (each.seen, each.ref.name), reverse=True)
+        most, most_bytes = quota.most(shared=True)
+        oldest, uses = self._clock.now() - self._keep_s, dict[str, Use]()
+        expired: list[_Kept] = []
+        for number, one in enumerate(kept):
+            use = uses.setdefault(one.owner, Use())
+            use.objects, use.size_bytes = use.objects + 1, use.size_bytes + one.size_bytes
+            beyond = one.owner and (2 * use.objects > most or 2 * use.size_bytes > most_bytes)
+            if one.seen < oldest or number >= self._most or beyond:
+                expired.append(one)
+        expired = expired[::-1][:SWEEP_STEP]
+        for _, ref, version, _, _ in expired:
             try:
                 await self._store.delete(ref, uid=ref.uid, version=version)
                 self.deleted += 1

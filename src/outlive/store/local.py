@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -21,7 +22,7 @@ from outlive.store import rules
 from outlive.store.contract import Page
 from outlive.store.observers import Observation, Observers
 from outlive.store.selectors import Selector
-from outlive.store.tables import Batch, Tables, Write, labels_of
+from outlive.store.tables import Batch, Tables, Use, Write, labels_of
 
 Judge = Callable[[Batch], Write]
 """Judges one write on top of a batch; raises if it is refused, and changes nothing."""
@@ -53,6 +54,24 @@ class LocalStore(abc.ABC):
 
     def __len__(self) -> int:
         return len(self._tables)
+
+    def near_quotas(self, share: float) -> tuple[str, ...]:
+        """What takes at least this share of its quota, each in a few words."""
+        uses = [("all kinds", Use(len(self), self._tables.size_bytes), sys.maxsize, limits.STORED_BYTES)]
+        for name, table in self._tables:
+            plural, quota = self._tables.kinds[name].info.plural, self._tables.kinds[name].info.quota
+            uses.append((plural, table.use, *quota.most()))
+            uses += [(f"{plural} of {owner}", use, *quota.most(shared=True)) for owner, use in table.owners()]
+        return tuple(
+            f"{what} ({use.objects} with {use.size_bytes // 2**20} MiB)"
+            for what, use, most, most_bytes in uses
+            if use.objects >= share * most or use.size_bytes >= share * most_bytes
+        )
+
+    def uses(self) -> dict[str, tuple[int, int]]:
+        """Objects and bytes by the plural of their kind."""
+        tables = self._tables
+        return {tables.kinds[name].info.plural: (table.use.objects, table.use.size_bytes) for name, table in tables}
 
     async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """The object; ``NotFound``. Always linearizable."""

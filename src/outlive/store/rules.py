@@ -15,12 +15,12 @@ import msgspec
 
 from outlive.base import limits
 from outlive.base.clock import Instant, as_datetime
-from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, LimitExceeded, NotFound
 from outlive.base.ids import Ids
 from outlive.resources import HOST_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
 from outlive.resources.codec import check_size, decode, encode
 from outlive.resources.meta import check_object, check_version
-from outlive.store.tables import Batch, Write
+from outlive.store.tables import Batch, Write, owner_of
 
 _replace = msgspec.structs.replace
 _SUFFIX_LENGTH = 5
@@ -239,12 +239,33 @@ def _accept(batch: Batch, key: str, before: R | None, draft: R) -> Write:
     except (TypeError, ValueError, OverflowError) as error:
         raise Invalid(f"{_called(draft)} has no JSON form: {error}", remedy="see docs/reference/resources.md") from None
     check_size(raw, key)
+    _check_quota(batch, kind, key, raw)
     after = decode(kind, raw)
     if before is not None and _same(before, after):
         return Write(kind, key, before, before, None, before)
     if before is None or not _same_words(before.metadata, after.metadata):
         check_object(after)
     return Write(kind, key, before, after, raw, after)
+
+
+def _check_quota(batch: Batch, kind: type[Resource], key: str, raw: bytes) -> None:
+    """``LimitExceeded`` for a write that makes a kind, or what one owner has of it, more than its quota."""
+    quota, before = kind.info.quota, batch.raw(kind, key)
+    objects, size_bytes = int(before is None), len(raw) - len(before or b"")
+    if not objects and size_bytes <= 0:
+        return
+    if objects and not quota.protocol and batch.tables.size_bytes + size_bytes > limits.STORED_BYTES:
+        raise LimitExceeded(f"the store has {limits.STORED_BYTES} bytes", remedy="see docs/reference/store.md#quotas")
+    owned = owner_of(raw, quota.owner)
+    for owner in ("", owned) if owned else ("",):
+        use, (most, most_bytes) = batch.use(kind, owner), quota.most(shared=bool(owner))
+        if (objects and use.objects >= most) or use.size_bytes + size_bytes > most_bytes:
+            whose = f" of {owner[:80]}" if owner else ""
+            raise LimitExceeded(
+                f"the store has {use.objects} {kind.info.plural}{whose} with {use.size_bytes} bytes, "
+                f"and keeps at most {most} with {most_bytes} bytes",
+                remedy=f"delete some: outlive get {kind.info.plural}; see docs/reference/store.md#quotas",
+            )
 
 
 def _same(before: R, after: R) -> bool:

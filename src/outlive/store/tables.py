@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -38,12 +39,34 @@ class Write(msgspec.Struct, frozen=True):
         return self.before is not self.after
 
 
-class Table:
-    """All objects of one kind."""
+class Use:
+    """How many objects there are, and how many bytes they have."""
 
-    def __init__(self, rows: Mapping[str, bytes] | None = None) -> None:
+    __slots__ = ("objects", "size_bytes")
+
+    def __init__(self, objects: int = 0, size_bytes: int = 0) -> None:
+        self.objects = objects
+        self.size_bytes = size_bytes
+
+    def change(self, before: bytes | None, after: bytes | None) -> None:
+        """Count an object that was ``before`` and is ``after``; ``None``: it is not there."""
+        self.objects += (after is not None) - (before is not None)
+        self.size_bytes += len(after or b"") - len(before or b"")
+
+
+class Table:
+    """All objects of one kind. ``owner``: what says whose an object is (``Quota.owner``)."""
+
+    def __init__(self, rows: Mapping[str, bytes] | None = None, *, owner: str = "") -> None:
         self._raws: dict[str, bytes] = dict(rows or {})
         self._keys: list[str] = sorted(self._raws)
+        self._owner = owner
+        self.use = Use()
+        """Of all objects."""
+        self._use_of: dict[str, Use] = {}
+        """By owner."""
+        for raw in self._raws.values():
+            self._count(None, raw)
         self._by_label: dict[str, _ByValue] = {}
         """Label → the objects by its value; kept from the first time that somebody asks."""
 
@@ -54,8 +77,29 @@ class Table:
         """The encoded object."""
         return self._raws.get(key)
 
+    def use_by(self, owner: str) -> Use:
+        """Of the objects of one owner."""
+        return self._use_of.get(owner) or Use()
+
+    def owners(self) -> Iterator[tuple[str, Use]]:
+        """All owners, with what they have."""
+        return iter(self._use_of.items())
+
+    def _count(self, before: bytes | None, after: bytes | None) -> None:
+        self.use.change(before, after)
+        if not self._owner:
+            return
+        for old, new in ((before, None), (None, after)):
+            raw = old or new
+            if raw is not None and (owner := owner_of(raw, self._owner)):
+                use = self._use_of.setdefault(owner, Use())
+                use.change(old, new)
+                if not use.objects:
+                    del self._use_of[owner]
+
     def put(self, key: str, raw: bytes) -> None:
         """Add or replace."""
+        self._count(self._raws.get(key), raw)
         if key not in self._raws:
             bisect.insort(self._keys, key)
         self._raws[key] = raw
@@ -66,7 +110,8 @@ class Table:
 
     def remove(self, key: str) -> None:
         """Take out; nothing happens if it is not there."""
-        if self._raws.pop(key, None) is not None:
+        if (raw := self._raws.pop(key, None)) is not None:
+            self._count(raw, None)
             del self._keys[bisect.bisect_left(self._keys, key)]
             for kept in self._by_label.values():
                 kept.put(key, None)
@@ -126,17 +171,22 @@ class Tables:
         self.kinds = dict(kinds)
         self.revision = revision
         """The highest version ever given; it never goes back, also when a write comes to nothing."""
-        self._tables: dict[str, Table] = {kind: Table() for kind in kinds}
+        self._tables: dict[str, Table] = {kind: Table(owner=its.info.quota.owner) for kind, its in kinds.items()}
 
     def load(self, kind: str, rows: Mapping[str, bytes]) -> None:
         """Set all objects of one kind at once."""
-        self._tables[kind] = Table(rows)
+        self._tables[kind] = Table(rows, owner=self.kinds[kind].info.quota.owner)
 
     def __len__(self) -> int:
         return sum(len(table) for table in self._tables.values())
 
     def __iter__(self) -> Iterator[tuple[str, Table]]:
         return iter(self._tables.items())
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all objects."""
+        return sum(table.use.size_bytes for table in self._tables.values())
 
     def known(self, kind: type[Resource]) -> None:
         """``Invalid`` unless this store keeps objects of that kind."""
@@ -172,6 +222,8 @@ class Batch:
         """What each touched object comes to be; ``None`` where it is removed."""
         self.writes: list[Write] = []
         """Writes that change something, in order."""
+        self._more: dict[tuple[str, str], Use] = {}
+        """What these writes add, by kind and owner (empty: all of the kind)."""
 
     def raw(self, kind: type[Resource], key: str) -> bytes | None:
         """The object as a write of this batch sees it."""
@@ -193,8 +245,21 @@ class Batch:
     def add(self, write: Write) -> None:
         """Take an accepted write in."""
         if write.changes:
+            kind = write.kind
+            before = self.raw(kind, write.key)
+            owned = kind.info.quota.owner
+            for raw, is_there in ((before, False), (write.raw, True)):
+                for owner in dict.fromkeys(("", owner_of(raw, owned))) if raw is not None else ():
+                    use = self._more.setdefault((kind.kind(), owner), Use())
+                    use.change(*((None, raw) if is_there else (raw, None)))
             self.final[(write.kind.kind(), write.key)] = write.raw
             self.writes.append(write)
+
+    def use(self, kind: type[Resource], owner: str = "") -> Use:
+        """What the store holds of the kind (of one owner) once these writes count."""
+        table, more = self.tables.table(kind), self._more.get((kind.kind(), owner), Use())
+        held = table.use_by(owner) if owner else table.use
+        return Use(held.objects + more.objects, held.size_bytes + more.size_bytes)
 
 
 class _Labelled(msgspec.Struct, frozen=True):
@@ -203,6 +268,9 @@ class _Labelled(msgspec.Struct, frozen=True):
 
 class _Head(msgspec.Struct, frozen=True):
     metadata: _Labelled = _Labelled()
+    by: Any = ""
+    source: Any = ""
+    host: Any = ""
 
 
 _heads = msgspec.json.Decoder(_Head)
@@ -211,3 +279,11 @@ _heads = msgspec.json.Decoder(_Head)
 def labels_of(raw: bytes) -> dict[str, str]:
     """The labels of an encoded object, without decoding the rest of it."""
     return _heads.decode(raw).metadata.labels
+
+
+def owner_of(raw: bytes, owner: str) -> str:
+    """Whose an encoded object is, by ``Quota.owner``; empty where nothing says so."""
+    if not owner:
+        return ""
+    head = _heads.decode(raw)
+    return str(getattr(head, owner) if owner in ("by", "source", "host") else head.metadata.labels.get(owner, ""))

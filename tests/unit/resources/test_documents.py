@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.base.errors import BadInput
-from outlive.base.limits import REQUEST_VALUES
+from outlive.base.limits import OBJECT_VALUES
 from outlive.resources.documents import (
     PROBLEMS_SHOWN,
     BadInputs,
@@ -164,7 +164,7 @@ def test_a_request_is_read_in_slices_and_has_no_aliases() -> None:
     assert asyncio.run(parse_request(b"a: 1\n---\nb: 2\n")) == [{"a": 1}, {"b": 2}]
     with pytest.raises(BadInput, match="alias"):
         asyncio.run(parse_request(b"a: &x 1\nb: *x\n"))
-    with pytest.raises(BadInput, match=f"more than {REQUEST_VALUES} values"):
-        asyncio.run(parse_request(b"- 1\n" * (REQUEST_VALUES + 1)))
+    with pytest.raises(BadInput, match=f"more than {OBJECT_VALUES} values"):
+        asyncio.run(parse_request(b"- 1\n" * (OBJECT_VALUES + 1)))
     slices = list(read_yaml(b"- 1\n" * (3 * SLICE_EVENTS), "f", YamlLimits()))
     assert slices.count(None) == 3

@@ -75,6 +75,7 @@ class FaultCode(enum.StrEnum):
     INVENTORY_STALE = "inventory-stale"
     # the server, for as long as it lasts
     STORE_NOT_WRITABLE = "store-not-writable"
+    STORE_QUOTA = "store-quota"
 
     @property
     def delta(self) -> int:
@@ -340,6 +341,11 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         50,
         "the store cannot write, so nothing is planned, fenced or recovered: {why}",
         "free space on the disk of the state directory, or repair it",
+    ),
+    FaultCode.STORE_QUOTA: FaultEntry(
+        10,
+        "the store is near a quota and will refuse new objects of it: {what}",
+        "see whose objects they are (outlive get KIND) and why there are so many; delete those that nobody needs",
     ),
 }
 """The one table."""

@@ -1,0 +1,162 @@
+"""What a store keeps of each kind and of each owner, and what it says when that is nearly reached."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import LimitExceeded
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.resources import DecisionRecord, Fault, ObjectMeta, ObjectRef
+from outlive.resources.meta import HOST_LABEL, KindInfo, Quota
+from outlive.runtime.faults import ENDED_KEPT_S, fault_sweeper
+from outlive.runtime.trail import trail_sweeper
+from outlive.runtime.virtual import run_virtual
+from outlive.store.memory import MemoryStore
+from outlive.store.tables import Table
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Eight records, four of each owner; 1 MiB of each owner."""
+    quota = Quota(objects=8, mebibytes=2, owner="by", shares=2)
+    monkeypatch.setattr(DecisionRecord, "info", msgspec.structs.replace(DecisionRecord.info, quota=quota))
+    yield
+
+
+def store() -> MemoryStore:
+    return MemoryStore(LoopClock(AT.timestamp()), SeededIds(Random(1)))
+
+
+def record(name: str, by: str, size_bytes: int = 0, at: datetime = AT) -> DecisionRecord:
+    return DecisionRecord(metadata=ObjectMeta(name=name), decision="safety.x", by=by, at=at, output="x" * size_bytes)
+
+
+@pytest.mark.usefixtures("small")
+def test_an_owner_has_no_more_than_its_share_and_others_still_write() -> None:
+    async def story() -> None:
+        kept = store()
+        for number in range(4):
+            await kept.create(record(f"a{number}", "a"))
+        with pytest.raises(LimitExceeded, match="4 decisionrecords of a"):
+            await kept.create(record("a4", "a"))
+        for number in range(4):
+            await kept.create(record(f"b{number}", "b"))
+        with pytest.raises(LimitExceeded, match="8 decisionrecords with"):
+            await kept.create(record("c", "c"))
+        first = await kept.get(DecisionRecord, "a0")
+        await kept.delete(first.ref)
+        await kept.create(record("a4", "a"))
+
+    run_virtual(story())
+
+
+@pytest.mark.usefixtures("small")
+def test_bytes_count_when_an_object_grows_and_a_smaller_one_is_always_taken() -> None:
+    async def story() -> None:
+        kept = store()
+        one = await kept.create(record("a", "a", 400_000))
+        await kept.create(record("b", "a", 400_000))
+        with pytest.raises(LimitExceeded, match="of a"):
+            await kept.create(record("c", "a", 400_000))
+        grown = msgspec.structs.replace(one, input="y" * 100_000)
+        one = await kept.replace(grown)
+        with pytest.raises(LimitExceeded):
+            await kept.create(record("c", "a", 200_000))
+        await kept.replace(msgspec.structs.replace(one, input=""))
+        await kept.create(record("c", "a", 200_000))
+
+    run_virtual(story())
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_nearly_full_is_named() -> None:
+    async def story() -> None:
+        kept = store()
+        assert kept.near_quotas(0.5) == ()
+        for number in range(3):
+            await kept.create(record(f"a{number}", "a"))
+        assert kept.near_quotas(0.5) == ("decisionrecords of a (3 with 0 MiB)",)
+        assert kept.uses()["decisionrecords"][0] == 3
+
+    run_virtual(story())
+
+
+@pytest.mark.usefixtures("small")
+def test_the_sweeper_takes_from_an_owner_who_has_much_only_what_is_its_own() -> None:
+    async def story() -> None:
+        kept = store()
+        await kept.create(record("b", "b", at=AT))
+        for number in range(4):
+            await kept.create(record(f"a{number}", "a", at=AT.replace(minute=number + 1)))
+        await trail_sweeper(kept, LoopClock(AT.timestamp())).sweep()
+        assert [one.name for one in (await kept.list(DecisionRecord)).items] == ["a2", "a3", "b"]
+
+    run_virtual(story())
+
+
+def test_a_fault_that_ended_long_ago_is_deleted_and_one_that_goes_on_is_not() -> None:
+    async def story() -> None:
+        clock = LoopClock(AT.timestamp())
+        kept = MemoryStore(clock, SeededIds(Random(1)))
+        for name, ended in (("a", True), ("b", False)):
+            subject = ObjectRef(kind="Hypervisor", name=name)
+            fault = Fault(
+                metadata=ObjectMeta(name=f"host-dead.{name}", labels={HOST_LABEL: "h"}),
+                code="host-dead",
+                subject=subject,
+                message="m",
+                ended=ended,
+                first_seen=AT,
+                last_seen=AT,
+            )
+            await kept.create(fault)
+        await asyncio.sleep(ENDED_KEPT_S + 1)
+        await fault_sweeper(kept, clock).sweep()
+        assert [one.name for one in (await kept.list(Fault)).items] == ["host-dead.b"]
+
+    run_virtual(story())
+
+
+KEYS = st.sampled_from(["k1", "k2", "k3"])
+RAWS = st.builds(
+    lambda by, size: b'{"by":"%b","x":"%b"}' % (by, b"x" * size), st.sampled_from([b"a", b"b", b""]), st.integers(0, 9)
+)
+
+
+@given(st.lists(st.tuples(KEYS, st.none() | RAWS), max_size=30))
+def test_what_is_counted_is_what_is_there(changes: list[tuple[str, bytes | None]]) -> None:
+    table, there = Table(owner="by"), dict[str, bytes]()
+    for key, raw in changes:
+        if raw is None:
+            table.remove(key)
+            there.pop(key, None)
+        else:
+            table.put(key, raw)
+            there[key] = raw
+    again = Table(there, owner="by")
+    assert (table.use.objects, table.use.size_bytes) == (len(there), sum(map(len, there.values())))
+    for owner in ("a", "b"):
+        assert (table.use_by(owner).objects, table.use_by(owner).size_bytes) == (
+            again.use_by(owner).objects,
+            again.use_by(owner).size_bytes,
+        )
+    assert sorted(owner for owner, _ in table.owners()) == sorted(owner for owner, _ in again.owners())
+
+
+def test_every_kind_has_a_quota_that_leaves_each_owner_something() -> None:
+    from outlive.resources import KINDS
+
+    for kind in KINDS.values():
+        info: KindInfo = kind.info
+        assert min(info.quota.most(shared=True)) >= 100
