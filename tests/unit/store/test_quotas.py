@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import msgspec
@@ -27,11 +26,10 @@ AT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight records, four of each owner; 1 MiB of each owner."""
     quota = Quota(objects=8, mebibytes=2, owner="by", shares=2)
     monkeypatch.setattr(DecisionRecord, "info", msgspec.structs.replace(DecisionRecord.info, quota=quota))
-    yield
 
 
 def store() -> MemoryStore:
