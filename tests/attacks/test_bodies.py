@@ -9,6 +9,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+
 from tests.attacks.conftest import Attacked, renewing
 from tests.support.loops import run_real
 

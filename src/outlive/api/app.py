@@ -25,6 +25,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from outlive.api import kubernetes
+from outlive.api.audit import RequestAudit
 from outlive.api.auth import Access, Authenticator, Identity, KeystoneAccess, Tokens
 from outlive.api.config import ApiSettings, SchedulerAuth, check_scheduler_auth
 from outlive.api.errors import TimedOut
@@ -53,6 +54,7 @@ from outlive.node.storage_statistics import StorageGauges
 from outlive.placement.external import ExternalAnswer
 from outlive.placement.service import PlacementService
 from outlive.resources import API_VERSION, PLURALS, Hypervisor, Resource
+from outlive.runtime.audit import AuditLog, Refusals
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store, read
 from outlive.store.tls import AUTHORITY_PATH, JOIN_PATH, KEY_PATH
@@ -94,6 +96,12 @@ class ApiDeps:
     """Exchanges the join token of a request for a host's own."""
     cluster_key: Callable[[], str] | None = None
     """What opens the cluster's secrets, for coordinators."""
+    audit: AuditLog | None = None
+    """Where it is written down who did what; absent: nowhere."""
+    audit_routine: bool = False
+    """Also what hosts and controllers write all the time."""
+    refusals: Refusals = field(default_factory=Refusals)
+    """Counts requests that were refused."""
     authority: str = ""
     """The certificate (PEM) of the server's own authority, where it has one."""
     queries: Mapping[str, Query] = field(default_factory=dict)
@@ -121,6 +129,7 @@ def create_app(deps: ApiDeps) -> Starlette:
     """The application. ``app.state.watches.close()`` ends all watches, which a server must do before it waits."""
     check_scheduler_auth(deps.scheduler_auth, deps.settings)
     recorder = Recorder(deps.metrics)
+    audit = RequestAudit(deps.audit, deps.refusals, deps.metrics, deps.clock, routine=deps.audit_routine)
     caches = WatchCaches(deps.store, clock=deps.clock)
     watches = Watches(
         clock=deps.clock, limit=deps.settings.watches, gauge=lambda count: recorder.watches.set(float(count))
@@ -144,6 +153,7 @@ def create_app(deps: ApiDeps) -> Starlette:
                 clock=deps.clock,
                 ids=deps.ids,
                 recorder=recorder,
+                audit=audit,
                 body_limit=int(deps.settings.body_limit),
             )
         ],

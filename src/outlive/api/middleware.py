@@ -7,7 +7,7 @@ it is in the answer, in every log line, and in every error (docs/reference/http-
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -33,6 +33,9 @@ from outlive.base.ids import Ids
 from outlive.base.limits import OBJECT_VALUES, REQUEST_VALUES
 from outlive.base.logging import get_logger, request_context
 from outlive.runtime.metrics import Metrics
+
+if TYPE_CHECKING:
+    from outlive.api.audit import RequestAudit
 
 ROUTE: Final = "route"
 ERROR: Final = "error"
@@ -99,11 +102,14 @@ class Recorder:
 class RequestMiddleware:
     """Stands around the router; see the module."""
 
-    def __init__(self, app: ASGIApp, *, clock: Clock, ids: Ids, recorder: Recorder, body_limit: int) -> None:
+    def __init__(
+        self, app: ASGIApp, *, clock: Clock, ids: Ids, recorder: Recorder, audit: RequestAudit, body_limit: int
+    ) -> None:
         self._app = app
         self._clock = clock
         self._ids = ids
         self._recorder = recorder
+        self._audit = audit
         self._body_limit = body_limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,6 +146,7 @@ class RequestMiddleware:
                 await error_response(Request(scope), error)(scope, receive, sending)
             finally:
                 self._recorder.record(scope, status or 500, self._clock.monotonic() - started)
+                self._audit.record(scope, status or 500)
 
     def _read_head(self, scope: Scope) -> tuple[str, str, int, int]:
         """The request's id, the global one, the size of the head, and the length of the body as it was declared."""

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
+from outlive.api.audit import CHANGED, TARGET
 from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_read, check_write, may_read, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
@@ -59,7 +60,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound
 from outlive.base.ids import Ids
 from outlive.node.membership.states import MemberView, member_view
-from outlive.node.permissions import dropped, writes_as_primary
+from outlive.node.permissions import dropped, given_fields, writes_as_primary
 from outlive.node.primary import ROLE
 from outlive.resources import (
     Console,
@@ -74,6 +75,7 @@ from outlive.resources import (
 )
 from outlive.resources.codec import convert, decode, encode
 from outlive.resources.documents import parse_request
+from outlive.resources.writers import changed_fields
 from outlive.store import Page, Selector, Store, read
 from outlive.store.memory import MemoryStore
 
@@ -107,7 +109,7 @@ class Resources:
         if status and not kind.has_status():
             raise NotFound(f"{kind.info.plural} have no status of their own", remedy="write the whole document")
         target = Target(kind, parts.get("name", ""), status)
-        request.scope["state"][ROUTE] = target.route
+        request.scope["state"] |= {ROUTE: target.route, TARGET: target}
         return target
 
     async def collection(self, request: Request, identity: Identity) -> Response:
@@ -303,7 +305,7 @@ class Resources:
         await self._permitted(identity, target, None, obj)
         obj = completed(obj)
         warnings = await self._admitted(obj)
-        return warned(object_response(await store.create(obj), 201), warnings)
+        return _written(request, None, await store.create(obj), warnings, 201)
 
     async def _replace(self, request: Request, identity: Identity, target: Target) -> Response:
         media_type(request)
@@ -317,13 +319,13 @@ class Resources:
         store = await self._store_for(request, target, target.name)
         if not obj.metadata.uid:
             obj = with_uid(obj, await _current(store, target))
-        if identity.role in CHECKED:
-            current = await _current(store, target)
-            if current.metadata.resource_version == obj.metadata.resource_version:  # else the store refuses it
-                await self._permitted(identity, target, current, obj)
+        current = await _current(store, target)
+        same = current.metadata.resource_version == obj.metadata.resource_version  # else the store refuses it
+        if same and identity.role in CHECKED:
+            await self._permitted(identity, target, current, obj)
         obj = obj if target.status else completed(obj)
         warnings = () if target.status else await self._admitted(obj)
-        return warned(object_response(await _write(store, target, obj)), warnings)
+        return _written(request, current, await _write(store, target, obj), warnings)
 
     async def _patch(self, request: Request, identity: Identity, target: Target) -> Response:
         """Read, change, compare-and-swap; a server-side apply creates the object where it is missing."""
@@ -348,12 +350,13 @@ class Resources:
             await self._permitted(identity, target, current, wanted)
             try:
                 if current is not None and not whole and same_but_labels(wanted, current):
-                    return object_response(await store.patch_metadata(current.ref, **label_changes(current, wanted)))
+                    changes = label_changes(current, wanted)
+                    return _written(request, current, await store.patch_metadata(current.ref, **changes))
                 wanted = wanted if target.status else completed(wanted)
                 warnings = () if target.status else await self._admitted(wanted)
                 if current is None:
-                    return warned(object_response(await store.create(wanted), 201), warnings)
-                return warned(object_response(await _write(store, target, wanted)), warnings)
+                    return _written(request, None, await store.create(wanted), warnings, 201)
+                return _written(request, current, await _write(store, target, wanted), warnings)
             except (AlreadyExists, Conflict):
                 if conditional or attempt == PATCH_ATTEMPTS:
                     raise
@@ -385,6 +388,15 @@ class Resources:
             return object_response(left)
         plural = target.kind.info.plural
         return json_response(success_document(plural=plural, name=target.name, uid=current.metadata.uid))
+
+
+def _written(
+    request: Request, before: Resource | None, after: Resource, warnings: tuple[str, ...] = (), status: int = 200
+) -> Response:
+    """The answer to a write; the audit log names the fields that it changed."""
+    fields = changed_fields(before, after) if before is not None else given_fields(after)
+    request.scope["state"][CHANGED] = (after.name, tuple(fields), after.metadata.resource_version)
+    return warned(object_response(after, status), warnings)
 
 
 def half_written(current: Resource, wanted: Resource, *, status: bool) -> Resource:

@@ -71,6 +71,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "delete": Entry("objects", "Delete resources."),
     "dump": Entry("objects", "Write the whole state as one file, for --state."),
     "restore": Entry("objects", "Put a copy of the store back; the cluster is paused."),
+    "audit": Entry("audit", "Who did what to which object with which token: list, verify.", "app"),
     "token": Entry("tokens", "Tokens of people, programs and hosts: create, list, revoke.", "app"),
     "decide": Entry("decide", "Replay a decision on data from a file."),
     "crds": Entry("objects", "Print the manifests of all kinds for a Kubernetes cluster."),

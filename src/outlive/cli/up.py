@@ -165,8 +165,10 @@ async def _serve(
     from outlive.api.server import serving
     from outlive.api.tokens import HostJoin, StoredTokens
     from outlive.cli.secrets import ensure_key
+    from outlive.drivers.audit_files import AUDIT_DIRECTORY, AuditFiles
     from outlive.drivers.secrets import KEY_FILE, ClusterKey
     from outlive.roles.up import UpRole
+    from outlive.runtime.audit import Refusals, audit_faults
     from outlive.runtime.tasks import OrderedTaskGroup
 
     api = sections["api"]
@@ -198,6 +200,11 @@ async def _serve(
         except OutliveError as error:
             raise Unavailable(f"the server has no key: {error.place} {error.message}", remedy=error.remedy) from None
 
+    audit, refusals = AuditFiles(directory / AUDIT_DIRECTORY, settings.audit), Refusals()
+    closing.callback(audit.close)
+    role.fault_sources.append(
+        lambda: audit_faults(omitted=audit.omitted, failure=audit.failure, surge=refusals.surge(clock.now()))
+    )
     deps = ApiDeps(
         store=store,
         clock=clock,
@@ -212,6 +219,9 @@ async def _serve(
         placement=role.placement,
         commitments=role.commitments.service,
         keystone=_keystone(session, settings),
+        audit=audit,
+        audit_routine=settings.audit.routine,
+        refusals=refusals,
         ready=role.ready,
         authority=tls.authority if tls is not None else "",
         queries={

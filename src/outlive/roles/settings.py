@@ -19,6 +19,7 @@ from outlive.failover.protection import Demands, ProtectionSettings, check_prote
 from outlive.inventory.settings import OpenStackSettings
 from outlive.node.vm.context import NodeSettings
 from outlive.placement.settings import PlacementSettings
+from outlive.runtime.audit import AuditSettings
 from outlive.runtime.election import ROUNDS_LEAST
 from outlive.runtime.units import Duration
 
@@ -71,6 +72,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "election": ElectionSettings,
     "metrics": MetricsSettings,
     "log": LogSettings,
+    "audit": AuditSettings,
 }
 """Sections of ``outlive.yaml`` that every role reads."""
 
@@ -84,6 +86,7 @@ class RoleSettings(FailoverSettings, frozen=True, kw_only=True):
     election: ElectionSettings = ElectionSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
+    audit: AuditSettings = AuditSettings()
 
 
 def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
@@ -112,6 +115,7 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
         election=sections["election"],
         metrics=sections["metrics"],
         log=sections["log"],
+        audit=sections["audit"],
     )
 
 

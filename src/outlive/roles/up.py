@@ -163,6 +163,8 @@ class UpRole:
         ids: Ids,
     ) -> None:
         self.settings = settings
+        self.fault_sources: list[Callable[[], Iterable[ActiveFault]]] = []
+        """What the process finds wrong with itself besides."""
         self.metrics = Metrics(settings.metrics.prefix)
         self.metrics.register_collector(self._collect_uses)
         self.decisions = DecisionLog(clock)
@@ -298,6 +300,7 @@ class UpRole:
         near = self._store.near_quotas(NEAR_QUOTA) if isinstance(self._store, LocalStore) else ()
         if near:
             active.append(ActiveFault(FaultCode.STORE_QUOTA, cluster, {"what": listing(near, most=NAMED)}))
+        active += [one for find in self.fault_sources for one in find()]
         return [to_builtins(unrecorded(one, self._clock.now())) for one in active]
 
     def _collect_uses(self) -> list[Metric]:

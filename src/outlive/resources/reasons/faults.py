@@ -76,6 +76,8 @@ class FaultCode(enum.StrEnum):
     # the server, for as long as it lasts
     STORE_NOT_WRITABLE = "store-not-writable"
     STORE_QUOTA = "store-quota"
+    AUDIT_NOT_WRITTEN = "audit-not-written"
+    REFUSALS_SURGE = "refusals-surge"
 
     @property
     def delta(self) -> int:
@@ -341,6 +343,17 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         50,
         "the store cannot write, so nothing is planned, fenced or recovered: {why}",
         "free space on the disk of the state directory, or repair it",
+    ),
+    FaultCode.AUDIT_NOT_WRITTEN: FaultEntry(
+        25,
+        "the server does not write down who does what, {omitted} entries are missing so far: {why}",
+        "free space on the disk of the state directory, or see who owns its folder audit",
+    ),
+    FaultCode.REFUSALS_SURGE: FaultEntry(
+        10,
+        "the server refused many requests within {window_s:g} s: {count}",
+        "see who sends them: outlive audit list --refused; renew the token of a program that has an old one, and keep "
+        "others away from the server's port",
     ),
     FaultCode.STORE_QUOTA: FaultEntry(
         10,

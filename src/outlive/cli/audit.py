@@ -1,0 +1,97 @@
+"""``outlive audit``: reads the audit log of a state directory, on the server's own machine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import BadInput, NotFound
+from outlive.cli.access import Access
+from outlive.cli.commands import command, group
+from outlive.cli.output import Output, Report, table
+from outlive.drivers.audit_files import AUDIT_DIRECTORY, audit_files, read_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from outlive.runtime.audit import AuditEntry
+
+app = group("Who did what to which object with which token: list, verify.")
+
+LISTED = 1000
+"""Entries that are listed, the newest."""
+
+
+@command(app, "list")
+async def list_entries(
+    access: Access,
+    output: Output,
+    token: Annotated[str, typer.Option("--name", metavar="TOKEN", help="Only of this token.")] = "",
+    about: Annotated[
+        str, typer.Option("--object", metavar="KIND/NAME", help="Only about this object, or what begins so.")
+    ] = "",
+    since: Annotated[str, typer.Option("--since", metavar="TIME", help="Only of the last 2h, 30m, ….")] = "",
+    refused: Annotated[bool, typer.Option("--refused", help="Only what was refused or failed.")] = False,
+) -> None:
+    """List entries, oldest first; the newest 1,000 of those that fit."""
+    from collections import deque
+
+    from outlive.base.clock import as_datetime
+    from outlive.runtime.audit import Wanted, select
+    from outlive.runtime.units import Duration
+
+    try:
+        begin = as_datetime(access.clock.now()) - timedelta(seconds=float(Duration.parse(since))) if since else None
+    except (BadInput, ValueError):
+        raise BadInput(f"{since[:80]!r} is no time", place="--since", remedy="write 30m, 2h or 24h") from None
+    wanted = Wanted(token=token, object=about, since=begin, refused=refused)
+    lines = (line for _, line, _ in read_lines(_files(access)))
+    found = deque(select(lines, wanted), maxlen=LISTED)
+    output.show(list(found), lambda: _rows(list(found)) if found else ["no such entries"])
+
+
+@command(app)
+async def verify(
+    access: Access,
+    output: Report,
+    head: Annotated[
+        str, typer.Option("--head", metavar="DIGEST", help="A digest that was logged before and must be among them.")
+    ] = "",
+) -> None:
+    """Whether each entry follows from the one before it; exit code 1 names the first that does not."""
+    from outlive.runtime.audit import verify as verify_lines
+
+    files = _files(access)
+    count, digest = verify_lines(read_lines(files), head)
+    document = {"entries": count, "files": len(files), "digest": digest}
+    output.show(document, lambda: [f"{count} entries in {len(files)} files follow from each other, up to {digest}"])
+
+
+def _files(access: Access) -> list[Path]:
+    found = audit_files(access.directory / AUDIT_DIRECTORY)
+    if not found:
+        raise NotFound(
+            f"there is no audit log in {access.directory / AUDIT_DIRECTORY}",
+            remedy="name the state directory of outlive up with --state-dir, on the machine that it runs on",
+        )
+    return found
+
+
+def _rows(entries: list[AuditEntry]) -> list[Any]:
+    columns = ("At", "Token", "Role", "From", "Verb", "Object", "Status", "What")
+    rows = [
+        (
+            f"{one.at:%Y-%m-%d %H:%M:%S}",
+            one.token,
+            one.role,
+            one.client,
+            one.verb,
+            one.object,
+            one.status,
+            one.code or ", ".join(one.fields),
+        )
+        for one in entries
+    ]
+    return [table(columns, rows)]

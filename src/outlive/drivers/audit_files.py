@@ -1,0 +1,152 @@
+"""Writes the audit log to files that are only added to; reads them again.
+
+``audit-<number of its first entry>.jsonl``, mode 600. A thread writes, so that a slow disk holds up nobody; entries for
+which there is no room are counted, and the next one that is written says how many there were. A request is never
+refused because it cannot be written down: leases of hosts go on when the disk is full, and a fault says so.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import BadInput, Unavailable
+from outlive.base.logging import get_logger
+from outlive.runtime.audit import AuditChain, AuditEntry, AuditSettings, parse_line
+
+AUDIT_DIRECTORY: Final = "audit"
+"""In the state directory."""
+QUEUE: Final = 10_000
+"""Entries that wait for the disk."""
+HEAD_EVERY: Final = 1000
+"""After so many entries the newest digest is logged, where somebody who changes the files does not reach it."""
+LINE_BYTES: Final = 64 * 1024
+STOP_S: Final = 5.0
+"""How long the end of the process waits for the last entries."""
+_log = get_logger("audit")
+
+
+def audit_files(directory: Path) -> list[Path]:
+    """The files of the log, oldest first."""
+    return sorted(directory.glob("audit-*.jsonl"))
+
+
+def read_lines(files: list[Path]) -> Iterator[tuple[str, bytes, bool]]:
+    """All lines of these files: place, line, and whether it is the last one of its file. ``Unavailable``."""
+    for path in files:
+        try:
+            with path.open("rb") as stream:
+                number, line = 1, stream.readline(LINE_BYTES)
+                while line:
+                    after = stream.readline(LINE_BYTES)
+                    yield f"{path.name}:{number}", line, not after
+                    number, line = number + 1, after
+        except OSError as error:
+            raise Unavailable(f"cannot be read: {error.strerror}", place=str(path), remedy="run it as root") from None
+
+
+class AuditFiles:
+    """The audit log of one server, in a directory of its own. ``close`` writes what waits."""
+
+    def __init__(self, directory: Path, settings: AuditSettings) -> None:
+        self.omitted = 0
+        """Entries that could not be written, so far."""
+        self.failure = ""
+        """Why the last entry could not be written; empty while they are."""
+        self._directory = directory
+        self._settings = settings
+        self._waiting: queue.Queue[AuditEntry | None] = queue.Queue(QUEUE)
+        self._untold = 0
+        self._file: int | None = None
+        self._size = 0
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._chain = self._continued()
+        except OSError as error:
+            raise BadInput(
+                f"the audit log cannot be written: {error.strerror}", place=str(directory), remedy="see its owner"
+            ) from None
+        self._thread = threading.Thread(target=self._write_for_ever, name="outlive-audit", daemon=True)
+        self._thread.start()
+
+    def put(self, entry: AuditEntry) -> None:
+        """Write it soon, or count it as omitted."""
+        try:
+            self._waiting.put_nowait(entry)
+        except queue.Full:
+            self._omit()
+
+    def close(self) -> None:
+        """Write what waits, in limited time."""
+        try:
+            self._waiting.put(None, timeout=STOP_S)
+        except queue.Full:
+            return
+        self._thread.join(STOP_S)
+
+    def _omit(self) -> None:
+        self.omitted += 1
+        self._untold += 1
+
+    def _continued(self) -> AuditChain:
+        """The chain after the newest entry that is whole; a file whose last line is torn is not added to."""
+        chain = AuditChain()
+        for path in reversed(audit_files(self._directory)):
+            last, torn = None, False
+            for _, line, _ in read_lines([path]):
+                read = parse_line(line) if line.endswith(b"\n") else None
+                last, torn = read or last, read is None
+            if last is not None:
+                chain = AuditChain(last.entry.number, last.digest)
+                if not torn:
+                    self._open(path)
+                break
+        return chain
+
+    def _open(self, path: Path) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        self._size = os.fstat(self._file).st_size
+
+    def _write_for_ever(self) -> None:
+        while (entry := self._waiting.get()) is not None:
+            try:
+                self._write(entry)
+                self.failure = ""
+            except OSError as error:
+                self.failure = error.strerror or str(error)
+                self._omit()
+                self._give_up_file()
+        self._give_up_file()
+        _log.info("audit.closed", entries=self._chain.number, digest=self._chain.digest)
+
+    def _write(self, entry: AuditEntry) -> None:
+        if self._file is None or self._size >= self._settings.file_size:
+            self._open(self._directory / f"audit-{self._chain.number + 1:012d}.jsonl")
+            for old in audit_files(self._directory)[: -self._settings.files]:
+                old.unlink()
+        untold = self._untold
+        chain = AuditChain(self._chain.number, self._chain.digest)
+        line = chain.line(msgspec.structs.replace(entry, omitted=entry.omitted + untold))
+        assert self._file is not None
+        written = os.write(self._file, line)
+        if written < len(line):
+            raise OSError(28, "the disk is full")
+        self._size += written
+        self._chain = chain
+        self._untold -= untold
+        if chain.number % HEAD_EVERY == 1:
+            _log.info("audit.head", entries=chain.number, digest=chain.digest)
+
+    def _give_up_file(self) -> None:
+        """A line may be torn: the next entry begins another file."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None

@@ -1,0 +1,137 @@
+"""The audit log: its lines prove each other, across files, restarts and crashes; a full disk refuses nobody."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.base.errors import Refused
+from outlive.drivers.audit_files import AuditFiles, audit_files, read_lines
+from outlive.runtime.audit import (
+    SURGE,
+    WINDOW_S,
+    AuditChain,
+    AuditEntry,
+    AuditSettings,
+    Refusals,
+    Wanted,
+    parse_line,
+    select,
+    verify,
+)
+from outlive.runtime.units import Size
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def entry(what: str = "VirtualMachine/a", **more: object) -> AuditEntry:
+    return AuditEntry(at=AT, verb="update", object=what, **{"token": "t", "status": 200, **more})  # type: ignore[arg-type]
+
+
+def write(directory: Path, count: int, **settings: int) -> None:
+    files = AuditFiles(directory, AuditSettings(**settings))  # type: ignore[arg-type]
+    for _ in range(count):
+        files.put(entry())
+    files.close()
+    assert not files.failure
+
+
+def test_entries_follow_from_each_other_across_files_and_restarts(tmp_path: Path) -> None:
+    for _ in range(3):
+        write(tmp_path, 20, file_size=Size(4096))
+    files = audit_files(tmp_path)
+    assert len(files) > 2
+    count, digest = verify(read_lines(files))
+    assert count == 60
+    assert verify(read_lines(files), digest) == (60, digest)
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
+
+
+def test_old_files_go_and_the_rest_still_verifies(tmp_path: Path) -> None:
+    write(tmp_path, 200, file_size=Size(4096), files=3)
+    assert len(audit_files(tmp_path)) == 3
+    assert 0 < verify(read_lines(audit_files(tmp_path)))[0] < 200
+
+
+def test_a_line_that_a_crash_cut_short_is_no_lie_and_is_not_added_to(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    (path,) = audit_files(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    write(tmp_path, 2)
+    assert len(audit_files(tmp_path)) == 2
+    assert verify(read_lines(audit_files(tmp_path)))[0] == 4
+
+
+def test_what_was_cut_off_shows_to_somebody_who_kept_a_later_digest(tmp_path: Path) -> None:
+    write(tmp_path, 5)
+    _, digest = verify(read_lines(audit_files(tmp_path)))
+    (path,) = audit_files(tmp_path)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    assert verify(read_lines([path]))[0] == 3
+    with pytest.raises(Refused, match="no entry has the digest"):
+        verify(read_lines([path]), digest)
+
+
+def test_a_disk_that_does_not_take_entries_is_told_and_what_is_missing_is_counted(tmp_path: Path) -> None:
+    directory = tmp_path / "audit"
+    files = AuditFiles(directory, AuditSettings())
+    directory.rmdir()
+    directory.write_bytes(b"")  # no directory any more
+    files.put(entry())
+    files.close()
+    assert files.failure
+    assert files.omitted == 1
+
+
+_chain = AuditChain()
+LINES = [_chain.line(entry(f"VirtualMachine/{number}")) for number in range(6)]
+
+
+def verified(lines: list[bytes]) -> int:
+    return verify((str(number), line, False) for number, line in enumerate(lines))[0]
+
+
+@given(st.integers(0, 5), st.data())
+def test_no_line_is_changed_left_out_moved_or_put_in_unseen(index: int, data: st.DataObject) -> None:
+    assert verified(LINES) == 6
+    at = data.draw(st.integers(0, len(LINES[index]) - 2))
+    changed = LINES[index][:at] + bytes([LINES[index][at] ^ 1]) + LINES[index][at + 1 :]
+    with pytest.raises(Refused):
+        verified([*LINES[:index], changed, *LINES[index + 1 :]])
+    if 0 < index < 5:
+        with pytest.raises(Refused):
+            verified(LINES[:index] + LINES[index + 1 :])
+    with pytest.raises(Refused):
+        verified([*LINES[: index + 1], LINES[index], *LINES[index + 1 :]])
+
+
+def test_entries_are_found_by_token_object_time_and_refusal() -> None:
+    chain = AuditChain()
+    lines = [
+        chain.line(entry("VirtualMachine/web-1")),
+        chain.line(entry("Hypervisor/kvm-1", token="u")),
+        chain.line(entry("VirtualMachine/web-2", status=403, code="forbidden")),
+        b"nonsense\n",
+    ]
+
+    def found(**wanted: object) -> list[str]:
+        return [one.object for one in select(lines, Wanted(**wanted))]  # type: ignore[arg-type]
+
+    assert found(object="virtualmachine/web") == ["VirtualMachine/web-1", "VirtualMachine/web-2"]
+    assert found(token="u") == ["Hypervisor/kvm-1"]
+    assert found(refused=True) == ["VirtualMachine/web-2"]
+    assert found(since=AT.replace(year=2031)) == []
+    assert parse_line(b"nonsense") is None
+
+
+def test_a_surge_of_refusals_names_where_they_come_from_and_ends_with_its_time() -> None:
+    refusals = Refusals()
+    written = [refusals.add(float(number), "10.0.0.7") for number in range(SURGE + 10)]
+    assert written.count(True) == SURGE
+    assert refusals.surge(SURGE + 10.0) == f"{SURGE + 10}, of them {SURGE + 10} from 10.0.0.7"
+    assert refusals.surge(SURGE + 11.0 + WINDOW_S) == ""
