@@ -24,13 +24,14 @@ install_packages() {
         printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy" && made_policy=1
     fi
     status=0
+    log=$(mktemp) || return 1
     {
         $APT_SUDO apt-get -qq update &&
             $APT_SUDO env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@"
-    } >/tmp/outlive-apt.$$ 2>&1 || status=$?
+    } >"$log" 2>&1 || status=$?
     [ -z "$made_policy" ] || rm -f "$policy"
-    [ "$status" = 0 ] || { tail -n 5 /tmp/outlive-apt.$$ >&2; say "could not install: $*"; }
-    rm -f /tmp/outlive-apt.$$
+    [ "$status" = 0 ] || { tail -n 5 "$log" >&2; say "could not install: $*"; }
+    rm -f "$log"
     return "$status"
 }
 
@@ -99,7 +100,7 @@ environment() {
     if command -v uv >/dev/null 2>&1; then
         UV=uv
     else
-        [ -x .venv/bin/uv ] || { say "installing uv"; .venv/bin/python -m pip -q install uv || die "cannot install uv (is the package index reachable?)"; }
+        [ -x .venv/bin/uv ] || { say "installing uv"; .venv/bin/python -m pip -q install --require-hashes -r requirements/uv.txt || die "cannot install uv (is the package index reachable?)"; }
         UV=.venv/bin/uv
     fi
     files=
@@ -112,5 +113,21 @@ environment() {
         "$UV" pip install -q --python .venv/bin/python --require-hashes -r requirements/libvirt.txt ||
             say "cannot build the binding of libvirt: this host runs no virtual machine"
     fi
+    printf '%s' "$wanted" >"$stamp"
+}
+
+# checks_environment: makes .venv/checks hold what checks the product from outside, as requirements/checks.txt locks it
+checks_environment() {
+    environment dev
+    stamp=.venv/checks/.outlive-environment
+    wanted=$(sha256sum requirements/checks.txt | cut -c1-16)
+    [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && return 0
+    say "making the virtual environment in .venv/checks"
+    rm -rf .venv/checks
+    .venv/bin/python -m venv --without-pip .venv/checks || die "cannot make a virtual environment in $ROOT/.venv/checks"
+    UV=uv
+    command -v uv >/dev/null 2>&1 || UV=.venv/bin/uv
+    "$UV" pip install -q --python .venv/checks/bin/python --require-hashes -r requirements/checks.txt ||
+        die "cannot install requirements/checks.txt"
     printf '%s' "$wanted" >"$stamp"
 }

@@ -793,7 +793,7 @@ def test_a_token_of_keystone_may_what_the_policy_says() -> None:
         headers["Authorization"] = f"Bearer {TOKENS[Role.ADMIN]}"
         assert (await caller.call("GET", INFO, role=None, headers=headers))[0] == 200
 
-    claimed(claim, keystone=KeystoneAccess(keystone))
+    claimed(claim, keystone=KeystoneAccess(keystone, LiquidPolicy(projects=("p9",))))
 
 
 @pytest.mark.parametrize(
@@ -801,6 +801,9 @@ def test_a_token_of_keystone_may_what_the_policy_says() -> None:
     [
         (LiquidPolicy(projects=("cloud_admin",), domains=("d9",)), 200),
         (LiquidPolicy(projects=("p9",), domains=("ccadmin",)), 200),
+        (LiquidPolicy(projects=("cloud_admin@ccadmin",)), 200),
+        (LiquidPolicy(projects=("cloud_admin@another",)), 403),
+        (LiquidPolicy(projects=("cloud_admin",)), 403),
         (LiquidPolicy(projects=("another",)), 403),
         (LiquidPolicy(domains=("another",)), 403),
         (LiquidPolicy(read_roles=()), 403),

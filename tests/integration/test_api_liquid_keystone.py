@@ -43,7 +43,9 @@ def cloud() -> Iterator[Keystone]:
 async def served(cloud: Keystone, folder: Path, policy: LiquidPolicy | None = None) -> AsyncIterator[Api]:
     path = cloud.clouds(folder / "clouds.yaml", user=SERVICE, password=SECRET, project="cloud_admin")
     session = OpenStackSession(settings(clouds_file=str(path), request_limit=20.0))
-    access = KeystoneAccess(KeystoneTokens(session, SystemClock()), policy or LiquidPolicy())
+    access = KeystoneAccess(
+        KeystoneTokens(session, SystemClock()), policy or LiquidPolicy(projects=("cloud_admin@Default",))
+    )
     try:
         async with (
             liquid(fixed_group()) as world,

@@ -23,7 +23,7 @@ from outlive.node.vm.start_order import circles
 from outlive.placement.pipelines import admit
 from outlive.placement.rule_conflicts import HardGroups, contradictions
 from outlive.placement.rules import HARD, demands_of
-from outlive.resources import Cluster, Hypervisor, Pipeline, Resource, Secret, VirtualMachine
+from outlive.resources import Cluster, Flavor, Hypervisor, Pipeline, Reservation, Resource, Secret, VirtualMachine
 from outlive.resources.definitions import cache_refusal
 from outlive.resources.definitions import completed as completed_vm
 from outlive.resources.devices import device_of
@@ -57,6 +57,14 @@ def admitted(obj: Resource) -> tuple[str, ...]:
         _check_rules(obj)
         if why := cache_refusal(obj.spec.disk_cache):
             raise Invalid(f"VM {obj.name} would not start: {why}", place="spec.diskCache", remedy="write none")
+    if isinstance(obj, VirtualMachine | Flavor | Reservation):
+        below = next((name for name, amount in obj.spec.resources.items() if amount < 0), "")
+        if below:
+            raise Invalid(
+                f"{obj.kind()} {obj.name} has less than no {below}",
+                place=f"spec.resources.{below}",
+                remedy="write 0 or more",
+            )
     if isinstance(obj, Secret) and not obj.spec.key:
         remedy = f"set it with: outlive secret set {obj.name}"
         raise Invalid(f"secret {obj.name} holds no sealed value", place="spec.sealed", remedy=remedy)

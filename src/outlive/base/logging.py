@@ -21,6 +21,7 @@ import structlog
 
 from outlive.base.clock import Clock, SystemClock
 from outlive.base.ids import Ids
+from outlive.base.phrases import visible
 
 _global_request: ContextVar[str] = ContextVar("outlive_global_request", default="")
 _request: ContextVar[str] = ContextVar("outlive_request", default="")
@@ -247,12 +248,22 @@ def configure_logging(*, level: str = "info", form: Literal["console", "json"] =
             _add_request_ids,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            *([] if form == "json" else [_show_visibly]),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _output)),
         cache_logger_on_first_use=False,
     )
+
+
+def _show_visibly(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """What a request or a peer brought into an event steers no terminal; JSON writes it out by itself."""
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            lines = value.split("\n") if name == "exception" else [value]
+            event[name] = "\n".join(visible(line) for line in lines)
+    return event
 
 
 @contextlib.contextmanager

@@ -26,6 +26,16 @@ def listing(parts: Sequence[str], *, most: int | None = None) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
+def visible(text: str) -> str:
+    """The text with what would steer a terminal or hide on it written out, such as ``\\x1b``.
+
+    Names come from files, requests and clusters; none of them may clear the screen or make up a line of its own.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def shown_bytes(value: int) -> str:
     """Rounded, with the unit that leaves the fewest digits: ``0 B``, ``1.5 GiB``, ``318 TiB``."""
     amount = float(value)

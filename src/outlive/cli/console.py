@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from outlive.base.errors import NotFound, OutliveError, Refused, Usage
+from outlive.base.phrases import visible
 from outlive.cli.access import Access
-from outlive.cli.output import Follow, Lines, follow, visible, write
+from outlive.cli.output import Follow, Lines, follow, write
 from outlive.node.vm.operator import called, find_vm, running_entry, shown_state
 from outlive.resources import Console, Hypervisor
 from outlive.store import read

@@ -10,9 +10,10 @@ import typer
 from outlive.base.errors import ExitCode, NotFound, Unavailable
 from outlive.base.ids import SystemIds
 from outlive.base.natural import natural_key
+from outlive.base.phrases import visible
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Follow, Lines, Output, cell_text, follow, table, visible, write
+from outlive.cli.output import Follow, Lines, Output, cell_text, follow, table, write
 from outlive.cli.status import member_state
 from outlive.node.fencing.policy import DAEMON_CONDITION
 from outlive.node.host_log import lines_since

@@ -19,6 +19,7 @@ import msgspec
 import typer
 
 from outlive.base.errors import Unavailable
+from outlive.base.phrases import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -131,16 +132,6 @@ def yaml_text(document: Any) -> str:
         to_builtins(document), Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=1000
     )
     return text
-
-
-def visible(text: str) -> str:
-    """The text with whatever would steer a terminal or hide on it written out, such as ``\\x1b``.
-
-    Names come from files and clusters; none of them may clear the screen or make up a line of its own.
-    """
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _line(text: str) -> str:

@@ -37,7 +37,8 @@ class LiquidPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     change_roles: tuple[str, ...] = (ADMIN_ROLE,)
     """Who may change commitments, and ask whether a change would be accepted."""
     projects: tuple[str, ...] = ()
-    """Ids or names of the projects to which a token must be scoped; empty: any scope."""
+    """Ids of the projects to which a token must be scoped, or names as ``NAME@DOMAIN`` (plain ones where ``domains`` is
+    set). Empty, as ``domains``: any scope reads, and only that of the whole cloud changes commitments and quota."""
     domains: tuple[str, ...] = ()
     """Ids or names of the domains of these projects; empty: any."""
 
@@ -57,7 +58,11 @@ class LiquidPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
         if not {role.lower() for role in caller.roles} & {role.lower() for role in wanted}:
             needs = f"one of the roles {', '.join(wanted)} is needed" if wanted else "no role may"
             return f"{shown(caller)} may not {action}: {needs}"
-        if self.projects and not {caller.project_id, caller.project_name} & set(self.projects):
+        qualified = f"{caller.project_name}@{caller.domain_name}", f"{caller.project_name}@{caller.domain_id}"
+        scopes = {caller.project_id, *qualified, *((caller.project_name,) if self.domains else ())}
+        if not (self.projects or self.domains or caller.system) and action is not LiquidAction.READ:
+            return f"{shown(caller)} may not {action}: commitments.liquidPolicy names no projects whose tokens may"
+        if self.projects and not scopes & set(self.projects):
             return f"{shown(caller)} may not {action}: the token is scoped to {_scope(caller)}"
         if self.domains and not {caller.domain_id, caller.domain_name} & set(self.domains):
             domain = caller.domain_name or caller.domain_id or "no domain"

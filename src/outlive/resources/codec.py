@@ -6,6 +6,7 @@ the field. ``decode_document`` reads what a user wrote (JSON or YAML, any kind),
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, cast
@@ -16,6 +17,8 @@ from outlive.base import limits
 from outlive.base.errors import BadInput, Invalid
 from outlive.resources.amounts import Amounts
 from outlive.resources.meta import API_VERSION, R, Resource
+
+_LONG_NUMBER = re.compile(rb"[:\[,]-?[0-9]{19}")
 
 
 def _enc_hook(value: Any) -> Any:
@@ -97,6 +100,21 @@ def decode_document(document: object, kinds: dict[str, type[Resource]]) -> Resou
     if not isinstance(kind, str) or kind not in kinds:
         raise Invalid(f"kind {kind!r} is not known", place="kind", remedy=f"one of {', '.join(sorted(kinds))}")
     return cast("Resource", convert(kinds[kind], document))
+
+
+def check_numbers(raw: bytes, what: str) -> None:
+    """``Invalid`` for a whole number of more than 64 bits, which other stores and programs do not read."""
+    if _LONG_NUMBER.search(raw) is None:
+        return
+    waiting = [msgspec.json.decode(raw)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise Invalid(f"{what} has a whole number of {value.bit_length()} bits", remedy="numbers have at most 63")
 
 
 def check_size(raw: bytes, what: str) -> None:

@@ -18,7 +18,7 @@ from outlive.base.clock import Instant, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, LimitExceeded, NotFound
 from outlive.base.ids import Ids
 from outlive.resources import HOST_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
-from outlive.resources.codec import check_size, decode, encode
+from outlive.resources.codec import check_numbers, check_size, decode, encode
 from outlive.resources.meta import check_object, check_version
 from outlive.store.tables import Batch, Write, owner_of
 
@@ -239,6 +239,7 @@ def _accept(batch: Batch, key: str, before: R | None, draft: R) -> Write:
     except (TypeError, ValueError, OverflowError) as error:
         raise Invalid(f"{_called(draft)} has no JSON form: {error}", remedy="see docs/reference/resources.md") from None
     check_size(raw, key)
+    check_numbers(raw, _called(draft))
     _check_quota(batch, kind, key, raw)
     after = decode(kind, raw)
     if before is not None and _same(before, after):

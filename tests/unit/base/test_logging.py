@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
 from outlive.base.clock import Instant
-from outlive.base.logging import GAP_S, REPEAT_S, Repeats
+from outlive.base.logging import GAP_S, REPEAT_S, Repeats, configure_logging, get_logger
 
 
 class HandClock:
@@ -57,3 +58,16 @@ def test_another_condition_is_logged_at_once(change: str) -> None:
     assert (logged(repeats, level, error="disk broken" if change == "field" else "disk full") is None) == (
         level != "info"
     )
+
+
+def test_what_a_request_brings_into_a_line_for_people_steers_no_terminal(tmp_path: Path) -> None:
+    before = structlog.get_config()
+    configure_logging(file=str(tmp_path / "log"))
+    try:
+        get_logger("api").info("api.request", path="/\x1b]0;owned\x07\x00\u202e\nforged line")
+    finally:
+        configure_logging()
+        structlog.configure(**before)
+    (line,) = (tmp_path / "log").read_text().splitlines()
+    assert line.isprintable()
+    assert r"\x1b]0;owned" in line

@@ -71,3 +71,19 @@ def test_what_asks_for_a_drain_or_readiness_is_for_who_enables_it_and_has_half_a
     if "drain" in name:
         assert _words(unit, "TimeoutStopSec") == {"30min"}
         assert {"libvirtd.service", "virtqemud.service", "ssh.service", "ceph.target"} <= _words(unit, "After")
+
+
+EXPOSURE = 4.0
+"""Of systemd-analyze security: 0 is closed, 10 open."""
+
+
+@pytest.mark.component("systemd")
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.suffix == ".service"], ids=lambda unit: unit.name)
+def test_each_service_is_locked_up_as_far_as_its_job_allows(unit: Path) -> None:
+    analyze = shutil.which("systemd-analyze") or ""
+    done = subprocess.run(
+        [analyze, "security", "--offline=yes", str(unit)], capture_output=True, text=True, check=False, timeout=60
+    )
+    found = re.search(r"Overall exposure level for .*: ([0-9.]+) ", done.stdout)
+    assert found is not None, done.stderr
+    assert float(found[1]) < EXPOSURE
