@@ -90,9 +90,7 @@ def _parsed(items: Iterable[tuple[object, object]]) -> dict[str, int]:
         if not isinstance(name, str) or not isinstance(value, str | int | float):
             raise BadInput(f"{name!r}: {value!r} is not a quantity", remedy='write a number such as "16Gi"')
         try:
-            amounts[name] = amount = parse_milli(value) if name == CPU else parse_bytes(value)
-            if abs(amount) >= 2**63:
-                raise BadInput(f"{str(value)[:40]} is beyond 63 bits", remedy="write less")
+            amounts[name] = parse_milli(value) if name == CPU else parse_bytes(value)
         except BadInput as error:
             raise BadInput(f"{name}: {error.message}", remedy=error.remedy) from None
     return amounts
