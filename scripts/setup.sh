@@ -115,19 +115,3 @@ environment() {
     fi
     printf '%s' "$wanted" >"$stamp"
 }
-
-# checks_environment: makes .venv/checks hold what checks the product from outside, as requirements/checks.txt locks it
-checks_environment() {
-    environment dev
-    stamp=.venv/checks/.outlive-environment
-    wanted=$(sha256sum requirements/checks.txt | cut -c1-16)
-    [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && return 0
-    say "making the virtual environment in .venv/checks"
-    rm -rf .venv/checks
-    .venv/bin/python -m venv --without-pip .venv/checks || die "cannot make a virtual environment in $ROOT/.venv/checks"
-    UV=uv
-    command -v uv >/dev/null 2>&1 || UV=.venv/bin/uv
-    "$UV" pip install -q --python .venv/checks/bin/python --require-hashes -r requirements/checks.txt ||
-        die "cannot install requirements/checks.txt"
-    printf '%s' "$wanted" >"$stamp"
-}

@@ -58,6 +58,12 @@ def _keystone() -> bool:
     return environments.can_be_made("keystone")
 
 
+def _schemathesis() -> bool:
+    from tests.support import environments
+
+    return environments.can_be_made("checks")
+
+
 def _nova() -> bool:
     from tests.support import environments
 
@@ -85,6 +91,7 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "systemd": _systemd,
     "keystone": _keystone,
     "nova": _nova,
+    "schemathesis": _schemathesis,
     "shared": _shared,
 }
 """Real components that tests may need, and how to see whether they are there."""
