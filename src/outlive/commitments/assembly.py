@@ -26,6 +26,7 @@ from outlive.commitments.controllers.slot import SlotController
 from outlive.commitments.controllers.usage import UsageController, UsageRecorder
 from outlive.commitments.decision import Decider
 from outlive.commitments.liquid_metrics import LiquidMetrics
+from outlive.commitments.open_changes import OpenChanges
 from outlive.commitments.placer import SlotPlacer
 from outlive.commitments.ports import Offload, inline
 from outlive.commitments.records import InformedRecords
@@ -88,12 +89,13 @@ class Commitments:
         self._clock = clock
         self._vm_informer, self._pipelines = vms, pipelines
         self.vms = VmTable(vms, source, clock=clock)
-        self.view = view = CommitmentView(informers, self.vms)
-        placer = SlotPlacer(engine, settings, informers.reservations)
+        self.view = view = CommitmentView(informers, self.vms, engine.fleet)
+        placer = SlotPlacer(engine, settings)
         applier = ChangeApplier(store, view, placer, clock=clock, leads=leads)
         decider = Decider(view, placer, settings, clock=clock, ids=ids, turn=turn)
         departures = Departures(clock)
-        self.change_log = ChangeLog(store, clock=clock, ids=ids)
+        self.change_log = ChangeLog(store, informers.changes, clock=clock, ids=ids)
+        opened = OpenChanges(informers.changes, applier)
         self.changes = Changes(self.change_log, decider, applier, settings, turn=turn, clock=clock)
         self.commitments = CommitmentController(
             view, placer, applier, settings, deciding=self.changes.deciding, turn=turn, clock=clock, metrics=metrics
@@ -123,7 +125,7 @@ class Commitments:
             clock=clock,
             metrics=metrics,
         )
-        self.tracker = SlotTracker(store, view, placer, group_keys=group_keys, clock=clock, metrics=metrics)
+        self.tracker = SlotTracker(store, view, placer, opened, group_keys=group_keys, clock=clock, metrics=metrics)
         self.records = InformedRecords(
             commitments=informers.commitments,
             quotas=informers.quotas,

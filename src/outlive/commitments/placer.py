@@ -1,13 +1,13 @@
 """Chooses hosts for commitment slots by placement's engine, and holds in the ledger what is not in the store yet.
 
-What is held takes room from everybody at once, so that two decisions never count on the same place; it stays in the
-ledger until the store shows the slot, or is put back (docs/reference/commitments.md#batches). A choice does not yield.
+What is held takes room from everybody at once, so that two decisions never count on the same place; it counts on top of
+what the store shows until who decided it settles it (docs/design/commitments.md#one-entry). A choice does not yield.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Final
 
 from msgspec.structs import replace
@@ -33,10 +33,11 @@ from outlive.resources import (
     Reservation,
     ReservationStatus,
 )
-from outlive.runtime.informer import Informer
 
 ACTIVE_REASON: Final = "ReservationActive"
 PRE_ALLOCATED_REASON: Final = "PreAllocated"
+TRIAL: Final = "trial"
+"""Who decides where somebody only tries something out, and puts it back before anybody else runs."""
 _EVERYTHING: Final = CapacityQuery(intent=Intent.UNKNOWN)
 _OPTIONS: Final = replace(SILENT, lock_reservations=True, max_candidates=1)
 
@@ -44,10 +45,9 @@ _OPTIONS: Final = replace(SILENT, lock_reservations=True, max_candidates=1)
 class SlotPlacer:
     """See the module."""
 
-    def __init__(self, engine: Engine, settings: CommitmentSettings, reservations: Informer[Reservation]) -> None:
+    def __init__(self, engine: Engine, settings: CommitmentSettings) -> None:
         self._engine = engine
         self._settings = settings
-        self._reservations = reservations
 
     def request(self, new: NewSlot, commitment: Commitment, group: FlavorGroupSpec) -> PlacementRequest:
         """The call that chooses a host for a new slot, by its own size."""
@@ -128,22 +128,23 @@ class SlotPlacer:
         entries = self.fleet.ledger.on_row(row) if row is not None else []
         return [entry.reservation for entry in entries if entry.kind == COMMITTED]
 
-    def hold(self, slot: Reservation) -> None:
-        """Count this slot as it is given, whatever the store says of it."""
-        self._engine.fleet.upsert_reservation(slot)
+    def hold(self, slot: Reservation, by: Hashable = TRIAL) -> None:
+        """Count this slot as it is given, whatever the store shows of it, until ``by`` puts it back."""
+        self.fleet.decide(slot.name, by, lambda _shown: slot)
 
-    def let_go(self, name: str) -> None:
-        """Count the slot no more."""
-        self._engine.fleet.remove_reservation(name)
+    def let_go(self, name: str, by: Hashable = TRIAL) -> None:
+        """Count the slot no more, until ``by`` puts it back."""
+        self.fleet.decide(name, by, lambda _shown: None)
 
-    def put_back(self, names: Iterable[str]) -> None:
-        """Count these slots as the store has shown them last."""
+    def put_back(self, names: Iterable[str], by: Hashable = TRIAL) -> None:
+        """Count these slots without what ``by`` decided about them."""
         for name in names:
-            shown = self._reservations.get(name)
-            if shown is None:
-                self.let_go(name)
-            else:
-                self.hold(shown)
+            self.fleet.settle(name, by)
+
+
+def locked(slot: Reservation) -> Reservation:
+    """The slot that holds its room from everybody, its own project included, because it may be taken back."""
+    return replace(slot, status=replace(slot.status, conditions=()))
 
 
 def placed(new: NewSlot, commitment: Commitment, *, now: float, request_id: str = "") -> Reservation:

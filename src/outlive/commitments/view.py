@@ -18,11 +18,13 @@ from outlive.commitments.state import Commitment
 from outlive.commitments.units import GroupUnit, unit_of
 from outlive.commitments.vm_table import VmTable
 from outlive.placement.flavor_groups import is_valid
+from outlive.placement.fleet import Fleet
 from outlive.placement.reservations import unused
 from outlive.placement.vms import MILLI, VmView
 from outlive.resources import (
     COMMITTED,
     ZONE_LABEL,
+    CommitmentChange,
     CommittedResource,
     FlavorGroup,
     FlavorGroupCapacity,
@@ -98,18 +100,29 @@ class CommitmentInformers:
     groups: Informer[FlavorGroup]
     capacities: Informer[FlavorGroupCapacity]
     quotas: Informer[ProjectQuota]
+    changes: Informer[CommitmentChange]
+    """Those that are not applied yet (``open_changes.OPEN``)."""
 
     def all(self) -> tuple[Informer[Any], ...]:
         """Every one."""
-        return (self.commitments, self.reservations, self.hypervisors, self.groups, self.capacities, self.quotas)
+        return (
+            self.commitments,
+            self.reservations,
+            self.hypervisors,
+            self.groups,
+            self.capacities,
+            self.quotas,
+            self.changes,
+        )
 
 
 class CommitmentView:
     """See the module."""
 
-    def __init__(self, informers: CommitmentInformers, vms: VmTable) -> None:
+    def __init__(self, informers: CommitmentInformers, vms: VmTable, fleet: Fleet) -> None:
         self.informers = informers
         self.vms = vms
+        self._fleet = fleet
 
     def groups(self) -> dict[str, FlavorGroupSpec]:
         """Flavor groups by name; one that is not valid, or lists not even its smallest flavor, is none."""
@@ -137,12 +150,13 @@ class CommitmentView:
         return self.informers.commitments.get(commitment_name(uuid))
 
     def slots(self, uuid: str) -> list[Reservation]:
-        """All slots of a commitment."""
+        """All slots of a commitment that are in the store, as they count: with VMs that are not written into them."""
         return self.slots_of(commitment_name(uuid))
 
     def slots_of(self, name: str) -> list[Reservation]:
         """The same by the name of its object."""
-        return self.informers.reservations.by_index(COMMITMENT_INDEX, name)
+        stored = self.informers.reservations.by_index(COMMITMENT_INDEX, name)
+        return [self._fleet.counted(slot.name) or slot for slot in stored]
 
     def _named_like(self, commitment: Commitment) -> frozenset[str]:
         """Names of existing slots that a new one of the commitment could get."""

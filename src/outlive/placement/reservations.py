@@ -59,8 +59,12 @@ def is_ready(reservation: Reservation) -> bool:
 
 
 def blocked_hosts(reservation: Reservation) -> tuple[str, ...]:
-    """The hosts on which it holds something: where it is wanted and where it is, each once."""
+    """The hosts on which it holds something: where it is wanted and where it is, each once. A commitment slot that is
+    wanted nowhere was evicted: it holds nothing, though its status still names the host that it left.
+    """
     hosts = (reservation.spec.target_host, reservation.status.host)
+    if reservation.spec.type == COMMITTED and not reservation.spec.target_host:
+        return ()
     return tuple(dict.fromkeys(host for host in hosts if host))
 
 

@@ -19,6 +19,7 @@ from outlive.base.errors import AlreadyExists, NotFound, Unavailable
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.commitments.assembly import Commitments
+from outlive.commitments.open_changes import OPEN
 from outlive.commitments.overview import Overview
 from outlive.commitments.ports import CommitmentSource, Offload, ProjectSource, inline
 from outlive.commitments.records import BY_PROJECT, project_of
@@ -47,6 +48,7 @@ from outlive.recovery.rebalancer import Rebalancer
 from outlive.resources import (
     ZONE_LABEL,
     Cluster,
+    CommitmentChange,
     CommittedResource,
     Flavor,
     FlavorGroup,
@@ -74,6 +76,7 @@ from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
+from outlive.store.selectors import Selector
 
 REBALANCE_TASK = "rebalance"
 OVERVIEW_TURN = 1_000
@@ -180,6 +183,7 @@ class UpRole:
             groups=self.informers.groups,
             capacities=self._informer(FlavorGroupCapacity),
             quotas=self._informer(ProjectQuota, {BY_PROJECT: project_of}),
+            changes=self._informer(CommitmentChange, selector=OPEN),
         )
         self._events = EventRecorder(store, clock=clock, ids=ids, source=SOURCE)
         self._events.expose(self.metrics)
@@ -315,9 +319,15 @@ class UpRole:
         self.manager.stop()
 
     def _informer(
-        self, kind: type[R], indexes: Mapping[str, Callable[[R], Iterable[str]]] | None = None
+        self,
+        kind: type[R],
+        indexes: Mapping[str, Callable[[R], Iterable[str]]] | None = None,
+        *,
+        selector: Selector | None = None,
     ) -> Informer[R]:
-        return Informer(self._store, kind, clock=self._clock, random=self._informing, indexes=indexes)
+        return Informer(
+            self._store, kind, clock=self._clock, random=self._informing, indexes=indexes, selector=selector
+        )
 
     def _add_recovery(self, placement: PlacementPort, ids: Ids) -> RecoveryController:
         """Recovery of VMs whose host died, behind the same election as failover, so that one process has both."""

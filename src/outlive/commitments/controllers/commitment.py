@@ -8,7 +8,7 @@ away (docs/reference/commitments.md#states).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -18,10 +18,10 @@ from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import BadInput
 from outlive.base.logging import get_logger
 from outlive.commitments.acceptance import HeadroomOutcome, SlotsOutcome, evaluate, headroom, insufficient_text
-from outlive.commitments.application import ChangeApplier
+from outlive.commitments.application import ChangeApplier, decided_slot
 from outlive.commitments.decision import slot_kept, slot_made
 from outlive.commitments.names import commitment_name
-from outlive.commitments.placer import SlotPlacer, give_way, placed
+from outlive.commitments.placer import SlotPlacer, give_way
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import SlotLimitExceeded, SlotPlan
 from outlive.commitments.state import (
@@ -90,6 +90,8 @@ class CommitmentController:
         self._deciding = deciding
         self._turn = turn
         self._clock = clock
+        self._in_doubt: dict[str, tuple[SlotChange, ...]] = {}
+        """Commitment → what was sent for its slots, while nobody knows whether it is written."""
         self._too_many = metrics.counter(
             "committed_resource_slot_limit_rejections_total",
             "Commitments that would need more slots than one may have",
@@ -114,6 +116,7 @@ class CommitmentController:
     async def reconcile(self, key: str) -> Requeue | None:
         """One commitment, by the name of its object."""
         async with self._deciding():
+            await self._resolve_doubt(key)
             cr = self._view.informers.commitments.get(key)
             if cr is None:
                 await self._remove(key, None)
@@ -160,10 +163,7 @@ class CommitmentController:
             if why and refusable:
                 await self._reject(cr, why)
                 return None
-            try:
-                await self._applier.write_slots(changes, commitment, "")
-            finally:
-                self._placer.put_back(change.name for change in changes)
+            await self._write(cr.name, changes, commitment)
         verdict = evaluate(commitment, self._view.slots(commitment.uuid), plan.total)
         match verdict.outcome:
             case SlotsOutcome.READY:
@@ -196,17 +196,18 @@ class CommitmentController:
                     if not host:
                         host, why_not = self._placer.choose(self._placer.request(new, commitment, group))
                     if host:
-                        self._placer.hold(placed(replace(new, host=host), commitment, now=now))
+                        wanted = decided_slot(slot_made(new, host), commitment, now)
+                        self._placer.fleet.decide(new.name, self.name, wanted)
                         found += 1
                     why = why or why_not
                     changes.append(slot_made(new, host))
                     if number % PLACED_AT_ONCE == 0:
                         await give_way(self._turn, self._clock)
         except BaseException:
-            self._placer.put_back(change.name for change in changes)
+            self._put_back(changes)
             raise
         if why and whole:
-            self._placer.put_back(change.name for change in changes)
+            self._put_back(changes)
             return [], f"{insufficient_text(found, plan.total)} ({why})"
         return changes, why
 
@@ -270,10 +271,23 @@ class CommitmentController:
         if plan.delete:
             await self._applier.check(cr.name, cr.spec)
         changes, _ = await self._place(commitment, group, plan, whole=False)
-        try:
-            await self._applier.write_slots(changes, commitment, "")
-        finally:
-            self._placer.put_back(change.name for change in changes)
+        await self._write(cr.name, changes, commitment)
+
+    async def _write(self, name: str, changes: Sequence[SlotChange], commitment: Commitment) -> None:
+        """Write the slots, whose places are held until it is known what the store has of them."""
+        self._in_doubt[name] = tuple(changes)
+        await self._applier.write_slots(changes, commitment, "")
+        self._put_back(self._in_doubt.pop(name))
+
+    async def _resolve_doubt(self, name: str) -> None:
+        """Show what the store has of slots of which a write failed or was broken off, and hold the others no more."""
+        changes = self._in_doubt.get(name, ())
+        await self._applier.show(change.name for change in changes)
+        self._put_back(changes)
+        self._in_doubt.pop(name, None)
+
+    def _put_back(self, changes: Iterable[SlotChange]) -> None:
+        self._placer.put_back((change.name for change in changes), self.name)
 
     async def _remove(self, name: str, spec: CommittedResourceSpec | None) -> None:
         """Delete all slots of a commitment that looks like this, or is gone, unless only our cache says so."""
