@@ -39,6 +39,7 @@ from outlive.resources import (
     Instance,
     R,
     Reservation,
+    VirtualMachine,
 )
 from outlive.store import Store, list_all
 from outlive.store.contract import Change
@@ -47,6 +48,7 @@ from outlive.store.proxy import StoreProxy
 from outlive.store.selectors import Selector
 from tests.support.loops import run
 from tests.support.sales import FLAVORS, GIB, ZONE, Market, asked, batch, host, live, project
+from tests.support.sales import vm as machine
 
 T = TypeVar("T")
 
@@ -174,6 +176,8 @@ class Case:
         self.vms: dict[str, Sent] = {}
         self.lost: set[str] = set()
         self.started = self.accepted = 0
+        self.known = self.draw.random() < 0.5
+        """Whether our own objects say which VMs there are, so that new commitments cover what runs."""
 
     # -- what happens ----------------------------------------------------------------------------------
 
@@ -262,6 +266,9 @@ class Case:
             return
         vm.runs = True
         await self._report(vm.host)
+        if self.known:
+            made = machine(name, vm.host, project=vm.owner)
+            await self.memory.replace_status(replace(await self.memory.create(made), status=made.status))
 
     async def _end(self) -> None:
         """Some of the VMs end."""
@@ -269,8 +276,10 @@ class Case:
             await asyncio.sleep(self.draw.uniform(0, 4))
             running = sorted(name for name, vm in self.vms.items() if vm.runs)
             if running:
-                gone = self.vms.pop(self.draw.choice(running))
-                await self._report(gone.host)
+                name = self.draw.choice(running)
+                await self._report(self.vms.pop(name).host)
+                if self.known:
+                    await self.memory.delete((await self.memory.get(VirtualMachine, name)).ref)
 
     async def _lose(self) -> None:
         await asyncio.sleep(self.draw.uniform(0, LASTS_S))
