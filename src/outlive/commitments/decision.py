@@ -35,7 +35,7 @@ from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import NewSlot, SlotLimitExceeded
 from outlive.commitments.state import SLOT_STATES, Commitment, from_spec, has_slots
 from outlive.commitments.view import CommitmentView
-from outlive.placement.reservations import blocked_hosts
+from outlive.placement.reservations import blocked_hosts, placed_on
 from outlive.resources import (
     CommitmentStep,
     CommittedResource,
@@ -394,7 +394,7 @@ def slot_kept(slot: Reservation, cut: Iterable[str] = ()) -> SlotChange:
     details = slot.spec.committed_resource_reservation
     return SlotChange(
         name=slot.name,
-        host=slot.status.host or slot.spec.target_host,
+        host=placed_on(slot),
         flavor=details.resource_name if details is not None else "",
         memory_bytes=slot.spec.resources.memory_bytes,
         cpu_milli=slot.spec.resources.cpu_milli,
