@@ -27,7 +27,7 @@ from outlive.commitments.state import is_active
 from outlive.commitments.view import CommitmentView
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import INTERNAL_CALLS
-from outlive.placement.tracker import Outcome
+from outlive.placement.tracker import FAILED, Outcome
 from outlive.resources import COMMITTED, CommittedResourceSpec, Reservation
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store
@@ -95,8 +95,10 @@ class SlotTracker:
         """How an answer counts; its VM is in the slot that it takes from now on."""
         request = ranking.run.request
         group = request.group_name(self._keys)
-        if request.intent in INTERNAL_CALLS or self._view.group(group) is None:
+        if request.intent in INTERNAL_CALLS or not group:
             return None
+        if self._view.group(group) is None:
+            return FAILED
         project = request.caller_project or request.project
         vm = PlacedVm(id=request.resource_id, memory_bytes=request.need.memory_bytes, cpu_milli=request.need.cpu_milli)
         number, committed, used = self._promised(project, group)

@@ -13,7 +13,15 @@ from outlive.base.logging import get_logger
 from outlive.commitments.names import capacity_name, commitment_name
 from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.slots import Candidate, SlotOptions, SlotPlan, payg_candidates, plan_slots, slot_allocations
+from outlive.commitments.slots import (
+    Candidate,
+    SlotLimitExceeded,
+    SlotOptions,
+    SlotPlan,
+    payg_candidates,
+    plan_slots,
+    slot_allocations,
+)
 from outlive.commitments.state import Commitment
 from outlive.commitments.units import GroupUnit, unit_of
 from outlive.commitments.vm_table import VmTable
@@ -197,11 +205,17 @@ class CommitmentView:
         ``released``: slots that go. ``covered``: VMs that others cover by now. ``SlotLimitExceeded``.
         """
         options = SlotOptions(max_slots=settings.max_slots_per_commitment, taken=self._named_like(commitment))
-        plan = plan_slots(commitment, own, group, options=options)
-        if not plan.create or not settings.enable_payg_pre_allocation:
-            return plan
+        covers = settings.enable_payg_pre_allocation
+        try:
+            plan = plan_slots(commitment, own, group, options=options)
+        except SlotLimitExceeded:
+            if not covers:
+                raise
+        else:
+            if not plan.create or not covers:
+                return plan
         found = [one for one in self.candidates(commitment, group, released) if one.vm not in covered]
-        return plan_slots(commitment, own, group, options=options, candidates=found) if found else plan
+        return plan_slots(commitment, own, group, options=options, candidates=found)
 
     def candidates(
         self, commitment: Commitment, group: FlavorGroupSpec, released: Container[str] = ()

@@ -8,11 +8,13 @@ away (docs/reference/commitments.md#states).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from msgspec.structs import replace
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import BadInput
@@ -97,6 +99,26 @@ class CommitmentController:
             "Commitments that would need more slots than one may have",
             ("flavor_group", "availability_zone"),
         )
+
+        metrics.register_collector(self._count_unfulfilled)
+
+    def _count_unfulfilled(self) -> Iterator[Metric]:
+        """How many commitments wait that nobody may refuse; no series where none does."""
+        waiting = Counter(
+            (one.spec.flavor_group_name, one.spec.resource_type, one.spec.availability_zone)
+            for one in self._view.informers.commitments.items()
+            if not one.spec.allow_rejection
+            and (found := condition(one.status.conditions, READY)) is not None
+            and found.reason == ReadyReason.RESERVING
+        )
+        family = GaugeMetricFamily(
+            "committed_resource_unfulfilled",
+            "Commitments that wait for capacity and may not be refused",
+            labels=("flavor_group", "resource_type", "availability_zone"),
+        )
+        for labels, count in sorted(waiting.items()):
+            family.add_metric(labels, count)
+        yield family
 
     @staticmethod
     def of_slot(old: Reservation | None, new: Reservation | None) -> Iterable[str]:
