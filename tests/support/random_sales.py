@@ -1,8 +1,8 @@
 """Random sales: customers who ask for anything in any order, VMs that start and end at any instant of a batch's life, a
 store that is slow, loses writes and their answers, hosts that are lost, and processes that die.
 
-``play(seed)`` is one case under virtual time. It fails where room is sold twice: where what runs, what was sent to start
-and what is promised is more than a host has, or where a commitment that was accepted does not have its room. By hand:
+``play(seed)`` is one case under virtual time. It fails where room is sold twice: where what runs, what was sent to
+start and what is promised is more than a host has, or where a commitment that was accepted does not have its room:
 
     nice .venv/bin/python -m tests.support.random_sales --cases 10000 [--first SEED]
 """
@@ -451,9 +451,8 @@ def main() -> int:
         except Exception:
             failed.append(seed)
             print(f"seed {seed}:", traceback.format_exc(limit=-2), file=sys.stderr)
-    print(
-        f"{given.cases} cases from seed {given.first}: {accepted} batches accepted, {started} VMs left, {len(failed)} failed: {failed[:50]}"
-    )
+    what = f"{accepted} batches accepted, {started} VMs left"
+    print(f"{given.cases} cases from seed {given.first}: {what}, {len(failed)} failed: {failed[:50]}")
     return 1 if failed else 0
 
 
