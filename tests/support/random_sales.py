@@ -26,7 +26,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import OutliveError, Unavailable, Unknown
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest
+from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, needs_confirmation
 from outlive.commitments.documents import joined
 from outlive.commitments.slots import slot_allocations
 from outlive.resources import (
@@ -173,6 +173,8 @@ class Case:
         self.sold: Sold = {}
         self.allowed: list[Sold] = [{}]
         """What may be sold now: of a batch without an answer nobody knows whether it counts."""
+        self.unconfirmed: set[str] = set()
+        """Commitments about which nobody asked whether there is room: they may wait for it."""
         self.vms: dict[str, Sent] = {}
         self.lost: set[str] = set()
         self.started = self.accepted = 0
@@ -234,6 +236,11 @@ class Case:
             await asyncio.sleep(self.draw.choice((0.0, self.draw.uniform(0, 4))))
             wanted, after = self.customers.batch(self.sold)
             self.allowed = [self.sold, after]
+            changed = {uuid for uuid in after if after[uuid] != self.sold.get(uuid)}
+            if needs_confirmation(wanted):
+                self.unconfirmed.difference_update(changed)
+            else:
+                self.unconfirmed.update(changed)
             try:
                 answer = await market.change(wanted)
             except Unavailable:
@@ -347,7 +354,8 @@ class Case:
                 if slot.spec.target_host:
                     uuid = _uuid(slot)
                     held[uuid] = held.get(uuid, 0) + slot.spec.resources.memory_bytes // UNIT
-            for uuid, (_, amount) in self.sold.items():
+            for uuid in self.sold.keys() - self.unconfirmed:
+                _, amount = self.sold[uuid]
                 assert held.get(uuid, 0) >= amount, f"{uuid} was accepted for {amount} and holds {held.get(uuid, 0)}"
 
     async def check_settled(self, market: Market) -> None:
@@ -375,7 +383,7 @@ class Case:
                     vm not in self.vms for slot in slots.values() for vm in slot_allocations(slot)
                 ), f"the ledger has {market.free(name)} GiB free on {name}"
         if not self.lost:
-            reasons = {uuid: await market.ready(uuid) for uuid in self.sold}
+            reasons = {uuid: await market.ready(uuid) for uuid in self.sold if uuid not in self.unconfirmed}
             assert set(reasons.values()) <= {"Accepted"}, reasons
 
 

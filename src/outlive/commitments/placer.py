@@ -118,6 +118,11 @@ class SlotPlacer:
             return 0
         return max(0, int(fleet.available(_EVERYTHING)[fleet.resources[MEMORY], row]))
 
+    def held_memory(self, name: str) -> int:
+        """Bytes that a slot holds beside its VMs."""
+        entry = self.fleet.ledger.entry(name)
+        return entry.used.get(self.fleet.resources[MEMORY], 0) if entry is not None and entry.rows else 0
+
     def slots_on(self, host: str) -> list[str]:
         """Names of commitment slots that hold something on a host."""
         return [slot.name for slot in self.slots_of(host)]

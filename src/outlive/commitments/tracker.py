@@ -121,12 +121,18 @@ class SlotTracker:
             self._take(name, vm, (project, group), hosts[0])
         return Outcome(group, result.outcome)
 
-    @staticmethod
-    def _left_on(slots: Iterable[Reservation], hosts: Sequence[str], vm: PlacedVm) -> str:
-        """A slot of the chosen host with something left, whatever the placement counts as: the room of its project's
-        slots was open to the VM, which would hold it a second time outside of them."""
+    def _left_on(self, slots: Iterable[Reservation], hosts: Sequence[str], vm: PlacedVm) -> str:
+        """A slot of the chosen host that holds something, whatever the placement counts as: the room of its project's
+        slots was open to the VM, which would hold it a second time outside of them. That of VMs which a slot expects
+        in vain was open too, so the slot may expect more than it has for a while.
+        """
         here = [slot for slot in slots if hosts and slot.spec.target_host == hosts[0]]
-        return "" if any(vm.id in slot_allocations(slot) for slot in here) else pick_slot(vm.memory_bytes, here)
+        if any(vm.id in slot_allocations(slot) for slot in here):
+            return ""
+        if name := pick_slot(vm.memory_bytes, here):
+            return name
+        held = [(amount, slot.name) for slot in here if (amount := self._placer.held_memory(slot.name)) > 0]
+        return min(held, key=lambda one: (-one[0], one[1]))[1] if held else ""
 
     async def run(self) -> None:
         """Write what waits, until cancelled."""
