@@ -26,6 +26,7 @@ from outlive.commitments.application import ChangeApplier
 from outlive.commitments.batch import Batch, dry_run_timeout_text, timeout_text
 from outlive.commitments.change_log import RETRY_CAP_S, RETRY_S, ChangeLog, Displaced
 from outlive.commitments.decision import BATCH, Decider, Refusal
+from outlive.commitments.domains import DomainNames
 from outlive.commitments.names import commitment_name
 from outlive.commitments.settings import CommitmentSettings
 from outlive.resources import CommitmentChange, CommitmentStep
@@ -65,9 +66,11 @@ class Changes:
         applier: ChangeApplier,
         settings: CommitmentSettings,
         *,
+        domains: DomainNames,
         turn: asyncio.Lock,
         clock: Clock,
     ) -> None:
+        self._domains = domains
         self._changes = log
         self._decider = decider
         self._applier = applier
@@ -203,6 +206,7 @@ class Changes:
             raise
 
     async def _decide(self, asked: _Asked) -> None:
+        await self._domains.resolve(asked.batch)
         async with self._turn:
             if self._clock.monotonic() >= asked.deadline_s:
                 _answer(asked, self._late(asked.batch))

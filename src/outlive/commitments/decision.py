@@ -244,6 +244,13 @@ class _Attempt:
             self.hopeless = True
             self.refused.append((commitment.uuid, error.message))
             return False, tuple(slot_kept(slot, cut) for slot in own)
+        places = (*(one.host for one in plan.create), *(placed_on(slot) for slot in plan.keep))
+        if not all(places) and (
+            why := self._placer.unresolved(commitment.project, commitment.domain, commitment.group)
+        ):
+            self.hopeless = True
+            self.refused.append((commitment.uuid, why))
+            return False, tuple(slot_kept(slot, cut) for slot in own)
         for deleted in plan.delete:
             self._drop(deleted.name)
         kept = [SlotChange(name=one.name, deleted=True) for one in plan.delete]

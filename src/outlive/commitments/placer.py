@@ -20,7 +20,14 @@ from outlive.commitments.state import Commitment
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.ranking import why_nowhere
-from outlive.placement.request import HYPERVISOR_TYPE, SILENT, Intent, PlacementRequest, image_properties
+from outlive.placement.request import (
+    DOMAIN_NAME_HINT,
+    HYPERVISOR_TYPE,
+    SILENT,
+    Intent,
+    PlacementRequest,
+    image_properties,
+)
 from outlive.placement.reservations import CapacityQuery, unused
 from outlive.resources import (
     COMMITTED,
@@ -34,6 +41,7 @@ from outlive.resources import (
     ReservationStatus,
 )
 
+UNRESOLVED_TEXT: Final = "the name of domain {} of project {} is not known; Keystone has not told it yet"
 ACTIVE_REASON: Final = "ReservationActive"
 PRE_ALLOCATED_REASON: Final = "PreAllocated"
 TRIAL: Final = "trial"
@@ -51,19 +59,21 @@ class SlotPlacer:
 
     def request(self, new: NewSlot, commitment: Commitment, group: FlavorGroupSpec) -> PlacementRequest:
         """The call that chooses a host for a new slot, by its own size."""
-        return self._request(new.name, new.flavor, new.resources, commitment.project, commitment.zone, group)
+        domain = self.domain_of(commitment.project, commitment.domain)
+        return self._request(new.name, new.flavor, new.resources, commitment.project, domain, commitment.zone, group)
 
     def request_again(self, slot: Reservation, group: FlavorGroupSpec, ignore: Iterable[str] = ()) -> PlacementRequest:
         """The same for a slot that is there; hosts to ``ignore`` are no candidates."""
         spec = slot.spec
         details = spec.committed_resource_reservation or CommittedSpec()
+        project, domain = details.project_id, self.domain_of(details.project_id, details.domain_id)
         asked = self._request(
-            slot.name, details.resource_name, spec.resources, details.project_id, spec.availability_zone, group
+            slot.name, details.resource_name, spec.resources, project, domain, spec.availability_zone, group
         )
         return replace(asked, ignore_hosts=tuple(ignore))
 
     def _request(
-        self, name: str, flavor: str, need: Amounts, project: str, zone: str, group: FlavorGroupSpec
+        self, name: str, flavor: str, need: Amounts, project: str, domain: str, zone: str, group: FlavorGroupSpec
     ) -> PlacementRequest:
         specs = next((one.extra_specs for one in group.flavors if one.name == flavor), {})
         return PlacementRequest(
@@ -75,9 +85,23 @@ class SlotPlacer:
             extra_specs=specs,
             image_properties=image_properties(specs.get(HYPERVISOR_TYPE, "")),
             intent=Intent.RESERVE_FOR_COMMITTED_RESOURCE,
+            hints={DOMAIN_NAME_HINT: domain} if domain else {},
             pipeline=self._settings.pipeline(group.group_name),
             options=_OPTIONS,
         )
+
+    def domain_of(self, project: str, domain: str) -> str:
+        """The name of the domain of what is sold to a project, as calls for its VMs carry it; empty: not known."""
+        return self.fleet.domains.name(domain) or self.fleet.domains.of_project(project)
+
+    def unresolved(self, project: str, domain: str, group: str) -> str:
+        """Why no host can be chosen now: nobody knows the name of the domain, and hosts are set aside by it. Empty
+        where it is known, or where the project has no domain."""
+        if not domain or self.domain_of(project, domain):
+            return ""
+        if not self._engine.sets_aside(self._settings.pipeline(group)):
+            return ""
+        return UNRESOLVED_TEXT.format(domain, project)
 
     def choose(self, request: PlacementRequest, *, why: bool = True) -> tuple[str, str]:
         """The best host, or none with the reason, if that is wanted."""

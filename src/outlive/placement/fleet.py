@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.placement.columns import NOBODY, BoolVector, Columns, FloatVector, IntVector, Rows
+from outlive.placement.domains import Domains
 from outlive.placement.ledger import Ledger
 from outlive.placement.pending import Change, PendingChanges
 from outlive.placement.quota import Quotas
@@ -95,6 +96,8 @@ class Fleet:
         self._pending = PendingChanges()
         self.quotas = Quotas()
         """What projects may still use."""
+        self.domains = Domains()
+        """Whose domain has which name."""
         self.records = Records()
         """What somebody has extracted about hosts and VMs."""
 

@@ -21,7 +21,7 @@ from outlive.base.random import Random
 from outlive.commitments.assembly import Commitments
 from outlive.commitments.open_changes import OPEN
 from outlive.commitments.overview import Overview
-from outlive.commitments.ports import CommitmentSource, Offload, ProjectSource, inline
+from outlive.commitments.ports import CommitmentSource, DomainSource, Offload, ProjectSource, inline
 from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.syncer import CommitmentSyncer, read_known
 from outlive.commitments.view import CommitmentInformers, commitment_indexes
@@ -106,6 +106,8 @@ class Ports:
     """Who hosts, VMs and flavors are kept from; ``None``: nobody but users and imports."""
     limes: Limes | None = None
     """Whose commitments are kept; ``None``: those of batches alone."""
+    domains: DomainSource | None = None
+    """Who tells the names of domains; ``None``: nobody but LIQUID."""
     nova: VmMoves | None = None
     """Moves Nova's VMs for the descheduler."""
     offload: Offload = inline
@@ -232,10 +234,11 @@ class UpRole:
             source=ports.source,
             protection=settings.protection,
             faults=FaultRecorder(store, clock, "failover"),
+            domain_of=self.placement.engine.external_domain,
         )
         self.failover.attach(self.manager, self.elector)
         self.recovery = self._add_recovery(placement, ids)
-        self.commitments = self._add_commitments(ports.source, ids)
+        self.commitments = self._add_commitments(ports, ids)
         if ports.inventory is not None:
             self._add_inventory(ports.inventory, random)
         if ports.limes is not None:
@@ -345,7 +348,7 @@ class UpRole:
             placement=WithCandidates(placement, self.fleet) if placement.needs_candidates else placement,
             fleet=self.fleet,
             demands=Demands(config.requirements, settings.protection),
-            caller=Caller(profile=settings.upkeep.profile),
+            caller=Caller(profile=settings.upkeep.profile, domain_of=self.placement.engine.external_domain),
             metrics=self.metrics,
             events=self._events,
             decisions=self.decisions,
@@ -369,7 +372,7 @@ class UpRole:
             self.manager.add_task(REBALANCE_TASK, rebalancer.run, elector=self.elector, after_sync=True)
         return recovery
 
-    def _add_commitments(self, source: VMSource | None, ids: Ids) -> Commitments:
+    def _add_commitments(self, ports: Ports, ids: Ids) -> Commitments:
         """Commitments, behind the same election, since their slots are placed on the same hosts."""
         commitments = Commitments(
             self._store,
@@ -383,7 +386,8 @@ class UpRole:
             turn=self.failover.lock,
             clock=self._clock,
             ids=ids,
-            source=source,
+            source=ports.source,
+            domains=ports.domains,
             faults=FaultRecorder(self._store, self._clock, "commitments"),
             offload=self._offload,
             group_keys=self.settings.scheduler.flavor_group_keys,

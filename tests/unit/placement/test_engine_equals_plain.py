@@ -116,7 +116,7 @@ def known(fleet: Fleet, random: Random) -> Fleet:
         ],
         **{
             term: [
-                {"computeHost": name, "avgCPUContention": random.uniform(0, 9), "maxCPUContention": random.uniform(0, 9)}
+                {"computeHost": name, "avgCPUContention": random.uniform(0, 9), "maxCPUContention": random.random()}
                 for name in hosts
             ]
             for term in (LONG_TERM_CONTENTION, SHORT_TERM_CONTENTION)

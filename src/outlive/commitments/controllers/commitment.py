@@ -22,6 +22,7 @@ from outlive.base.logging import get_logger
 from outlive.commitments.acceptance import HeadroomOutcome, SlotsOutcome, evaluate, headroom, insufficient_text
 from outlive.commitments.application import ChangeApplier, decided_slot
 from outlive.commitments.decision import slot_kept, slot_made
+from outlive.commitments.domains import DomainNames
 from outlive.commitments.names import commitment_name
 from outlive.commitments.placer import SlotPlacer, give_way
 from outlive.commitments.settings import CommitmentSettings
@@ -80,6 +81,7 @@ class CommitmentController:
         applier: ChangeApplier,
         settings: CommitmentSettings,
         *,
+        domains: DomainNames,
         deciding: Callable[[], AbstractAsyncContextManager[None]],
         turn: asyncio.Lock,
         clock: Clock,
@@ -89,6 +91,7 @@ class CommitmentController:
         self._placer = placer
         self._applier = applier
         self._settings = settings
+        self._domains = domains
         self._deciding = deciding
         self._turn = turn
         self._clock = clock
@@ -177,6 +180,10 @@ class CommitmentController:
         except SlotLimitExceeded as error:
             self._too_many.labels(commitment.group, commitment.zone).inc()
             return await self._fail(cr, error.message)
+        why = self._placer.unresolved(commitment.project, commitment.domain, commitment.group)
+        if why and any(not one.host for one in plan.create):
+            self._domains.want((commitment.domain,))
+            return await self._wait(cr, why)
         refusable = _may_be_refused(cr)
         if plan.delete:
             await self._applier.check(cr.name, cr.spec)

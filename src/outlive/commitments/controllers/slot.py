@@ -17,6 +17,7 @@ from outlive.base.errors import Unavailable
 from outlive.base.logging import get_logger
 from outlive.commitments.application import swap_cached
 from outlive.commitments.controllers.oversubscription import Departures
+from outlive.commitments.domains import DomainNames
 from outlive.commitments.oversubscription import evicted
 from outlive.commitments.placer import SlotPlacer, status_of
 from outlive.commitments.settings import CommitmentSettings
@@ -48,6 +49,7 @@ NO_FLAVOR_S: Final = 300.0
 """When a slot of an unknown flavor is looked at again."""
 MISSING_REASON: Final = "MissingResourceName"
 REVOKED_REASON: Final = "PlacementRevoked"
+NO_DOMAIN_REASON: Final = "DomainUnknown"
 NO_HOSTS_REASON: Final = "NoHostsFound"
 
 _log = get_logger("commitments.slots")
@@ -66,6 +68,7 @@ class SlotController:
         departures: Departures,
         settings: CommitmentSettings,
         *,
+        domains: DomainNames,
         moving: Callable[[Iterable[str]], tuple[str, ...]],
         turn: asyncio.Lock,
         clock: Clock,
@@ -75,6 +78,7 @@ class SlotController:
         self._placer = placer
         self._departures = departures
         self._settings = settings
+        self._domains = domains
         self._moving = moving
         self._turn = turn
         self._clock = clock
@@ -138,6 +142,10 @@ class SlotController:
             return Requeue(self._settings.requeue_interval_retry)
         if all(flavor.name != details.resource_name for flavor in group.flavors):
             return Requeue(NO_FLAVOR_S)
+        if why := self._placer.unresolved(details.project_id, details.domain_id, details.resource_group):
+            self._domains.want((details.domain_id,))
+            await self._say(slot, "False", NO_DOMAIN_REASON, why)
+            return Requeue(self._settings.requeue_interval_retry)
         avoided = self._departures.avoided(slot.name)
         async with self._turn:
             host, why = self._sent.get(slot.name, ""), ""
@@ -250,6 +258,8 @@ class SlotController:
     def _finds_another(self, slot: Reservation) -> bool:
         details = slot.spec.committed_resource_reservation or CommittedSpec()
         group = self._view.group(details.resource_group)
+        if self._placer.unresolved(details.project_id, details.domain_id, details.resource_group):
+            return False
         request = self._placer.request_again(slot, group, (slot.status.host,)) if group is not None else None
         return request is not None and bool(self._placer.choose(request, why=False)[0])
 
