@@ -200,19 +200,22 @@ class SlotTracker:
         self._added.set()
 
     async def _write(self, slot: str, vms: dict[str, _Entrant]) -> None:
-        cache, fleet = self._view.informers.reservations, self._placer.fleet
-        if cache.get(slot) is None and fleet.counted(slot) is not None:
-            self._wait_again({slot: vms})  # it is decided, and somebody else is to write it
-            return
-
         def change(found: Reservation | None) -> Reservation | None:
             wanted = found
             for entrant in vms.values():
                 wanted = entrant.join(wanted)
             return None if wanted is found else wanted
 
-        await swap_cached(self._store, Reservation, slot, change, cache, "spec", clock=self._clock)
-        self._settle({slot: vms})
+        cache = self._view.informers.reservations
+        written = await swap_cached(self._store, Reservation, slot, change, cache, "spec", clock=self._clock)
+        stored = slot_allocations(written) if written is not None else {}
+        counted = self._placer.fleet.counted(slot)
+        decided = slot_allocations(counted) if counted is not None else {}
+        # what is decided about the slot, its creation or its hand-over, somebody else is to write first
+        waits = {vm: entrant for vm, entrant in vms.items() if vm not in stored and vm in decided}
+        if waits:
+            self._wait_again({slot: waits})
+        self._settle({slot: {vm: entrant for vm, entrant in vms.items() if vm not in waits}})
 
     def _wait_again(self, waiting: Mapping[str, Mapping[str, _Entrant]]) -> None:
         for slot, vms in waiting.items():
