@@ -217,8 +217,6 @@ def test_every_call_for_a_vm_of_an_external_customer_names_its_domain_and_a_clas
     assert engine.rank(caller.validate(mine, "aside").request).hosts == ("aside",)
     assert "domain_name" not in caller.new(foreign, GROUPED, ignore=()).request.hints
     assert set(engine.rank(caller.new(foreign, GROUPED, ignore=()).request).hosts) == {"open", "aside"}
-    keys = {
-        placement_class(one, GROUPED, with_project=False, domain=caller.domain_of(one.project))
-        for one in (mine, foreign)
-    }
-    assert len(keys) == 2
+    domains = {one.project: caller.domain_of(one.project) for one in (mine, foreign)}
+    assert domains == {"p": "iaas-acme", "q": ""}
+    assert len({placement_class(mine, GROUPED, with_project=False, domain=one) for one in domains.values()}) == 2
