@@ -58,6 +58,8 @@ Sold = dict[str, tuple[str, int]]
 
 HOSTS, UNITS = 2, 8
 """Hosts of a case, and units of memory that each has."""
+PROGRESS = 100
+"""After so many cases the command says how far it is."""
 LASTS_S = 12.0
 """How long customers ask for things and VMs start."""
 SETTLES_S = 100.0
@@ -458,7 +460,9 @@ def main() -> int:
             started, accepted = started + len(case.vms), accepted + case.accepted
         except Exception:
             failed.append(seed)
-            print(f"seed {seed}:", traceback.format_exc(limit=-2), file=sys.stderr)
+            print(f"seed {seed}:", traceback.format_exc(limit=-2), file=sys.stderr, flush=True)
+        if (seed - given.first + 1) % PROGRESS == 0:
+            print(f"{seed - given.first + 1} cases, {len(failed)} failed", file=sys.stderr, flush=True)
     what = f"{accepted} batches accepted, {started} VMs left"
     print(f"{given.cases} cases from seed {given.first}: {what}, {len(failed)} failed: {failed[:50]}")
     return 1 if failed else 0

@@ -227,13 +227,14 @@ class CommitmentView:
         return payg_candidates(commitment, group, vms, known, ()) if known else ()
 
     def _is_taken(self, vm: str, commitment: Commitment, released: Container[str]) -> bool:
-        """Whether a slot of another commitment in the zone has the VM, and stays."""
+        """Whether a slot of another commitment in the zone has the VM, and stays; as slots count, so also one that
+        passes to another commitment, and one that the VM has joined and is not written into."""
         return any(
             slot.name not in released
             and slot.spec.availability_zone == commitment.zone
             and slot.spec.committed_resource_reservation is not None
             and slot.spec.committed_resource_reservation.commitment_uuid != commitment.uuid
-            for slot in self.informers.reservations.by_index(ALLOCATION_INDEX, vm)
+            for slot in self._fleet.ledger.slots_expecting(vm)
         )
 
     def held_cores(self, commitment: Commitment, others: Iterable[CommittedResource]) -> Mapping[str, int]:
