@@ -1,12 +1,14 @@
 """The placement engine once more, host by host in plain Python: what the engine's vectors are held against.
 
 It gives the same answer as ``outlive.placement.engine`` for every fleet and request, only slowly: it reads host
-records and reservations instead of columns, and asks each filter about each host.
+records and reservations instead of columns, and asks each filter about each host. Where a step of the engine fails, so
+that the engine goes on without it, so does this. Where this fails itself, it says so: nothing of it is caught.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 
 import numpy as np
@@ -18,9 +20,26 @@ from outlive.placement.filters.capacity import EnoughCapacity, vm_amounts
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import BoundFilter, BoundWeigher
 from outlive.placement.ranking import _FIRST, _SECOND, _STEP, KEY_BITS, squash
+from outlive.placement.records import (
+    HOST_UTILIZATION,
+    PROJECT_NOISINESS,
+    HostContention,
+    HostUtilization,
+    ProjectNoisiness,
+)
 from outlive.placement.request import GROUP_HINT, InstanceGroup, Intent, PlacementRequest
 from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, blocked_hosts, has_landed, is_ready, unused
+from outlive.placement.settings import MIB
 from outlive.placement.steps import Run, Weigher
+from outlive.placement.vmware import (
+    AvoidLongTermContention,
+    AvoidShortTermContention,
+    ContentionParams,
+    NoisinessParams,
+    Scale,
+    SpreadNoisyProjects,
+    VmwareBinPack,
+)
 from outlive.placement.weighers import (
     BinPack,
     CommitmentParams,
@@ -31,6 +50,10 @@ from outlive.placement.weighers import (
     SoftAffinity,
 )
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Hypervisor, Reservation
+
+COMPARED: Counter[tuple[str, str]] = Counter()
+"""(step, what it did) → how often it was compared: hosts that a filter ``kept`` and ``refused``, and how often a
+weigher told hosts apart (``differs``)."""
 
 
 def rank_plain(engine: Engine, request: PlacementRequest) -> list[tuple[str, float]]:
@@ -56,12 +79,15 @@ def _keep(run: Run, bound: BoundFilter, hosts: list[str]) -> list[str]:
     if bound.step.skips(run):
         return hosts
     try:
-        bound.step.mask(run)  # fails where the engine fails
-        if isinstance(bound.step, EnoughCapacity):
-            _check_blocking(run, bound.step.query(run))
-        return [host for host in hosts if bound.step.check(run, host) is None]
-    except STEP_ERRORS:
+        bound.step.mask(run)
+    except STEP_ERRORS:  # the engine's own step fails
         return [] if bound.on_error == "reject" else hosts
+    if isinstance(bound.step, EnoughCapacity):
+        _check_blocking(run, bound.step.query(run))
+    kept = [host for host in hosts if bound.step.check(run, host) is None]
+    COMPARED[bound.step.name, "kept"] += len(kept)
+    COMPARED[bound.step.name, "refused"] += len(hosts) - len(kept)
+    return kept
 
 
 def _check_blocking(run: Run, query: CapacityQuery) -> None:
@@ -82,10 +108,13 @@ def _add(run: Run, bound: BoundWeigher, hosts: list[str], weights: dict[str, flo
     """Add one weigher's scores to the weights; the hosts that it leaves."""
     if not hosts or bound.step.skips(run):
         return hosts
+    places = [run.extra[host] if host in run.extra else run.fleet.row_of(host) for host in hosts]
     try:
-        scores = _PLAIN[type(bound.step)](bound.step, run, hosts)
-    except STEP_ERRORS:
+        bound.step.weigh(run, np.array(places, dtype=np.intp))
+    except STEP_ERRORS:  # the engine's own step fails
         return [] if bound.on_error == "reject" else hosts
+    scores = _PLAIN[type(bound.step)](bound.step, run, hosts)
+    COMPARED[bound.step.name, "differs"] += len(set(scores)) > 1
     for host, score in zip(hosts, scores, strict=True):
         weights[host] += bound.multiplier * _squashed(score)
     return hosts
@@ -139,11 +168,20 @@ def _committed_reservations(step: Weigher, run: Run, hosts: Sequence[str]) -> li
             and is_ready(reservation)
             and details is not None
             and (details.project_id, details.resource_group) == (run.request.project, group)
-            and weighers._has_room(run, reservation)
+            and reservation.spec.target_host
+            and reservation.spec.availability_zone == run.request.zone
+            and _left(reservation) >= run.request.need.memory_bytes
         ):
             usable.add(reservation.status.host)
     params: CommitmentParams = step.params
     return [params.reservation_host_weight if host in usable else params.default_host_weight for host in hosts]
+
+
+def _left(slot: Reservation) -> int:
+    """Bytes of a commitment slot that no VM is meant for; negative where its VMs are larger than it is."""
+    details = slot.spec.committed_resource_reservation
+    assert details is not None
+    return slot.spec.resources.memory_bytes - sum(one.resources.memory_bytes for one in details.allocations.values())
 
 
 def _prefer_smaller_hosts(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
@@ -199,6 +237,54 @@ def _slot_consolidation(step: Weigher, run: Run, hosts: Sequence[str]) -> list[f
             score -= step.params.same_spec_penalty / len(slots) * here.count(group)
         scores.append(score)
     return scores
+
+
+def _vmware_bin_pack(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+    needed = vm_amounts(run.request, run.settings)
+    scores: list[float] = []
+    for host in hosts:
+        score = weights = 0.0
+        for one in run.fleet.records.of(HOST_UTILIZATION, HostUtilization):
+            if one.compute_host != host:
+                continue
+            score = weights = 0.0
+            for resource, weight in step.params.resource_weights.items():
+                cpu = resource == "cpu"
+                unit = 1000 if cpu else MIB
+                size = (one.total_vcpus_allocatable if cpu else one.total_ram_allocatable_mb) * unit
+                used = (one.vcpus_used if cpu else one.ram_used_mb) * unit + needed.get(resource, 0)
+                if size > 0:
+                    score += weight * used / size
+                    weights += weight
+        scores.append(score / weights if weights else 0.0)
+    return scores
+
+
+def _contention(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+    params: ContentionParams = step.params
+    scores = dict.fromkeys(hosts, 0.0)
+    for one in run.fleet.records.of(str(step.needs), HostContention):
+        if one.compute_host in scores:
+            scores[one.compute_host] = _scaled(params.avg, one.avg_cpu_contention) + _scaled(
+                params.max, one.max_cpu_contention
+            )
+    return list(scores.values())
+
+
+def _noisy_projects(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+    params: NoisinessParams = step.params
+    scores = dict.fromkeys(hosts, 0.0)
+    for one in run.fleet.records.of(PROJECT_NOISINESS, ProjectNoisiness):
+        if one.project == run.request.project and one.compute_host in scores:
+            scores[one.compute_host] = _scaled(params.scale, one.avg_cpu_of_project)
+    return list(scores.values())
+
+
+def _scaled(scale: Scale, value: float) -> float:
+    """On the straight line through both bounds, and not beyond them."""
+    low, high = sorted((scale.low_to, scale.high_to))
+    straight = scale.low_to + (value - scale.low) / (scale.high - scale.low) * (scale.high_to - scale.low_to)
+    return sorted((low, straight, high))[1]
 
 
 def _effective(run: Run, host: str) -> Amounts:
@@ -331,4 +417,8 @@ _PLAIN: dict[type, Callable[..., list[float]]] = {
     BinPack: _bin_pack,
     FailoverEvacuation: _failover_evacuation,
     SlotConsolidation: _slot_consolidation,
+    VmwareBinPack: _vmware_bin_pack,
+    AvoidLongTermContention: _contention,
+    AvoidShortTermContention: _contention,
+    SpreadNoisyProjects: _noisy_projects,
 }

@@ -16,6 +16,7 @@ from outlive.commitments.answers import digest_of
 from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
 from outlive.commitments.decision import Refusal
 from outlive.commitments.names import capacity_name, quota_name
+from outlive.commitments.ports import DomainSource
 from outlive.commitments.settings import CommitmentSettings, GroupSettings, RamSettings, ResourceSettings
 from outlive.failover.config import FailoverConfig
 from outlive.failover.ports import Inline
@@ -254,13 +255,14 @@ def in_cloud(
     wrap: Callable[[MemoryStore], Any] = lambda store: store,
     source: VMSource | None = None,
     limes: Limes | None = None,
+    domains: DomainSource | None = None,
 ) -> None:
     """Run a story in a cloud with these objects and the usual flavors."""
 
     async def scene() -> None:
         store = MemoryStore(LoopClock(), SeededIds(Random(2)))
         store.load([*FLAVORS, *objects])
-        await live(wrap(store), story, settings=settings, source=source, limes=limes)
+        await live(wrap(store), story, settings=settings, source=source, limes=limes, domains=domains)
 
     run(scene())
 
@@ -273,13 +275,14 @@ async def live(
     ends: bool = True,
     source: VMSource | None = None,
     limes: Limes | None = None,
+    domains: DomainSource | None = None,
 ) -> None:
     """Run a story in a role that starts on this store, and ends in good order or not."""
     random = Random(1)
     made = UpRole(
         store,
         settings,
-        Ports(computer=Inline(), source=source, limes=limes),
+        Ports(computer=Inline(), source=source, limes=limes, domains=domains),
         identity="one",
         clock=LoopClock(),
         random=random,

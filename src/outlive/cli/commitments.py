@@ -272,6 +272,7 @@ def commitment_document(one: CommittedResource) -> dict[str, Any]:
 
 def slot_document(one: Reservation) -> dict[str, Any]:
     """A slot for programs."""
+    from outlive.placement.reservations import placed_on
     from outlive.resources import condition
     from outlive.resources.codec import to_builtins
 
@@ -279,7 +280,7 @@ def slot_document(one: Reservation) -> dict[str, Any]:
     ready = condition(one.status.conditions, "Ready")
     return {
         "name": one.name,
-        "host": one.status.host or one.spec.target_host,
+        "host": placed_on(one),
         "flavor": details.resource_name if details is not None else "",
         "size": to_builtins(one.spec.resources),
         "ready": ready is not None and ready.status == "True",

@@ -122,10 +122,12 @@ async def _related(store: Store, item: Resource) -> AsyncIterator[tuple[str, lis
         yield "Coverage", [one async for one in list_all(store, Coverage) if one.name == item.name]
         yield "Slots", [one async for one in list_all(store, Reservation) if item.name in _members(one)]
     elif isinstance(item, Hypervisor):
+        from outlive.placement.reservations import blocked_hosts
+
         yield "VMs", [vm async for vm in list_all(store, VirtualMachine) if vm.host == item.name]
         yield (
             "Reservations",
-            [one async for one in list_all(store, Reservation) if item.name in (one.status.host, one.spec.target_host)],
+            [one async for one in list_all(store, Reservation) if item.name in blocked_hosts(one)],
         )
     elif isinstance(item, Reservation):
         members = _members(item)

@@ -292,7 +292,7 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
     computer = ChildComputer()
     closing.push_async_callback(computer.close)
     source: VMSource | None = None
-    placement = inventory = limes = moves = None
+    placement = inventory = limes = moves = domains = None
     if session is not None:
         from outlive.drivers.openstack.keystone import KeystoneProjects
         from outlive.drivers.openstack.limes import LimesClient
@@ -307,9 +307,10 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
             inventory = NovaInventory(nova, settings.openstack, SystemClock())
         if settings.upkeep.vm_source == "nova":
             source = NovaVms(nova, settings.openstack, SystemClock())
+        domains = KeystoneProjects(session)
         if settings.openstack.commitments:
             asked = LimesClient(session, settings.openstack, clock=SystemClock(), random=system_random())
-            limes = Limes(KeystoneProjects(session), asked)
+            limes = Limes(domains, asked)
     if settings.upkeep.vm_source == "database":
         source = await closing.enter_async_context(synced_tables(settings))
     if settings.upkeep.placement == "http":
@@ -323,6 +324,7 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
         placement=placement,
         inventory=inventory,
         limes=limes,
+        domains=domains,
         nova=moves,
         offload=asyncio.to_thread,
     )

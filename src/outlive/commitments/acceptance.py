@@ -62,7 +62,7 @@ def evaluate(commitment: Commitment, slots: Sequence[Reservation], expected: int
         if seen is None or seen.observed_parent_generation != commitment.generation or found is None:
             continue
         if found.status == "True":
-            ready += 1
+            ready += bool(slot.spec.target_host)  # one that was evicted looks for another host
         elif found.status == "False":
             failed.append((slot.name, found.message))
     if len(slots) < expected or (not failed and ready < len(slots)):

@@ -7,7 +7,7 @@ write the status of the same objects meanwhile, so each write starts from what t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -28,6 +28,7 @@ from outlive.commitments.state import (
     with_ready,
 )
 from outlive.commitments.view import CommitmentView
+from outlive.placement.pending import Change
 from outlive.resources import (
     REQUEST_ID_ANNOTATION,
     CommitmentStep,
@@ -70,19 +71,19 @@ class ChangeApplier:
         self._placer = placer
         self._clock = clock
 
-    def hold(self, steps: Iterable[CommitmentStep]) -> None:
-        """The ledger counts the slots of these steps as they will be."""
+    def hold(self, steps: Iterable[CommitmentStep], by: Hashable, *, instead_of: Hashable = None) -> None:
+        """The ledger counts the slots of these steps as they will be, until ``by`` settles that."""
+        now = self._clock.now()
         for step in steps:
+            commitment = from_spec(step.after) if step.after is not None else None
             for change in step.slots:
-                if change.deleted:
-                    self._placer.let_go(change.name)
-                elif step.after is not None:
-                    shown = self._view.informers.reservations.get(change.name)
-                    self._placer.hold(_as_changed(shown, change, from_spec(step.after), self._clock.now(), ""))
+                if change.deleted or commitment is not None:
+                    wanted = decided_slot(change, commitment, now)
+                    self._placer.fleet.decide(change.name, by, wanted, instead_of=instead_of)
 
-    def take_back(self, steps: Iterable[CommitmentStep]) -> None:
-        """The ledger counts these slots as the store shows them."""
-        self._placer.put_back(change.name for step in steps for change in step.slots)
+    def settle(self, by: Hashable) -> None:
+        """What ``by`` decided is written, or taken back."""
+        self._placer.fleet.settle_all(by)
 
     async def check(self, name: str, spec: CommittedResourceSpec | None) -> None:
         """``Conflict`` unless the store has this commitment as somebody has seen it; ``None``: it has none."""
@@ -113,6 +114,16 @@ class ChangeApplier:
         await in_parallel(
             (partial(self._write_slot, change, commitment, request_id) for change in there), limit=SLOT_WRITERS
         )
+
+    async def show(self, names: Iterable[str]) -> None:
+        """Read these slots, and let the cache show what the store has of them."""
+        cache = self._view.informers.reservations
+        for name in names:
+            found, shown = await read(self._store, Reservation, name), cache.get(name)
+            if found is not None:
+                cache.note(found)
+            elif shown is not None:
+                cache.note_gone(shown.ref)
 
     async def delete_slots(self, slots: Iterable[SlotChange]) -> None:
         """Delete these slots."""
@@ -255,6 +266,21 @@ async def swap_cached(
     if written is not None and written.metadata.resource_version != seen[-1]:
         cache.note(written, replaced=seen[-1])
     return written
+
+
+def decided_slot(change: SlotChange, commitment: Commitment | None, now: float) -> Change:
+    """What a slot will be once the change is written, whatever the store shows of it; no commitment: it is gone."""
+    if change.deleted or commitment is None:
+        return lambda _shown: None
+    asked = commitment
+
+    def changed(shown: Reservation | None) -> Reservation:
+        slot = _as_changed(shown, change, asked, now, "")
+        if slot.spec.target_host and not slot.status.conditions:  # its status is written after its spec
+            return replace(slot, status=status_of(slot, asked.generation))
+        return slot
+
+    return changed
 
 
 def _as_changed(

@@ -25,9 +25,11 @@ from outlive.commitments.controllers.quota import EVERYTHING, QuotaController
 from outlive.commitments.controllers.slot import SlotController
 from outlive.commitments.controllers.usage import UsageController, UsageRecorder
 from outlive.commitments.decision import Decider
+from outlive.commitments.domains import DomainNames
 from outlive.commitments.liquid_metrics import LiquidMetrics
+from outlive.commitments.open_changes import OpenChanges
 from outlive.commitments.placer import SlotPlacer
-from outlive.commitments.ports import Offload, inline
+from outlive.commitments.ports import DomainSource, Offload, inline
 from outlive.commitments.records import InformedRecords
 from outlive.commitments.service import CommitmentService
 from outlive.commitments.settings import CommitmentSettings
@@ -53,6 +55,7 @@ VMS_TASK: Final = "commitment-vms"
 TRACKING_TASK: Final = "commitment-slot-writer"
 LOSSES_TASK: Final = "commitment-host-losses"
 HISTORY_TASK: Final = "commitment-usage-history"
+DOMAINS_TASK: Final = "domain-names"
 HISTORY_S: Final = 86_400.0
 """How often old histories of usage are looked for."""
 HISTORY_AGAIN_S: Final = 60.0
@@ -79,6 +82,7 @@ class Commitments:
         clock: Clock,
         ids: Ids,
         source: VMSource | None = None,
+        domains: DomainSource | None = None,
         faults: FaultRecorder | None = None,
         offload: Offload = inline,
         group_keys: tuple[str, ...] = (),
@@ -88,18 +92,38 @@ class Commitments:
         self._clock = clock
         self._vm_informer, self._pipelines = vms, pipelines
         self.vms = VmTable(vms, source, clock=clock)
-        self.view = view = CommitmentView(informers, self.vms)
-        placer = SlotPlacer(engine, settings, informers.reservations)
+        self.view = view = CommitmentView(informers, self.vms, engine.fleet)
+        placer = SlotPlacer(engine, settings)
         applier = ChangeApplier(store, view, placer, clock=clock, leads=leads)
         decider = Decider(view, placer, settings, clock=clock, ids=ids, turn=turn)
         departures = Departures(clock)
-        self.change_log = ChangeLog(store, clock=clock, ids=ids)
-        self.changes = Changes(self.change_log, decider, applier, settings, turn=turn, clock=clock)
+        self._domains = DomainNames(engine.fleet.domains, domains, clock=clock)
+        self.change_log = ChangeLog(store, informers.changes, clock=clock, ids=ids)
+        opened = OpenChanges(informers.changes, applier)
+        self.changes = Changes(
+            self.change_log, decider, applier, settings, domains=self._domains, turn=turn, clock=clock
+        )
         self.commitments = CommitmentController(
-            view, placer, applier, settings, deciding=self.changes.deciding, turn=turn, clock=clock, metrics=metrics
+            view,
+            placer,
+            applier,
+            settings,
+            domains=self._domains,
+            deciding=self.changes.deciding,
+            turn=turn,
+            clock=clock,
+            metrics=metrics,
         )
         self.slots = SlotController(
-            store, view, placer, departures, settings, moving=self._moving, turn=turn, clock=clock
+            store,
+            view,
+            placer,
+            departures,
+            settings,
+            domains=self._domains,
+            moving=self._moving,
+            turn=turn,
+            clock=clock,
         )
         self.oversubscription = OversubscriptionController(
             store, view, engine.fleet, departures, settings, clock=clock, metrics=metrics
@@ -123,7 +147,7 @@ class Commitments:
             clock=clock,
             metrics=metrics,
         )
-        self.tracker = SlotTracker(store, view, placer, group_keys=group_keys, clock=clock, metrics=metrics)
+        self.tracker = SlotTracker(store, view, placer, opened, group_keys=group_keys, clock=clock, metrics=metrics)
         self.records = InformedRecords(
             commitments=informers.commitments,
             quotas=informers.quotas,
@@ -153,6 +177,7 @@ class Commitments:
         self.informers.commitments.subscribe(self.consistency.on_commitment)
         manager.add_task(VMS_TASK, self.vms.run)
         manager.add_task(TRACKING_TASK, self.tracker.run)
+        manager.add_task(DOMAINS_TASK, self._domains.run)
         manager.add_task(CHANGES_TASK, self.changes.run, elector=elector, after_sync=True)
         manager.add_task(SWEEP_TASK, self.change_log.clean, elector=elector, after_sync=True)
         manager.add_task(LOSSES_TASK, self._losses.run, elector=elector, after_sync=True)

@@ -68,6 +68,8 @@ class ProjectRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
     project: str
     domain: str = ""
+    domain_name: str = ""
+    """As Limes knows it; empty: it did not say."""
     resources: tuple[ResourceRequest, ...] = ()
 
 

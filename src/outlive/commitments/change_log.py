@@ -18,10 +18,12 @@ from outlive.base.errors import AlreadyExists, NotFound, OutliveError, Unavailab
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.answers import Answers
-from outlive.commitments.documents import documents_of, joined
+from outlive.commitments.documents import documents_of, joined, part_name
 from outlive.commitments.names import change_name, change_number
 from outlive.resources import Cluster, CommitmentChange, CommitmentStep, ObjectMeta
 from outlive.resources.cluster import CLUSTER
+from outlive.resources.commitments import OPEN_LABEL
+from outlive.runtime.informer import Informer
 from outlive.store import Store, list_all
 from outlive.store.access import CALL_S, LIST_S, answered, compare_and_swap, read
 
@@ -47,11 +49,13 @@ class Displaced(Unavailable):
 class ChangeLog:
     """See the module. ``answers``: to requests that the caller named, as far as this process knows them."""
 
-    def __init__(self, store: Store, *, clock: Clock, ids: Ids) -> None:
+    def __init__(self, store: Store, opened: Informer[CommitmentChange], *, clock: Clock, ids: Ids) -> None:
+        """``opened``: the cache of changes that are not applied yet, which shows at once what is written here."""
         self.answers = Answers(clock)
         self.unapplied: dict[str, str] = {}
         """Change that counts, or ``changes`` where they cannot be read → why it is not applied yet."""
         self._store = store
+        self._opened = opened
         self._clock = clock
         self._ids = ids
         self._last = 0
@@ -101,7 +105,7 @@ class ChangeLog:
     ) -> CommitmentChange:
         """The next change, which is not committed yet."""
         return CommitmentChange(
-            metadata=ObjectMeta(name=change_name(self._last + 1)),
+            metadata=ObjectMeta(name=change_name(self._last + 1), labels={OPEN_LABEL: "true"}),
             nonce=self._ids.uuid(),
             availability_zone=zone,
             request_id=request_id,
@@ -121,7 +125,7 @@ class ChangeLog:
         try:
             for part in parts:
                 with deadline(CALL_S):
-                    await self._store.create(part)
+                    self._opened.note(await self._store.create(part), replaced="")
         except (Unknown, TimeoutError):
             raise Unavailable("the store did not take the batch", remedy="ask again in a moment") from None
         if not await self._create(head, deadline_s):
@@ -135,10 +139,10 @@ class ChangeLog:
         while True:
             number += 1
             late = self._clock.monotonic() >= deadline_s and number > 1
-            wanted = replace(head, phase="withdrawn", steps=(), parts=0) if late else head
+            wanted = _closed(replace(head, phase="withdrawn", steps=(), parts=0)) if late else head
             try:
                 with deadline(CALL_S):
-                    await self._store.create(wanted)
+                    self._opened.note(await self._store.create(wanted), replaced="")
                 self._last += 1
                 return not late
             except AlreadyExists:
@@ -146,6 +150,7 @@ class ChangeLog:
                 if found is not None and found.nonce != head.nonce:
                     raise Displaced("another process leads", remedy="ask again in a moment") from None
                 if found is not None:
+                    self._opened.note(found)
                     self._last += 1
                     return found.phase != "withdrawn"
             except (OutliveError, TimeoutError) as error:
@@ -172,9 +177,16 @@ class ChangeLog:
         def applied(found: CommitmentChange | None) -> CommitmentChange | None:
             if found is None or found.phase != "decided":
                 return None
-            return replace(found, phase="applied", applied_at=as_datetime(self._clock.now()))
+            return _closed(replace(found, phase="applied", applied_at=as_datetime(self._clock.now())))
 
-        await compare_and_swap(self._store, CommitmentChange, head.name, applied, clock=self._clock)
+        def closed(found: CommitmentChange | None) -> CommitmentChange | None:
+            return _closed(found) if found is not None else None
+
+        changes = {head.name: applied, **{part_name(head, n): closed for n in range(1, head.parts + 1)}}
+        for name, change in changes.items():
+            written = await compare_and_swap(self._store, CommitmentChange, name, change, clock=self._clock)
+            if written is not None:
+                self._opened.note(written)
 
     async def check_alone(self) -> None:
         """``Unavailable`` where another process leads, which may have accepted what this one refused."""
@@ -216,6 +228,12 @@ class ChangeLog:
             with contextlib.suppress(NotFound), answered("an old change"):
                 await self._store.delete(one.ref, uid=one.metadata.uid)
             self.answers.forget(one)
+
+
+def _closed(change: CommitmentChange) -> CommitmentChange:
+    """The document without the label of those that are not applied yet."""
+    labels = {key: value for key, value in change.metadata.labels.items() if key != OPEN_LABEL}
+    return replace(change, metadata=replace(change.metadata, labels=labels))
 
 
 def _age_s(change: CommitmentChange, now: float) -> float:

@@ -25,7 +25,8 @@ from outlive.commitments.answers import Answered
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.batch import Batch, dry_run_timeout_text, timeout_text
 from outlive.commitments.change_log import RETRY_CAP_S, RETRY_S, ChangeLog, Displaced
-from outlive.commitments.decision import Decider, Refusal
+from outlive.commitments.decision import BATCH, Decider, Refusal
+from outlive.commitments.domains import DomainNames
 from outlive.commitments.names import commitment_name
 from outlive.commitments.settings import CommitmentSettings
 from outlive.resources import CommitmentChange, CommitmentStep
@@ -65,9 +66,11 @@ class Changes:
         applier: ChangeApplier,
         settings: CommitmentSettings,
         *,
+        domains: DomainNames,
         turn: asyncio.Lock,
         clock: Clock,
     ) -> None:
+        self._domains = domains
         self._changes = log
         self._decider = decider
         self._applier = applier
@@ -203,6 +206,7 @@ class Changes:
             raise
 
     async def _decide(self, asked: _Asked) -> None:
+        await self._domains.resolve(asked.batch)
         async with self._turn:
             if self._clock.monotonic() >= asked.deadline_s:
                 _answer(asked, self._late(asked.batch))
@@ -218,6 +222,7 @@ class Changes:
             self._answer_unwritten(asked, decided)
             return
         if not decided.steps:
+            self._applier.settle(BATCH)
             self._answer_unwritten(asked, None)  # nothing is asked for
             return
         draft = self._changes.draft(
@@ -234,8 +239,7 @@ class Changes:
             _answer(asked, Unknown("nobody knows whether the batch counts", remedy="see what the commitments say"))
             raise
         finally:
-            if head is None:
-                self._applier.take_back(decided.steps)
+            self._applier.settle(BATCH)  # what is committed, ``OpenChanges`` holds
         if head is None:
             reason = timeout_text(self._settings.watch_timeout, len(decided.steps))
             _answer(asked, Refusal(reason, timed_out=True))
@@ -259,7 +263,6 @@ class Changes:
         """Apply every change that was committed and is not applied yet. Errors of the store end it."""
         for head, steps in await self._changes.unfinished():
             _log.info("commitment_change.taken_up", change=head.name, commitments=len(steps))
-            self._applier.hold(steps)
             await self._apply(head, steps)
 
     async def _apply(self, head: CommitmentChange, steps: tuple[CommitmentStep, ...]) -> None:

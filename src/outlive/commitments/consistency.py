@@ -19,6 +19,7 @@ from outlive.base.quantity import format_bytes
 from outlive.commitments.slots import confirmed_allocations
 from outlive.commitments.state import Commitment, is_active, is_over
 from outlive.commitments.verification import keeper
+from outlive.placement.reservations import placed_on
 from outlive.resources import COMMITTED, CommittedResource, CommittedResourceSpec, Reservation
 
 
@@ -262,7 +263,7 @@ def _of_slots(given: ConsistencyInput) -> Iterator[Disagreement]:
     for uuid, mine in ours.items():
         yield from _amounts(given, uuid, mine, of.get(uuid, []))
     for slot in given.slots:
-        host = slot.status.host
+        host = placed_on(slot)
         if slot.spec.type == COMMITTED and host and host not in given.instances:
             yield _one(Kind.SLOT_ON_UNKNOWN_HOST, slot.name, f"it is on {host}, and there is no such host")
 

@@ -1,7 +1,7 @@
 """Whether a batch of changes can be had as a whole, and what it does then.
 
-What is decided is held in the ledger until the caller has written it or takes it back
-(docs/reference/commitments.md#batches).
+What is decided is held in the ledger until the caller commits it or takes it back: from everybody, because it may be
+taken back (docs/reference/commitments.md#batches).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -28,12 +29,13 @@ from outlive.commitments.batch import (
     timeout_text,
 )
 from outlive.commitments.handover import Handover, hand_over
-from outlive.commitments.placer import SlotPlacer, give_way, placed
+from outlive.commitments.placer import SlotPlacer, give_way, locked, placed
 from outlive.commitments.retry import retry_time
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import NewSlot, SlotLimitExceeded
 from outlive.commitments.state import SLOT_STATES, Commitment, from_spec, has_slots
 from outlive.commitments.view import CommitmentView
+from outlive.placement.reservations import blocked_hosts, placed_on
 from outlive.resources import (
     CommitmentStep,
     CommittedResource,
@@ -44,6 +46,8 @@ from outlive.resources import (
     SlotChange,
 )
 
+BATCH: Final = "batch"
+"""Who decides what a batch does, before it is committed. One batch is decided at a time."""
 TURN_S: Final = 0.02
 """How long a batch is decided before others get their turn."""
 
@@ -91,7 +95,7 @@ class Decider:
         self._ids = ids
 
     async def decide(self, batch: Batch, deadline_s: float) -> Accepted | Refusal:
-        """What the batch does, held in the ledger, or its refusal, with nothing held.
+        """What the batch does, held in the ledger by ``BATCH``, or its refusal, with nothing held.
 
         ``deadline_s``: when it has taken too long, on the monotonic clock.
         """
@@ -113,6 +117,7 @@ class Decider:
         except BaseException:
             attempt.take_back()
             raise
+        attempt.hold_both()
         if attempt.refused and plan.confirmation:
             attempt.take_back()
             at = None if attempt.hopeless else retry_time(plan.steps, view, now)
@@ -169,7 +174,7 @@ class _Attempt:
         self._groups = groups
         self._now = now
         self._touched: dict[str, Reservation | None] = {}
-        """Slots that the ledger counts otherwise than the store shows them: as this, or not at all."""
+        """Slots that are there and that the batch changes or gives up: as this, or not at all."""
         self._covered: set[str] = set()
         """VMs that new slots of the batch cover."""
         self._cores: dict[str, CommittedResource] = {}
@@ -188,8 +193,14 @@ class _Attempt:
         return len(self._plan.steps) - self.done
 
     def take_back(self) -> None:
-        """The ledger counts all slots as the store shows them."""
-        self._placer.put_back(self._touched)
+        """The ledger counts nothing of the batch any more."""
+        self._placer.fleet.settle_all(BATCH)
+
+    def hold_both(self) -> None:
+        """Until it is committed, new slots hold their room, and slots that are there what they held, locked for
+        everybody: what the batch gives up or hands over is neither free nor anybody's before it counts."""
+        for name, slot in self._touched.items():
+            self._placer.fleet.decide(name, BATCH, partial(_either, slot))
 
     async def run(self, deadline_s: float) -> Accepted:
         """Every step, as far as it can be had; what cannot is in ``refused``."""
@@ -233,6 +244,13 @@ class _Attempt:
             self.hopeless = True
             self.refused.append((commitment.uuid, error.message))
             return False, tuple(slot_kept(slot, cut) for slot in own)
+        places = (*(one.host for one in plan.create), *(placed_on(slot) for slot in plan.keep))
+        if not all(places) and (
+            why := self._placer.unresolved(commitment.project, commitment.domain, commitment.group)
+        ):
+            self.hopeless = True
+            self.refused.append((commitment.uuid, why))
+            return False, tuple(slot_kept(slot, cut) for slot in own)
         for deleted in plan.delete:
             self._drop(deleted.name)
         kept = [SlotChange(name=one.name, deleted=True) for one in plan.delete]
@@ -256,7 +274,7 @@ class _Attempt:
             return True, (*kept, *made)
         text = insufficient_text(ready + len(made), plan.total)
         self.refused.append((commitment.uuid, f"{text} ({why})" if why else text))
-        self._placer.put_back(one.name for one in made)
+        self._placer.put_back((one.name for one in made), BATCH)
         self._covered.difference_update(one.vm for one in made)
         return False, tuple(kept)
 
@@ -266,7 +284,7 @@ class _Attempt:
         if not host:
             host, why = self._placer.choose(self._placer.request(new, commitment, group))
         if host:
-            self._hold(placed(replace(new, host=host), commitment, now=self._now))
+            self._placer.hold(locked(placed(replace(new, host=host), commitment, now=self._now)), BATCH)
         return host, why
 
     def _place_again(self, slot: Reservation, commitment: Commitment, group: FlavorGroupSpec) -> tuple[str, str]:
@@ -283,7 +301,9 @@ class _Attempt:
             self._drop(name)
         for slots in handover.slots.values():
             for slot in slots:
-                if slot.name in changed:
+                if slot.name in handover.cut:
+                    self._placer.hold(locked(slot), BATCH)
+                elif slot.name in changed:
                     self._hold(slot)
 
     def _lacks_cores(self, commitment: Commitment) -> str:
@@ -313,11 +333,11 @@ class _Attempt:
 
     def _hold(self, slot: Reservation) -> None:
         self._touched[slot.name] = slot
-        self._placer.hold(slot)
+        self._placer.hold(slot, BATCH)
 
     def _drop(self, name: str) -> None:
         self._touched[name] = None
-        self._placer.let_go(name)
+        self._placer.let_go(name, BATCH)
 
     async def _give_turn(self, deadline_s: float) -> None:
         """Let others work now and then; ``TimedOut``."""
@@ -329,18 +349,22 @@ class _Attempt:
             self._turn_s = self._clock.monotonic()
 
     async def _give_way(self) -> None:
-        """Meanwhile slots that are there hold what they held: what the batch gives up is not free before it counts."""
-        there = [name for name in self._touched if self._view.informers.reservations.get(name) is not None]
-        self._placer.put_back(there)
+        """Let others work. What the batch changes holds what it held, and what it is to hold."""
+        self.hold_both()
         try:
             await self._decider.give_way()
         finally:
-            for name in there:
-                slot = self._touched[name]
+            for name, slot in self._touched.items():
                 if slot is None:
-                    self._placer.let_go(name)
+                    self._placer.let_go(name, BATCH)
                 else:
-                    self._placer.hold(slot)
+                    self._placer.hold(slot, BATCH)
+
+
+def _either(wanted: Reservation | None, shown: Reservation | None) -> Reservation | None:
+    """The slot where it is, for nobody; where it is nowhere yet, where it is wanted."""
+    found = shown if shown is not None and blocked_hosts(shown) else wanted
+    return locked(found) if found is not None else None
 
 
 class _Names:
@@ -377,7 +401,7 @@ def slot_kept(slot: Reservation, cut: Iterable[str] = ()) -> SlotChange:
     details = slot.spec.committed_resource_reservation
     return SlotChange(
         name=slot.name,
-        host=slot.status.host or slot.spec.target_host,
+        host=placed_on(slot),
         flavor=details.resource_name if details is not None else "",
         memory_bytes=slot.spec.resources.memory_bytes,
         cpu_milli=slot.spec.resources.cpu_milli,

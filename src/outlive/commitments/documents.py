@@ -26,7 +26,7 @@ def documents_of(head: CommitmentChange) -> list[CommitmentChange]:
     first, *portions = _split(head.steps)
     rest = [
         CommitmentChange(
-            metadata=ObjectMeta(name=f"change-{head.nonce}-{number}"),
+            metadata=ObjectMeta(name=part_name(head, number), labels=head.metadata.labels),
             part_of=head.nonce,
             decided_at=head.decided_at,
             steps=tuple(steps),
@@ -36,11 +36,16 @@ def documents_of(head: CommitmentChange) -> list[CommitmentChange]:
     return [*rest, replace(head, parts=len(rest), steps=tuple(first))]
 
 
+def part_name(head: CommitmentChange, number: int) -> str:
+    """The name of a further document of a change, from 1 on."""
+    return f"change-{head.nonce}-{number}"
+
+
 def joined(head: CommitmentChange, documents: Mapping[str, CommitmentChange]) -> tuple[CommitmentStep, ...] | None:
     """All steps of the change, from its head and further documents by name; ``None`` where one is missing."""
     steps: list[CommitmentStep] = []
     for number in range(head.parts + 1):
-        document = head if number == 0 else documents.get(f"change-{head.nonce}-{number}")
+        document = head if number == 0 else documents.get(part_name(head, number))
         if document is None:
             return None
         for piece in document.steps:

@@ -16,7 +16,7 @@ from outlive.commitments.quota import DEFAULT_STATES, Sizes, UsageCounter, commi
 from outlive.commitments.units import UNLIMITED, GroupUnit
 from outlive.commitments.usage import UsageInput, accepted, assign, usage_vms
 from outlive.placement.flavor_groups import groups_by_flavor
-from outlive.placement.reservations import unused
+from outlive.placement.reservations import placed_on, unused
 from outlive.placement.vms import VmView
 from outlive.resources import (
     COMMITTED,
@@ -73,7 +73,7 @@ class Overview:
             size = one.spec.resources.memory_bytes
         else:
             return
-        host = one.status.host or one.spec.target_host
+        host = placed_on(one)
         if host:
             held = self._held.setdefault((group, self._zones.get(host, "")), {})
             held[one.spec.type] = held.get(one.spec.type, 0) + size

@@ -1,13 +1,13 @@
 """Chooses hosts for commitment slots by placement's engine, and holds in the ledger what is not in the store yet.
 
-What is held takes room from everybody at once, so that two decisions never count on the same place; it stays in the
-ledger until the store shows the slot, or is put back (docs/reference/commitments.md#batches). A choice does not yield.
+What is held takes room from everybody at once, so that two decisions never count on the same place; it counts on top of
+what the store shows until who decided it settles it (docs/design/commitments.md#one-entry). A choice does not yield.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Final
 
 from msgspec.structs import replace
@@ -20,7 +20,14 @@ from outlive.commitments.state import Commitment
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.ranking import why_nowhere
-from outlive.placement.request import HYPERVISOR_TYPE, SILENT, Intent, PlacementRequest, image_properties
+from outlive.placement.request import (
+    DOMAIN_NAME_HINT,
+    HYPERVISOR_TYPE,
+    SILENT,
+    Intent,
+    PlacementRequest,
+    image_properties,
+)
 from outlive.placement.reservations import CapacityQuery, unused
 from outlive.resources import (
     COMMITTED,
@@ -33,10 +40,12 @@ from outlive.resources import (
     Reservation,
     ReservationStatus,
 )
-from outlive.runtime.informer import Informer
 
+UNRESOLVED_TEXT: Final = "the name of domain {} of project {} is not known; Keystone has not told it yet"
 ACTIVE_REASON: Final = "ReservationActive"
 PRE_ALLOCATED_REASON: Final = "PreAllocated"
+TRIAL: Final = "trial"
+"""Who decides where somebody only tries something out, and puts it back before anybody else runs."""
 _EVERYTHING: Final = CapacityQuery(intent=Intent.UNKNOWN)
 _OPTIONS: Final = replace(SILENT, lock_reservations=True, max_candidates=1)
 
@@ -44,26 +53,27 @@ _OPTIONS: Final = replace(SILENT, lock_reservations=True, max_candidates=1)
 class SlotPlacer:
     """See the module."""
 
-    def __init__(self, engine: Engine, settings: CommitmentSettings, reservations: Informer[Reservation]) -> None:
+    def __init__(self, engine: Engine, settings: CommitmentSettings) -> None:
         self._engine = engine
         self._settings = settings
-        self._reservations = reservations
 
     def request(self, new: NewSlot, commitment: Commitment, group: FlavorGroupSpec) -> PlacementRequest:
         """The call that chooses a host for a new slot, by its own size."""
-        return self._request(new.name, new.flavor, new.resources, commitment.project, commitment.zone, group)
+        domain = self.domain_of(commitment.project, commitment.domain)
+        return self._request(new.name, new.flavor, new.resources, commitment.project, domain, commitment.zone, group)
 
     def request_again(self, slot: Reservation, group: FlavorGroupSpec, ignore: Iterable[str] = ()) -> PlacementRequest:
         """The same for a slot that is there; hosts to ``ignore`` are no candidates."""
         spec = slot.spec
         details = spec.committed_resource_reservation or CommittedSpec()
+        project, domain = details.project_id, self.domain_of(details.project_id, details.domain_id)
         asked = self._request(
-            slot.name, details.resource_name, spec.resources, details.project_id, spec.availability_zone, group
+            slot.name, details.resource_name, spec.resources, project, domain, spec.availability_zone, group
         )
         return replace(asked, ignore_hosts=tuple(ignore))
 
     def _request(
-        self, name: str, flavor: str, need: Amounts, project: str, zone: str, group: FlavorGroupSpec
+        self, name: str, flavor: str, need: Amounts, project: str, domain: str, zone: str, group: FlavorGroupSpec
     ) -> PlacementRequest:
         specs = next((one.extra_specs for one in group.flavors if one.name == flavor), {})
         return PlacementRequest(
@@ -75,9 +85,23 @@ class SlotPlacer:
             extra_specs=specs,
             image_properties=image_properties(specs.get(HYPERVISOR_TYPE, "")),
             intent=Intent.RESERVE_FOR_COMMITTED_RESOURCE,
+            hints={DOMAIN_NAME_HINT: domain} if domain else {},
             pipeline=self._settings.pipeline(group.group_name),
             options=_OPTIONS,
         )
+
+    def domain_of(self, project: str, domain: str) -> str:
+        """The name of the domain of what is sold to a project, as calls for its VMs carry it; empty: not known."""
+        return self.fleet.domains.name(domain) or self.fleet.domains.of_project(project)
+
+    def unresolved(self, project: str, domain: str, group: str) -> str:
+        """Why no host can be chosen now: nobody knows the name of the domain, and hosts are set aside by it. Empty
+        where it is known, or where the project has no domain."""
+        if not domain or self.domain_of(project, domain):
+            return ""
+        if not self._engine.sets_aside(self._settings.pipeline(group)):
+            return ""
+        return UNRESOLVED_TEXT.format(domain, project)
 
     def choose(self, request: PlacementRequest, *, why: bool = True) -> tuple[str, str]:
         """The best host, or none with the reason, if that is wanted."""
@@ -118,6 +142,11 @@ class SlotPlacer:
             return 0
         return max(0, int(fleet.available(_EVERYTHING)[fleet.resources[MEMORY], row]))
 
+    def held_memory(self, name: str) -> int:
+        """Bytes that a slot holds beside its VMs."""
+        entry = self.fleet.ledger.entry(name)
+        return entry.used.get(self.fleet.resources[MEMORY], 0) if entry is not None and entry.rows else 0
+
     def slots_on(self, host: str) -> list[str]:
         """Names of commitment slots that hold something on a host."""
         return [slot.name for slot in self.slots_of(host)]
@@ -128,22 +157,23 @@ class SlotPlacer:
         entries = self.fleet.ledger.on_row(row) if row is not None else []
         return [entry.reservation for entry in entries if entry.kind == COMMITTED]
 
-    def hold(self, slot: Reservation) -> None:
-        """Count this slot as it is given, whatever the store says of it."""
-        self._engine.fleet.upsert_reservation(slot)
+    def hold(self, slot: Reservation, by: Hashable = TRIAL) -> None:
+        """Count this slot as it is given, whatever the store shows of it, until ``by`` puts it back."""
+        self.fleet.decide(slot.name, by, lambda _shown: slot)
 
-    def let_go(self, name: str) -> None:
-        """Count the slot no more."""
-        self._engine.fleet.remove_reservation(name)
+    def let_go(self, name: str, by: Hashable = TRIAL) -> None:
+        """Count the slot no more, until ``by`` puts it back."""
+        self.fleet.decide(name, by, lambda _shown: None)
 
-    def put_back(self, names: Iterable[str]) -> None:
-        """Count these slots as the store has shown them last."""
+    def put_back(self, names: Iterable[str], by: Hashable = TRIAL) -> None:
+        """Count these slots without what ``by`` decided about them."""
         for name in names:
-            shown = self._reservations.get(name)
-            if shown is None:
-                self.let_go(name)
-            else:
-                self.hold(shown)
+            self.fleet.settle(name, by)
+
+
+def locked(slot: Reservation) -> Reservation:
+    """The slot that holds its room from everybody, its own project included, because it may be taken back."""
+    return replace(slot, status=replace(slot.status, conditions=()))
 
 
 def placed(new: NewSlot, commitment: Commitment, *, now: float, request_id: str = "") -> Reservation:

@@ -25,6 +25,25 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: str | None = None
 
 
+class Domain(msgspec.Struct, frozen=True, kw_only=True):
+    """A domain of Keystone; other members of its record are overlooked."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=255)]
+    name: str = ""
+
+
+class DomainSource(Protocol):
+    """Keystone's domains, and the projects in them."""
+
+    async def list_domains(self) -> tuple[Domain, ...]:
+        """All domains, by id."""
+        ...
+
+    async def list_projects(self) -> tuple[Project, ...]:
+        """All projects, by id."""
+        ...
+
+
 class ProjectSource(Protocol):
     """Keystone's projects."""
 

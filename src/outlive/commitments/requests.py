@@ -46,6 +46,7 @@ def batch_of(request: ChangeRequest) -> Batch:
             ProjectRequest(
                 project=project,
                 domain=change.project_metadata.domain.uuid if change.project_metadata is not None else "",
+                domain_name=change.project_metadata.domain.name if change.project_metadata is not None else "",
                 resources=tuple(_resource(name, one) for name, one in (change.by_resource or {}).items()),
             )
             for project, change in (request.by_project or {}).items()

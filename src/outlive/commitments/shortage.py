@@ -29,7 +29,7 @@ from outlive.commitments.state import Commitment, from_spec, has_slots, is_activ
 from outlive.commitments.view import CommitmentView
 from outlive.placement.engine import Engine
 from outlive.placement.request import SILENT, Intent, PlacementRequest
-from outlive.placement.reservations import CapacityQuery, unused
+from outlive.placement.reservations import CapacityQuery, placed_on, unused
 from outlive.placement.vms import MILLI
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, ZONE_LABEL, FlavorGroupSpec, Hypervisor
 from outlive.resources.hosts import WORKING_CONDITIONS, refuses
@@ -181,7 +181,7 @@ class Shortage:
             if end is None or other.spec.commitment_uuid == commitment.uuid or as_instant(end) <= now:
                 continue
             for slot in self._view.slots(other.spec.commitment_uuid):
-                held, host = unused(slot), slot.status.host or slot.spec.target_host
+                held, host = unused(slot), placed_on(slot)
                 if host and (held.cpu_milli or held.memory_bytes):
                     found.append(
                         Ending(

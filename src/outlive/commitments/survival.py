@@ -73,8 +73,7 @@ def after_loss(host: str, view: CommitmentView, placer: SlotPlacer, now: float) 
                     )
                 )
     finally:
-        for slot in slots:
-            placer.hold(slot)
+        placer.put_back(slot.name for slot in slots)
     return tuple(found)
 
 

@@ -1,31 +1,34 @@
 """Puts VMs that placement placed into commitment slots of their project, and says how each placement counts.
 
-The answer counts in the fleet in the turn in which it is given; what has to be written is written by ``run``
-(docs/reference/commitments.md#bookkeeping).
+The answer counts in the fleet in the turn in which it is given; what has to be written is written by ``run``, for a
+slot that is decided and not in the store yet once it is there (docs/reference/commitments.md#bookkeeping).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.commitments.application import in_parallel, swap_cached
-from outlive.commitments.bookkeeping import BookkeepingInput, PlacedVm, record, remaining, with_vm
+from outlive.commitments.bookkeeping import BookkeepingInput, PlacedVm, pick_slot, record, remaining, with_vm
+from outlive.commitments.open_changes import OpenChanges
 from outlive.commitments.placer import SlotPlacer
 from outlive.commitments.records import BY_PROJECT
 from outlive.commitments.slots import slot_allocations
 from outlive.commitments.state import is_active
-from outlive.commitments.view import OWNER_INDEX, CommitmentView, owner_key
+from outlive.commitments.view import CommitmentView
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import INTERNAL_CALLS
-from outlive.placement.reservations import is_ready
-from outlive.placement.tracker import Outcome
-from outlive.resources import COMMITTED, Reservation
+from outlive.placement.tracker import FAILED, Outcome
+from outlive.resources import COMMITTED, CommittedResourceSpec, Reservation
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store
 
@@ -36,7 +39,29 @@ TRIES: Final = 5
 RETRY_S: Final = 1.0
 """The pause after such a round; it doubles."""
 
+Owner = tuple[str, str]
+"""Project and flavor group."""
+
 _log = get_logger("commitments.tracking")
+
+
+class _Entrant(msgspec.Struct, frozen=True):
+    """A VM that was sent to a slot's host and is to be in the slot."""
+
+    vm: PlacedVm
+    owner: Owner
+    host: str
+    at: datetime
+
+    def by(self) -> Hashable:
+        """Who decided that the slot expects the VM."""
+        return "tracker", self.vm.id
+
+    def join(self, slot: Reservation | None) -> Reservation | None:
+        """The slot that expects the VM. Not one that went, that is somebody else's, or that is elsewhere by now."""
+        if slot is None or _owner(slot) != self.owner or slot.spec.target_host != self.host:
+            return slot
+        return slot if self.vm.id in slot_allocations(slot) else with_vm(slot, self.vm, self.at)
 
 
 class SlotTracker:
@@ -47,6 +72,7 @@ class SlotTracker:
         store: Store,
         view: CommitmentView,
         placer: SlotPlacer,
+        opened: OpenChanges,
         *,
         group_keys: tuple[str, ...],
         clock: Clock,
@@ -55,9 +81,10 @@ class SlotTracker:
         self._store = store
         self._view = view
         self._placer = placer
+        self._opened = opened
         self._keys = group_keys
         self._clock = clock
-        self._waiting: dict[str, dict[str, PlacedVm]] = {}
+        self._waiting: dict[str, dict[str, _Entrant]] = {}
         """Slot → VMs that it is to expect."""
         self._added = asyncio.Event()
         self._dropped = metrics.counter(
@@ -68,12 +95,14 @@ class SlotTracker:
         """How an answer counts; its VM is in the slot that it takes from now on."""
         request = ranking.run.request
         group = request.group_name(self._keys)
-        if request.intent in INTERNAL_CALLS or self._view.group(group) is None:
+        if request.intent in INTERNAL_CALLS or not group:
             return None
+        if self._view.group(group) is None:
+            return FAILED
         project = request.caller_project or request.project
         vm = PlacedVm(id=request.resource_id, memory_bytes=request.need.memory_bytes, cpu_milli=request.need.cpu_milli)
         number, committed, used = self._promised(project, group)
-        slots = self._slots(project, group, hosts) if number else ()
+        slots = self._slots(project, group, hosts) if number or hosts else []
         candidates = tuple(hosts) or tuple(ranking.names(ranking.start))
         result = record(
             BookkeepingInput(
@@ -87,9 +116,23 @@ class SlotTracker:
                 free_bytes={} if hosts else self._free(slots),
             )
         )
-        if result.slot and vm.id:
-            self._take(next(slot for slot in slots if slot.name == result.slot), vm)
+        name = result.slot or self._left_on(slots, hosts, vm)
+        if name and vm.id:
+            self._take(name, vm, (project, group), hosts[0])
         return Outcome(group, result.outcome)
+
+    def _left_on(self, slots: Iterable[Reservation], hosts: Sequence[str], vm: PlacedVm) -> str:
+        """A slot of the chosen host that holds something, whatever the placement counts as: the room of its project's
+        slots was open to the VM, which would hold it a second time outside of them. That of VMs which a slot expects
+        in vain was open too, so the slot may expect more than it has for a while.
+        """
+        here = [slot for slot in slots if hosts and slot.spec.target_host == hosts[0]]
+        if any(vm.id in slot_allocations(slot) for slot in here):
+            return ""
+        if name := pick_slot(vm.memory_bytes, here):
+            return name
+        held = [(amount, slot.name) for slot in here if (amount := self._placer.held_memory(slot.name)) > 0]
+        return min(held, key=lambda one: (-one[0], one[1]))[1] if held else ""
 
     async def run(self) -> None:
         """Write what waits, until cancelled."""
@@ -105,71 +148,88 @@ class SlotTracker:
                 failures += 1
                 _log.warning("commitment_slot.not_written", slots=len(waiting), error=str(error))
                 if failures < TRIES:
-                    for slot, vms in waiting.items():
-                        self._waiting.setdefault(slot, {}).update(vms)
-                    self._added.set()
-                    await self._clock.sleep(RETRY_S * 2.0 ** (failures - 1))
+                    self._wait_again(waiting)
                 else:
                     failures = 0
                     self._drop(waiting)
+            if self._waiting:  # a slot may have to come first
+                self._added.set()
+                await self._clock.sleep(RETRY_S * 2.0 ** max(0, failures - 1))
 
     def _promised(self, project: str, group: str) -> tuple[int, int, int]:
         """Active commitments of memory, what they promise together, and what of it is used."""
-        now, number, committed, used = self._clock.now(), 0, 0, 0
+        now, found = self._clock.now(), dict[str, tuple[CommittedResourceSpec, int, bool]]()
         for one in self._view.informers.commitments.by_index(BY_PROJECT, project):
+            used = one.status.used_resources.memory_bytes if one.status.used_resources is not None else 0
             spec = one.status.accepted_spec or one.spec
-            if spec.resource_type == "memory" and spec.flavor_group_name == group and is_active(one.spec, now):
-                number += 1
-                committed += spec.total
-                used += one.status.used_resources.memory_bytes if one.status.used_resources is not None else 0
-        return number, committed, used
+            found[one.spec.commitment_uuid] = (spec, used, is_active(one.spec, now))
+        for step in self._opened.steps():  # what is decided counts like what is stored
+            _, used, _ = found.pop(step.uuid, (None, 0, False))
+            if step.after is not None and step.accepted and step.after.project_id == project:
+                found[step.uuid] = (step.after, used, is_active(step.after, now))
+        counted = [
+            (spec.total, used)
+            for spec, used, active in found.values()
+            if active and spec.resource_type == "memory" and spec.flavor_group_name == group
+        ]
+        return len(counted), sum(total for total, _ in counted), sum(used for _, used in counted)
 
     def _slots(self, project: str, group: str, hosts: Sequence[str]) -> list[Reservation]:
-        """Ready slots of the project and group: those on the chosen host, if one of them has room, else all."""
-        fleet = self._placer.fleet
+        """Ready slots of the project and group, as they count: those on the chosen host, if one of them has room, else
+        all."""
+        ledger, fleet = self._placer.fleet.ledger, self._placer.fleet
         row = fleet.row_of(hosts[0]) if hosts else None
-        here = [entry.reservation for entry in fleet.ledger.on_row(row)] if row is not None else []
-        own = [slot for slot in here if _owner(slot) == (project, group) and is_ready(slot)]
+        here = [entry for entry in ledger.on_row(row) if entry.ready] if row is not None else []
+        own = [entry.reservation for entry in here if _owner(entry.reservation) == (project, group)]
         if any(remaining(slot) > 0 for slot in own):
             return own
-        everywhere = self._view.informers.reservations.by_index(OWNER_INDEX, owner_key(project, group))
-        found = [entry.reservation for slot in everywhere if (entry := fleet.ledger.entry(slot.name)) is not None]
-        return [slot for slot in found if _owner(slot) == (project, group) and is_ready(slot)]
+        bucket = ledger.commitments.get((project, group))
+        return [bucket.entries[name].reservation for name in sorted(bucket.entries)] if bucket is not None else []
 
     def _free(self, slots: Iterable[Reservation]) -> dict[str, int]:
         hosts = {slot.spec.target_host for slot in slots}
         return {host: self._placer.free_memory(host) for host in sorted(hosts)}
 
-    def _take(self, slot: Reservation, vm: PlacedVm) -> None:
-        if slot.name not in self._waiting and len(self._waiting) >= WAITING_LIMIT:
+    def _take(self, slot: str, vm: PlacedVm, owner: Owner, host: str) -> None:
+        if slot not in self._waiting and len(self._waiting) >= WAITING_LIMIT:
             self._dropped.labels().inc()
             return
-        self._placer.hold(with_vm(slot, vm, as_datetime(int(self._clock.now()))))
-        self._waiting.setdefault(slot.name, {})[vm.id] = vm
+        entrant = _Entrant(vm, owner, host, as_datetime(int(self._clock.now())))
+        self._placer.fleet.decide(slot, entrant.by(), entrant.join)
+        self._waiting.setdefault(slot, {})[vm.id] = entrant
         self._added.set()
 
-    async def _write(self, slot: str, vms: dict[str, PlacedVm]) -> None:
-        now, project = as_datetime(int(self._clock.now())), ""
-        shown = self._view.informers.reservations.get(slot)
-        if shown is not None:
-            project = _owner(shown)[0]
-
+    async def _write(self, slot: str, vms: dict[str, _Entrant]) -> None:
         def change(found: Reservation | None) -> Reservation | None:
-            if found is None or _owner(found)[0] != project:
-                return None  # it went, or went to another project, meanwhile
             wanted = found
-            for vm in vms.values():
-                if vm.id not in slot_allocations(wanted):
-                    wanted = with_vm(wanted, vm, now)
+            for entrant in vms.values():
+                wanted = entrant.join(wanted)
             return None if wanted is found else wanted
 
         cache = self._view.informers.reservations
-        await swap_cached(self._store, Reservation, slot, change, cache, "spec", clock=self._clock)
-        self._placer.put_back((slot,))
+        written = await swap_cached(self._store, Reservation, slot, change, cache, "spec", clock=self._clock)
+        stored = slot_allocations(written) if written is not None else {}
+        counted = self._placer.fleet.counted(slot)
+        decided = slot_allocations(counted) if counted is not None else {}
+        # what is decided about the slot, its creation or its hand-over, somebody else is to write first
+        waits = {vm: entrant for vm, entrant in vms.items() if vm not in stored and vm in decided}
+        if waits:
+            self._wait_again({slot: waits})
+        self._settle({slot: {vm: entrant for vm, entrant in vms.items() if vm not in waits}})
 
-    def _drop(self, waiting: dict[str, dict[str, PlacedVm]]) -> None:
+    def _wait_again(self, waiting: Mapping[str, Mapping[str, _Entrant]]) -> None:
+        for slot, vms in waiting.items():
+            self._waiting[slot] = {**vms, **self._waiting.get(slot, {})}
+
+    def _settle(self, waiting: Mapping[str, Mapping[str, _Entrant]]) -> None:
+        for slot, vms in waiting.items():
+            for name, entrant in vms.items():
+                if name not in self._waiting.get(slot, {}):  # else it came again meanwhile
+                    self._placer.fleet.settle(slot, entrant.by())
+
+    def _drop(self, waiting: Mapping[str, Mapping[str, _Entrant]]) -> None:
         self._dropped.labels().inc(sum(len(vms) for vms in waiting.values()))
-        self._placer.put_back(waiting)
+        self._settle(waiting)
 
 
 def _owner(slot: Reservation) -> tuple[str, str]:

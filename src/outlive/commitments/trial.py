@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -21,7 +22,7 @@ from outlive.commitments.application import ChangeApplier
 from outlive.commitments.batch import Batch, BatchPlan
 from outlive.commitments.capacity import CapacityTable, EngineProbe
 from outlive.commitments.capacity_status import capacity_status, committed_slots
-from outlive.commitments.decision import Accepted, Decider, Refusal
+from outlive.commitments.decision import BATCH, Accepted, Decider, Refusal
 from outlive.commitments.explanation import (
     ExplanationInput,
 )
@@ -36,8 +37,10 @@ from outlive.commitments.survival import Unfilled, after_loss
 from outlive.commitments.view import CommitmentInformers, CommitmentView, commitment_indexes, slot_indexes
 from outlive.commitments.vm_table import VmTable
 from outlive.placement.engine import Engine
+from outlive.placement.fleet import Fleet
 from outlive.placement.vms import VmList, VmView
 from outlive.resources import (
+    CommitmentChange,
     CommitmentStep,
     CommittedResource,
     Condition,
@@ -75,6 +78,14 @@ class _Listing:
         return self._vms.get(vm_id)
 
 
+def _follow(fleet: Fleet, old: Reservation | None, new: Reservation | None) -> None:
+    """The fleet has the reservations that the copy of the store has."""
+    if new is not None:
+        fleet.upsert_reservation(new)
+    elif old is not None:
+        fleet.remove_reservation(old.name)
+
+
 class Trial:
     """See the module; made by ``trial``."""
 
@@ -92,7 +103,7 @@ class Trial:
         self._engine = engine
         self._store = store
         self._clock = clock
-        self._placer = SlotPlacer(engine, settings, view.informers.reservations)
+        self._placer = SlotPlacer(engine, settings)
         self._applier = ChangeApplier(store, view, self._placer, clock=clock)
         self._decider = Decider(view, self._placer, settings, clock=clock, ids=ids)
 
@@ -125,13 +136,13 @@ class Trial:
             for one in self.view.informers.commitments.items()
             if is_over(one.spec, instant)
         ]
-        self._applier.hold(steps)
         await self._applier.apply(steps, request_id="")
 
     async def _carry_out(self, decided: Accepted | Refusal) -> str:
         if isinstance(decided, Refusal):
             return decided.reason
         await self._applier.apply(decided.steps, request_id="")
+        self._applier.settle(BATCH)
         return ""
 
     async def unfilled(self) -> list[Unfilled]:
@@ -206,14 +217,16 @@ async def trial(
         groups=informer(FlavorGroup),
         capacities=informer(FlavorGroupCapacity),
         quotas=informer(ProjectQuota, {BY_PROJECT: project_of}),
+        changes=informer(CommitmentChange),
     )
     table = VmTable(informer(VirtualMachine), _Listing(vms), clock=clock)
     await table.refresh()
-    made = Trial(engine, CommitmentView(informers, table), settings, store, clock, ids)
+    made = Trial(engine, CommitmentView(informers, table, engine.fleet), settings, store, clock, ids)
     running = [asyncio.create_task(one.run(), name=one.name) for one in informers.all()]
     try:
         for one in informers.all():
             await one.wait_synced()
+        informers.reservations.subscribe(partial(_follow, engine.fleet), replay=False)
         for capacity in made.capacities():
             created = await store.create(capacity)
             informers.capacities.note(await store.replace_status(replace(created, status=capacity.status)))

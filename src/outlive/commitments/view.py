@@ -13,16 +13,26 @@ from outlive.base.logging import get_logger
 from outlive.commitments.names import capacity_name, commitment_name
 from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.slots import Candidate, SlotOptions, SlotPlan, payg_candidates, plan_slots, slot_allocations
+from outlive.commitments.slots import (
+    Candidate,
+    SlotLimitExceeded,
+    SlotOptions,
+    SlotPlan,
+    payg_candidates,
+    plan_slots,
+    slot_allocations,
+)
 from outlive.commitments.state import Commitment
 from outlive.commitments.units import GroupUnit, unit_of
 from outlive.commitments.vm_table import VmTable
 from outlive.placement.flavor_groups import is_valid
+from outlive.placement.fleet import Fleet
 from outlive.placement.reservations import unused
 from outlive.placement.vms import MILLI, VmView
 from outlive.resources import (
     COMMITTED,
     ZONE_LABEL,
+    CommitmentChange,
     CommittedResource,
     FlavorGroup,
     FlavorGroupCapacity,
@@ -98,18 +108,29 @@ class CommitmentInformers:
     groups: Informer[FlavorGroup]
     capacities: Informer[FlavorGroupCapacity]
     quotas: Informer[ProjectQuota]
+    changes: Informer[CommitmentChange]
+    """Those that are not applied yet (``open_changes.OPEN``)."""
 
     def all(self) -> tuple[Informer[Any], ...]:
         """Every one."""
-        return (self.commitments, self.reservations, self.hypervisors, self.groups, self.capacities, self.quotas)
+        return (
+            self.commitments,
+            self.reservations,
+            self.hypervisors,
+            self.groups,
+            self.capacities,
+            self.quotas,
+            self.changes,
+        )
 
 
 class CommitmentView:
     """See the module."""
 
-    def __init__(self, informers: CommitmentInformers, vms: VmTable) -> None:
+    def __init__(self, informers: CommitmentInformers, vms: VmTable, fleet: Fleet) -> None:
         self.informers = informers
         self.vms = vms
+        self._fleet = fleet
 
     def groups(self) -> dict[str, FlavorGroupSpec]:
         """Flavor groups by name; one that is not valid, or lists not even its smallest flavor, is none."""
@@ -137,12 +158,13 @@ class CommitmentView:
         return self.informers.commitments.get(commitment_name(uuid))
 
     def slots(self, uuid: str) -> list[Reservation]:
-        """All slots of a commitment."""
+        """All slots of a commitment that are in the store, as they count: with VMs that are not written into them."""
         return self.slots_of(commitment_name(uuid))
 
     def slots_of(self, name: str) -> list[Reservation]:
         """The same by the name of its object."""
-        return self.informers.reservations.by_index(COMMITMENT_INDEX, name)
+        stored = self.informers.reservations.by_index(COMMITMENT_INDEX, name)
+        return [self._fleet.counted(slot.name) or slot for slot in stored]
 
     def _named_like(self, commitment: Commitment) -> frozenset[str]:
         """Names of existing slots that a new one of the commitment could get."""
@@ -183,11 +205,17 @@ class CommitmentView:
         ``released``: slots that go. ``covered``: VMs that others cover by now. ``SlotLimitExceeded``.
         """
         options = SlotOptions(max_slots=settings.max_slots_per_commitment, taken=self._named_like(commitment))
-        plan = plan_slots(commitment, own, group, options=options)
-        if not plan.create or not settings.enable_payg_pre_allocation:
-            return plan
+        covers = settings.enable_payg_pre_allocation
+        try:
+            plan = plan_slots(commitment, own, group, options=options)
+        except SlotLimitExceeded:
+            if not covers:
+                raise
+        else:
+            if not plan.create or not covers:
+                return plan
         found = [one for one in self.candidates(commitment, group, released) if one.vm not in covered]
-        return plan_slots(commitment, own, group, options=options, candidates=found) if found else plan
+        return plan_slots(commitment, own, group, options=options, candidates=found)
 
     def candidates(
         self, commitment: Commitment, group: FlavorGroupSpec, released: Container[str] = ()
@@ -199,13 +227,14 @@ class CommitmentView:
         return payg_candidates(commitment, group, vms, known, ()) if known else ()
 
     def _is_taken(self, vm: str, commitment: Commitment, released: Container[str]) -> bool:
-        """Whether a slot of another commitment in the zone has the VM, and stays."""
+        """Whether a slot of another commitment in the zone has the VM, and stays; as slots count, so also one that
+        passes to another commitment, and one that the VM has joined and is not written into."""
         return any(
             slot.name not in released
             and slot.spec.availability_zone == commitment.zone
             and slot.spec.committed_resource_reservation is not None
             and slot.spec.committed_resource_reservation.commitment_uuid != commitment.uuid
-            for slot in self.informers.reservations.by_index(ALLOCATION_INDEX, vm)
+            for slot in self._fleet.ledger.slots_expecting(vm)
         )
 
     def held_cores(self, commitment: Commitment, others: Iterable[CommittedResource]) -> Mapping[str, int]:

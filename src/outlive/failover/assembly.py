@@ -6,11 +6,13 @@ Everything of the outside is handed in, so that the same assembly runs on real d
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.base.random import Random
+from outlive.failover.calls import no_domain
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.offers import WithCandidates, free_amounts
 from outlive.failover.ports import Computer, PlacementPort
@@ -72,8 +74,10 @@ class Failover:
         source: VMSource | None = None,
         protection: ProtectionSettings = ProtectionSettings(),
         faults: FaultRecorder | None = None,
+        domain_of: Callable[[str], str] = no_domain,
     ) -> None:
-        """``source`` is a database; without one VMs are our own objects, from ``informers.vms``."""
+        """``source`` is a database; without one VMs are our own objects, from ``informers.vms``. ``domain_of``: the
+        domain of a project, where hosts are set aside for it."""
         if placement.needs_candidates:
             placement = WithCandidates(placement, fleet)
         config = config.apply_defaults().for_profile(settings.profile)
@@ -115,6 +119,7 @@ class Failover:
             ids=ids,
             config=config,
             settings=settings,
+            domain_of=domain_of,
             protection=protection,
         )
         self.reconciler = Reconciler(context)

@@ -9,7 +9,7 @@ are built once; then the answer may contain the own host of one of them, which t
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ from outlive.base.errors import Refused
 from outlive.failover.config import Profile
 from outlive.failover.sizes import ResolvedSize, resource_group
 from outlive.placement.request import (
+    DOMAIN_NAME_HINT,
     GROUP_HINT,
     HANA_SPEC,
     HYPERVISOR_TYPE,
@@ -54,10 +55,17 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     request: PlacementRequest
 
 
+def no_domain(_project: str) -> str:
+    """Nothing: of no project."""
+    return ""
+
+
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Builds the calls of one profile."""
 
     profile: Profile = "general"
+    domain_of: Callable[[str], str] = no_domain
+    """Project → name of its domain, where hosts are set aside by it; else nothing."""
     beside_slots: bool = True
     """Whether the room that slots hold is taken; else it is asked what there would be room for without them."""
 
@@ -96,7 +104,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             request,
             need=Amounts(cpu=size.cpu_milli, memory=size.memory_bytes),
             flavor_name=size.flavor_name,
-            hints={GROUP_HINT: resource_group(vm, size)},
+            hints={**request.hints, GROUP_HINT: resource_group(vm, size)},
         )
 
     def _base(self, vm: VmView, *, greq: str, req: str) -> PlacementRequest:
@@ -108,6 +116,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             flavor_name=vm.flavor,
             extra_specs=self.extra_specs(vm),
             force_hosts=forced_hosts(vm),
+            hints={DOMAIN_NAME_HINT: domain} if (domain := self.domain_of(vm.project)) else {},
             request_id=req,
             global_request_id=greq,
         )
@@ -159,10 +168,11 @@ def with_candidates(call: Call, hosts: Iterable[str]) -> Call:
     return Call(kind=call.kind, request=msgspec.structs.replace(request, hosts=named))
 
 
-def placement_class(vm: VmView, size: ResolvedSize, *, with_project: bool) -> str:
+def placement_class(vm: VmView, size: ResolvedSize, *, with_project: bool, domain: str = "") -> str:
     """A key that VMs share if every search about them has the same answer (their own hosts aside).
 
-    The project counts only where some host is pinned to projects (``pins_projects``).
+    The project counts only where some host is pinned to projects (``pins_projects``). ``domain``: of the VM, where
+    hosts are set aside for it.
     """
     parts = (
         size.flavor_name,
@@ -173,7 +183,8 @@ def placement_class(vm: VmView, size: ResolvedSize, *, with_project: bool) -> st
         resource_group(vm, size),
         vm.extra_specs,
     )
-    return encode_canonical((*parts, vm.host_limit) if vm.host_limit else parts).decode()
+    limits = (*((vm.host_limit,) if vm.host_limit else ()), *((f"domain {domain}",) if domain else ()))
+    return encode_canonical((*parts, *limits)).decode()
 
 
 def pins_projects(hosts: Iterable[Hypervisor]) -> bool:

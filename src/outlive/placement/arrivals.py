@@ -14,6 +14,7 @@ from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import Conflict, NotFound
 from outlive.base.logging import get_logger
 from outlive.placement.fleet import Fleet
+from outlive.placement.pipelines import DOMAIN
 from outlive.placement.request import Intent
 from outlive.placement.reservations import RESIZES
 from outlive.resources import (
@@ -68,11 +69,11 @@ def judge_arrival(
         missing = _unready("False", "MissingSpec", "it does not say for which VM it is")
         return Verdict(condition=missing, again_s=left_s if spec.end_time is not None else 0.0)
     again_s = min(AGAIN_S, left_s)
-    if not seen or (details.intent not in NEW_VMS and not seen & targets):
-        return Verdict(
-            condition=_unready("Unknown", "InstanceNotFound", "no host that it may be on reports the VM"),
-            again_s=again_s,
-        )
+    if not seen:
+        missing = _unready("Unknown", "InstanceNotFound", "no host reports the VM")
+        return Verdict(condition=missing, again_s=again_s)
+    if details.intent not in NEW_VMS and not seen & targets:
+        return Verdict(again_s=again_s)  # it runs on where it was
     if details.intent in RESIZES and not _has_size(size, spec.resources, details):
         return Verdict(
             condition=_unready("Unknown", "VMSizeMismatch", "the VM does not have its new size yet"), again_s=again_s
@@ -96,6 +97,11 @@ def unready_again(reservation: Reservation, found: Condition) -> bool:
     return kept is not None and (kept.status, kept.reason) == (found.status, found.reason)
 
 
+def _is_ours(reservation: Reservation) -> bool:
+    """Whether it is in flight, and in our scheduling domain; those of another one are somebody else's to judge."""
+    return reservation.spec.type == IN_FLIGHT and reservation.spec.scheduling_domain == DOMAIN
+
+
 class InFlightController:
     """Deletes the in-flight reservations of VMs that have arrived, and those whose time is over."""
 
@@ -114,7 +120,7 @@ class InFlightController:
     def keys(old: Reservation | None, new: Reservation | None) -> tuple[str, ...]:
         """In-flight reservations by name."""
         one = new or old
-        return (one.name,) if one is not None and one.spec.type == IN_FLIGHT else ()
+        return (one.name,) if one is not None and _is_ours(one) else ()
 
     def keys_of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> list[str]:
         """The reservations of VMs that a host reports, or does not report any more."""
@@ -123,12 +129,13 @@ class InFlightController:
 
     def _of_vm(self, vm: str) -> list[str]:
         bucket = self._fleet.ledger.in_flight_of_vm.get(vm)
-        return sorted(bucket.entries) if bucket is not None else []
+        entries = bucket.entries if bucket is not None else {}
+        return sorted(name for name, one in entries.items() if _is_ours(one.reservation))
 
     async def reconcile(self, key: str) -> Requeue | None:
         """One reservation, and with it all of its VM."""
         reservation = self._reservations.get(key)
-        if reservation is None or reservation.spec.type != IN_FLIGHT:
+        if reservation is None or not _is_ours(reservation):
             return None
         verdict = await self._verdict(reservation)
         if verdict.arrived or verdict.expired:

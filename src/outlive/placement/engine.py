@@ -24,6 +24,7 @@ from outlive.placement.errors import (
     StepFailed,
     UnknownPipeline,
 )
+from outlive.placement.filters.tenancy import ExternalCustomer
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import BoundFilter, BoundWeigher, BuiltPipeline, PipelineTable
 from outlive.placement.ranking import Ranking, StepTrace, best_first, host_hashes, squash, tie_keys
@@ -134,6 +135,18 @@ class Engine:
         if request.intent not in FAILOVER_SEARCH:
             return pipeline.filters
         return pipeline.filters + pipeline.tenant_filters
+
+    def external_domain(self, project: str) -> str:
+        """The name of a project's domain, if some pipeline gives that domain only hosts that are set aside; else, and
+        where the domain is not known, nothing."""
+        domain = self.fleet.domains.of_project(project)
+        return domain if domain and any(self.sets_aside(name, domain) for name in self.pipelines) else ""
+
+    def sets_aside(self, pipeline: str, domain: str = "") -> bool:
+        """Whether a pipeline asks for domains at all, or gives this one only hosts that are set aside."""
+        built = self.pipelines.get(pipeline)
+        steps = (bound.step for bound in built.filters) if built is not None else ()
+        return any(isinstance(step, ExternalCustomer) and (not domain or step.is_external(domain)) for step in steps)
 
     def gathers(self, request: PlacementRequest, pipeline: BuiltPipeline) -> bool:
         """Whether all known hosts replace those of the request.

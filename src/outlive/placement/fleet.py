@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.placement.columns import NOBODY, BoolVector, Columns, FloatVector, IntVector, Rows
+from outlive.placement.domains import Domains
 from outlive.placement.ledger import Ledger
+from outlive.placement.pending import Change, PendingChanges
 from outlive.placement.quota import Quotas
 from outlive.placement.records import Records
 from outlive.placement.request import Intent
@@ -89,8 +91,13 @@ class Fleet:
         self._unused_rows: list[int] = []
         self._view: tuple[int, tuple[str, ...], dict[str, int], Rows] | None = None
         self.ledger = Ledger(2, self.columns.rows)
+        self._shown: dict[str, Reservation] = {}
+        """Reservations as the store shows them."""
+        self._pending = PendingChanges()
         self.quotas = Quotas()
         """What projects may still use."""
+        self.domains = Domains()
+        """Whose domain has which name."""
         self.records = Records()
         """What somebody has extracted about hosts and VMs."""
 
@@ -124,12 +131,52 @@ class Fleet:
         self._forget_row(row)
 
     def upsert_reservation(self, reservation: Reservation) -> None:
-        """The reservation exists and looks like this now."""
+        """The store shows the reservation like this now; what is decided about it counts on top."""
+        self._shown[reservation.name] = reservation
+        self._count(reservation.name)
+
+    def remove_reservation(self, name: str) -> None:
+        """The store does not show the reservation any more; what is decided about it still counts."""
+        self._shown.pop(name, None)
+        self._count(name)
+
+    def decide(self, name: str, by: Hashable, change: Change, *, instead_of: Hashable = None) -> None:
+        """Count a reservation with this change until ``by`` settles it. ``instead_of``: whose decision it replaces."""
+        if instead_of is not None:
+            self._pending.drop(name, instead_of)
+        self._pending.put(name, by, change)
+        self._count(name)
+
+    def settle(self, name: str, by: Hashable) -> None:
+        """Forget what was decided about a reservation: it is written, or taken back."""
+        if self._pending.drop(name, by):
+            self._count(name)
+
+    def settle_all(self, by: Hashable) -> None:
+        """Forget everything that somebody decided."""
+        for name in self._pending.names(by):
+            self.settle(name, by)
+
+    def counted(self, name: str) -> Reservation | None:
+        """A reservation as it counts: as the store shows it, with what is decided about it."""
+        entry = self.ledger.entry(name)
+        return None if entry is None else entry.reservation
+
+    def _count(self, name: str) -> None:
+        shown = self._shown.get(name)
+        wanted = self._pending.over(name, shown) if name in self._pending else shown
+        if wanted is None:
+            self._drop_reservation(name)
+        else:
+            self._put_reservation(wanted)
+
+    def _put_reservation(self, reservation: Reservation) -> None:
         self._add_resources(reservation.spec.resources)
         if reservation.spec.type == IN_FLIGHT:
             self.quotas.hold(reservation)
-        rows = tuple(self._row(host) for host in blocked_hosts(reservation))
-        host_row = self._rows[reservation.status.host] if reservation.status.host else -1
+        hosts = blocked_hosts(reservation)
+        rows = tuple(self._row(host) for host in hosts)
+        host_row = self._rows[reservation.status.host] if reservation.status.host in hosts else -1
         before = self.ledger.entry(reservation.name)
         arrival = arrival_host(reservation)
         landed = bool(arrival) and has_landed(reservation, self._instances[self._rows[arrival]])
@@ -139,21 +186,20 @@ class Fleet:
         for one in (reservation, before.reservation) if before is not None else (reservation,):
             self._put_slots_again(one)
 
-    def _put_slots_again(self, room: Reservation) -> None:
-        """Commitment slots hold less while a VM that they are meant for has room in flight on their host."""
-        details = room.spec.in_flight_reservation
-        if room.spec.type == IN_FLIGHT and details is not None:
-            for slot in self.ledger.slots_expecting(details.vm_id):
-                self.upsert_reservation(slot)
-
-    def remove_reservation(self, name: str) -> None:
-        """The reservation is gone."""
+    def _drop_reservation(self, name: str) -> None:
         self.quotas.release(name)
         entry = self.ledger.drop(name)
         for row in entry.rows if entry is not None else ():
             self._forget_row(row)
         if entry is not None:
             self._put_slots_again(entry.reservation)
+
+    def _put_slots_again(self, room: Reservation) -> None:
+        """Commitment slots hold less while a VM that they are meant for has room in flight on their host."""
+        details = room.spec.in_flight_reservation
+        if room.spec.type == IN_FLIGHT and details is not None:
+            for slot in self.ledger.slots_expecting(details.vm_id):
+                self._put_reservation(slot)
 
     # -- the public view: known hosts by name ---------------------------------------------------------
 
@@ -392,7 +438,7 @@ class Fleet:
         changed = now ^ before
         for entry in self.ledger.on_row(row) if changed else ():
             if awaited_vm(entry.reservation) in changed:
-                self.upsert_reservation(entry.reservation)
+                self._put_reservation(entry.reservation)
 
     def _forget_row(self, row: int) -> None:
         """Give the row back when neither a host nor a reservation needs it."""

@@ -1,4 +1,5 @@
-"""What one reservation holds on its hosts (docs/reference/placement.md#capacity); the ledger adds them up."""
+"""What one reservation holds, and where (docs/reference/placement.md#capacity): ``unused`` and ``blocked_hosts``, for
+everybody who asks. The ledger adds them up."""
 
 from __future__ import annotations
 
@@ -59,9 +60,19 @@ def is_ready(reservation: Reservation) -> bool:
 
 
 def blocked_hosts(reservation: Reservation) -> tuple[str, ...]:
-    """The hosts on which it holds something: where it is wanted and where it is, each once."""
+    """The hosts on which it holds something: where it is wanted and where it is, each once. A commitment slot that is
+    wanted nowhere was evicted: it holds nothing, though its status still names the host that it left.
+    """
     hosts = (reservation.spec.target_host, reservation.status.host)
+    if reservation.spec.type == COMMITTED and not reservation.spec.target_host:
+        return ()
     return tuple(dict.fromkeys(host for host in hosts if host))
+
+
+def placed_on(reservation: Reservation) -> str:
+    """The one host to name it by: where it is, or else where it is wanted; empty: it holds nothing anywhere."""
+    hosts = blocked_hosts(reservation)
+    return reservation.status.host if reservation.status.host in hosts else "".join(hosts[:1])
 
 
 def arrival_host(reservation: Reservation) -> str:
@@ -93,7 +104,7 @@ def has_landed(reservation: Reservation, instances: Container[str]) -> bool:
 
 
 def unused(reservation: Reservation, *, ignore_allocations: bool = False, arriving: Iterable[str] = ()) -> Amounts:
-    """What of the reservation is not yet inside a host's allocation.
+    """What of the reservation is not yet inside a host's allocation; nothing of a commitment slot that is nowhere.
 
     Failover and in-flight reservations hold their full size. A commitment slot that has arrived gives up
     what its confirmed VMs use, because those are inside the allocation; VMs that are meant for it but not
@@ -102,6 +113,8 @@ def unused(reservation: Reservation, *, ignore_allocations: bool = False, arrivi
     """
     spec, status = reservation.spec, reservation.status
     details = spec.committed_resource_reservation
+    if spec.type == COMMITTED and not spec.target_host:
+        return Amounts()
     if (
         spec.type != COMMITTED
         or ignore_allocations

@@ -119,6 +119,7 @@ class PlacementService:
     def on_commitment(self, old: CommittedResource | None, new: CommittedResource | None) -> None:
         """A commitment appeared, changed or went."""
         if new is not None:
+            self.fleet.domains.learn(new.spec.domain_id, project=new.spec.project_id)
             self.fleet.quotas.upsert_commitment(new)
         elif old is not None:
             self.fleet.quotas.remove_commitment(old.name)
@@ -126,6 +127,8 @@ class PlacementService:
     def on_quota(self, old: ProjectQuota | None, new: ProjectQuota | None) -> None:
         """A project's quota appeared, changed or went."""
         if new is not None:
+            spec = new.spec
+            self.fleet.domains.learn(spec.domain_id, name=spec.domain_name, project=spec.project_id)
             self.fleet.quotas.upsert_quota(new)
         elif old is not None:
             self.fleet.quotas.remove_quota(old.name)

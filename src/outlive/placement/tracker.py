@@ -23,7 +23,7 @@ class PlacementTracker(Protocol):
     """Keeps account of commitments."""
 
     def track(self, ranking: Ranking, hosts: Sequence[str]) -> Outcome | None:
-        """How an answer counts; ``None``: not at all, its flavor is in no group. It must not block.
+        """How an answer counts; ``None``: not at all, its flavor names no group. It must not block.
 
         ``hosts``: those of the answer, the first being selected; empty: none was found. What it changes in the fleet
         counts from now on; what it has to write it writes later.
@@ -34,4 +34,4 @@ class PlacementTracker(Protocol):
 UNTRACKED = "no_cr"
 """The label ``cr_slot`` while nobody keeps account."""
 FAILED = Outcome("unknown", "error")
-"""How an answer counts whose tracking failed."""
+"""How an answer counts whose tracking failed, or whose flavor group nobody knows."""

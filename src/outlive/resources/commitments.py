@@ -17,6 +17,8 @@ from outlive.base.quantity import parse_bytes
 from outlive.resources.amounts import Amounts
 from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers
 
+OPEN_LABEL: Final = "commitments.outlive.dev/open"
+"""Label of a ``CommitmentChange`` that is not applied yet, and of its further documents."""
 COMMITMENT_PREFIX: Final = "commitment-"
 """Of the name of a ``CommittedResource``; its commitment's uuid follows."""
 

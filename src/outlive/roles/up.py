@@ -21,8 +21,9 @@ from outlive.base.ids import Ids
 from outlive.base.phrases import listing
 from outlive.base.random import Random
 from outlive.commitments.assembly import Commitments
+from outlive.commitments.open_changes import OPEN
 from outlive.commitments.overview import Overview
-from outlive.commitments.ports import CommitmentSource, Offload, ProjectSource, inline
+from outlive.commitments.ports import CommitmentSource, DomainSource, Offload, ProjectSource, inline
 from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.syncer import CommitmentSyncer, read_known
 from outlive.commitments.view import CommitmentInformers, commitment_indexes
@@ -49,6 +50,7 @@ from outlive.recovery.rebalancer import Rebalancer
 from outlive.resources import (
     ZONE_LABEL,
     Cluster,
+    CommitmentChange,
     CommittedResource,
     Flavor,
     FlavorGroup,
@@ -77,6 +79,7 @@ from outlive.runtime.metrics import Metrics
 from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
 from outlive.store.local import LocalStore
+from outlive.store.selectors import Selector
 
 REBALANCE_TASK = "rebalance"
 NEAR_QUOTA = 0.8
@@ -110,6 +113,8 @@ class Ports:
     """Who hosts, VMs and flavors are kept from; ``None``: nobody but users and imports."""
     limes: Limes | None = None
     """Whose commitments are kept; ``None``: those of batches alone."""
+    domains: DomainSource | None = None
+    """Who tells the names of domains; ``None``: nobody but LIQUID."""
     nova: VmMoves | None = None
     """Moves Nova's VMs for the descheduler."""
     offload: Offload = inline
@@ -190,6 +195,7 @@ class UpRole:
             groups=self.informers.groups,
             capacities=self._informer(FlavorGroupCapacity),
             quotas=self._informer(ProjectQuota, {BY_PROJECT: project_of}),
+            changes=self._informer(CommitmentChange, selector=OPEN),
         )
         self._events = EventRecorder(store, clock=clock, ids=ids, source=SOURCE)
         self._events.expose(self.metrics)
@@ -238,10 +244,11 @@ class UpRole:
             source=ports.source,
             protection=settings.protection,
             faults=FaultRecorder(store, clock, "failover"),
+            domain_of=self.placement.engine.external_domain,
         )
         self.failover.attach(self.manager, self.elector)
         self.recovery = self._add_recovery(placement, ids)
-        self.commitments = self._add_commitments(ports.source, ids)
+        self.commitments = self._add_commitments(ports, ids)
         if ports.inventory is not None:
             self._add_inventory(ports.inventory, random)
         if ports.limes is not None:
@@ -338,9 +345,15 @@ class UpRole:
         self.manager.stop()
 
     def _informer(
-        self, kind: type[R], indexes: Mapping[str, Callable[[R], Iterable[str]]] | None = None
+        self,
+        kind: type[R],
+        indexes: Mapping[str, Callable[[R], Iterable[str]]] | None = None,
+        *,
+        selector: Selector | None = None,
     ) -> Informer[R]:
-        return Informer(self._store, kind, clock=self._clock, random=self._informing, indexes=indexes)
+        return Informer(
+            self._store, kind, clock=self._clock, random=self._informing, indexes=indexes, selector=selector
+        )
 
     def _add_recovery(self, placement: PlacementPort, ids: Ids) -> RecoveryController:
         """Recovery of VMs whose host died, behind the same election as failover, so that one process has both."""
@@ -358,7 +371,7 @@ class UpRole:
             placement=WithCandidates(placement, self.fleet) if placement.needs_candidates else placement,
             fleet=self.fleet,
             demands=Demands(config.requirements, settings.protection),
-            caller=Caller(profile=settings.upkeep.profile),
+            caller=Caller(profile=settings.upkeep.profile, domain_of=self.placement.engine.external_domain),
             metrics=self.metrics,
             events=self._events,
             decisions=self.decisions,
@@ -382,7 +395,7 @@ class UpRole:
             self.manager.add_task(REBALANCE_TASK, rebalancer.run, elector=self.elector, after_sync=True)
         return recovery
 
-    def _add_commitments(self, source: VMSource | None, ids: Ids) -> Commitments:
+    def _add_commitments(self, ports: Ports, ids: Ids) -> Commitments:
         """Commitments, behind the same election, since their slots are placed on the same hosts."""
         commitments = Commitments(
             self._store,
@@ -396,7 +409,8 @@ class UpRole:
             turn=self.failover.lock,
             clock=self._clock,
             ids=ids,
-            source=source,
+            source=ports.source,
+            domains=ports.domains,
             faults=FaultRecorder(self._store, self._clock, "commitments"),
             offload=self._offload,
             group_keys=self.settings.scheduler.flavor_group_keys,

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.support.loops import run
-from tests.support.sales import GIB, Market, asked, batch, host, in_cloud, later, project, vm
+from tests.support.sales import FLAVORS, GIB, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, later, project, vm
 
 from outlive.base.clock import LoopClock
 from outlive.commitments.batch import Batch, CommitmentRequest
 from outlive.commitments.placer import give_way
 from outlive.commitments.slots import slot_allocations
-from outlive.resources import Hypervisor, condition
+from outlive.resources import Flavor, Hypervisor, condition
 from outlive.resources.hosts import Maintenance
 
 
@@ -361,3 +361,51 @@ def test_slots_leave_a_closed_host_one_after_the_other_and_only_for_a_place_that
         assert {await market.ready(one) for one in names} == {"Accepted"}
 
     in_cloud([host("h1", gib=32)], story)
+
+
+def test_only_new_slots_that_no_running_vm_covers_count_for_the_limit() -> None:
+    mine = [vm(f"v{number}", "h1") for number in range(4)]
+    settings = replace(SETTINGS, commitments=replace(SETTINGS.commitments, max_slots_per_commitment=1))
+
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 3)))) == ""
+        refused = await market.change(batch(project("p1", asked("bbbbbb", 4))))
+        assert "commitment would create 2 new reservation slots, exceeds limit of 1" in refused, "one VM is left"
+        assert await market.change(batch(project("p1", asked("cccccc", 2)))) == ""
+
+    in_cloud([host("h1", vms=mine), *mine], story, settings=settings)
+
+
+def test_commitments_that_wait_and_may_not_be_refused_are_counted() -> None:
+    async def story(market: Market) -> None:
+        assert market.metrics("committed_resource_unfulfilled{") == []
+        assert await market.change(batch(project("p1", asked("aaaaaa", 20, new="pending")))) == ""
+        await asyncio.sleep(60)
+        assert await market.ready("aaaaaa") == "Reserving"
+        labels = f'availability_zone="{ZONE}",flavor_group="g",resource_type="memory"'
+        assert market.metrics("committed_resource_unfulfilled{") == [f"committed_resource_unfulfilled{{{labels}}} 1.0"]
+        await market.add(host("h2", gib=256, cpu=256))
+        await asyncio.sleep(2000)
+        assert market.metrics("committed_resource_unfulfilled{") == []
+
+    in_cloud([host("h1")], story)
+
+
+@pytest.mark.parametrize("new", ["confirmed", "pending"])
+def test_a_commitment_whose_flavors_cannot_be_read_waits_and_keeps_its_slots(new: str) -> None:
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 2, new=new)))) == ""
+        await asyncio.sleep(60)
+        before = {name: slot.status.host for name, slot in (await market.slots()).items()}
+        assert set(before.values()) == {"h1"}
+        for one in FLAVORS:
+            await market.store.delete((await market.store.get(Flavor, one.name)).ref)
+        await asyncio.sleep(2000)
+        assert await market.ready("aaaaaa") in ("Reserving", "Accepted")
+        assert {name: slot.status.host for name, slot in (await market.slots()).items()} == before
+        for one in FLAVORS:
+            await market.store.create(one)
+        await asyncio.sleep(2000)
+        assert await market.ready("aaaaaa") == "Accepted"
+
+    in_cloud([host("h1")], story)

@@ -4,75 +4,25 @@ is lost, left over or sold twice, and the account of hosts is what the store say
 from __future__ import annotations
 
 import asyncio
-import random
 
 import pytest
-from msgspec.structs import replace
 from tests.support.dying import Dead, Dying
 from tests.support.loops import run
-from tests.support.sales import FLAVORS, GIB, Market, asked, batch, host, live, project, vm
+from tests.support.random_sales import UNIT, Customers, Sold
+from tests.support.sales import FLAVORS, Market, host, live, vm
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import OutliveError
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest
+from outlive.commitments.batch import Batch
 from outlive.commitments.slots import slot_allocations
 from outlive.placement.fleet import Fleet
 from outlive.resources import Reservation
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore
 
-UNIT = 8 * GIB
 BATCHES = 8
-Sold = dict[str, tuple[str, int]]
-"""Commitment → its project, and units of memory."""
-
-
-class Customers:
-    """Who asks for what, as a seed has it."""
-
-    def __init__(self, seed: int) -> None:
-        self.draw = random.Random(seed)
-        self._number = 0
-
-    def _new(self) -> str:
-        self._number += 1
-        return f"u{self._number:05d}"
-
-    def batch(self, sold: Sold) -> tuple[Batch, Sold]:
-        """Up to three changes, and what is sold afterwards."""
-        after, asks = dict(sold), dict[str, list[CommitmentRequest]]()
-        left = sorted(sold)
-        for _ in range(self.draw.randint(1, 3)):
-            kind = self.draw.choice(["new", "new", "delete", "resize", "convert", "move"])
-            if kind == "new" or not left:
-                uuid, owner, amount = self._new(), self.draw.choice(["p1", "p2"]), self.draw.randint(1, 8)
-                asks.setdefault(owner, []).append(asked(uuid, amount))
-                after[uuid] = owner, amount
-                continue
-            uuid = left.pop(self.draw.randrange(len(left)))
-            owner, amount = after.pop(uuid)
-            mine = asks.setdefault(owner, [])
-            if kind == "delete":
-                mine.append(asked(uuid, amount, old="confirmed", new=None))
-            elif kind == "resize":
-                after[uuid] = owner, self.draw.randint(1, 8)
-                mine.append(asked(uuid, after[uuid][1], old="confirmed"))
-            elif kind == "convert":
-                other = self._new()
-                after[other] = owner, amount
-                mine.extend((asked(uuid, amount, old="confirmed", new="superseded"), asked(other, amount)))
-            else:
-                after[uuid] = "p2" if owner == "p1" else "p1", amount
-                mine.append(asked(uuid, amount, old="confirmed", new=None))
-                asks.setdefault(after[uuid][0], []).append(asked(uuid, amount))
-        return batch(*(_with_totals(project(name, *mine), sold, after) for name, mine in asks.items())), after
-
-
-def _with_totals(one: ProjectRequest, before: Sold, after: Sold) -> ProjectRequest:
-    first, then = (sum(amount for owner, amount in sold.values() if owner == one.project) for sold in (before, after))
-    return replace(one, resources=(replace(one.resources[0], confirmed_before=first, confirmed_after=then),))
 
 
 async def dies(store: MemoryStore, customers: Customers, wanted: Batch) -> str | None:

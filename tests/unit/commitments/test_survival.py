@@ -55,7 +55,7 @@ def test_what_is_planned_and_in_no_store_yet_is_held_as_before() -> None:
         await asyncio.sleep(10)
         slot = next(iter((await market.slots()).values()))
         placer = market.role.commitments.changes._decider._placer
-        placer.hold(replace(slot, metadata=replace(slot.metadata, name="commitment-planned-0")))
+        placer.hold(replace(slot, metadata=replace(slot.metadata, name="commitment-planned-0")), by="batch")
         assert market.free("h1") == 0
         assert unfilled(market, "h1") == [("h1", "aaaaaa", 2)]
         assert market.free("h1") == 0

@@ -208,3 +208,15 @@ def test_a_slot_that_passes_to_another_project_takes_no_vm_of_the_one_before() -
         assert await expected(market) == {name: []}
 
     in_cloud([host("h1")], story, settings=TRACKS)
+
+
+def test_a_flavor_whose_group_nobody_knows_counts_as_an_error_and_one_without_a_group_not_at_all() -> None:
+    async def story(market: Market) -> None:
+        await market.role.placement.rank(
+            replace(call("v1"), extra_specs={"quota:hw_version": "gone", HYPERVISOR_TYPE: "QEMU"})
+        )
+        await market.role.placement.rank(replace(call("v2"), extra_specs={HYPERVISOR_TYPE: "QEMU"}))
+        counted = [line for line in market.metrics("nova_placement_total{") if not line.endswith(" 0.0")]
+        assert counted == ['nova_placement_total{cr_slot="error",flavor_group="unknown",intent="unknown"} 1.0']
+
+    in_cloud([host("h1")], story, settings=TRACKS)

@@ -14,9 +14,22 @@ from outlive.failover.calls import (
     with_candidates,
 )
 from outlive.failover.sizes import ResolvedSize, resolve_size
+from outlive.placement.engine import Engine
+from outlive.placement.fleet import Fleet
+from outlive.placement.pipelines import PipelineTable
 from outlive.placement.request import HANA_SPEC, SILENT, Intent, Options
 from outlive.placement.vms import VmView
-from outlive.resources import Aggregate, Amounts, Hypervisor, HypervisorSpec, HypervisorStatus, ObjectMeta
+from outlive.resources import (
+    ZONE_LABEL,
+    Aggregate,
+    Amounts,
+    Condition,
+    Hypervisor,
+    HypervisorSpec,
+    HypervisorStatus,
+    ObjectMeta,
+)
+from outlive.resources.hosts import DomainCapabilities
 
 GIB = 2**30
 TYPE = "capabilities:hypervisor_type"
@@ -174,3 +187,36 @@ def test_no_text_in_extra_specs_makes_a_class_look_like_another():
     tricky = vm(extra_specs={"note": f"1;{HANA_SPEC}=required"})
     honest = vm(extra_specs={"note": "1", HANA_SPEC: "required"})
     assert placement_class(tricky, GROUPED, with_project=True) != placement_class(honest, GROUPED, with_project=True)
+
+
+def test_every_call_for_a_vm_of_an_external_customer_names_its_domain_and_a_class_has_one_domain() -> None:
+    aside, plain = Hypervisor(metadata=ObjectMeta(name="aside")), Hypervisor(metadata=ObjectMeta(name="open"))
+    fleet = Fleet()
+    for number, one in enumerate((plain, aside)):
+        traits = ("CUSTOM_EXTERNAL_CUSTOMER_EXCLUSIVE",) * number
+        capacity = Amounts(cpu=64_000, memory=256 * GIB)
+        machine = DomainCapabilities(hypervisor_type="kvm")
+        ready = (Condition(type="Ready", status="True"),)
+        status = HypervisorStatus(
+            capacity=capacity, allocation=Amounts(cpu=0), traits=traits, domain_capabilities=machine, conditions=ready
+        )
+        labels = {ZONE_LABEL: "z"}
+        fleet.upsert_host(
+            msgspec.structs.replace(one, metadata=ObjectMeta(name=one.name, labels=labels), status=status)
+        )
+    fleet.domains.learn("d1", name="iaas-acme", project="p")
+    fleet.domains.learn("d2", name="monsoon", project="q")
+    engine = Engine(fleet, PipelineTable.shipped())
+    caller = Caller(domain_of=engine.external_domain)
+    mine, foreign = vm(), vm(project="q")
+    for call in (caller.reuse(mine, GROUPED, ignore=()), caller.new(mine, GROUPED, ignore=())):
+        assert call.request.hints["domain_name"] == "iaas-acme"
+        assert engine.rank(call.request).hosts == ("aside",)
+    assert caller.validate(mine, "open").request.hints == {"domain_name": "iaas-acme"}
+    assert engine.rank(caller.validate(mine, "open").request).hosts == ()
+    assert engine.rank(caller.validate(mine, "aside").request).hosts == ("aside",)
+    assert "domain_name" not in caller.new(foreign, GROUPED, ignore=()).request.hints
+    assert set(engine.rank(caller.new(foreign, GROUPED, ignore=()).request).hosts) == {"open", "aside"}
+    domains = {one.project: caller.domain_of(one.project) for one in (mine, foreign)}
+    assert domains == {"p": "iaas-acme", "q": ""}
+    assert len({placement_class(mine, GROUPED, with_project=False, domain=one) for one in domains.values()}) == 2

@@ -2,25 +2,68 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tests.support.placement import random_fleet, random_request
-from tests.support.plain_placement import rank_plain
+from tests.support import plain_placement
+from tests.support.placement import (
+    HOSTS,
+    PROJECTS,
+    commitment,
+    fleet_of,
+    host,
+    random_fleet,
+    random_request,
+    request,
+)
+from tests.support.plain_placement import COMPARED, rank_plain
 
 from outlive.base.random import Random
 from outlive.placement.engine import Engine
 from outlive.placement.errors import RunRefused
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import FILTERS, WEIGHERS, PipelineTable
+from outlive.placement.records import (
+    HOST_UTILIZATION,
+    LONG_TERM_CONTENTION,
+    PROJECT_NOISINESS,
+    SHORT_TERM_CONTENTION,
+)
 from outlive.placement.request import Intent
 from outlive.placement.settings import PlacementSettings
-from outlive.resources import Parameter, Pipeline, PipelineSpec, Step
+from outlive.placement.weighers import BinPack
+from outlive.resources import (
+    Condition,
+    Knowledge,
+    KnowledgeRaw,
+    KnowledgeStatus,
+    Parameter,
+    Pipeline,
+    PipelineSpec,
+    ProjectQuota,
+    ProjectQuotaSpec,
+    Step,
+)
 from outlive.resources.meta import ObjectMeta
 
+
+def bounds(what: str, low: float, high: float, score: float) -> tuple[Parameter, ...]:
+    """No score at the lower bound, and this one at the upper."""
+    values = {"LowerBound": low, "UpperBound": high, "ActivationLowerBound": 0.0, "ActivationUpperBound": score}
+    return tuple(Parameter(key=f"{what}{key}", float_value=value) for key, value in values.items())
+
+
+CONTENTION = bounds("avgCPUContention", 0.0, 10.0, -0.75) + bounds("maxCPUContention", 0.0, 10.0, -0.25)
 PARAMETERS = {
     "filter_external_customer": (Parameter(key="domainNamePrefixes", string_list_value=("iaas-",)),),
     "filter_exclude_hosts": (Parameter(key="excludedHosts", string_list_value=("h1", "nowhere")),),
     "kvm_prefer_smaller_hosts": (Parameter(key="resourceWeights", float_map_value={"memory": 1.0, "cpu": 0.5}),),
     "kvm_binpack": (Parameter(key="resourceWeights", float_map_value={"memory": 1.0, "cpu": 2.0}),),
+    "filter_quota_enforcement": (Parameter(key="enforce", bool_value=True),),
+    "vmware_binpack": (Parameter(key="resourceWeights", float_map_value={"memory": 1.0, "cpu": 2.0}),),
+    "vmware_avoid_long_term_contended_hosts": CONTENTION,
+    "vmware_avoid_short_term_contended_hosts": CONTENTION,
+    "vmware_anti_affinity_noisy_projects": bounds("avgCPUUsage", 20.0, 100.0, -0.5),
 }
 MEGABYTES = PlacementSettings(flavor_memory_unit="mb")
 
@@ -50,32 +93,116 @@ def compare(engine: Engine, name: str, random: Random, intent: Intent | None = N
     return len(ranking)
 
 
+def known(fleet: Fleet, random: Random) -> Fleet:
+    """The same fleet with quota of every project, and with records about some of its hosts."""
+    for project in PROJECTS:
+        for zone in ("z1", "z2"):
+            spec = ProjectQuotaSpec(
+                project_id=project,
+                availability_zone=zone,
+                quota={f"hw_version_{group}_cores": random.randint(0, 4) for group in ("g", "g2")},
+            )
+            fleet.quotas.upsert_quota(ProjectQuota(metadata=ObjectMeta(name=f"{project}-{zone}"), spec=spec))
+    hosts = [name for name in HOSTS if random.random() < 0.8]
+    records: dict[str, list[dict[str, Any]]] = {
+        HOST_UTILIZATION: [
+            {"computeHost": name, "ramUsedMB": random.randint(0, 2**16), "totalRAMAllocatableMB": 2**16,
+             "vcpusUsed": random.randint(0, 64), "totalVCPUsAllocatable": random.choice([0, 64])}
+            for name in hosts
+        ],
+        PROJECT_NOISINESS: [
+            {"computeHost": name, "project": random.choice(PROJECTS), "avgCPUOfProject": random.uniform(0, 120)}
+            for name in hosts
+        ],
+        **{
+            term: [
+                {"computeHost": name, "avgCPUContention": random.uniform(0, 9), "maxCPUContention": random.random()}
+                for name in hosts
+            ]
+            for term in (LONG_TERM_CONTENTION, SHORT_TERM_CONTENTION)
+        },
+    }  # fmt: skip
+    for name, features in records.items():
+        conditions = (Condition(type="Ready", status="True"),)
+        status = KnowledgeStatus(raw=KnowledgeRaw(features=tuple(features)), conditions=conditions)
+        fleet.records.upsert(Knowledge(metadata=ObjectMeta(name=name), status=status))
+    return fleet
+
+
+SEEDS = 80
+"""So many fleets are tried until a step has been compared in all that it does."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [PlacementSettings(), MEGABYTES], ids=["mib", "mb"])
 @pytest.mark.parametrize("name", sorted(FILTERS))
 def test_each_filter_says_the_same_over_columns_and_host_by_host(name: str, settings: PlacementSettings) -> None:
-    table = PipelineTable()
-    table.put(pipeline("one", [name], []))
+    COMPARED.clear()
     sizes = set()
-    for seed in range(6):
+    for seed in range(SEEDS):
         random = Random(seed).fork(name)
-        engine = Engine(random_fleet(random, settings), table)
+        fleet = known(random_fleet(random, settings), random)
+        table = PipelineTable(fleet.records.usable)
+        table.put(pipeline("one", [name], []))
         for _ in range(10):
-            sizes.add(compare(engine, "one", random))
+            sizes.add(compare(Engine(fleet, table), "one", random))
+        if seed >= 6 and COMPARED[name, "refused"] and COMPARED[name, "kept"]:
+            break
     assert len(sizes) > 1
+    assert COMPARED[name, "refused"], "nothing was compared"
+    assert COMPARED[name, "kept"] or name == "filter_quota_enforcement", "it refuses everybody, or is skipped"
 
 
 @pytest.mark.parametrize("name", sorted(WEIGHERS))
 def test_each_weigher_says_the_same_over_columns_and_host_by_host(name: str) -> None:
-    table = PipelineTable()
-    table.put(pipeline("one", ["filter_status_conditions"], [name]))
-    table.put(pipeline("strangers", [], [name]))
-    for seed in range(8):
+    COMPARED.clear()
+    for seed in range(SEEDS):
         random = Random(seed).fork(name)
-        engine = Engine(random_fleet(random), table)
+        fleet = known(random_fleet(random), random)
+        table = PipelineTable(fleet.records.usable)
+        table.put(pipeline("one", ["filter_status_conditions"], [name]))
+        table.put(pipeline("strangers", [], [name]))
         for intent in (None, Intent.EVACUATE, Intent.RESERVE_FOR_FAILOVER, Intent.CREATE):
-            compare(engine, "one", random, intent)
-            compare(engine, "strangers", random, intent)
+            compare(Engine(fleet, table), "one", random, intent)
+            compare(Engine(fleet, table), "strangers", random, intent)
+        if seed >= 8 and COMPARED[name, "differs"]:
+            break
+    assert COMPARED[name, "differs"], "nothing was compared"
+
+
+def test_every_step_has_its_plain_form() -> None:
+    assert {step.name for step in plain_placement._PLAIN} == set(WEIGHERS)
+
+
+def test_an_oracle_that_cannot_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_step: object, _run: object, _hosts: object) -> list[float]:
+        raise AttributeError("it calls a function that is gone")
+
+    table = PipelineTable()
+    table.put(pipeline("one", [], ["kvm_binpack"]))
+    engine = Engine(fleet_of(host("h1"), host("h2")), table)
+    assert rank_plain(engine, request(pipeline="one"))
+    monkeypatch.setitem(plain_placement._PLAIN, BinPack, broken)
+    with pytest.raises(AttributeError, match="gone"):
+        rank_plain(engine, request(pipeline="one"))
+
+
+def test_hosts_with_a_slot_of_the_project_score_the_same_either_way() -> None:
+    table = PipelineTable()
+    table.put(pipeline("one", [], ["kvm_committed_resource_reservation"]))
+    hosts = [host(f"h{number}") for number in range(5)]
+    slots = [
+        commitment("room", "h0", project="p", group="g", zone="z1"),
+        commitment("elsewhere", "h1", project="p", group="g", zone="z2"),
+        commitment("foreign", "h2", project="q", group="g", zone="z1"),
+        commitment("full", "h3", project="p", group="g", zone="z1", meant={"v": ("4", "100Gi")}),
+        commitment("evicted", "h4", target="", project="p", group="g", zone="z1"),
+    ]
+    engine = Engine(fleet_of(*hosts, *slots), table)
+    asked = request(pipeline="one", zone="z1", extraSpecs={"quota:hw_version": "g"})
+    ranking = engine.rank(asked)
+    assert list(zip(ranking.hosts, ranking.scores, strict=True)) == rank_plain(engine, asked)
+    assert {one for one, score in rank_plain(engine, asked) if score > 0.5} == {"h0"}
 
 
 @pytest.mark.parametrize("settings", [PlacementSettings(), MEGABYTES], ids=["mib", "mb"])

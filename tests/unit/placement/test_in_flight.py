@@ -25,7 +25,7 @@ from outlive.placement.pipelines import PipelineTable
 from outlive.placement.request import SILENT, Intent, Options, PlacementRequest
 from outlive.placement.service import PlacementService
 from outlive.placement.settings import PlacementSettings
-from outlive.resources import IN_FLIGHT, Amounts, Hypervisor, Reservation, condition
+from outlive.resources import IN_FLIGHT, Amounts, Hypervisor, ObjectMeta, Reservation, condition
 from outlive.runtime.controller import Requeue
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -235,6 +235,37 @@ def test_a_vm_that_moves_is_not_taken_for_arrived_where_it_was() -> None:
     told(story, "a", "b")
 
 
+def test_a_vm_that_runs_on_where_it_was_leaves_its_room_without_a_condition() -> None:
+    async def story(world: World) -> None:
+        await world.see("a", "vm-1")
+        assert await world.ask(intent="live_migration", ignoreHosts=["a"]) == ("b",)
+        await world.write()
+        await world.look()
+        assert [one.status.conditions for one in await world.stored()] == [()]
+
+    told(story, "a", "b")
+
+
+def test_room_of_another_scheduling_domain_is_left_alone() -> None:
+    async def story(world: World) -> None:
+        await world.ask()
+        await world.write()
+        (ours,) = await world.stored()
+        spec = replace(ours.spec, scheduling_domain="cinder", end_time=as_datetime(1))
+        theirs = await world.store.create(
+            Reservation(metadata=ObjectMeta(name="theirs", labels=ours.metadata.labels), spec=spec)
+        )
+        await world.clock.sleep(1)
+        await world.look()
+        await world.see("a", "vm-1")
+        await world.look()
+        await world.clock.sleep(1)
+        (left,) = await world.stored()
+        assert (left.name, left.spec, left.status) == ("theirs", theirs.spec, theirs.status)
+
+    told(story, "a")
+
+
 def test_a_resize_on_the_same_host_has_arrived_with_the_new_size() -> None:
     async def story(world: World) -> None:
         await world.see("a", "vm-1")
@@ -294,7 +325,8 @@ def test_what_becomes_of_a_reservation() -> None:
     assert _judged(end_s=15.0).again_s == 5.0
     assert _judged(end_s=None).again_s == 10.0
     assert _judged(seen="elsewhere").arrived
-    assert not _judged(seen="elsewhere", intent=Intent.EVACUATE).arrived
+    stays = _judged(seen="elsewhere", intent=Intent.EVACUATE)
+    assert (stays.arrived, stays.condition, stays.again_s) == (False, None, 10.0), "it runs on where it was"
     missing = _judged(end_s=None, in_flight_reservation=None)
     assert (missing.condition.status, missing.condition.reason, missing.again_s) == ("False", "MissingSpec", 0.0)
 

@@ -8,20 +8,23 @@ away (docs/reference/commitments.md#states).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from msgspec.structs import replace
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import BadInput
 from outlive.base.logging import get_logger
 from outlive.commitments.acceptance import HeadroomOutcome, SlotsOutcome, evaluate, headroom, insufficient_text
-from outlive.commitments.application import ChangeApplier
+from outlive.commitments.application import ChangeApplier, decided_slot
 from outlive.commitments.decision import slot_kept, slot_made
+from outlive.commitments.domains import DomainNames
 from outlive.commitments.names import commitment_name
-from outlive.commitments.placer import SlotPlacer, give_way, placed
+from outlive.commitments.placer import SlotPlacer, give_way
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import SlotLimitExceeded, SlotPlan
 from outlive.commitments.state import (
@@ -78,6 +81,7 @@ class CommitmentController:
         applier: ChangeApplier,
         settings: CommitmentSettings,
         *,
+        domains: DomainNames,
         deciding: Callable[[], AbstractAsyncContextManager[None]],
         turn: asyncio.Lock,
         clock: Clock,
@@ -87,14 +91,37 @@ class CommitmentController:
         self._placer = placer
         self._applier = applier
         self._settings = settings
+        self._domains = domains
         self._deciding = deciding
         self._turn = turn
         self._clock = clock
+        self._in_doubt: dict[str, tuple[SlotChange, ...]] = {}
+        """Commitment → what was sent for its slots, while nobody knows whether it is written."""
         self._too_many = metrics.counter(
             "committed_resource_slot_limit_rejections_total",
             "Commitments that would need more slots than one may have",
             ("flavor_group", "availability_zone"),
         )
+
+        metrics.register_collector(self._count_unfulfilled)
+
+    def _count_unfulfilled(self) -> Iterator[Metric]:
+        """How many commitments wait that nobody may refuse; no series where none does."""
+        waiting = Counter(
+            (one.spec.flavor_group_name, one.spec.resource_type, one.spec.availability_zone)
+            for one in self._view.informers.commitments.items()
+            if not one.spec.allow_rejection
+            and (found := condition(one.status.conditions, READY)) is not None
+            and found.reason == ReadyReason.RESERVING
+        )
+        family = GaugeMetricFamily(
+            "committed_resource_unfulfilled",
+            "Commitments that wait for capacity and may not be refused",
+            labels=("flavor_group", "resource_type", "availability_zone"),
+        )
+        for labels, count in sorted(waiting.items()):
+            family.add_metric(labels, count)
+        yield family
 
     @staticmethod
     def of_slot(old: Reservation | None, new: Reservation | None) -> Iterable[str]:
@@ -114,6 +141,7 @@ class CommitmentController:
     async def reconcile(self, key: str) -> Requeue | None:
         """One commitment, by the name of its object."""
         async with self._deciding():
+            await self._resolve_doubt(key)
             cr = self._view.informers.commitments.get(key)
             if cr is None:
                 await self._remove(key, None)
@@ -152,6 +180,10 @@ class CommitmentController:
         except SlotLimitExceeded as error:
             self._too_many.labels(commitment.group, commitment.zone).inc()
             return await self._fail(cr, error.message)
+        why = self._placer.unresolved(commitment.project, commitment.domain, commitment.group)
+        if why and any(not one.host for one in plan.create):
+            self._domains.want((commitment.domain,))
+            return await self._wait(cr, why)
         refusable = _may_be_refused(cr)
         if plan.delete:
             await self._applier.check(cr.name, cr.spec)
@@ -160,10 +192,7 @@ class CommitmentController:
             if why and refusable:
                 await self._reject(cr, why)
                 return None
-            try:
-                await self._applier.write_slots(changes, commitment, "")
-            finally:
-                self._placer.put_back(change.name for change in changes)
+            await self._write(cr.name, changes, commitment)
         verdict = evaluate(commitment, self._view.slots(commitment.uuid), plan.total)
         match verdict.outcome:
             case SlotsOutcome.READY:
@@ -196,17 +225,18 @@ class CommitmentController:
                     if not host:
                         host, why_not = self._placer.choose(self._placer.request(new, commitment, group))
                     if host:
-                        self._placer.hold(placed(replace(new, host=host), commitment, now=now))
+                        wanted = decided_slot(slot_made(new, host), commitment, now)
+                        self._placer.fleet.decide(new.name, self.name, wanted)
                         found += 1
                     why = why or why_not
                     changes.append(slot_made(new, host))
                     if number % PLACED_AT_ONCE == 0:
                         await give_way(self._turn, self._clock)
         except BaseException:
-            self._placer.put_back(change.name for change in changes)
+            self._put_back(changes)
             raise
         if why and whole:
-            self._placer.put_back(change.name for change in changes)
+            self._put_back(changes)
             return [], f"{insufficient_text(found, plan.total)} ({why})"
         return changes, why
 
@@ -270,10 +300,23 @@ class CommitmentController:
         if plan.delete:
             await self._applier.check(cr.name, cr.spec)
         changes, _ = await self._place(commitment, group, plan, whole=False)
-        try:
-            await self._applier.write_slots(changes, commitment, "")
-        finally:
-            self._placer.put_back(change.name for change in changes)
+        await self._write(cr.name, changes, commitment)
+
+    async def _write(self, name: str, changes: Sequence[SlotChange], commitment: Commitment) -> None:
+        """Write the slots, whose places are held until it is known what the store has of them."""
+        self._in_doubt[name] = tuple(changes)
+        await self._applier.write_slots(changes, commitment, "")
+        self._put_back(self._in_doubt.pop(name))
+
+    async def _resolve_doubt(self, name: str) -> None:
+        """Show what the store has of slots of which a write failed or was broken off, and hold the others no more."""
+        changes = self._in_doubt.get(name, ())
+        await self._applier.show(change.name for change in changes)
+        self._put_back(changes)
+        self._in_doubt.pop(name, None)
+
+    def _put_back(self, changes: Iterable[SlotChange]) -> None:
+        self._placer.put_back((change.name for change in changes), self.name)
 
     async def _remove(self, name: str, spec: CommittedResourceSpec | None) -> None:
         """Delete all slots of a commitment that looks like this, or is gone, unless only our cache says so."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from outlive.base.errors import Unavailable
 from outlive.base.logging import get_logger
 from outlive.commitments.application import swap_cached
 from outlive.commitments.controllers.oversubscription import Departures
+from outlive.commitments.domains import DomainNames
 from outlive.commitments.oversubscription import evicted
 from outlive.commitments.placer import SlotPlacer, status_of
 from outlive.commitments.settings import CommitmentSettings
@@ -47,6 +49,7 @@ NO_FLAVOR_S: Final = 300.0
 """When a slot of an unknown flavor is looked at again."""
 MISSING_REASON: Final = "MissingResourceName"
 REVOKED_REASON: Final = "PlacementRevoked"
+NO_DOMAIN_REASON: Final = "DomainUnknown"
 NO_HOSTS_REASON: Final = "NoHostsFound"
 
 _log = get_logger("commitments.slots")
@@ -65,6 +68,7 @@ class SlotController:
         departures: Departures,
         settings: CommitmentSettings,
         *,
+        domains: DomainNames,
         moving: Callable[[Iterable[str]], tuple[str, ...]],
         turn: asyncio.Lock,
         clock: Clock,
@@ -74,9 +78,12 @@ class SlotController:
         self._placer = placer
         self._departures = departures
         self._settings = settings
+        self._domains = domains
         self._moving = moving
         self._turn = turn
         self._clock = clock
+        self._sent: dict[str, str] = {}
+        """Slot → the host that was chosen for it, while nobody knows whether that is written."""
         self._missing: dict[str, dict[str, float]] = {}
         """Slot → VM that no host reports → since when."""
 
@@ -107,6 +114,7 @@ class SlotController:
         """One slot, by name."""
         slot = self._view.informers.reservations.get(key)
         if slot is None or slot.spec.type != COMMITTED:
+            self._settle(key)
             self._missing.pop(key, None)
             self._departures.forget(key)
             return None
@@ -114,6 +122,8 @@ class SlotController:
         if details is None or not details.resource_name:
             await self._say(slot, "False", MISSING_REASON, "the slot names no flavor")
             return None
+        if slot.spec.target_host:
+            self._settle(key)
         if is_ready(slot):
             if not slot.spec.target_host:
                 await self._revoke(slot)
@@ -132,28 +142,33 @@ class SlotController:
             return Requeue(self._settings.requeue_interval_retry)
         if all(flavor.name != details.resource_name for flavor in group.flavors):
             return Requeue(NO_FLAVOR_S)
+        if why := self._placer.unresolved(details.project_id, details.domain_id, details.resource_group):
+            self._domains.want((details.domain_id,))
+            await self._say(slot, "False", NO_DOMAIN_REASON, why)
+            return Requeue(self._settings.requeue_interval_retry)
         avoided = self._departures.avoided(slot.name)
         async with self._turn:
-            host, why = self._placer.choose(self._placer.request_again(slot, group, avoided))
+            host, why = self._sent.get(slot.name, ""), ""
+            if not host:
+                host, why = self._placer.choose(self._placer.request_again(slot, group, avoided))
             if not host and avoided:
                 host, why = self._placer.choose(self._placer.request_again(slot, group))
             if host:
-                self._placer.hold(replace(slot, spec=replace(slot.spec, target_host=host)))
+                self._sent[slot.name] = host
+                self._placer.fleet.decide(slot.name, self.name, partial(_sent_to, host))
         if not host:
             text = f"no hosts found for reservation {slot.name} (flavor {details.resource_name})"
             await self._say(slot, "False", NO_HOSTS_REASON, f"{text}: {why}")
             raise Unavailable(text, remedy="outlive commitments explain says what would help")
 
-        def wanted(found: Reservation | None) -> Reservation | None:
-            if found is None or found.spec.target_host:
-                return None
-            return replace(found, spec=replace(found.spec, target_host=host))
-
-        try:
-            await self._swap(slot.name, wanted, "spec")
-        finally:
-            self._placer.put_back((slot.name,))
+        await self._swap(slot.name, partial(_sent_to, host), "spec")  # unless that is known, the place is held
+        self._settle(slot.name)
         return None
+
+    def _settle(self, name: str) -> None:
+        """What was chosen for the slot is written, or there is no slot."""
+        self._sent.pop(name, None)
+        self._placer.fleet.settle(name, self.name)
 
     async def _arrive(self, slot: Reservation, details: CommittedSpec) -> None:
         """The slot is on the host that was chosen for it."""
@@ -243,6 +258,8 @@ class SlotController:
     def _finds_another(self, slot: Reservation) -> bool:
         details = slot.spec.committed_resource_reservation or CommittedSpec()
         group = self._view.group(details.resource_group)
+        if self._placer.unresolved(details.project_id, details.domain_id, details.resource_group):
+            return False
         request = self._placer.request_again(slot, group, (slot.status.host,)) if group is not None else None
         return request is not None and bool(self._placer.choose(request, why=False)[0])
 
@@ -341,6 +358,13 @@ class SlotController:
         await swap_cached(
             self._store, Reservation, name, change, cache, "spec" if half == "spec" else "status", clock=self._clock
         )
+
+
+def _sent_to(host: str, slot: Reservation | None) -> Reservation | None:
+    """The slot that is wanted on the host, unless it is wanted somewhere already."""
+    if slot is None or slot.spec.target_host:
+        return slot
+    return replace(slot, spec=replace(slot.spec, target_host=host))
 
 
 def _closed(host: Hypervisor) -> str:

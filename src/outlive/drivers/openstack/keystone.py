@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.errors import LimitExceeded, Unavailable
-from outlive.commitments.ports import Project, TokenOwner
+from outlive.commitments.ports import Domain, Project, TokenOwner
 from outlive.drivers.openstack.session import OpenStackSession, Response, decode
 
+E = TypeVar("E", Project, Domain)
+P = TypeVar("P", "_Projects", "_Domains")
 PROJECTS_LIMIT: Final = 100_000
 PAGES_LIMIT: Final = 1_000
 TOKEN_CHARACTERS: Final = 8_192
@@ -40,34 +43,56 @@ class _Projects(msgspec.Struct):
     truncated: bool = False
 
 
+class _Domains(msgspec.Struct):
+    domains: list[Domain]
+    links: _Links = _Links()
+    truncated: bool = False
+
+
 class KeystoneProjects:
-    """A ``ProjectSource``."""
+    """A ``ProjectSource`` and ``DomainSource``."""
 
     def __init__(self, session: OpenStackSession) -> None:
         self._session = session
 
     async def list_projects(self) -> tuple[Project, ...]:
-        """All projects, by id. ``Unavailable`` also where Keystone says that it left some out.
+        """All projects, by id. ``Unavailable`` also where Keystone says that it left some out."""
+        pages = [page.projects async for page in self._pages("projects", _Projects)]
+        return _by_id(one for page in pages for one in page)
+
+    async def list_domains(self) -> tuple[Domain, ...]:
+        """All domains, by id. ``Unavailable`` as for projects."""
+        pages = [page.domains async for page in self._pages("domains", _Domains)]
+        return _by_id(one for page in pages for one in page)
+
+    async def _pages(self, what: str, form: type[P]) -> AsyncIterator[P]:
+        """Every page of a list.
 
         Of the link to the next page only the query is taken: its host may be one that only Keystone can reach, and our
         token goes to none but Keystone.
         """
-        url = f"{await self._session.endpoint('identity', version='3')}/projects"
-        found: dict[str, Project] = {}
+        url = f"{await self._session.endpoint('identity', version='3')}/{what}"
         asked: set[str] = set()
+        count = 0
         query: str | None = ""
         while query is not None:
             if query in asked or len(asked) >= PAGES_LIMIT:
                 raise Unavailable("gives pages without an end", place=url, remedy="see Keystone's log")
             asked.add(query)
-            page = decode(await self._session.get(url, params=dict(parse_qsl(query))), _Projects)
+            page = decode(await self._session.get(url, params=dict(parse_qsl(query))), form)
             if page.truncated:
-                raise Unavailable("leaves projects out", place=url, remedy="raise list_limit of [resource] in Keystone")
-            found.update((project.id, project) for project in page.projects)
-            if len(found) > PROJECTS_LIMIT:
-                raise LimitExceeded(f"has more than {PROJECTS_LIMIT} projects", place=url, remedy="ask for fewer")
+                raise Unavailable(f"leaves {what} out", place=url, remedy="raise list_limit of [resource] in Keystone")
+            count += len(page.projects if isinstance(page, _Projects) else page.domains)
+            if count > PROJECTS_LIMIT:
+                raise LimitExceeded(f"has more than {PROJECTS_LIMIT} {what}", place=url, remedy="ask for fewer")
+            yield page
             query = page.links.next.partition("?")[2] if page.links.next is not None else None
-        return tuple(found[key] for key in sorted(found))
+
+
+def _by_id(listed: Iterable[E]) -> tuple[E, ...]:
+    """Each once, by id."""
+    found = {one.id: one for one in listed}
+    return tuple(found[key] for key in sorted(found))
 
 
 class _Named(msgspec.Struct, frozen=True):

@@ -46,6 +46,8 @@ class Context:
     config: FailoverConfig
     """Filled."""
     settings: FailoverUpkeepSettings
+    domain_of: Callable[[str], str]
+    """Project → name of its domain, where hosts are set aside by it."""
     protection: ProtectionSettings
     faults: FaultRecorder | None
     """Where VMs without a known location are reported as faults."""

@@ -60,7 +60,7 @@ class Inputs:
         self._config = context.config
         self._settings = context.settings
         self._free = context.free
-        self._caller = Caller(profile=context.settings.profile)
+        self._caller = Caller(profile=context.settings.profile, domain_of=context.domain_of)
         self._clock = context.clock
 
     # Cleaning up
@@ -128,6 +128,7 @@ class Inputs:
                 cache.index.misses(vm) if needed is None else needed.get(vm, 1),
                 slot_size(view, groups),
                 with_project=cache.pins_projects,
+                domain=self._caller.domain_of(view.project),
             )
             for vm in vms
             if (view := cache.vms.get(vm)) is not None

@@ -106,7 +106,7 @@ class SlotValidation:
         self._reporter = context.reporter
         self._budget = context.budget
         self._config = context.config
-        self._caller = Caller(profile=context.settings.profile)
+        self._caller = Caller(profile=context.settings.profile, domain_of=context.domain_of)
         self._clock = context.clock
         self._random = random
         self._ids = context.ids

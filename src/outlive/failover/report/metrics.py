@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from outlive.base.errors import OutliveError
 from outlive.failover.slots import building_block
 from outlive.placement.request import HANA_TRAIT
-from outlive.placement.reservations import unused
+from outlive.placement.reservations import placed_on, unused
 from outlive.resources import (
     COMMITTED,
     CPU,
@@ -73,8 +73,8 @@ def reservation_metrics(reservations: Iterable[Reservation]) -> list[Metric]:
     for one in reservations:
         ready, error = _readiness(one)
         counts[(ready, error)] += 1
-        for resource, amount in one.spec.resources.items():
-            held[(ready, error, one.status.host or one.spec.target_host, resource)] += _unscaled(resource, amount)
+        for resource, amount in unused(one, ignore_allocations=True).items():
+            held[(ready, error, placed_on(one), resource)] += _unscaled(resource, amount)
         found = condition(one.status.conditions, "Ready")
         state = {"True": "ready", "False": "error"}.get(ready, "unknown")
         kind = TYPE_LABEL_VALUES.get(one.spec.type, one.spec.type)
@@ -102,7 +102,8 @@ def host_metrics(hosts: Iterable[Hypervisor], reservations: Iterable[Reservation
     failover: dict[str, Amounts] = defaultdict(Amounts)
     reserved: dict[str, Amounts] = defaultdict(Amounts)
     for one in reservations:
-        if _readiness(one)[0] == "True" and one.spec.scheduling_domain == "nova" and one.status.host:
+        placed = one.status.host and placed_on(one)
+        if _readiness(one)[0] == "True" and one.spec.scheduling_domain == "nova" and placed:
             if one.spec.type == FAILOVER:
                 failover[one.status.host] += one.spec.resources
             elif one.spec.type == COMMITTED:

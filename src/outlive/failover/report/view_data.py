@@ -17,6 +17,7 @@ from outlive.failover.model import SlotView
 from outlive.failover.protection import Demands
 from outlive.failover.slots import building_block, slot_view
 from outlive.failover.topology import Topology, TopologyChoice
+from outlive.placement.reservations import placed_on
 from outlive.placement.vms import VmView, view_of_resource
 from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor, Reservation, VirtualMachine
 
@@ -182,7 +183,8 @@ class ViewData:
         found: dict[str, Amounts] = {}
         for one in self.inventory.reservations:
             if one.spec.type == COMMITTED:
-                host = one.status.host or one.spec.target_host
+                if not (host := placed_on(one)):
+                    continue
                 found[host] = found.get(host, Amounts()) + one.spec.resources
         return found
 

@@ -220,6 +220,8 @@ class StateFleet:
         for reservation in self.reservations.values():
             cpu, memory = _held(reservation)
             hosts = {reservation.spec.target_host, reservation.status.host} - {""}
+            if reservation.spec.type == COMMITTED and not reservation.spec.target_host:
+                continue  # it was evicted
             if len(hosts) == 1 and _awaited(reservation) in arrived.get(min(hosts), ()):
                 continue
             for host in hosts:

@@ -8,7 +8,7 @@ import msgspec
 
 from outlive.placement.columns import BoolVector
 from outlive.placement.quota import QuotaDecision, decide_quota, demand_of
-from outlive.placement.request import DOMAIN_NAME_HINT, INTERNAL_PROBES, Intent
+from outlive.placement.request import DOMAIN_NAME_HINT, Intent
 from outlive.placement.reservations import RESIZES
 from outlive.placement.rules import HostFacts, unsuited_aggregate, unsuited_project
 from outlive.placement.steps import Event, FactsFilter, Filter, OnError, Reason, Run
@@ -126,15 +126,16 @@ class ExternalCustomer(FactsFilter):
     on_error: ClassVar[OnError] = "reject"
 
     def asked(self, run: Run) -> str | None:
-        """The domain, unless the call is for nobody's VM, or the domain is unknown, ignored or internal."""
+        """The domain, unless the call is for nobody's, or the domain is unknown, ignored or internal."""
         domain = run.request.hints.get(DOMAIN_NAME_HINT)
-        external = (
-            run.request.intent not in INTERNAL_PROBES
-            and domain is not None
-            and domain not in self.params.ignored_domain_names
-            and domain.startswith(self.params.domain_name_prefixes)
-        )
-        return domain if external else None
+        if domain is None or run.request.intent is Intent.CAPACITY_PROBE:
+            return None
+        return domain if self.is_external(domain) else None
+
+    def is_external(self, domain: str) -> bool:
+        """Whether a domain gets only hosts that are set aside."""
+        params: ExternalCustomerParams = self.params
+        return domain not in params.ignored_domain_names and domain.startswith(params.domain_name_prefixes)
 
     def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
         """Whether the host is set aside."""

@@ -14,6 +14,7 @@ from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
 from outlive.failover.config import FailoverSettings
 from outlive.failover.snapshot import Snapshot, gather
+from outlive.placement.reservations import placed_on
 from outlive.placement.vms import VmList, VmView, amounts_of
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
@@ -66,11 +67,7 @@ class Altered(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             self,
             hosts={name: host for name, host in self.hosts.items() if name not in gone},
-            reservations={
-                name: one
-                for name, one in self.reservations.items()
-                if one.status.host not in gone and not (one.spec.target_host in gone and not one.status.host)
-            },
+            reservations={name: one for name, one in self.reservations.items() if placed_on(one) not in gone},
             vms={name: vm for name, vm in self.vms.items() if vm.host not in gone},
         )
 
