@@ -200,12 +200,15 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
         plural="clusters",
         writers=Writers(
             fields={
-                "spec": ("users", "import", "controller", "recovery"),  # recovery makes it anew, with nothing in it
-                "status": ("controller",),
+                "spec": ("users", "import"),
+                "status.schemaVersion": ("controller",),
+                "status.sealingKey": ("admin",),  # whoever writes it reads the secrets that are sealed from then on
+                "status.keyIds": ("admin",),
                 "status.storeIncarnation": ("controller", "daemon", "recovery"),
                 "status.formerIncarnations": ("controller", "daemon", "recovery"),
                 "status.pause": ("controller", "daemon", "recovery"),
             },
+            creates=("users", "import", "controller", "recovery"),  # recovery makes it anew, with nothing in it
             labels="refused",
         ),
         columns=(
@@ -252,7 +255,7 @@ class Election(Resource, frozen=True, kw_only=True, tag="Election"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="elections",
         halves=False,
-        writers=Writers(fields={"record": ("candidate",)}, labels="refused"),
+        writers=Writers(fields={"record": ("candidate",)}, creates=("candidate",), labels="refused"),
         columns=(("Holder", ".record.holder", 0), ("Term", ".record.term", 0)),
     )
 
@@ -266,7 +269,7 @@ class Event(Resource, frozen=True, kw_only=True, tag="Event"):
         plural="events",
         short_names=("oev",),
         halves=False,
-        writers=Writers(fields={"": ("events",)}, labels="refused"),
+        writers=Writers(fields={"": ("events",)}, creates=("events",), deletes=("events",), labels="refused"),
         columns=(
             ("Last", ".lastSeen", 0),
             ("Type", ".type", 0),
@@ -301,7 +304,7 @@ class DecisionRecord(Resource, frozen=True, kw_only=True, tag="DecisionRecord"):
         plural="decisionrecords",
         short_names=("odec",),
         halves=False,
-        writers=Writers(fields={"": ("trail",)}, labels="refused"),
+        writers=Writers(fields={"": ("trail",)}, creates=("trail",), deletes=("controller",), labels="refused"),
         columns=(
             ("At", ".at", 0),
             ("Decision", ".decision", 0),
