@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
-from tests.support.api import GROUP, HOST
-from tests.support.asgi import application, ask
-from tests.support.loops import run_real
 
 from outlive.api.auth import Role
 from outlive.api.patches import APPLY_PATCH, JSON_PATCH, MERGE_PATCH
@@ -30,6 +26,9 @@ from outlive.resources import (
 from outlive.resources.codec import to_builtins
 from outlive.store import Store
 from outlive.store.sqlite import SqliteStore
+from tests.support.api import GROUP, HOST
+from tests.support.asgi import application, ask
+from tests.support.loops import run_real
 
 GUESSES = 8
 TRIES = 10_000

@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from outlive.api.auth import Identity, Role, Tokens
 from outlive.api.app import ApiDeps, create_app
+from outlive.api.auth import Identity, Role, Tokens
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
 from outlive.runtime.metrics import Metrics

@@ -58,10 +58,11 @@ def entered_holders(host: str, before: VirtualMachine, after: VirtualMachine) ->
 
 def vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: VirtualMachine, facts: Facts) -> str:
     """A host writes the status of a VM that is assigned to it, held or moved by it, at home there, or prefers it and
-    goes back there. Its own entry among the holders is of its Membership, in the present epoch, and new only where the
-    VM is assigned to the host and nobody else holds it, or is moving there; or the host registers again what it runs
-    after a restored backup. It says where the VM is (``assigned``, ``home``, ``migration``) only where it does not
-    merely hold it. An entry of another host goes only once that host's Membership proves it fenced."""
+    goes back there. Its own entry among the holders is of its Membership, in no later epoch than the present one, and
+    new only where the VM is assigned to the host and nobody else holds it, or is moving there; or the host registers
+    again what it runs after a restored backup. Where it merely holds the VM, it says where that is (``assigned``,
+    ``home``, ``migration``) only to assign it to itself, once nobody else holds it. An entry of another host goes only
+    once that host's Membership proves it fenced."""
     related = is_related(who.host, before)
     label = after.metadata.labels.get(HOST_LABEL)
     if label != before.metadata.labels.get(HOST_LABEL) and not related and label != before.host:
@@ -72,7 +73,8 @@ def vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: Virtua
     if not related and new != _replace(old, holders=new.holders):
         return f"may not write the status of {what}: {who.host} has nothing to do with it"
     moved = (old.assigned, old.home, old.migration) != (new.assigned, new.home, new.migration)
-    if moved and not _may_place(who.host, before):
+    kept = after.host == who.host and all(one.hypervisor == who.host for one in new.holders)
+    if moved and not (kept or _may_place(who.host, before)):
         return f"may not say where {what} is: {who.host} only holds it"
     return ""
 

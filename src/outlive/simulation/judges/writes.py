@@ -11,6 +11,7 @@ from outlive.node.primary import ROLE
 from outlive.resources import Cluster, Election, Hypervisor, Membership, Resource, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.vms import RECOVERY_STEPS
+from outlive.resources.writers import ADMIN, table_refusal
 from outlive.simulation.judges.truth import Truth
 from outlive.simulation.stores import Author
 from outlive.store.tables import Write
@@ -23,6 +24,8 @@ FINDINGS_LIMIT: Final = 6
 
 def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
     """A process writes nothing that the server would refuse a token with its names: by the table, and by the rules."""
+    if ADMIN in author.writers:
+        return ""
     before, after, host = write.before, write.after, author.host
     if not {"daemon", "fencer"}.intersection(author.writers):
         host = ""
@@ -46,7 +49,8 @@ def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
         coordinator="fencer" in author.writers and (own is None or own.spec.mode == "coordinator"),
         term=election.record.term if election is not None and leads else 0,
     )
-    return _told(author, host_refusal(who, before, after, facts))
+    why = table_refusal(author.writers, before, after) or host_refusal(who, before, after, facts)
+    return _told(author, why)
 
 
 def _told(author: Author, why: str) -> str:

@@ -18,6 +18,7 @@ from outlive.resources.vms import Request, RequestVerb
 from outlive.runtime.units import Duration
 from outlive.simulation.setup import vm_of
 from outlive.simulation.spec import VmSpec
+from outlive.simulation.stores import ADMINISTRATOR, authored
 from outlive.simulation.verbs.table import Name, Names, verb
 from outlive.store.access import compare_and_swap
 
@@ -242,7 +243,8 @@ async def _delete_vm(world: World, vm: Name) -> None:
 @verb("delete-membership", "somebody deletes the membership of {who}")
 async def _delete_membership(world: World, host: SimHost) -> None:
     found = await world.store.get(Membership, host.name)
-    await world.store.delete(found.ref)
+    with authored(ADMINISTRATOR):
+        await world.store.delete(found.ref)
 
 
 @verb("delete-host", "somebody deletes {who} from the store")
