@@ -107,10 +107,8 @@ def _holders(host: str, what: str, before: VirtualMachine, after: VirtualMachine
 
 def _registers(record: MemberRecord, cluster: Cluster | None) -> bool:
     """Whether the host has yet to register what it runs, in a store that was restored from a backup."""
-    if cluster is None:
-        return True
-    unregistered = record.incarnation != cluster.status.store_incarnation
-    return unregistered and (cluster.paused or record.incarnation != "")
+    now = cluster.status.store_incarnation if cluster is not None else ""
+    return record.incarnation != now and (record.incarnation != "" or (cluster is not None and cluster.paused))
 
 
 def vm_of_others(names: tuple[str, ...], before: VirtualMachine | None, after: VirtualMachine, facts: Facts) -> str:

@@ -77,7 +77,9 @@ def may_write_some(kind: type[Resource], names: tuple[str, ...], verb: str, *, s
     """Whether who writes under these names may create or delete objects of the kind, or change any field of the half
     (``status``, or all the rest; a kind without halves is one)."""
     writers = kind.info.writers
-    if verb in ("delete", "deletecollection"):
+    if verb == "deletecollection":  # nobody serves it
+        return False
+    if verb == "delete":
         return any(name in writers.deletes for name in names)
     if verb == "create":
         return any(name in writers.creates for name in names)
