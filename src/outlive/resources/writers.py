@@ -137,7 +137,7 @@ def given_fields(obj: Resource) -> list[str]:
         if field.name in ("metadata", "api_version") or (field.name == "status" and obj.has_status()):
             continue
         value = getattr(obj, field.name)
-        if isinstance(value, msgspec.Struct):
+        if isinstance(value, msgspec.Struct) and field.default is not None:
             given += [f"{field.encode_name}.{name}" for name in _non_default(value)]
         elif value != field.default:
             given.append(field.encode_name)

@@ -416,7 +416,7 @@ def test_a_host_is_refused_by_name_before_anything_is_read() -> None:
     may_write(host, Membership, name=ME)
     may_write(host, VirtualMachine)  # its label
     for kind, verb in ((Membership, "update"), (HypervisorUsage, "update"), (Membership, "delete")):
-        with pytest.raises(Forbidden, match="host (kvm-1 )?may not"):
+        with pytest.raises(Forbidden, match=r"host (kvm-1 )?may not"):
             may_write(host, kind, name=OTHER, verb=verb)
     may_write(host, Hypervisor, name=ME)  # whether it is to be emptied
     with pytest.raises(Forbidden):
