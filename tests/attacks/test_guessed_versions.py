@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import ssl
+import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from outlive.api.auth import Role
+from outlive.api.config import ApiSettings
 from outlive.api.patches import APPLY_PATCH, JSON_PATCH, MERGE_PATCH
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
@@ -26,15 +32,17 @@ from outlive.resources import (
 from outlive.resources.codec import to_builtins
 from outlive.store import Store
 from outlive.store.sqlite import SqliteStore
-from tests.support.api import GROUP, HOST
+from tests.support.api import GROUP, HOST, api
 from tests.support.asgi import application, ask
 from tests.support.loops import run_real
 
 GUESSES = 8
 TRIES = 10_000
+TLS_ROUNDS = 5
 OTHER = "kvm-2"
 _replace = msgspec.structs.replace
 
+Send = Callable[[Role, str, str, object, str], Awaitable[int]]
 Body = Callable[[Resource, str], tuple[str, object, str]]
 """Method, body and media type of one try, from the object as the attacker read it and the version that it names."""
 
@@ -159,4 +167,47 @@ def test_of_ten_thousand_guesses_none_gets_through(tmp_path: Path) -> None:
         assert await harm(store) == before
         await store.close()
 
+    run_real(attack(), limit_s=240.0)
+
+
+@pytest.mark.component("openssl")
+def test_none_gets_through_over_tls_either(tmp_path: Path) -> None:
+    made, key = tmp_path / "server.pem", tmp_path / "server.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=outlive", "-keyout", str(key), "-out", str(made)]
+    subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+
+    async def attack() -> None:
+        store = await SqliteStore.open(tmp_path, clock=SystemClock(), ids=SystemIds())
+        await furnished(store)
+        before, answers = await harm(store), Counter[int]()
+        async with encrypted(store, made, key) as send:
+            for number in range(TLS_ROUNDS):
+                for role, kind, name, rest, body in ATTACKS:
+                    read: Any = await store.get(kind, name, fresh=True)
+                    path, version = f"{GROUP}/{kind.info.plural}/{name}{rest}", int(read.metadata.resource_version)
+                    tries = [body(read, str(version + guess)) for guess in range(1, GUESSES + 1)]
+                    work = [send(role, method, path, sent, media) for method, sent, media in tries]
+                    done = await asyncio.gather(touched(store, kind, name, number + 1), *work)
+                    answers.update(filter(None, done))
+        assert sum(answers.values()) == TLS_ROUNDS * len(ATTACKS) * GUESSES
+        assert set(answers) <= {403, 409, 422}, answers
+        assert await harm(store) == before
+        await store.close()
+
     run_real(attack())
+
+
+@asynccontextmanager
+async def encrypted(store: Store, made: Path, key: Path) -> AsyncIterator[Send]:
+    """Our server with TLS over this store; sends one request and answers its status."""
+    trusted = ssl.create_default_context(cafile=str(made))
+    async with api(store, settings=ApiSettings(tls_certificate=str(made), tls_key=str(key))) as server:
+
+        async def send(role: Role, method: str, path: str, body: object, media: str) -> int:
+            headers = {"Content-Type": media}
+            code, _, _ = await server.call(method, path, role=role, data=json.dumps(body), headers=headers, ssl=trusted)
+            return code
+
+        assert server.url.startswith("https://")
+        yield send
