@@ -23,6 +23,7 @@ from outlive.node.primary import ROLE
 from outlive.resources import (
     HOST_LABEL,
     Assigned,
+    Cluster,
     Console,
     DecisionRecord,
     Election,
@@ -47,6 +48,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.hosts import HostUsage
+from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.faults import REPORTER_LABEL
 from outlive.store import read
@@ -65,8 +67,8 @@ async def cluster() -> AsyncIterator[tuple[Api, HttpStore, HttpStore]]:
     """A server with two members and a VM of each; the stores of a host and of a coordinator."""
     async with api() as served:
         admin = served.client()
-        for name in (HOST, OTHER):
-            await admin.create(hypervisor(name))
+        for name, mode in ((HOST, "coordinator"), (OTHER, "hypervisor")):
+            await admin.create(hypervisor(name, mode))
             await admin.create(member(name))
             vm = await admin.create(VirtualMachine(metadata=ObjectMeta(name=f"vm-of-{name}")))
             held = Holder(hypervisor=name, member_uid="u", epoch=1, run_id="r")
@@ -84,7 +86,8 @@ def test_a_host_does_its_work() -> None:
             mine = await host.get(Membership, HOST, fresh=True)
             await host.replace(_replace(mine, record=_replace(mine.record, seq=2)))
             shown = await host.get(Hypervisor, HOST)
-            await host.replace_status(_replace(shown, status=_replace(shown.status, num_instances=1)))
+            shown = await host.replace_status(_replace(shown, status=_replace(shown.status, num_instances=1)))
+            await host.replace(_replace(shown, spec=_replace(shown.spec, drain=True)))
             await host.create(HypervisorUsage(metadata=ObjectMeta(name=HOST), usage=HostUsage(running=1)))
             vm = await host.get(VirtualMachine, f"vm-of-{HOST}")
             vm = await host.replace_status(_replace(vm, status=_replace(vm.status, phase="start")))
@@ -111,7 +114,7 @@ def test_a_host_does_nothing_else() -> None:
                 host.replace(_replace(theirs, record=_replace(theirs.record, state="Revoked"))),
                 host.create(member("kvm-3")),
                 host.create(hypervisor("kvm-3")),
-                host.replace(_replace(shown, spec=_replace(shown.spec, drain=True))),
+                host.replace(_replace(shown, spec=_replace(shown.spec, maintenance="manual"))),
                 host.create(HypervisorUsage(metadata=ObjectMeta(name=OTHER), usage=HostUsage())),
                 host.replace_status(_replace(vm, status=_replace(vm.status, phase="stop"))),
                 host.replace_status(_replace(vm, status=_replace(vm.status, holders=()))),
@@ -159,8 +162,8 @@ def test_a_host_reads_and_writes_consoles_of_vms_that_it_has_to_do_with_and_othe
                     assert status == 403, query
             found = await operator.get(Console, mine, fresh=True)
             forged = Console(metadata=ObjectMeta(name="vm-of-nobody"), **text)
-            assert "others only delete it" in await refused(operator.replace(_replace(found, text="forged")))
-            assert "others only delete it" in await refused(operator.create(forged))
+            assert "operator may not update" in await refused(operator.replace(_replace(found, text="forged")))
+            assert "operator may not create" in await refused(operator.create(forged))
             await operator.delete(found.ref)
             await admin.close()
             await operator.close()
@@ -202,8 +205,8 @@ def test_storage_is_written_by_the_primary_alone_and_under_its_term() -> None:
     async def story() -> None:
         async with cluster() as (served, host, coordinator):
             pool = StoragePool(metadata=ObjectMeta(name="p"), term=3, status=StoragePoolStatus(pool="p"))
-            assert "only the primary coordinator does" in await refused(coordinator.create(pool))
-            assert "the document of storagepools: the primary coordinator does" in await refused(host.create(pool))
+            assert "that belongs to primary" in await refused(coordinator.create(pool))
+            assert "may not create the document of storagepools" in await refused(host.create(pool))
             record = ElectionRecord(holder=host_of(Role.COORDINATOR), term=3)
             election = await coordinator.create(Election(metadata=ObjectMeta(name=ROLE), record=record))
             assert "under term 2: " in await refused(coordinator.create(_replace(pool, term=2)))
@@ -213,6 +216,7 @@ def test_storage_is_written_by_the_primary_alone_and_under_its_term() -> None:
                 code="storage-warn",
                 subject=ObjectRef(kind="StorageCluster", name="ceph"),
                 message="m",
+                delta=FaultCode.STORAGE_WARN.delta,
                 first_seen=datetime(2026, 1, 1, tzinfo=UTC),
                 last_seen=datetime(2026, 1, 1, tzinfo=UTC),
             )
@@ -221,14 +225,14 @@ def test_storage_is_written_by_the_primary_alone_and_under_its_term() -> None:
             admin = served.client()
             await admin.replace(_replace(election, record=_replace(record, holder=OTHER, term=4)))
             await admin.close()
-            assert "only the primary coordinator does" in await refused(coordinator.delete(made.ref))
+            assert "that belongs to primary" in await refused(coordinator.delete(made.ref))
             assert "primary reports it" in await refused(coordinator.replace(_replace(fault, ended=True)))
             device = StorageDevice(host=HOST, block_device="/dev/sdb")
             daemon = await host.create(StorageDaemon(metadata=ObjectMeta(name="0"), device=device))
             moved = _replace(daemon, device=_replace(device, host=OTHER))
             assert "is named there, and not" in await refused(host.replace(moved))
             claimed = _replace(daemon, status=StorageDaemonStatus(up=True))
-            assert "only the primary coordinator does" in await refused(host.replace(claimed))
+            assert "that belongs to primary" in await refused(host.replace(claimed))
 
     run_real(story())
 
@@ -242,11 +246,53 @@ def test_an_entry_of_another_host_goes_only_once_that_is_fenced() -> None:
             held = _replace(vm.status.holders[0], member_uid=theirs.metadata.uid)
             status = _replace(vm.status, assigned=Assigned(hypervisor=HOST), holders=(held,))
             vm = await admin.replace_status(_replace(vm, status=status))
-            taken = _replace(vm.status, holders=(Holder(hypervisor=HOST, member_uid="w", epoch=1, run_id="s"),))
+            uid = (await admin.get(Membership, HOST)).metadata.uid
+            taken = _replace(vm.status, holders=(Holder(hypervisor=HOST, member_uid=uid, epoch=1, run_id="s"),))
             assert "epoch 1 is fenced" in await refused(host.replace_status(_replace(vm, status=taken)))
             await admin.replace(_replace(theirs, record=_replace(theirs.record, dead_through=1)))
             await host.replace_status(_replace(vm, status=taken))
             await admin.close()
+
+    run_real(story())
+
+
+def test_a_coordinator_that_is_one_no_more_is_a_plain_host_at_once() -> None:
+    async def story() -> None:
+        async with cluster() as (served, _host, coordinator):
+            admin, theirs = served.client(), await coordinator.get(Membership, OTHER)
+            theirs = await coordinator.replace(_replace(theirs, record=_replace(theirs.record, state="Revoked")))
+            shown = await admin.get(Hypervisor, HOST)
+            await admin.replace(_replace(shown, spec=_replace(shown.spec, mode="hypervisor")))
+            await admin.close()
+            proven = _replace(theirs, record=_replace(theirs.record, dead_through=1))
+            assert "kvm-1 is no coordinator" in await refused(coordinator.replace(proven))
+            record = ElectionRecord(holder=HOST, term=1)
+            assert "may not create" in await refused(
+                coordinator.create(Election(metadata=ObjectMeta(name=ROLE), record=record))
+            )
+            mine = await coordinator.get(Membership, HOST)
+            await coordinator.replace(_replace(mine, record=_replace(mine.record, seq=2)))
+
+    run_real(story())
+
+
+def test_no_host_takes_a_vm_that_it_has_nothing_to_do_with() -> None:
+    async def story() -> None:
+        async with cluster() as (served, host, _coordinator):
+            admin, theirs = served.client(), f"vm-of-{OTHER}"
+            text = {"host": OTHER, "text": "root password: hunter2", "changed_at": datetime(2026, 1, 1, tzinfo=UTC)}
+            await admin.create(Console(metadata=ObjectMeta(name=theirs), **text))
+            named = await admin.create(Cluster(metadata=ObjectMeta(name="default")))
+            await admin.replace_status(_replace(named, status=_replace(named.status, store_incarnation="now")))
+            await admin.close()
+            mine, vm = await host.get(Membership, HOST), await host.get(VirtualMachine, theirs)
+            mine = await host.replace(_replace(mine, record=_replace(mine.record, incarnation="now")))
+            entry = Holder(hypervisor=HOST, member_uid=mine.metadata.uid, epoch=1, run_id="x")
+            entered = _replace(vm.status, holders=(*vm.status.holders, entry))
+            assert "it is not assigned to kvm-1" in await refused(host.replace_status(_replace(vm, status=entered)))
+            unregistered = _replace(mine, record=_replace(mine.record, incarnation="another"))
+            assert "kvm-1 is registered in this store" in await refused(host.replace(unregistered))
+            assert "nothing to do with the VM" in await refused(host.get(Console, theirs, fresh=True))
 
     run_real(story())
 

@@ -1,42 +1,36 @@
 """One writer per field, checked: each write is compared with what is kept, and with who may change that.
 
-Every kind declares its writers (``KindInfo.writers``); the longest declared path that a changed field lies
-under decides. ``WriterStore`` is put between a controller and its store in tests and in the simulation. It
-is a check, not a permission: it reads before it writes, and between processes it proves nothing
-(docs/reference/store.md#writers).
+Every kind declares its writers (``KindInfo.writers``, docs/concepts/security.md#table). ``WriterStore`` is put between
+a controller and its store in tests. It is a check, not a permission: it reads before it writes, and between processes
+it proves nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from outlive.base.errors import Forbidden, NotFound
 from outlive.resources import KINDS, ObjectRef, R, Resource
-from outlive.resources.codec import to_builtins
-from outlive.resources.writers import everybody, owners_of
+from outlive.resources.writers import owned, table_refusal
 from outlive.store.contract import Change, Store
 from outlive.store.proxy import StoreProxy
 from outlive.store.selectors import Selector
 
 T = TypeVar("T")
-_WRITABLE_METADATA = ("labels", "annotations", "finalizers")
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """A write of a field by somebody who does not own it."""
+    """A write of something by somebody who does not own it."""
 
     ref: ObjectRef
     writer: str
-    path: str
-    """Such as ``status.host``."""
-    owners: tuple[str, ...]
+    why: str
 
     def __str__(self) -> str:
-        owners = " or ".join(self.owners) or "nobody"
-        return f"{self.writer} writes {self.path} of {self.ref.kind}/{self.ref.name}, which belongs to {owners}"
+        return f"{self.writer} {self.why}"
 
 
 class WriterViolation(Forbidden):
@@ -80,33 +74,30 @@ class WriterStore(StoreProxy):
         return self._inner.observe(kind, selector=selector)
 
     async def create(self, obj: R) -> R:
-        """Whoever creates an object writes every field that it gives; one that is ``false`` is as good as absent."""
-        given = {name: value for name, value in _document(obj).items() if value is not False}
-        self._check(obj.ref, type(obj), changed_paths({}, given))
+        """Writes every field that it gives."""
+        self._check(obj.ref, None, obj)
         return await super().create(obj)
 
     async def replace(self, obj: R) -> R:
         """Writes what differs from the object of that version."""
         before = await self._current(obj)
         if before is not None:
-            self._check(obj.ref, type(obj), changed_paths(_document(before), _document(obj)))
+            wanted = msgspec.structs.replace(obj, status=before.status) if obj.has_status() else obj  # type: ignore[attr-defined]
+            self._check(obj.ref, before, wanted)
         return await super().replace(obj)
 
     async def replace_status(self, obj: R) -> R:
         """Writes what differs in the status half."""
         before = await self._current(obj)
         if before is not None:
-            old, new = ({"status": to_builtins(one)["status"]} for one in (before, obj))
-            self._check(obj.ref, type(obj), changed_paths(old, new))
+            self._check(obj.ref, before, msgspec.structs.replace(before, status=obj.status))  # type: ignore[attr-defined]
         return await super().replace_status(obj)
 
     async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
-        """Whoever owns any field of a kind may delete objects of it."""
+        """Deletes an object of the kind."""
         kind = self._kinds.get(ref.kind)
         if kind is not None:
-            owners = everybody(kind)
-            if self._writer not in owners:
-                self._violated(Violation(ref, self._writer, "(the object)", owners))
+            self._check(ref, await self._inner.get(kind, ref.name, fresh=True), None)
         await super().delete(ref, uid=uid, version=version)
 
     async def patch_metadata(
@@ -121,7 +112,9 @@ class WriterStore(StoreProxy):
         if kind is not None:
             paths = [f"metadata.labels.{key}" for key in labels or {}]
             paths += [f"metadata.annotations.{key}" for key in annotations or {}]
-            self._check(ref, kind, paths)
+            for path in paths:
+                if not owned(kind, path, (self._writer,)):
+                    self._violated(Violation(ref, self._writer, f"may not write {path}"))
         return await super().patch_metadata(ref, labels=labels, annotations=annotations)
 
     async def close(self) -> None:
@@ -144,11 +137,9 @@ class WriterStore(StoreProxy):
         same = (meta.uid, meta.resource_version) == (current.metadata.uid, current.metadata.resource_version)
         return current if same else None
 
-    def _check(self, ref: ObjectRef, kind: type[Resource], paths: Iterable[str]) -> None:
-        for path in paths:
-            owners = owners_of(kind, path)
-            if self._writer not in owners:
-                self._violated(Violation(ref, self._writer, path, owners))
+    def _check(self, ref: ObjectRef, before: Resource | None, after: Resource | None) -> None:
+        if why := table_refusal((self._writer,), before, after):
+            self._violated(Violation(ref, self._writer, why))
 
     def _violated(self, violation: Violation) -> None:
         if self._report is None:
@@ -167,30 +158,3 @@ def changed_paths(before: Mapping[str, Any], after: Mapping[str, Any], path: str
             yield from changed_paths(old or {}, new or {}, inner)
         else:
             yield inner
-
-
-def writers_table() -> str:
-    """All kinds, their fields and who writes them, as a table in Markdown."""
-    lines = ["| kind | part | only writer | unconditional metadata patch |", "|---|---|---|---|"]
-    for name, kind in sorted(KINDS.items()):
-        writers = kind.info.writers
-        policy = {"any": "labels and annotations", "refused": "refused", "except-host": "all but `outlive.dev/host`"}
-        for index, (path, owners) in enumerate(writers.fields.items()):
-            patch = policy[writers.labels] if index == 0 else "–"
-            lines.append(f"| {name} | {_part(path)} | {', '.join(owners)} | {patch} |")
-    return "\n".join(lines) + "\n"
-
-
-def _part(path: str) -> str:
-    return f"`{path}`" if path else "all"
-
-
-def _document(obj: Resource) -> dict[str, Any]:
-    """The half (without halves: the document) that a write of ``obj`` sets, without the store's own fields."""
-    document: dict[str, Any] = to_builtins(obj)
-    for name in ("kind", "apiVersion"):
-        document.pop(name, None)
-    if type(obj).has_status():
-        document.pop("status", None)
-    document["metadata"] = {name: document["metadata"].get(name) for name in _WRITABLE_METADATA}
-    return document

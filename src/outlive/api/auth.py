@@ -2,9 +2,9 @@
 
 ``GRANTS`` and ``WRITERS`` are what is decided by; docs/reference/http-api.md#tokens says it for people.
 
-What a token of an operator, controller or host may write is decided object by object (``check_write``), from the
-writers that each kind declares. Tokens are kept as SHA-256 digests. The token of the state directory is an admin's;
-further ones are in a file and in the store (docs/reference/http-api.md#tokens).
+What a token of an operator, controller or host may write is decided object by object (``check_write``), by the table
+of writers and the rules of ``outlive.node.permissions``. Tokens are kept as SHA-256 digests. The token of the state
+directory is an admin's; further ones are in a file and in the store (docs/reference/http-api.md#tokens).
 """
 
 from __future__ import annotations
@@ -28,18 +28,10 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.access import LiquidAction, LiquidPolicy, shown
 from outlive.commitments.ports import TokenValidator
-from outlive.node.membership.states import MemberView
-from outlive.node.permissions import (
-    STORAGE,
-    HostWriter,
-    admin_refusal,
-    host_refusal,
-    kind_refusal,
-    read_refusal,
-    writes_refusal,
-)
-from outlive.resources import Console, Hypervisor, Resource, VirtualMachine
-from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER, HUMANS, PRIMARY
+from outlive.node.permission_facts import NO_FACTS, Facts, HostWriter
+from outlive.node.permissions import host_refusal, kind_refusal, read_refusal, write_refusal
+from outlive.resources import Console, Resource, VirtualMachine
+from outlive.resources.writers import ROLES, may_write_some
 
 TOKEN_LENGTH_LEAST: Final = 16
 TOKEN_LENGTH_MOST: Final = 1024
@@ -106,13 +98,8 @@ GRANTS: Final[dict[Role, frozenset[Access]]] = {
     Role.JOIN: frozenset({Access.OPEN, Access.KNOWN, Access.JOIN}),
 }
 """What each role may; for writes ``may_write`` and ``check_write`` decide further."""
-WRITERS: Final[Mapping[Role, tuple[str, ...]]] = {
-    Role.OPERATOR: HUMANS,
-    Role.CONTROLLER: CONTROLLER,
-    Role.HOST: DAEMON,
-    Role.COORDINATOR: DAEMON + FENCER + CANDIDATE + PRIMARY,
-}
-"""The names of ``KindInfo.writers`` under which each role writes; an admin writes everything."""
+WRITERS: Final[Mapping[Role, tuple[str, ...]]] = {Role(role): names for role, names in ROLES.items()}
+"""The names of ``KindInfo.writers`` under which each role writes; an admin writes everything, other roles nothing."""
 HOSTS: Final = frozenset({Role.HOST, Role.COORDINATOR})
 """Roles of hosts, which get their tokens by joining."""
 IN_FILES: Final = tuple(role for role in Role if role not in HOSTS | {Role.JOIN})
@@ -274,22 +261,11 @@ def may_write(
     allow(identity, Access.WRITE)
     if identity.role is Role.ADMIN:
         return
-    names = WRITERS[identity.role]
-    fields = kind.info.writers.fields
-    halves = [path for path in fields if (path == "status" or path.startswith("status.")) == status]
-    if not kind.info.halves:
-        halves = list(fields)
-    if not status and identity.role in HOSTS:
-        halves += [path for path in fields if path.startswith("metadata.")]
-        if kind is Hypervisor and verb == "create":  # a host registers itself where nobody has
-            halves += [path for path in fields if path.startswith("status")]
-    if not any(writer in names for path in halves for writer in fields[path]):
+    if not may_write_some(kind, WRITERS[identity.role], verb, status=status):
         half = "status" if status else "spec" if kind.info.halves else "document"
-        owner = "users do" if identity.role in HOSTS or identity.role is Role.CONTROLLER else "a controller does"
-        owner = "the primary coordinator does" if kind in STORAGE else owner
         raise Forbidden(
-            f"the role {identity.role} may not write the {half} of {kind.info.plural}: {owner}",
-            remedy="use a token of the role admin if you must",
+            f"the role {identity.role} may not {verb} the {half} of {kind.info.plural}",
+            remedy="use a token of a role that may, see docs/concepts/security.md#table",
         )
     if identity.role in HOSTS and (why := kind_refusal(identity.writer, kind, name, verb)):
         raise _refused(identity, why)
@@ -322,21 +298,22 @@ def check_write(
     identity: Identity,
     before: Resource | None,
     after: Resource | None,
-    members: Iterable[MemberView] = (),
+    facts: Facts = NO_FACTS,
+    *,
     term: int = 0,
-    vm: VirtualMachine | None = None,
+    coordinates: bool = True,
 ) -> None:
     """``Forbidden`` unless the identity may make this change of one object; ``may_write`` comes first.
 
-    ``before`` is ``None`` for a creation, ``after`` for a deletion; ``members`` and ``vm`` as for ``host_refusal``;
-    ``term``: in which the host is the primary coordinator.
+    ``before`` is ``None`` for a creation, ``after`` for a deletion. ``term``: in which the host is the primary
+    coordinator; ``coordinates``: whether a host whose token is a coordinator's is one (``api.permission``).
     """
     if identity.role in HOSTS:
-        why = host_refusal(msgspec.structs.replace(identity.writer, term=term), before, after, members, vm)
-    elif identity.role is Role.CONTROLLER:
-        why = writes_refusal(WRITERS[identity.role], before, after)
-    elif identity.role is Role.OPERATOR:
-        why = admin_refusal(before, after)
+        coordinator = identity.role is Role.COORDINATOR and coordinates
+        who = msgspec.structs.replace(identity.writer, coordinator=coordinator, term=term)
+        why = host_refusal(who, before, after, facts)
+    elif identity.role in CHECKED:
+        why = write_refusal(WRITERS[identity.role], before, after, facts)
     else:
         return
     if why:
@@ -350,7 +327,7 @@ CHECKED: Final = HOSTS | {Role.CONTROLLER, Role.OPERATOR}
 def _refused(identity: Identity, why: str) -> Forbidden:
     who = f"host {identity.host}" if identity.host else f"{identity.role} {identity.name}"
     remedy = (
-        "use a token of the role admin" if identity.role is Role.OPERATOR else "see docs/reference/http-api.md#hosts"
+        "use a token of the role admin" if why.endswith("administrators") else "see docs/concepts/security.md#table"
     )
     return Forbidden(f"the token of {who} {why}", remedy=remedy)
 

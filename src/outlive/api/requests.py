@@ -165,12 +165,19 @@ def named(obj: Resource, target: Target) -> Resource:
     return obj
 
 
-def with_uid(obj: Resource, current: Resource) -> Resource:
-    """The object with the uid of the current one, whose version it must have."""
-    if obj.metadata.resource_version != current.metadata.resource_version:
-        raise Conflict(
-            f"{obj.kind()}/{obj.name} has version {current.metadata.resource_version}, "
-            f"not {obj.metadata.resource_version[:80]}",
-            remedy="read it again and repeat",
-        )
-    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, uid=current.metadata.uid))
+def replacing(obj: Resource, current: Resource) -> Resource:
+    """The object as it replaces the current one; ``Conflict`` where it is for another version, or another object."""
+    meta = obj.metadata
+    check_preconditions(current, uid=meta.uid, version=meta.resource_version)
+    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(meta, uid=current.metadata.uid))
+
+
+def check_preconditions(current: Resource, *, uid: str, version: str) -> None:
+    """``Conflict`` unless the object is this one, in this version; empty: any."""
+    meta = current.metadata
+    for what, wanted, found in (("uid", uid, meta.uid), ("version", version, meta.resource_version)):
+        if wanted not in ("", found):
+            raise Conflict(
+                f"{current.kind()}/{current.name} has {what} {found}, not {wanted[:80]}",
+                remedy="read it again and repeat",
+            )

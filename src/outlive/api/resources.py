@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 
 from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
 from outlive.api.audit import CHANGED, TARGET
-from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_read, check_write, may_read, may_write
+from outlive.api.auth import CHECKED, HOSTS, Identity, check_read, may_read, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
 from outlive.api.kubernetes import table
@@ -34,9 +34,11 @@ from outlive.api.patches import (
     patched,
     same_but_labels,
 )
+from outlive.api.permission import permit_write
 from outlive.api.requests import (
     JSON,
     Target,
+    check_preconditions,
     document_of,
     flag,
     include_object,
@@ -49,9 +51,9 @@ from outlive.api.requests import (
     named,
     number,
     object_response,
+    replacing,
     split_continue,
     wanted_table,
-    with_uid,
 )
 from outlive.api.watch import Render, Watches, WatchRequest
 from outlive.api.watch_cache import Entry, WatchCaches
@@ -59,25 +61,21 @@ from outlive.base import limits
 from outlive.base.clock import Clock
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound
 from outlive.base.ids import Ids
-from outlive.node.membership.states import MemberView, member_view
-from outlive.node.permissions import dropped, given_fields, writes_as_primary
-from outlive.node.primary import ROLE
 from outlive.resources import (
     Console,
-    Election,
     HostLog,
     Hypervisor,
     HypervisorUsage,
-    Membership,
     ObjectRef,
     Resource,
     VirtualMachine,
 )
 from outlive.resources.codec import convert, decode, encode
 from outlive.resources.documents import parse_request
-from outlive.resources.writers import changed_fields
+from outlive.resources.writers import changed_fields, given_fields
 from outlive.store import Page, Selector, Store, read
 from outlive.store.memory import MemoryStore
+from outlive.store.rules import check_metadata_patch
 
 
 class Resources:
@@ -268,29 +266,11 @@ class Resources:
     async def _permitted(
         self, identity: Identity, target: Target, current: Resource | None, wanted: Resource | None
     ) -> None:
-        """``Forbidden`` unless the token allows this very change of what is written: the half that is named."""
-        if identity.role not in CHECKED:
-            return
+        """``Forbidden`` unless the token allows this very change of what is written: the half that is named. What is
+        written afterwards has to name the version of ``current``."""
         if current is not None and wanted is not None:
             wanted = half_written(current, wanted, status=target.status)
-        members: list[MemberView] = []
-        if identity.role in HOSTS and isinstance(current, VirtualMachine) and isinstance(wanted, VirtualMachine):
-            hosts = {one.hypervisor for one in dropped(identity.host, current, wanted)}
-            found = [await read(self._store, Membership, host) for host in sorted(hosts)]
-            members = [member_view(one) for one in found if one is not None]
-        vm: VirtualMachine | None = None
-        if identity.role in HOSTS and isinstance(wanted, Console):
-            vm = await read(self._store, VirtualMachine, wanted.name)
-        check_write(identity, current, wanted, members, await self._term(identity, current, wanted), vm)
-
-    async def _term(self, identity: Identity, *objects: Resource | None) -> int:
-        """In which term the host is the primary coordinator, where one of the objects is written by that alone."""
-        if identity.role is not Role.COORDINATOR or not any(
-            writes_as_primary(one) for one in objects if one is not None
-        ):
-            return 0
-        election = await read(self._store, Election, ROLE)
-        return election.record.term if election is not None and election.record.holder == identity.host else 0
+        await permit_write(self._store, identity, current, wanted)
 
     async def _admitted(self, obj: Resource) -> tuple[str, ...]:
         """Warnings for whoever writes it; ``Invalid`` where it cannot be used."""
@@ -317,12 +297,9 @@ class Resources:
                 remedy="read the object, change it, and send it with its resourceVersion",
             )
         store = await self._store_for(request, target, target.name)
-        if not obj.metadata.uid:
-            obj = with_uid(obj, await _current(store, target))
         current = await _current(store, target)
-        same = current.metadata.resource_version == obj.metadata.resource_version  # else the store refuses it
-        if same and identity.role in CHECKED:
-            await self._permitted(identity, target, current, obj)
+        obj = replacing(obj, current)
+        await self._permitted(identity, target, current, obj)
         obj = obj if target.status else completed(obj)
         warnings = () if target.status else await self._admitted(obj)
         return _written(request, current, await _write(store, target, obj), warnings)
@@ -351,6 +328,9 @@ class Resources:
             try:
                 if current is not None and not whole and same_but_labels(wanted, current):
                     changes = label_changes(current, wanted)
+                    check_metadata_patch(target.kind, current.ref, changes["labels"])
+                    if identity.role in CHECKED:  # it was judged on this version, and is written on no other
+                        return _written(request, current, await store.replace(wanted))
                     return _written(request, current, await store.patch_metadata(current.ref, **changes))
                 wanted = wanted if target.status else completed(wanted)
                 warnings = () if target.status else await self._admitted(wanted)
@@ -374,12 +354,21 @@ class Resources:
             )
         uid, version = conditions.get("uid") or "", conditions.get("resourceVersion") or ""
         store = await self._store_for(request, target, target.name, dry_run=options.get("dryRun"))
-        current = await _current(store, target)
-        await self._permitted(identity, target, current, None)
         policy = request.query_params.get("propagationPolicy") or options.get("propagationPolicy")
         force = policy == "Orphan" or options.get("orphanDependents") is True
-        await check_deletion(current, self._store, force=force)
-        await store.delete(msgspec.structs.replace(current.ref, uid=""), uid=uid, version=version)
+        attempt = 1
+        while True:
+            current = await _current(store, target)
+            check_preconditions(current, uid=uid, version=version)
+            await self._permitted(identity, target, current, None)
+            await check_deletion(current, self._store, force=force)
+            try:
+                await store.delete(current.ref, version=current.metadata.resource_version)
+                break
+            except Conflict:
+                if version or attempt == PATCH_ATTEMPTS:
+                    raise
+                attempt += 1
         if isinstance(current, Hypervisor) and store is self._store:
             for kind in (HostLog, HypervisorUsage):  # what its daemon published, and nobody else may delete
                 with contextlib.suppress(NotFound):

@@ -185,7 +185,8 @@ def _vm(
     spec = old.spec if old is not None else VirtualMachineSpec()
     phase = record.phase if record.phase is not None else (old.status.phase if old is not None else "")
     status = old.status if old is not None else VirtualMachineStatus()
-    assigned = _assigned(status.assigned, landed.get(record.id, record.host))
+    held = bool(status.holders) or status.migration is not None  # its host says itself where and how it is
+    assigned = status.assigned if held else _assigned(status.assigned, landed.get(record.id, record.host))
     known = {
         "display_name": record.name or None,
         "project": record.project,
@@ -202,7 +203,7 @@ def _vm(
         "power_state": "running" if is_active(phase) else "stopped",
     }
     spec = msgspec.structs.replace(spec, **{key: value for key, value in known.items() if value is not None})
-    new = msgspec.structs.replace(status, phase=phase, assigned=assigned, source=creator)
+    new = status if held else msgspec.structs.replace(status, phase=phase, assigned=assigned, source=creator)
     if new != status:
         new = msgspec.structs.replace(new, observed_at=now)
     labels = {HOST_LABEL: assigned.hypervisor if assigned is not None else None}

@@ -201,12 +201,15 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
         quota=Quota(objects=100, protocol=True),
         writers=Writers(
             fields={
-                "spec": ("users", "import", "controller", "recovery"),  # recovery makes it anew, with nothing in it
-                "status": ("controller",),
+                "spec": ("users", "import"),
+                "status.schemaVersion": ("controller",),
+                "status.sealingKey": ("admin",),  # whoever writes it reads the secrets that are sealed from then on
+                "status.keyIds": ("admin",),
                 "status.storeIncarnation": ("controller", "daemon", "recovery"),
                 "status.formerIncarnations": ("controller", "daemon", "recovery"),
                 "status.pause": ("controller", "daemon", "recovery"),
             },
+            creates=("users", "import", "controller", "recovery"),  # recovery makes it anew, with nothing in it
             labels="refused",
         ),
         columns=(
@@ -254,7 +257,7 @@ class Election(Resource, frozen=True, kw_only=True, tag="Election"):
         plural="elections",
         quota=Quota(objects=100, protocol=True),
         halves=False,
-        writers=Writers(fields={"record": ("candidate",)}, labels="refused"),
+        writers=Writers(fields={"record": ("candidate",)}, creates=("candidate",), labels="refused"),
         columns=(("Holder", ".record.holder", 0), ("Term", ".record.term", 0)),
     )
 
@@ -268,7 +271,7 @@ class Event(Resource, frozen=True, kw_only=True, tag="Event"):
         plural="events",
         short_names=("oev",),
         halves=False,
-        writers=Writers(fields={"": ("events",)}, labels="refused"),
+        writers=Writers(fields={"": ("events",)}, creates=("events",), deletes=("events",), labels="refused"),
         quota=Quota(objects=40_000, mebibytes=128),
         columns=(
             ("Last", ".lastSeen", 0),
@@ -304,7 +307,7 @@ class DecisionRecord(Resource, frozen=True, kw_only=True, tag="DecisionRecord"):
         plural="decisionrecords",
         short_names=("odec",),
         halves=False,
-        writers=Writers(fields={"": ("trail",)}, labels="refused"),
+        writers=Writers(fields={"": ("trail",)}, creates=("trail",), deletes=("controller",), labels="refused"),
         quota=Quota(objects=50_000, mebibytes=512, owner="by", shares=8),
         columns=(
             ("At", ".at", 0),

@@ -86,7 +86,12 @@ class CommittedResource(Resource, frozen=True, kw_only=True, tag="CommittedResou
     info: ClassVar[KindInfo] = KindInfo(
         plural="committedresources",
         short_names=("ocr",),
-        writers=Writers(fields={"spec": ("commitments",), "status": ("commitments",)}, labels="refused"),
+        writers=Writers(
+            fields={"spec": ("commitments",), "status": ("commitments",)},
+            creates=("commitments",),
+            deletes=("commitments",),
+            labels="refused",
+        ),
         columns=(
             ("Project", ".spec.projectID", 0),
             ("FlavorGroup", ".spec.flavorGroupName", 0),
@@ -145,7 +150,12 @@ class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChang
     info: ClassVar[KindInfo] = KindInfo(
         plural="commitmentchanges",
         halves=False,
-        writers=Writers(fields={"": ("commitments",)}, labels="refused"),
+        writers=Writers(
+            fields={"": ("commitments",)},
+            creates=("commitments",),
+            deletes=("commitments",),
+            labels="refused",
+        ),
         columns=(
             ("Phase", ".phase", 0),
             ("Zone", ".availabilityZone", 0),
@@ -193,7 +203,12 @@ class UsageHistory(Resource, frozen=True, kw_only=True, tag="UsageHistory"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="usagehistories",
         halves=False,
-        writers=Writers(fields={"": ("commitments",)}, labels="refused"),
+        writers=Writers(
+            fields={"": ("commitments",)},
+            creates=("commitments",),
+            deletes=("commitments",),
+            labels="refused",
+        ),
         columns=(("Project", ".projectID", 0), ("Month", ".month", 0), ("Left out", ".leftOut", 1)),
     )
 
@@ -252,7 +267,12 @@ class FlavorGroupCapacity(Resource, frozen=True, kw_only=True, tag="FlavorGroupC
     info: ClassVar[KindInfo] = KindInfo(
         plural="flavorgroupcapacities",
         short_names=("ofgc",),
-        writers=Writers(fields={"spec": ("commitments",), "status": ("commitments",)}, labels="refused"),
+        writers=Writers(
+            fields={"spec": ("commitments",), "status": ("commitments",)},
+            creates=("commitments",),
+            deletes=("commitments",),
+            labels="refused",
+        ),
         columns=(
             ("FlavorGroup", ".spec.flavorGroup", 0),
             ("AZ", ".spec.availabilityZone", 0),
@@ -301,7 +321,12 @@ class ProjectQuota(Resource, frozen=True, kw_only=True, tag="ProjectQuota"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="projectquotas",
         short_names=("opq",),
-        writers=Writers(fields={"spec": ("commitments",), "status": ("commitments",)}, labels="refused"),
+        writers=Writers(
+            fields={"spec": ("commitments",), "status": ("commitments",)},
+            creates=("commitments",),
+            deletes=("commitments",),
+            labels="refused",
+        ),
         columns=(
             ("Project", ".spec.projectID", 0),
             ("AZ", ".spec.availabilityZone", 0),

@@ -38,7 +38,9 @@ class Console(Resource, frozen=True, kw_only=True, tag="Console"):
         plural="consoles",
         short_names=("ocon",),
         halves=False,
-        writers=Writers(fields={"": ("daemon", "users")}, labels="refused"),
+        writers=Writers(
+            fields={"": ("daemon",)}, creates=("daemon",), deletes=("users", "controller"), labels="refused"
+        ),
         quota=Quota(objects=100_000, mebibytes=1024, owner="host", shares=10),
         columns=(("Host", ".host", 0), ("Changed", ".changedAt", 0)),
     )

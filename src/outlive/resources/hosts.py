@@ -227,6 +227,36 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     observed_at: datetime | None = None
 
 
+_IMPORTED: Final = (
+    "status.capacity",
+    "status.effectiveCapacity",
+    "status.allocation",
+    "status.instances",
+    "status.numInstances",
+    "status.aggregates",
+    "status.traits",
+    "status.capabilities.cpuArch",
+    "status.domainCapabilities.hypervisorType",
+    "status.conditions",
+    "status.source",
+    "status.observedAt",
+)
+"""What an import says of a host: nothing that the safety protocol reads."""
+_OF_ITS_DAEMON: Final = (
+    "status.capabilities",
+    "status.domainCapabilities",
+    "status.evicted",
+    "status.domainState",
+    "status.storageAddress",
+    "status.addresses",
+    "status.keyIds",
+    "status.recoveryTimeObjectiveS",
+    "status.degrading",
+    "status.version",
+)
+"""What only the daemon of the host says of it."""
+
+
 class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
     """A host: a machine that runs VMs. Zone and failure domains are labels."""
 
@@ -242,13 +272,22 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
                 "spec.fencing.address": ("admin",),
                 "spec.fencing.options": ("admin",),
                 "spec.fencing.secret": ("admin",),
-                "status": ("daemon", "mirror", "import"),
+                "spec.drain": ("users", "import", "daemon"),
+                **dict.fromkeys(_IMPORTED, ("daemon", "mirror", "import")),
+                **dict.fromkeys(_OF_ITS_DAEMON, ("daemon",)),
                 "status.lost": ("recovery",),
                 "status.rehearsed": ("fencer",),
                 "status.rehearsedSeq": ("fencer",),
                 "status.powerAnswerS": ("fencer",),
                 "status.spared": ("fencer",),
-            }
+            },
+            creates=("users", "import", "mirror", "daemon"),
+            deletes=("users", "import", "mirror"),
+            given={  # a host registers itself where nobody has
+                "metadata.labels": ("daemon",),
+                "spec.management": ("daemon",),
+                "spec.mode": ("daemon",),
+            },
         ),
         columns=(
             ("Zone", ".metadata.labels.topology\\.kubernetes\\.io/zone", 0),
@@ -285,7 +324,7 @@ class HypervisorUsage(Resource, frozen=True, kw_only=True, tag="HypervisorUsage"
     info: ClassVar[KindInfo] = KindInfo(
         plural="hypervisorusages",
         halves=False,
-        writers=Writers(fields={"usage": ("daemon", "mirror", "import")}, labels="refused"),
+        writers=Writers(fields={"usage": ("daemon",)}, creates=("daemon",), labels="refused"),
         columns=(("Load", ".usage.load", 0), ("Memory", ".usage.used.memory", 0), ("VMs", ".usage.running", 0)),
     )
 
@@ -304,7 +343,7 @@ class HostLog(Resource, frozen=True, kw_only=True, tag="HostLog"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="hostlogs",
         halves=False,
-        writers=Writers(fields={"": ("daemon",)}, labels="refused"),
+        writers=Writers(fields={"": ("daemon",)}, creates=("daemon",), labels="refused"),
         columns=(("Written", ".writtenAt", 0), ("Lines", ".last", 0)),
     )
 

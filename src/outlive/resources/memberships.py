@@ -10,7 +10,9 @@ from __future__ import annotations
 import enum
 import re
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
 
 from outlive.resources.meta import HOST_LABEL, KindInfo, ObjectRef, Part, Quota, Resource, Writers
 
@@ -191,18 +193,25 @@ class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):
         halves=False,
         writers=Writers(
             fields={
-                "record": ("daemon", "fencer"),
-                "record.seq": ("daemon",),
-                "record.bootId": ("daemon",),
                 "record.machineId": ("daemon",),
+                "record.bootId": ("daemon",),
                 "record.epoch": ("daemon",),
+                "record.seq": ("daemon",),
                 "record.nonce": ("daemon",),
-                "record.guard": ("daemon",),
-                "record.incarnation": ("daemon", "fencer", "users"),
-                "record.silent": ("daemon",),
+                "record.state": ("daemon", "fencer"),
+                "record.deadThrough": ("daemon", "fencer"),
+                "record.proof": ("daemon", "fencer"),
                 "record.cut": ("fencer",),
+                "record.guard": ("daemon",),
+                "record.fence": ("fencer",),
+                "record.distrusted": ("daemon", "fencer"),
+                "record.trustWord": ("daemon", "fencer"),
+                "record.incarnation": ("daemon", "fencer", "users"),
                 "record.former": ("daemon", "users"),
+                "record.silent": ("daemon",),
             },
+            creates=("daemon", "users"),
+            given={"record": ("users",)},  # of a host whose Membership is lost (outlive fence --confirm-off)
             labels="refused",
         ),
         columns=(
@@ -232,6 +241,8 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
                 "": ("daemon", "fencer", "primary", "recovery", "controller", "failover"),
                 "acknowledged": ("users", "daemon", "fencer", "primary", "recovery", "controller", "failover"),
             },
+            creates=("daemon", "fencer", "primary", "recovery", "controller", "failover"),
+            deletes=("controller",),
             labels="refused",
         ),
         columns=(
@@ -249,7 +260,7 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
     subject: ObjectRef
     message: str
     remedy: str = ""
-    delta: int = 0
+    delta: Annotated[int, Meta(ge=0, le=100)] = 0
     """What it takes off the cluster's health of 100."""
     ended: bool = False
     acknowledged: bool = False

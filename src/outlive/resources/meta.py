@@ -99,13 +99,18 @@ class Condition(Part, frozen=True, kw_only=True):
 
 
 class Writers(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may write what of a kind: a path such as ``status.host`` → names of controllers; the longest path counts.
+    """Who may write what of a kind, under names of ``resources.writers``; what no line names, only administrators.
 
     ``labels`` says what an unconditional metadata patch may do: ``any``, ``refused``, or ``except-host``
     (anything but the label ``outlive.dev/host``, which only the assigning controller sets).
     """
 
     fields: Mapping[str, tuple[str, ...]]
+    """A path such as ``status.host`` → who writes it; the longest path counts, and the empty one is all."""
+    creates: tuple[str, ...] = ()
+    deletes: tuple[str, ...] = ()
+    given: Mapping[str, tuple[str, ...]] = {}
+    """Paths, as in ``fields`` → who may give them in a creation as well, and not change them afterwards."""
     labels: Literal["any", "refused", "except-host"] = "any"
 
 

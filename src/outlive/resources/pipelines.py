@@ -59,7 +59,11 @@ class Pipeline(Resource, frozen=True, kw_only=True, tag="Pipeline"):
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="pipelines",
-        writers=Writers(fields={"spec": ("users", "import", "defaults"), "status": ("placement",)}),
+        writers=Writers(
+            fields={"spec": ("users", "import", "defaults"), "status": ("placement",)},
+            creates=("users", "import", "defaults"),
+            deletes=("users", "import"),
+        ),
         columns=(
             ("Domain", ".spec.schedulingDomain", 0),
             ("Type", ".spec.type", 0),

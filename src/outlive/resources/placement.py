@@ -55,7 +55,12 @@ class PlacementHistory(Resource, frozen=True, kw_only=True, tag="PlacementHistor
         plural="placementhistories",
         short_names=("oph",),
         halves=False,
-        writers=Writers(fields={"": ("placement",)}, labels="refused"),
+        writers=Writers(
+            fields={"": ("placement",)},
+            creates=("placement",),
+            deletes=("placement",),
+            labels="refused",
+        ),
         columns=(
             ("Resource", ".spec.resourceID", 0),
             ("Host", ".status.current.targetHost", 0),
@@ -111,7 +116,14 @@ class Knowledge(Resource, frozen=True, kw_only=True, tag="Knowledge"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="knowledges",
         halves=False,
-        writers=Writers(fields={"": ("placement", "commitments", "users", "import", "mirror")}),
+        writers=Writers(
+            fields={
+                "spec": ("users", "import", "placement", "commitments"),
+                "status": ("placement", "commitments", "mirror"),
+            },
+            creates=("users", "import", "placement", "commitments", "mirror"),
+            deletes=("users", "import", "placement", "commitments"),
+        ),
         columns=(
             ("Records", ".status.rawLength", 0),
             ("Changed", ".status.lastContentChange", 0),
@@ -152,7 +164,12 @@ class Descheduling(Resource, frozen=True, kw_only=True, tag="Descheduling"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="deschedulings",
         short_names=("odes",),
-        writers=Writers(fields={"spec": ("placement",), "status": ("placement",)}, labels="refused"),
+        writers=Writers(
+            fields={"spec": ("placement",), "status": ("placement",)},
+            creates=("placement",),
+            deletes=("placement",),
+            labels="refused",
+        ),
         columns=(
             ("VM", ".spec.ref", 0),
             ("From", ".spec.prevHost", 0),

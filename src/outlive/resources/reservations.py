@@ -117,6 +117,8 @@ class Reservation(Resource, frozen=True, kw_only=True, tag="Reservation"):
                 "status": ("failover", "commitments", "placement"),
                 "status.consumer": ("recovery",),
             },
+            creates=("failover", "commitments", "placement"),
+            deletes=("failover", "commitments", "placement"),
             labels="refused",
         ),
         columns=(

@@ -33,7 +33,7 @@ class Secret(Resource, frozen=True, kw_only=True, tag="Secret"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="secrets",
         short_names=("osec",),
-        writers=Writers(fields={"spec": ("users", "import")}),
+        writers=Writers(fields={"spec": ("users",)}, creates=("users",), deletes=("users",)),
         columns=(("User", ".spec.username", 0),),
     )
 

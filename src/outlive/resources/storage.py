@@ -68,7 +68,12 @@ class StorageCluster(Resource, frozen=True, kw_only=True, tag="StorageCluster"):
         plural="storageclusters",
         short_names=("osc",),
         halves=False,
-        writers=Writers(fields={"": ("primary",)}, labels="refused"),
+        writers=Writers(
+            fields={"": ("primary",)},
+            creates=("primary",),
+            deletes=("primary",),
+            labels="refused",
+        ),
         columns=(
             ("Health", ".status.health", 0),
             ("Daemons", ".status.daemons", 0),
@@ -168,7 +173,12 @@ class StorageDaemon(Resource, frozen=True, kw_only=True, tag="StorageDaemon"):
         plural="storagedaemons",
         short_names=("osd",),
         halves=False,
-        writers=Writers(fields={"": ("primary",), "device": ("daemon",)}, labels="refused"),
+        writers=Writers(
+            fields={"": ("primary",), "device": ("daemon", "primary")},
+            creates=("primary", "daemon"),
+            deletes=("primary",),
+            labels="refused",
+        ),
         columns=(
             ("Host", ".status.activity.host", 0),
             ("Up", ".status.up", 0),
@@ -223,7 +233,12 @@ class StoragePool(Resource, frozen=True, kw_only=True, tag="StoragePool"):
         plural="storagepools",
         short_names=("osp",),
         halves=False,
-        writers=Writers(fields={"": ("primary",)}, labels="refused"),
+        writers=Writers(
+            fields={"": ("primary",)},
+            creates=("primary",),
+            deletes=("primary",),
+            labels="refused",
+        ),
         columns=(
             ("Pool", ".status.pool", 0),
             ("Used %", ".status.usedPercent", 0),

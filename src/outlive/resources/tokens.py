@@ -19,7 +19,7 @@ class Token(Resource, frozen=True, kw_only=True, tag="Token"):
         plural="tokens",
         short_names=("otok",),
         halves=False,
-        writers=Writers(fields={"": ("admin",)}, labels="refused"),
+        writers=Writers(fields={"": ("admin",)}, creates=("admin",), deletes=("admin",), labels="refused"),
         columns=(
             ("Role", ".role", 0),
             ("Host", ".host", 0),

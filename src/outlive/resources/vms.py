@@ -338,20 +338,23 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
             fields={
                 "spec": ("users", "import"),
                 "spec.request": ("users", "import", "recovery"),
-                "status": ("daemon", "mirror", "import"),
-                "status.assigned": ("daemon", "recovery", "import", "mirror"),
-                "status.home": ("daemon", "recovery", "import", "mirror"),
                 "status.phase": ("daemon", "recovery", "import", "mirror"),
-                "status.reason": ("daemon", "recovery", "import", "mirror"),
-                "status.message": ("daemon", "recovery", "import", "mirror"),
+                "status.reason": ("daemon", "recovery"),
+                "status.message": ("daemon", "recovery"),
                 "status.answered": ("daemon", "recovery"),
+                "status.migration": ("daemon", "recovery"),
                 "status.rejection": ("daemon", "recovery"),
                 "status.startOrder": ("daemon",),
-                "status.holders": ("daemon", "recovery"),
-                "status.migration": ("daemon", "recovery"),
                 "status.recovery": ("recovery",),
+                "status.assigned": ("daemon", "recovery", "import", "mirror"),
+                "status.home": ("daemon", "recovery"),
+                "status.holders": ("daemon", "recovery"),
+                "status.source": ("import", "mirror"),
+                "status.observedAt": ("import", "mirror"),
                 f"metadata.labels.{HOST_LABEL}": ("daemon", "recovery", "import", "mirror"),
             },
+            creates=("users", "import", "mirror"),
+            deletes=("users", "import", "mirror"),
             labels="except-host",
         ),
         columns=(
@@ -404,7 +407,12 @@ class Coverage(Resource, frozen=True, kw_only=True, tag="Coverage"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="coverages",
         halves=False,
-        writers=Writers(fields={"status": ("failover",)}, labels="refused"),
+        writers=Writers(
+            fields={"status": ("failover",)},
+            creates=("failover",),
+            deletes=("failover",),
+            labels="refused",
+        ),
         columns=(
             ("Covered", ".status.covered", 0),
             ("Required", ".status.required", 0),
@@ -433,7 +441,11 @@ class Flavor(Resource, frozen=True, kw_only=True, tag="Flavor"):
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="flavors",
-        writers=Writers(fields={"spec": ("users", "import", "mirror")}),
+        writers=Writers(
+            fields={"spec": ("users", "import", "mirror")},
+            creates=("users", "import", "mirror"),
+            deletes=("users", "import", "mirror"),
+        ),
         columns=(
             ("Flavor", ".spec.flavorName", 0),
             ("CPU", ".spec.resources.cpu", 0),
@@ -472,7 +484,9 @@ class FlavorGroup(Resource, frozen=True, kw_only=True, tag="FlavorGroup"):
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="flavorgroups",
-        writers=Writers(fields={"spec": ("placement", "mirror")}),
+        writers=Writers(
+            fields={"spec": ("placement", "mirror")}, creates=("placement", "mirror"), deletes=("placement", "mirror")
+        ),
         columns=(
             ("Group", ".spec.groupName", 0),
             ("Largest", ".spec.largestFlavor.name", 0),

@@ -25,7 +25,7 @@ from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileError, ProfileInput
 from outlive.node.host_log import HostLogWriter
 from outlive.node.membership.pause import PauseGate
-from outlive.node.permissions import HostWriter
+from outlive.node.permission_facts import HostWriter
 from outlive.node.ports import (
     CutPort,
     GuardPort,

@@ -22,6 +22,7 @@ from outlive.base.random import Random
 from outlive.resources import Cluster, MemberRecord, Membership, R, Resource
 from outlive.resources.cluster import Pause
 from outlive.resources.codec import decode, encode
+from outlive.resources.writers import ADMIN, HUMANS
 from outlive.simulation.process import Process, go
 from outlive.store import Store
 from outlive.store.contract import Page
@@ -47,7 +48,8 @@ class Author(NamedTuple):
     writers: tuple[str, ...]
 
 
-OUTSIDE = Author("operator", "", ("users", "import"))
+OUTSIDE = Author("operator", "", HUMANS)
+ADMINISTRATOR = Author("admin", "", (ADMIN,))
 _author: contextvars.ContextVar[Author] = contextvars.ContextVar("outlive_author", default=OUTSIDE)
 
 

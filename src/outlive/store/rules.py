@@ -116,7 +116,7 @@ def patch_metadata(
 ) -> Write:
     """Set or (with ``None``) remove labels and annotations, where the kind allows that without a version."""
     kind = batch.tables.kind_named(ref.kind)
-    _check_policy(kind, ref, labels)
+    check_metadata_patch(kind, ref, labels)
     current, key = _referred(batch, ref, "")
     meta = _replace(
         current.metadata,
@@ -126,7 +126,8 @@ def patch_metadata(
     return _accept(batch, key, current, _replace(current, metadata=meta))
 
 
-def _check_policy(kind: type[Resource], ref: ObjectRef, labels: Mapping[str, str | None]) -> None:
+def check_metadata_patch(kind: type[Resource], ref: ObjectRef, labels: Mapping[str, str | None]) -> None:
+    """``Forbidden`` where the kind lets nobody change these labels without a version."""
     policy = kind.info.writers.labels
     if policy == "refused":
         raise Forbidden(

@@ -24,6 +24,7 @@ from outlive.resources import (
     ZONE_LABEL,
     Amounts,
     Flavor,
+    Holder,
     Hypervisor,
     HypervisorSpec,
     R,
@@ -229,6 +230,24 @@ def test_a_source_that_knows_no_hosts_moves_nobody() -> None:
     after = run(scene())
     assert after.spec.project == "p2"
     assert after.status.assigned is not None
+
+
+def test_of_a_vm_that_a_host_holds_an_import_says_nothing_but_what_it_is() -> None:
+    async def scene() -> tuple[VirtualMachine, VirtualMachine]:
+        there = store()
+        await apply_import(there, planned(source([host("a"), host("b")], [vm("v", "a", phase="ACTIVE")])))
+        before = await there.get(VirtualMachine, "v")
+        entry = Holder(hypervisor="a", member_uid="u", epoch=1, run_id="r")
+        status = msgspec.structs.replace(before.status, phase="start", holders=(entry,))
+        before = await there.replace_status(msgspec.structs.replace(before, status=status))
+        moved = source([host("a"), host("b")], [vm("v", "b", phase="SHUTOFF", project="p2")])
+        await apply_import(there, planned(moved, await read_existing(there), now=LATER))
+        return before, await there.get(VirtualMachine, "v")
+
+    before, after = run(scene())
+    assert after.status == before.status
+    assert after.metadata.labels[HOST_LABEL] == "a"
+    assert after.spec.project == "p2"
 
 
 def test_pruning_deletes_vms_before_hosts_and_empties_the_hosts_that_stay() -> None:

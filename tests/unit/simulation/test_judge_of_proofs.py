@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.judges import DEAD, judged, make_holder, make_member, make_vm, put_domain, without_holders, write_as
+from tests.support import judges
+from tests.support.judges import DEAD, make_holder, make_member, make_vm, put_domain, without_holders, write_as
 from tests.support.virtual_hosts import Bench, author
 
 from outlive.guard.states import Phase, State
@@ -23,6 +24,11 @@ from outlive.resources import (
 from outlive.resources.memberships import Cut, FenceRecord, FormerMembership
 
 _replace = msgspec.structs.replace
+
+
+def judged(story: Any) -> list[str]:
+    """What is found besides that this author may not write that."""
+    return [one for one in judges.judged(story) if one != "one-writer"]
 
 
 def test_entry_of_a_host_that_is_not_proven_dead_must_not_go() -> None:
@@ -224,7 +230,7 @@ def test_host_that_is_condemned_right_after_it_renewed_is_found_unless_somebody_
         await write_as(bench, author("h1", "daemon"), renewed, kind=Membership, name="h1")
         await write_as(bench, author("h2", "fencer"), condemn, kind=Membership, name="h1")
 
-    assert [one for one in judged(story) if one != "one-writer"] == found
+    assert judged(story) == found
 
 
 def test_watchdog_proof_that_comes_before_guard_and_watchdog_had_all_their_time_is_found() -> None:

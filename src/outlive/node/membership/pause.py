@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Conflict, NotFound, Unknown
+from outlive.base.errors import Conflict, Forbidden, NotFound, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership
@@ -89,7 +89,7 @@ class PauseGate:
         if pause != cluster.status.pause:
             try:
                 await swap(self._store, _replace(cluster, status=_replace(cluster.status, pause=pause)))
-            except (Conflict, NotFound, Unknown):
+            except (Conflict, NotFound, Unknown, Forbidden):  # the server may have seen fewer hosts register
                 return False
             _log.warning("cluster.resumed" if pause is None else "cluster.paused", waits_for=left)
         return not left

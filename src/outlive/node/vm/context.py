@@ -21,7 +21,7 @@ from outlive.node.fencing.policy import DesiredState
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import MemberView, member_view
-from outlive.node.permissions import is_related
+from outlive.node.permissions_of_protocol import is_related
 from outlive.node.ports import DiskLock, Domain, DomainState, GuardPort, MachinePort, MigrationSettings, StoragePort
 from outlive.node.vm.domains import ForeignDomains, LocalDomains
 from outlive.node.vm.states import followed, mine

@@ -41,9 +41,8 @@ from outlive.simulation.judges.vms import (
 )
 from outlive.simulation.judges.writes import (
     acknowledged_is_kept,
-    allowed_by_its_token,
+    allowed_by_the_table,
     within_limits,
-    written_by_its_owner,
 )
 from outlive.simulation.narration import narrate
 from outlive.simulation.stores import Author
@@ -97,8 +96,7 @@ class Judge:
         """A write counts from now on."""
         truth, before, after = self.truth, write.before, write.after
         truth.history.wrote(f"{author.process}|{write.kind.__name__}/{write.key}|", write.raw or b"")
-        self._found("one-writer", write.key, written_by_its_owner(write, author))
-        self._found("token", write.key, allowed_by_its_token(truth, write, author))
+        self._found("one-writer", write.key, allowed_by_the_table(truth, write, author))
         self._found("limits", write.key, self._spins(write, author))
         self._found("S4", write.key, self.batches.wrote(before, after))
         for event in narrate(before, after, author):

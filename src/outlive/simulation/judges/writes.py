@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from outlive.node.membership.states import member_view
-from outlive.node.permissions import HostWriter, dropped, host_refusal, owned, writes_as_primary
+from outlive.node.permission_facts import Facts, HostWriter
+from outlive.node.permissions import host_refusal, needed_facts, write_refusal
 from outlive.node.primary import ROLE
-from outlive.resources import Console, Election, Membership, Resource, VirtualMachine
+from outlive.resources import Cluster, Election, Hypervisor, Membership, Resource, VirtualMachine
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.vms import RECOVERY_STEPS
-from outlive.resources.writers import changed_fields, owners_of
+from outlive.resources.writers import ADMIN, table_refusal
 from outlive.simulation.judges.truth import Truth
 from outlive.simulation.stores import Author
 from outlive.store.tables import Write
@@ -20,33 +22,39 @@ FINDINGS_LIMIT: Final = 6
 """One of each kind of proof."""
 
 
-def written_by_its_owner(write: Write, author: Author) -> str:
-    """Every field that differs belongs to one of the names under which the process wrote."""
-    kind, before, after = write.kind, write.before, write.after
-    if before is None or after is None:
+def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
+    """A process writes nothing that the server would refuse a token with its names: by the table, and by the rules."""
+    if ADMIN in author.writers:
         return ""
-    for path in changed_fields(before, after):
-        if not owned(kind, path, author.writers):
-            names, owners = "/".join(author.writers), " or ".join(owners_of(kind, path))
-            return f"{author.process} as {names} writes {path}, of {owners or 'nobody'}"
-    return ""
+    before, after, host = write.before, write.after, author.host
+    if not {"daemon", "fencer"}.intersection(author.writers):
+        host = ""
+    needed = needed_facts(host, before, after)
+    known = truth.store.all_of(Membership) if needed.every_host else ()
+    members = [truth.store.look(Membership, name) for name in needed.members] or [*known]
+    facts = Facts(
+        members=tuple(member_view(one) for one in members if one is not None),
+        vm=truth.store.look(VirtualMachine, needed.vm) if needed.vm else None,
+        cluster=truth.store.look(Cluster, CLUSTER) if needed.cluster else None,
+        hosts=tuple(one.name for one in truth.store.all_of(Hypervisor) if one.spec.management == "node")
+        if needed.every_host
+        else (),
+    )
+    if not host:
+        return _told(author, write_refusal(author.writers, before, after, facts))
+    own, election = truth.store.look(Hypervisor, host), truth.store.look(Election, ROLE)
+    leads = election is not None and election.record.holder == host
+    who = HostWriter(
+        host,
+        coordinator="fencer" in author.writers and (own is None or own.spec.mode == "coordinator"),
+        term=election.record.term if election is not None and leads else 0,
+    )
+    why = table_refusal(author.writers, before, after) or host_refusal(who, before, after, facts)
+    return _told(author, why)
 
 
-def allowed_by_its_token(truth: Truth, write: Write, author: Author) -> str:
-    """A daemon writes nothing that the server would refuse its token."""
-    if not author.host or not {"daemon", "fencer"}.intersection(author.writers):
-        return ""
-    before, after = write.before, write.after
-    members: list[Membership | None] = []
-    if isinstance(before, VirtualMachine) and isinstance(after, VirtualMachine):
-        members = [truth.store.look(Membership, one.hypervisor) for one in dropped(author.host, before, after)]
-    term = 0
-    if any(writes_as_primary(one) for one in (before, after) if one is not None):
-        election = truth.store.look(Election, ROLE)
-        term = election.record.term if election is not None and election.record.holder == author.host else 0
-    who = HostWriter(author.host, coordinator="fencer" in author.writers, term=term)
-    vm = truth.store.look(VirtualMachine, after.name) if isinstance(after, Console) else None
-    return host_refusal(who, before, after, [member_view(one) for one in members if one is not None], vm)
+def _told(author: Author, why: str) -> str:
+    return f"{author.process} as {'/'.join(author.writers)} {why}" if why else ""
 
 
 def acknowledged_is_kept(truth: Truth, answer: object) -> str:

@@ -18,6 +18,7 @@ from outlive.resources.vms import Request, RequestVerb
 from outlive.runtime.units import Duration
 from outlive.simulation.setup import vm_of
 from outlive.simulation.spec import VmSpec
+from outlive.simulation.stores import ADMINISTRATOR, authored
 from outlive.simulation.verbs.table import Name, Names, verb
 from outlive.store.access import compare_and_swap
 
@@ -229,8 +230,9 @@ async def _create_vm(world: World, vm: Name, host: Name | None = None) -> None:
 async def enter_vm(world: World, vm: VmSpec) -> None:
     """Another VM, assigned to its host."""
     wanted = vm_of(vm, world.spec)
-    made = await world.store.create(wanted)
-    await world.store.replace_status(_replace(made, status=wanted.status))
+    with authored(ADMINISTRATOR):  # where it is is recovery's to say
+        made = await world.store.create(wanted)
+        await world.store.replace_status(_replace(made, status=wanted.status))
 
 
 @verb("delete-vm", "somebody deletes {vms}")
@@ -242,7 +244,8 @@ async def _delete_vm(world: World, vm: Name) -> None:
 @verb("delete-membership", "somebody deletes the membership of {who}")
 async def _delete_membership(world: World, host: SimHost) -> None:
     found = await world.store.get(Membership, host.name)
-    await world.store.delete(found.ref)
+    with authored(ADMINISTRATOR):
+        await world.store.delete(found.ref)
 
 
 @verb("delete-host", "somebody deletes {who} from the store")
@@ -260,7 +263,8 @@ async def _apply_host(world: World, host: SimHost) -> None:
     if kept is None:
         raise Refused(f"nobody has deleted {host.name}", remedy="delete-host comes first")
     meta = ObjectMeta(name=host.name, labels=kept.metadata.labels)
-    with contextlib.suppress(AlreadyExists):  # a backup that was put back since may have it
+    # a backup that was put back since may have it; and it names a power controller
+    with contextlib.suppress(AlreadyExists), authored(ADMINISTRATOR):
         await world.store.create(Hypervisor(metadata=meta, spec=kept.spec))
 
 

@@ -1,0 +1,219 @@
+"""What writes must keep to that the safety protocol rests on: of virtual machines, Memberships, hosts and the cluster.
+
+Each rule is a function over who writes, the object before and after, and facts; it answers why not, as the end of a
+sentence. Its docstring is in the manual (docs/concepts/security.md#rules).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from outlive.node.membership.join import is_nobodys
+from outlive.node.membership.pause import waits_for
+from outlive.node.membership.states import fenced
+from outlive.node.permission_facts import Facts, HostWriter
+from outlive.node.vm.states import reach_of
+from outlive.resources import HOST_LABEL, Cluster, Holder, Hypervisor, MemberRecord, Membership, Proof, VirtualMachine
+from outlive.resources.cluster import Pause
+
+OWN_PROOFS: Final = ("reboot", "self-cleaned")
+"""Kinds of proof that a host gives about itself."""
+
+_replace = msgspec.structs.replace
+
+
+# Virtual machines
+
+
+def is_related(host: str, vm: VirtualMachine) -> bool:
+    """Whether the host is one of a virtual machine's: assigned, a holder, a side of its move, its home, or one that it
+    prefers and comes back to by itself."""
+    return _may_place(host, vm) or any(one.hypervisor == host for one in vm.status.holders)
+
+
+def _may_place(host: str, vm: VirtualMachine) -> bool:
+    """The same but for a holder: its own entry does not make a virtual machine a host's."""
+    status, spec = vm.status, vm.spec
+    move = (status.migration.source, status.migration.target) if status.migration is not None else ()
+    prefers = spec.failback in ("planned", "auto") and host in spec.preferred_hosts.weights
+    return host in (vm.host, status.home, *move) or prefers
+
+
+def dropped(host: str, before: VirtualMachine, after: VirtualMachine) -> tuple[Holder, ...]:
+    """Entries of others than this host that are there before, and not after."""
+    return tuple(one for one in before.status.holders if one.hypervisor != host and one not in after.status.holders)
+
+
+def entered_holders(host: str, before: VirtualMachine, after: VirtualMachine) -> list[Holder]:
+    """Entries of this host that are there after, for a run or in an epoch for which none was there before."""
+    known = {(one.hypervisor, one.member_uid, one.epoch, one.run_id) for one in before.status.holders}
+    return [
+        one
+        for one in after.status.holders
+        if one.hypervisor == host and (one.hypervisor, one.member_uid, one.epoch, one.run_id) not in known
+    ]
+
+
+def vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: VirtualMachine, facts: Facts) -> str:
+    """A host writes the status of a VM that is assigned to it, held or moved by it, at home there, or prefers it and
+    goes back there. Its own entry among the holders is of its Membership, in no later epoch than the present one, and
+    new only where the VM is assigned to the host and nobody else holds it, or is moving there; or the host registers
+    again what it runs after a restored backup. Where it merely holds the VM, it says where that is (``assigned``,
+    ``home``, ``migration``) only to assign it to itself, once nobody else holds it. An entry of another host goes only
+    once that host's Membership proves it fenced."""
+    related = is_related(who.host, before)
+    label = after.metadata.labels.get(HOST_LABEL)
+    if label != before.metadata.labels.get(HOST_LABEL) and not related and label != before.host:
+        return f"may not label {what}: {who.host} has nothing to do with it"
+    if why := _holders(who.host, what, before, after, facts):
+        return why
+    old, new = before.status, after.status
+    if not related and new != _replace(old, holders=new.holders):
+        return f"may not write the status of {what}: {who.host} has nothing to do with it"
+    moved = (old.assigned, old.home, old.migration) != (new.assigned, new.home, new.migration)
+    kept = after.host == who.host and all(one.hypervisor == who.host for one in new.holders)
+    if moved and not (kept or _may_place(who.host, before)):
+        return f"may not say where {what} is: {who.host} only holds it"
+    return ""
+
+
+def _holders(host: str, what: str, before: VirtualMachine, after: VirtualMachine, facts: Facts) -> str:
+    """Why entries may not become like that; ``host`` empty: nobody's are the writer's own."""
+    foreign = [one for one in after.status.holders if one.hypervisor != host]
+    added = next((one for one in foreign if one not in before.status.holders), None)
+    if added is not None:
+        return f"may not write the entry of {added.hypervisor} among the holders of {what}: each host writes its own"
+    for one in dropped(host, before, after):
+        if not fenced(one, facts.members, reach_of(before)):
+            return (
+                f"may not drop the entry of {one.hypervisor} among the holders of {what}: "
+                f"nothing proves that epoch {one.epoch} is fenced"
+            )
+    member = next((one for one in facts.members if one.host == host), None)
+    for one in entered_holders(host, before, after) if host else ():
+        if member is None or one.member_uid != member.uid or one.epoch > member.record.epoch:
+            return f"may not enter itself among the holders of {what}: that is no entry of its present membership"
+        goes_on = any((it.member_uid, it.run_id) == (one.member_uid, one.run_id) for it in before.status.holders)
+        move = before.status.migration
+        comes = move is not None and move.target == host
+        alone = before.host == host and not foreign
+        if not (goes_on or comes or alone or _registers(member.record, facts.cluster)):
+            why = f"{foreign[0].hypervisor} holds it" if before.host == host else f"it is not assigned to {host}"
+            return f"may not enter itself among the holders of {what}: {why}"
+    return ""
+
+
+def _registers(record: MemberRecord, cluster: Cluster | None) -> bool:
+    """Whether the host has yet to register what it runs, in a store that was restored from a backup."""
+    now = cluster.status.store_incarnation if cluster is not None else ""
+    return record.incarnation != now and (record.incarnation != "" or (cluster is not None and cluster.paused))
+
+
+def vm_of_others(names: tuple[str, ...], before: VirtualMachine | None, after: VirtualMachine, facts: Facts) -> str:
+    """A controller drops an entry among the holders of a VM only once the Membership of its host proves it fenced, and
+    adds none. An import says nothing of a VM that a host holds or moves."""
+    if before is None or before.status == after.status:
+        return ""
+    what = f"VirtualMachine/{after.name}"
+    if "recovery" not in names and (before.status.holders or before.status.migration is not None):
+        return f"may not write the status of {what}: a host holds it, and says itself how it is"
+    return _holders("", what, before, after, facts)
+
+
+# Memberships and hosts
+
+
+def membership_of_host(who: HostWriter, what: str, before: Membership | None, after: Membership, facts: Facts) -> str:
+    """A host writes its own, as the machine that has joined. It says by itself that it has booted (``reboot``) or has
+    nothing left (``self-cleaned``), and gives no other proof; where it is registered in the store as it is now, it
+    stays so. A coordinator condemns others and proves them dead. ``deadThrough`` never falls."""
+    old, new = before.record if before is not None else None, after.record
+    if old is not None and new.dead_through < old.dead_through:
+        return f"may not lower record.deadThrough of {what}: what is proven stays proven"
+    if after.name != who.host:
+        if old is not None and new.state not in (old.state, "Revoked"):
+            return f"may not write record.state {new.state} of {what}: only {after.name} comes back or leaves"
+        return ""
+    if who.machine_id and new.machine_id != who.machine_id:
+        return (
+            f"may not write {what} for machine {new.machine_id or 'unknown'}: "
+            f"{who.host} has joined as machine {who.machine_id}"
+        )
+    known = _proofs(old) if old is not None else ()
+    for proof in _proofs(new):
+        if proof not in known and (proof.kind not in OWN_PROOFS or proof.by != who.host):
+            return f"may not give a proof of kind {proof.kind} in {what}: others prove that of {who.host}"
+    now = facts.cluster.status.store_incarnation if facts.cluster is not None else ""
+    if old is not None and now and old.incarnation == now != new.incarnation:
+        return f"may not write record.incarnation of {what}: {who.host} is registered in this store"
+    return ""
+
+
+def _proofs(record: MemberRecord) -> tuple[Proof, ...]:
+    """Of what is over of the Membership, and of former ones."""
+    return (*((record.proof,) if record.proof is not None else ()), *(one.proof for one in record.former))
+
+
+def lost_membership(_names: tuple[str, ...], before: Membership | None, after: Membership, _facts: Facts) -> str:
+    """People create one only for a host whose Membership is lost, for no machine, and as proven dead by their word
+    (``outlive fence --confirm-off``); in another one they add such words about lost ones (``former``)."""
+    what, record = f"Membership/{after.name}", after.record
+    old = before.record if before is not None else None
+    known = _proofs(old) if old is not None else ()
+    if any(one.kind != "operator" for one in _proofs(record) if one not in known):
+        return f"may not give a proof of another kind than operator in {what}"
+    if old is not None:
+        changed = old.incarnation != record.incarnation and not is_nobodys(old)
+        return f"may not write record.incarnation of {what}: its host does" if changed else ""
+    lost = is_nobodys(record) and record.state == "Revoked" and record.dead_through >= record.epoch
+    bare = _replace(record, machine_id="", boot_id="", cut=type(record.cut)(), guard=type(record.guard)())
+    if not lost or bare != record or any(one.kind != "operator" for one in record.fence.findings):
+        return f"may not create {what}: its host does, or outlive fence --confirm-off where it was lost"
+    return ""
+
+
+def hypervisor_of_host(who: HostWriter, what: str, before: Hypervisor | None, after: Hypervisor, _facts: Facts) -> str:
+    """A host registers itself where nobody has, with labels and as what its token says that it is; of its spec it
+    writes ``drain`` alone."""
+    if before is not None:
+        return ""
+    if after.name != who.host:
+        return f"may not create {what}: that is another host's"
+    if after.spec.management != "node":
+        return f"may not create {what} with the management {after.spec.management}: it has a daemon of ours"
+    if after.spec.mode == "coordinator" and not who.coordinator:
+        return f"may not create {what} as a coordinator: {who.host} has joined as a plain host"
+    return ""
+
+
+# The cluster
+
+
+def cluster_of_host(who: HostWriter, what: str, before: Cluster, after: Cluster, facts: Facts) -> str:
+    """A host says that the store went back, and that it has yet to register itself. It ends the wait for others only
+    where their Memberships say that they have registered."""
+    old, new = before.status, after.status
+    said = new.pause.waits_for if new.pause is not None else ()
+    if old.store_incarnation != new.store_incarnation:
+        became = new.pause is not None and said == (who.host,) and new == old.became(new.store_incarnation, new.pause)
+        became = became and not old.knows(new.store_incarnation)
+        return "" if became else f"may not write the incarnation of {what} without a pause that waits for {who.host}"
+    if old.former_incarnations != new.former_incarnations:
+        return f"may not write status.formerIncarnations of {what} alone"
+    if old.pause == new.pause:
+        return ""
+    members = {one.host: one.record for one in facts.members}
+    waits = waits_for(before, members, facts.hosts)
+    waited = old.pause.waits_for if old.pause is not None else ()
+    known = members.get(who.host)
+    registered = known is not None and known.incarnation == old.store_incarnation
+    if set(waited) | {who.host} == set(said) and not registered:
+        return ""
+    if old.pause is None:
+        return f"may not pause {what}: {who.host} is registered in this store"
+    if (new.pause is None) != (said == ()) or not set(waits) <= set(said) <= {*waited, *waits}:
+        return f"may not end the pause of {what}: it waits for {', '.join(waits) or 'others'}"
+    kept = new.pause is None or _replace(new.pause, waits_for=()) == _replace(old.pause or Pause(), waits_for=())
+    return "" if kept else f"may not write the reason of the pause of {what}"

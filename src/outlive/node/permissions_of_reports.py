@@ -1,0 +1,145 @@
+"""What writes of faults, elections, storage, consoles and records of decisions must keep to.
+
+As in ``outlive.node.permissions_of_protocol``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from outlive.node.permission_facts import Facts, HostWriter
+from outlive.node.permissions_of_protocol import is_related
+from outlive.node.primary import ROLE
+from outlive.resources import (
+    HOST_LABEL,
+    Console,
+    DecisionRecord,
+    Election,
+    Fault,
+    Hypervisor,
+    Resource,
+    StorageCluster,
+    StorageDaemon,
+    StorageDevice,
+    StoragePool,
+    VirtualMachine,
+)
+from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.writers import PRIMARY
+from outlive.runtime.faults import REPORTER_LABEL, fault_name
+
+STORAGE: Final = (StorageCluster, StorageDaemon, StoragePool)
+"""Kinds that the primary coordinator writes, and deletes."""
+
+_replace = msgspec.structs.replace
+
+
+def writes_as_primary(obj: Resource) -> bool:
+    """Whether it is an object that only the primary coordinator writes, so that its term is to be known."""
+    return isinstance(obj, STORAGE) or (
+        isinstance(obj, Fault) and obj.metadata.labels.get(REPORTER_LABEL) == PRIMARY[0]
+    )
+
+
+def fault_of_host(who: HostWriter, what: str, before: Fault | None, after: Fault, facts: Facts) -> str:
+    """A host reports faults of itself and of VMs that it has to do with, a coordinator also those of fencing, the
+    primary those of storage; each with the name and the weight of its code. A host takes over what another one has
+    reported of a VM that has moved to it, and ends no fault of others."""
+    if not _reports(who, after):
+        return f"may not write {what}: {_reporter(after)} reports it"
+    if after.name != fault_name(after.code, after.subject):
+        return f"may not write {what}: the fault is {fault_name(after.code, after.subject)}"
+    code = after.code if after.code in list(FaultCode) else None
+    if code is not None and after.delta != FaultCode(code).delta:
+        return f"may not write {what} with delta {after.delta}: that of {code} is {FaultCode(code).delta}"
+    goes_on = before is not None and _reports(who, before)
+    if after.metadata.labels.get(REPORTER_LABEL) == "daemon" and not goes_on:
+        if after.subject.kind == VirtualMachine.kind():
+            if facts.vm is not None and not is_related(who.host, facts.vm):
+                return f"may not write {what}: {who.host} has nothing to do with the VM"
+        elif (after.subject.kind, after.subject.name) != (Hypervisor.kind(), who.host):
+            return f"may not write {what}: it is not about {who.host}"
+    if before is None or before.ended or goes_on:
+        return ""
+    # a VM that has moved takes its faults with it
+    moved = before.metadata.labels.get(REPORTER_LABEL) == "daemon" and before.subject.kind == VirtualMachine.kind()
+    return "" if moved and not after.ended else f"may not write {what}: {_reporter(before)} reports it"
+
+
+def _reports(who: HostWriter, fault: Fault) -> bool:
+    labels = fault.metadata.labels
+    if labels.get(REPORTER_LABEL) == "fencer":
+        return who.coordinator and HOST_LABEL not in labels
+    if writes_as_primary(fault):
+        return who.term > 0 and HOST_LABEL not in labels
+    return labels.get(REPORTER_LABEL) == "daemon" and labels.get(HOST_LABEL) == who.host
+
+
+def _reporter(fault: Fault) -> str:
+    labels = fault.metadata.labels
+    return f"{labels.get(REPORTER_LABEL, 'somebody')} {labels.get(HOST_LABEL, '')}".strip()
+
+
+def fault_of_others(_names: tuple[str, ...], before: Fault | None, after: Fault, _facts: Facts) -> str:
+    """Controllers report faults of their own, and people acknowledge any; nobody but hosts writes those that hosts
+    report."""
+    if before is not None and _replace(before, acknowledged=after.acknowledged) == after:
+        return ""
+    for one in (before, after):
+        if one is not None and one.metadata.labels.get(REPORTER_LABEL) in ("daemon", "fencer", "primary"):
+            return f"may not write Fault/{after.name}: {_reporter(one)} reports it"
+    return ""
+
+
+def election_of_host(who: HostWriter, what: str, before: Election | None, after: Election, _facts: Facts) -> str:
+    """A coordinator is a candidate for ``Election/primary``, and writes nobody else's name into it."""
+    if after.name != ROLE:
+        return f"may not write {what}: coordinators are candidates for Election/{ROLE} alone"
+    kept = before is not None and before.record.holder == after.record.holder
+    if after.record.holder not in ("", who.host) and not kept:
+        return f"may not write {what} for {after.record.holder}: {who.host} is a candidate for itself"
+    return ""
+
+
+def election_of_others(_names: tuple[str, ...], _before: Election | None, after: Election, _facts: Facts) -> str:
+    """Controllers are candidates for every role but that of the primary coordinator."""
+    return f"may not write Election/{ROLE}: coordinators are its candidates" if after.name == ROLE else ""
+
+
+def storage_of_host(who: HostWriter, what: str, before: Any, after: Any, _facts: Facts) -> str:
+    """What the storage cluster says is the primary's, under its term; each host says where its own daemons lie."""
+    if after is None:
+        return "" if who.term else f"may not delete {what}: only the primary coordinator does"
+    if isinstance(after, StorageDaemon):
+        given = before if before is not None else StorageDaemon(metadata=after.metadata)
+        if why := _device(who, what, given.device, after.device):
+            return why
+        if (given.term, given.status) == (after.term, after.status):
+            return ""
+    if after.term != who.term:
+        return f"may not write {what} under term {after.term}: {who.host} is the primary in term {who.term}"
+    return ""
+
+
+def _device(who: HostWriter, what: str, before: StorageDevice | None, after: StorageDevice | None) -> str:
+    named = after if after is not None else before
+    if before == after or named is None or named.host == who.host:
+        return ""
+    return f"may not write the device of {what}: {named.host or 'nobody'} is named there, and not {who.host}"
+
+
+def console_of_host(who: HostWriter, what: str, _before: object, after: Console, facts: Facts) -> str:
+    """A host writes those of VMs that it has to do with, in its own name."""
+    if after.host != who.host:
+        return f"may not write {what} as {after.host[:80]}"
+    related = facts.vm is not None and is_related(who.host, facts.vm)
+    return "" if related else f"may not write {what}: {who.host} has nothing to do with the VM"
+
+
+def record_of_host(who: HostWriter, what: str, before: Any, after: DecisionRecord, _facts: Facts) -> str:
+    """A host creates records of its own decisions, and changes none."""
+    if before is not None:
+        return f"may not change {what}: records stay as they are"
+    return "" if after.by == who.by else f"may not write a record of {after.by!r}: its own are by {who.by!r}"
