@@ -39,6 +39,7 @@ from outlive.resources import (
     StoragePool,
     VirtualMachine,
 )
+from outlive.resources.vms import RUN_FINALIZER
 from outlive.resources.writers import ADMIN, CANDIDATE, DAEMON, FENCER, PRIMARY, changed_fields, everybody, owners_of
 from outlive.runtime.faults import REPORTER_LABEL
 
@@ -334,6 +335,9 @@ def _vm(
         return f"may not create {what}: users do"
     if why := _fields(what, before, after, DAEMON):
         return why
+    finalizers = before.metadata.finalizers
+    if after.metadata.finalizers not in (finalizers, (*finalizers, RUN_FINALIZER)):
+        return f"may not write metadata.finalizers of {what}: a host adds {RUN_FINALIZER}, and removes none"
     related = is_related(who.host, before)
     label = after.metadata.labels.get(HOST_LABEL)
     if label != before.metadata.labels.get(HOST_LABEL) and not related and label != before.host:

@@ -29,7 +29,7 @@ from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
 from outlive.resources.consoles import CONSOLE_LINES
 from outlive.resources.hosts import LOG_LINES
 from outlive.resources.policies import AffinityRule
-from outlive.resources.vms import VirtualMachineStatus
+from outlive.resources.vms import RUN_FINALIZER, VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultSet
 from outlive.runtime.informer import Informer
@@ -376,6 +376,20 @@ class VmContext:
             return _replace(now, status=_replace(status, phase=followed(now, status.phase)))
 
         return await compare_and_swap(self.store, VirtualMachine, vm, changed, clock=self.clock)
+
+    async def guard_deletion(self, vm: str) -> VirtualMachine | None:
+        """The virtual machine, which from now on is only marked when somebody deletes it; ``None``: gone.
+
+        One that is marked already takes no new finalizers. ``Unavailable`` as ``change`` raises it.
+        """
+
+        def guarded(now: VirtualMachine | None) -> VirtualMachine | None:
+            if now is None or now.guarded or now.deleting:
+                return None
+            finalizers = (*now.metadata.finalizers, RUN_FINALIZER)
+            return _replace(now, metadata=_replace(now.metadata, finalizers=finalizers))
+
+        return await compare_and_swap(self.store, VirtualMachine, vm, guarded, clock=self.clock, half="spec")
 
     async def relabel(self, vm: str, host: str) -> None:
         """Let ``host`` observe the virtual machine. Before it is assigned, always.

@@ -94,6 +94,9 @@ async def reconcile(node: VmContext, name: str, memory: VmMemory) -> float | Non
         node.read_in.pop(name, None)
         return None
     node.read_in[name] = incarnation
+    if not vm.guarded and not vm.deleting and of_host(vm, node.lease.me):  # an older version, or a backup, lacks it
+        await node.guard_deletion(name)
+        return 0.0
     if is_asked(vm) and vm.host == node.host:
         await answer(node, vm)
         return 0.0
@@ -133,7 +136,7 @@ def _ran_before_a_restore(seen: Seen) -> bool:
 def _settled(node: VmContext, vm: VirtualMachine) -> bool:
     """Whether there is certainly nothing to do: it runs here as it should, or it neither is nor belongs here."""
     me, domain = node.lease.me, node.domains.by_vm.get(vm.name)
-    if is_asked(vm) or active_move(vm) is not None:
+    if is_asked(vm) or active_move(vm) is not None or not (vm.guarded or vm.deleting or not of_host(vm, me)):
         return False
     here = vm.host == me.host
     if vm.host not in ("", vm.metadata.labels.get(HOST_LABEL, "")):

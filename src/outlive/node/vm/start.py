@@ -125,6 +125,8 @@ async def add_entry(
     """
     held_in, me = node.desired.incarnation, node.lease.me
     vm = await node.read(name)
+    if vm is not None and may(vm) and not vm.guarded:
+        vm = await node.guard_deletion(name)
     if vm is None or not may(vm):
         return None
     if foreign := node.foreign.block(vm):
@@ -323,6 +325,8 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
             run_id=fresh.run_id,
             here=name in node.domains.names(),
             paused=fresh.paused,
+            deleting=now.deleting,
+            guarded=now.guarded,
         )
         return node.decisions.use(_HOLD, view, subject=name)
 

@@ -108,6 +108,7 @@ class Judge:
         if after is None:
             if isinstance(before, VirtualMachine):
                 truth.deleted[before.name] = None
+                self._held(before.name)
             elif isinstance(before, Membership):
                 now_s = asyncio.get_running_loop().time()
                 truth.cut_when_deleted[before.metadata.uid] = (before.record.cut, now_s)

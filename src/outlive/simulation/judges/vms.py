@@ -59,15 +59,16 @@ def one_presence(truth: Truth, vm: str) -> str:
 def held_where_it_runs(truth: Truth, name: str, vm: VirtualMachine | None) -> str:
     """What rests under S1: a domain that runs has an entry in ``holders``, until the host is known not to run it.
 
-    A VM that was deleted has no document that could hold an entry; an entry of a host that is fenced may be dropped,
-    also while some servers have yet to hear of its cut; a store that was restored knows only of hosts that have
-    registered since.
+    Nor does its document go before: that of a VM that was deleted waits for that. An entry of a host that is fenced may
+    be dropped, also while some servers have yet to hear of its cut; a store that was restored knows only of hosts that
+    have registered since, and of no VM that was made since.
     """
-    if vm is None:
+    if vm is None and truth.restored:
         return ""
     for host in truth.running(name):
         domain = truth.hypervisors[host].domains[name]
-        if any(one.hypervisor == host and one.run_id == domain.run_id for one in vm.status.holders):
+        holders = vm.status.holders if vm is not None else ()
+        if any(one.hypervisor == host and one.run_id == domain.run_id for one in holders):
             continue
         member = truth.store.look_member(host)
         if member is not None and member.dead_through >= domain.epoch:
