@@ -17,7 +17,16 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
+from outlive.api.admission import (
+    Neighbours,
+    admitted,
+    as_new,
+    being_deleted,
+    check_deletion,
+    completed,
+    warned,
+    with_finalizer,
+)
 from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_read, check_write, may_read, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
@@ -298,12 +307,12 @@ class Resources:
 
     async def _create(self, request: Request, identity: Identity, target: Target) -> Response:
         media_type(request)
-        obj = decode(target.kind, await request.body())
+        obj = as_new(decode(target.kind, await request.body()))
         store = await self._store_for(request, target, obj.metadata.name)
         await self._permitted(identity, target, None, obj)
         obj = completed(obj)
         warnings = await self._admitted(obj)
-        return warned(object_response(await store.create(obj), 201), warnings)
+        return warned(object_response(await _created(store, obj), 201), warnings)
 
     async def _replace(self, request: Request, identity: Identity, target: Target) -> Response:
         media_type(request)
@@ -317,6 +326,8 @@ class Resources:
         store = await self._store_for(request, target, target.name)
         if not obj.metadata.uid:
             obj = with_uid(obj, await _current(store, target))
+        if target.kind is VirtualMachine and not target.status and not obj.metadata.finalizers:
+            obj = with_finalizer(obj, await _current(store, target))
         if identity.role in CHECKED:
             current = await _current(store, target)
             if current.metadata.resource_version == obj.metadata.resource_version:  # else the store refuses it
@@ -343,6 +354,7 @@ class Resources:
             if current is None or applies:
                 document = applied(current, patch, manager=manager, force=force)
                 wanted = named(convert(target.kind, document), target)
+                wanted = as_new(wanted) if current is None else wanted
             else:
                 wanted = patched(current, patch, media)
             await self._permitted(identity, target, current, wanted)
@@ -394,6 +406,16 @@ def half_written(current: Resource, wanted: Resource, *, status: bool) -> Resour
     if status:
         return msgspec.structs.replace(current, status=wanted.status)  # type: ignore[attr-defined]
     return msgspec.structs.replace(wanted, status=current.status)  # type: ignore[attr-defined]
+
+
+async def _created(store: Store, obj: Resource) -> Resource:
+    """The new object; ``AlreadyExists`` says of a VM that is being deleted what its name waits for."""
+    try:
+        return await store.create(obj)
+    except AlreadyExists:
+        if isinstance(obj, VirtualMachine) and (why := being_deleted(await read(store, type(obj), obj.name))):
+            raise why from None
+        raise
 
 
 async def _current(store: Store, target: Target) -> Resource:

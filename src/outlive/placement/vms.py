@@ -69,6 +69,8 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     restarted or moved by our own daemons, or waits for its host to come back."""
     stopped: bool = False
     """Whether it is not meant to run: then it needs no slots, and nobody misses it where it is not reported."""
+    deleting: bool = False
+    """Whether somebody has deleted it, and it waits until no host may run it."""
     held: tuple[str, ...] = ()
     """The hosts that may run it, or wait for it in a move, where its own document says so and its host is among them:
     what any other host reports of it is of the past."""
@@ -264,6 +266,7 @@ def view_of_resource(vm: VirtualMachine) -> VmView:
         source="resource",
         due=spec.power_state == "running" and not vm.deleting and vm.status.phase in DUE_PHASES,
         stopped=vm.deleting or spec.power_state != "running",
+        deleting=vm.deleting,
         held=_held(vm, host),
     )
 
