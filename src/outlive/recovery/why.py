@@ -100,13 +100,17 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     mine = [one for one in records if one.subject == vm.name]
     if vm.deleting:
         said, since = deletion_of(vm), vm.metadata.deletion_timestamp
-        chain = [Link(at=since, text="somebody deleted it"), *_held(vm), *await _disarmed(store)]
-        chain += [Link(at=step.at, text=step.message) for step in recovery.steps] if recovery is not None else []
+        steps = recovery.steps if recovery is not None else ()
         return Why(
             subject=vm.name,
             summary=said.text,
             settled=False,
-            chain=tuple(chain),
+            chain=(
+                Link(at=since, text="somebody deleted it"),
+                *_held(vm),
+                *await _disarmed(store),
+                *(Link(at=step.at, text=step.message) for step in steps),
+            ),
             remedy=(recovery.remedy if recovery is not None and recovery.unfinished else "") or said.remedy,
             decisions=_recorded(mine),
         )
