@@ -28,7 +28,7 @@ class CoverageReason(enum.StrEnum):
     NOT_REPORTED = "vm-not-reported"
     UNPROTECTED = "not-protected"
     """It needs none: somebody has taken it out of protection."""
-    BEING_DELETED = "being-deleted"
+    DELETED = "deleted"
     """It needs none: somebody has deleted it, and it goes once no host may run it."""
 
 
@@ -133,7 +133,7 @@ TABLE: Final[Table] = {
         "see whether it runs on {host}; start it, or record that it is stopped",
     ),
     CoverageReason.UNPROTECTED: Template("it was taken out of protection: {why}", "outlive protect {vm}"),
-    CoverageReason.BEING_DELETED: Template("it is being deleted, and needs no slots any more", "outlive why {vm}"),
+    CoverageReason.DELETED: Template("it is being deleted, and needs no slots any more", "outlive why {vm}"),
     AllocationFault.ELSEWHERE: Template(
         "lists it as on {recorded} and it runs on {at}", "wait for the next clean-up, which takes it out of the slot"
     ),
