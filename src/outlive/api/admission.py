@@ -186,20 +186,20 @@ class Neighbours:
         _refuse(vm, [one for one in contradictions(groups.concerned(now), self._zones) if one not in known])
 
     async def _check_deletion(self, vm: VirtualMachine) -> None:
-        """``AlreadyExists`` where it changes what is being deleted, ``Refused`` where it frees its name too early.
+        """``AlreadyExists`` where it is made or changed while it is being deleted.
 
-        ``Conflict`` where it replaces another version than the one that this is judged on.
+        ``Refused`` where it would free its name too early, ``Conflict`` where it replaces another version than the one
+        that this is judged on.
         """
         found = await self._vm(vm.name)
         if found is None:
             return
-        version = vm.metadata.resource_version
+        version, taken = vm.metadata.resource_version, being_deleted(found)
         if version and version != found.metadata.resource_version:
             raise Conflict(f"VirtualMachine/{vm.name} has changed since", remedy="read it again and repeat")
-        taken = being_deleted(found)
-        if taken is not None and vm.spec != found.spec:
+        if taken is not None and (not version or vm.spec != found.spec):
             raise taken
-        if vm.guarded or not found.guarded or not found.status.holders:
+        if not version or vm.guarded or not found.guarded or not found.status.holders:
             return
         hosts = listing(sorted({one.hypervisor for one in found.status.holders}))
         raise Refused(
