@@ -171,3 +171,21 @@ def test_a_vm_is_marked_by_every_client_that_deletes_it() -> None:
             await client.close()
 
     run_real(claim())
+
+
+def test_the_host_of_a_vm_sets_the_finalizer_and_does_not_take_it_back() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            await server.call("POST", VMS, json=vm())
+            stored = await server.store.get(VirtualMachine, "vm-1")
+            assigned = VirtualMachineStatus(phase="start", assigned=Assigned(hypervisor=HOST))
+            await server.store.replace_status(_replace(stored, status=assigned))
+            made = (await server.call("GET", f"{VMS}/vm-1"))[1]
+            made["metadata"]["finalizers"] = [RUN_FINALIZER]
+            status, now, _ = await server.call("PUT", f"{VMS}/vm-1", json=made, role=Role.HOST)
+            assert (status, now["metadata"]["finalizers"]) == (200, [RUN_FINALIZER])
+            now["metadata"]["finalizers"] = ["a.example/b"]
+            status, answer, _ = await server.call("PUT", f"{VMS}/vm-1", json=now, role=Role.HOST)
+            assert (status, "a host adds" in answer["message"]) == (403, True)
+
+    run_real(claim())

@@ -233,10 +233,8 @@ async def _check_together(wanted: Iterable[Wanted], store: Store) -> None:
 
 
 def _unversioned(item: Resource) -> Resource:
-    from outlive.api.admission import as_new
-
     meta = msgspec.structs.replace(item.metadata, uid="", resource_version="")
-    return as_new(msgspec.structs.replace(item, metadata=meta))
+    return msgspec.structs.replace(item, metadata=meta)
 
 
 async def write_resource(store: Store, item: Resource, *, status: bool = False) -> str:
@@ -252,13 +250,14 @@ async def write_resource(store: Store, item: Resource, *, status: bool = False) 
 
 
 async def _apply_once(store: Store, item: Resource, *, status: bool) -> str:
-    from outlive.api.admission import being_deleted
+    from outlive.api.admission import as_new, being_deleted
 
     has_status = item.info.halves and hasattr(item, "status")
     try:
         old = await store.get(type(item), item.name, fresh=True)
     except NotFound:
-        written = await store.create(_unversioned(item))
+        new = _unversioned(item)
+        written = await store.create(new if status else as_new(new))
         if status and has_status:
             await store.replace_status(msgspec.structs.replace(item, metadata=written.metadata))
         return "created"
