@@ -87,8 +87,7 @@ async def reconcile(node: VmContext, name: str, memory: VmMemory) -> float | Non
     if vm is None and domain is not None:
         return await _orphan(node, name, memory)
     memory.orphaned_s = None
-    if memory.unknown:
-        memory.unknown = False
+    if domain is None or (vm is not None and node.entry(vm) is not None):  # till then no other host starts the name
         node.faults.clear(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=name))
     if vm is None:
         node.read_in.pop(name, None)
@@ -188,7 +187,6 @@ async def _orphan(node: VmContext, name: str, memory: VmMemory) -> float | None:
         return ORPHAN_S
     await node.desired.look()  # whether it is still the same store
     if not node.known(name):
-        memory.unknown = True
         report_unknown(node.faults, node.host, name)
         return UNKNOWN_S
     _log.warning("vm.orphan_destroyed", vm=name, host=node.host)

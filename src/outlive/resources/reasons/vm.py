@@ -44,6 +44,8 @@ class VmReason(enum.StrEnum):
     """Where it was to start a hard affinity rule of it closes its host, as others are by then."""
     FOREIGN_DOMAIN = "foreign-domain"
     """On its host runs what Outlive did not make, and which may be a VM of the cluster; that may pass."""
+    NAME_RUNS = "name-runs"
+    """A host runs a domain of its name that the store did not know: no host may start it before that has ended."""
     NOT_ENDED = "not-ended"
     """A kill of its domain is not known to be done, and no listing shows the domain; the kill is repeated."""
     BEING_DELETED = "being-deleted"
@@ -153,6 +155,9 @@ TABLE: Final[Table] = {
     VmReason.FOREIGN_DOMAIN: Template(
         "domains that Outlive did not make run on its host and may be VMs of the cluster: {domains}",
         "wait until the daemon has looked, and end those that do not end by themselves",
+    ),
+    VmReason.NAME_RUNS: Template(
+        "another run of its name may not have ended: {why}", "wait until its host has ended it, or end it there"
     ),
     VmReason.NOT_ENDED: Template(
         "its host does not know whether its domain, which was to end, has ended; it is started once that is known",
