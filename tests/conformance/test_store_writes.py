@@ -335,6 +335,38 @@ async def test_what_is_being_deleted_gets_no_new_finalizers(store: Store) -> Non
 
 
 @claim
+async def test_the_name_of_what_is_being_deleted_is_taken(store: Store) -> None:
+    made = await store.create(vm(finalizers=("outlive.dev/one",)))
+    await store.delete(made.ref)
+    with pytest.raises(AlreadyExists):
+        await store.create(vm())
+    marked = await store.get(VirtualMachine, "vm-1")
+    assert marked.metadata.uid == made.metadata.uid
+    await store.replace(with_meta(marked, finalizers=()))
+    again = await store.create(vm())
+    assert again.metadata.uid != made.metadata.uid
+
+
+@claim
+async def test_a_version_is_of_both_halves_so_that_one_write_loses_to_another_of_the_other_half(store: Store) -> None:
+    made = await store.create(vm())
+    kept = await store.replace(with_meta(made, finalizers=("outlive.dev/one",)))
+    with pytest.raises(Conflict):
+        await store.replace_status(with_phase(made, "ACTIVE"))
+    await store.delete(kept.ref)
+    with pytest.raises(Conflict):  # the mark is a version of its own
+        await store.replace_status(with_phase(kept, "ACTIVE"))
+    marked = await store.get(VirtualMachine, "vm-1")
+    await store.replace_status(with_phase(marked, "ACTIVE"))
+    with pytest.raises(Conflict):  # so that nothing goes that has changed since it was looked at
+        await store.replace(with_meta(marked, finalizers=()))
+    now = await store.get(VirtualMachine, "vm-1")
+    await store.replace(with_meta(now, finalizers=()))
+    with pytest.raises(NotFound):
+        await store.replace_status(with_phase(now, "SHUTOFF"))
+
+
+@claim
 async def test_what_is_being_deleted_can_still_be_written(store: Store) -> None:
     made = await store.create(vm(finalizers=("outlive.dev/one",)))
     await store.delete(made.ref)

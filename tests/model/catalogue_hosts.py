@@ -160,7 +160,7 @@ HOST_WORLDS: Final = (
     ),
     World(
         "recreated",
-        "a VM is deleted and made anew while its host is condemned",
+        "a store that knows no finalizers lets a VM be made anew while its host is condemned",
         faults=1,
         kinds=("recreate",),
         renewals=1,

@@ -19,6 +19,16 @@ MOVE_WORLDS: Final = (
         recovery=False,
     ),
     World(
+        "deleted-move",
+        "a VM is moved and deleted, and another one of its name made as soon as that is free",
+        start="moving",
+        moves=True,
+        faults=2,
+        kinds=("delete", "fail", "reboot", "abort"),
+        condemns=False,
+        proofs=(),
+    ),
+    World(
         "move-fence",
         "a VM is moved, and its source is fenced meanwhile",
         start="moving",

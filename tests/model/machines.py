@@ -135,12 +135,24 @@ def users(rules: Rules, world: World, vm: Vm, slot: Slot, outside: Outside) -> I
     if slot.consumer is None and (left := fault(outside, "taken", world)) is not None:
         taken = replace(slot, version=slot.version + 1, consumer=Consumer(vm="w", fence="earlier"))
         yield "The slot is claimed for another VM, w", "", (vm, taken, left)
+    if not vm.deleted and not vm.gone and (left := fault(outside, "delete", world)) is not None:
+        if vm.guarded:
+            yield f"{VM} is deleted: it is marked", "", (replace(vm, version=vm.version + 1, deleted=True), slot, left)
+        else:
+            yield f"{VM} is deleted, and gone", "", (_gone(vm), slot, left)
+    if vm.gone:
+        new = Vm(version=vm.version + 1, assigned=Assigned(hypervisor=HOSTS[1]), guarded=False)
+        yield f"Another {VM} is created on {HOSTS[1]}", "", (new, slot, outside)
     if vm.holders and (left := fault(outside, "recreate", world)) is not None:
         new = Vm(version=vm.version + 1, assigned=Assigned(hypervisor=HOSTS[1]))
         yield f"{VM} is deleted, and made anew on {HOSTS[1]}", "", (new, slot, left)
     if vm.assigned is not None and (left := fault(outside, "reassign", world)) is not None:
         other = Assigned(hypervisor=HOSTS[1])
         yield f"{VM} is assigned to {HOSTS[1]}", "", (replace(vm, version=vm.version + 1, assigned=other), slot, left)
+
+
+def _gone(vm: Vm) -> Vm:
+    return Vm(version=vm.version + 1, gone=True, guarded=False)
 
 
 def intruder(rules: Rules, world: World, n: int, doc: Doc, outside: Outside) -> Iterator[Found]:

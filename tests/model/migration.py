@@ -52,6 +52,7 @@ def _move_view(
         here=bool(here(rules, host)),
         runs=domain is not None and domain.state == "running",
         paused=is_paused,
+        deleting=vm.deleted,
     )
 
 
@@ -78,6 +79,8 @@ def enter(
         note = "sense: a host enters itself for a VM that nobody can send to it"
     elif world.stranger:
         note = "sense: a VM is sent to two hosts at once"
+    elif vm.deleted:
+        note = "sense: a VM that was deleted is moved"
     elif waits:
         note = "sense: a VM is moved by what a backup says"
     sent = send_write("enter", n, daemon, vm, holders=outcome.holders)

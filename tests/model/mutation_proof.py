@@ -58,6 +58,8 @@ SHOWN_IN: Final[dict[str, str]] = {
     "safety.hold/gate-open": "watchdog-start",
     "safety.hold/nothing-here": "start",
     "safety.hold/not-paused": "restored",
+    "safety.hold/not-deleted": "deleted-first",
+    "safety.hold/deletion-waits": "deleted-first",
     "safety.hold/others-fenced": "start",
     "safety.create/entry-acknowledged": "start",
     "safety.create/membership-still-held": "watchdog-start",
@@ -74,6 +76,7 @@ SHOWN_IN: Final[dict[str, str]] = {
     "safety.move.enter/source-lives": "move",
     "safety.move.enter/nothing-here": "move",
     "safety.move.enter/not-paused": "restored-move",
+    "safety.move.enter/not-deleted": "deleted-move",
     "safety.move.enter/no-third-holder": "stranger",
     "safety.move.send/source-is-me": "move",
     "safety.move.send/membership-held": "move-fence",
@@ -134,6 +137,8 @@ SHOWN_IN: Final[dict[str, str]] = {
     "safety.drop/not-paused": "restored-drop",
     "safety.drop/not-wanted": "takeover",
     "safety.drop/holders-fenced": "takeover",
+    "safety.remove/no-holder": "deleted",
+    "safety.remove/not-paused": "deleted-restored",
     "shell/cas-on-the-version-seen": "start",
     "shell/beat-counts-from-sending": "watchdog",
     "shell/entry-before-create": "start",
@@ -260,8 +265,10 @@ def _document(doc: Any) -> str:
             for one in doc.holders
         )
         where = doc.assigned.hypervisor if doc.assigned else "nobody"
-        return f"version {doc.version}, assigned to {where}, held by {held or 'nobody'}" + (
-            "" if doc.wanted else ", unwanted"
+        return (
+            f"version {doc.version}, assigned to {where}, held by {held or 'nobody'}"
+            + ("" if doc.wanted else ", unwanted")
+            + (", deleted" if doc.deleted else ", gone" if doc.gone else "" if doc.guarded else ", without finalizer")
         )
     return f"version {doc.version}, consumer {doc.consumer.vm if doc.consumer else 'none'}"
 

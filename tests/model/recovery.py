@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from outlive.node.membership.join import NOBODYS
 from outlive.node.membership.states import fenced
-from outlive.recovery.states import AssignView, ClaimView
+from outlive.recovery.states import AssignView, ClaimView, RemoveView
 from tests.model.machines import fault
 from tests.model.membership import Found
 from tests.model.rules import Rules
@@ -37,7 +37,7 @@ def look(
     rules: Rules, world: World, recovery: Recovery, vm: Vm, slot: Slot, a: Doc, b: Doc, outside: Outside
 ) -> Iterator[Found]:
     """It sees a VM with a holder that is fenced, or condemned."""
-    if not world.recovery or recovery.write is not None or recovery.vm is not None or not vm.holders:
+    if not world.recovery or vm.gone or recovery.write is not None or recovery.vm is not None or not vm.holders:
         return
     if vm.assigned is not None and vm.assigned.hypervisor == HOSTS[1]:
         return
@@ -67,7 +67,7 @@ def _assign_view(rules: Rules, recovery: Recovery, target: str, slot: Slot | Non
     return AssignView(
         vm=VM,
         fence=recovery.fence,
-        wanted=vm.wanted,
+        wanted=vm.is_wanted,
         holders=vm.holders,
         assigned=vm.assigned,
         members=members(*recovery.members),
@@ -121,7 +121,7 @@ def assign(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
     if outcome.refused is not None:
         return
     note = ""
-    if not vm.wanted:
+    if not vm.is_wanted:
         note = "sense: a VM that nobody wants takes a slot"
     elif recovery.slot.consumer is None or recovery.slot.consumer.vm != VM:
         note = "promise: a VM goes where its slot is not claimed for it, and another may go there as well"
@@ -138,11 +138,22 @@ def drop(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
     if recovery.write is not None or vm is None:
         return
     if rules.attempt("safety.drop", _assign_view(rules, recovery, "", None)).refused is None:
-        note = "sense: a VM that is wanted loses its holders and goes nowhere" if vm.wanted else ""
-        if recovery.paused and not vm.wanted:
+        note = "sense: a VM that is wanted loses its holders and goes nowhere" if vm.is_wanted else ""
+        if recovery.paused and not vm.is_wanted:
             note = "sense: a VM loses its holders by what a backup says"
         write = Write("drop", "recovery", THE_VM, vm.version, replace(vm, holders=()))
         yield f"Recovery sends: {VM}, which nobody wants, has no holders", note, (replace(recovery, write=write),)
+
+
+def remove(rules: Rules, world: World, recovery: Recovery, vm: Vm, a: Doc, b: Doc, outside: Outside) -> Iterator[Found]:
+    """A VM that was deleted goes: recovery takes the finalizer from the version that it has just read."""
+    if recovery.write is not None or recovery.vm is not None or not vm.deleted or vm.gone:
+        return
+    view = RemoveView(vm=VM, holders=vm.holders, paused=paused(outside, a, b))
+    if rules.attempt("safety.remove", view).refused is None:
+        gone = Vm(version=vm.version, gone=True, guarded=False, dropped=vm.dropped)
+        write = Write("removal", "recovery", THE_VM, vm.version, gone)
+        yield f"Recovery sends the removal of {VM}", "", (replace(recovery, write=write),)
 
 
 def heard(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
@@ -228,14 +239,20 @@ def _applied(rules: Rules, world: World, write: Write, doc: Doc | Vm | Slot) -> 
     content = write.content
     if isinstance(content, Vm):
         assert isinstance(doc, Vm)
+        if doc.gone:
+            return None, ""
+        if write.what == "guard":
+            return (None if doc.deleted else replace(doc, version=doc.version + 1, guarded=True)), ""
+        if write.what == "removal":
+            return replace(content, version=doc.version + 1), ""
         kept = {one.run_id for one in content.holders}
         gone = tuple(
             one.run_id
             for one in doc.holders
             if one.run_id not in kept and one.hypervisor != write.by and one.run_id not in doc.dropped
         )
-        wanted = doc.wanted
-        return replace(content, version=doc.version + 1, dropped=(*doc.dropped, *gone), wanted=wanted), ""
+        kept_half = {"wanted": doc.wanted, "guarded": doc.guarded, "deleted": doc.deleted}
+        return replace(content, version=doc.version + 1, dropped=(*doc.dropped, *gone), **kept_half), ""
     if isinstance(content, Slot):
         return replace(content, version=doc.version + 1), ""
     assert isinstance(doc, Doc)

@@ -132,6 +132,8 @@ def actions(rules: Rules, world: World) -> list[Action]:
         add(recovery.claim, (RECOVERY,), (RECOVERY,))
         add(recovery.assign, (RECOVERY,), (RECOVERY,))
         add(recovery.drop, (RECOVERY,), (RECOVERY,))
+        if "delete" in world.kinds:
+            add(recovery.remove, (RECOVERY, THE_VM, A_MEMBER, B_MEMBER, OUTSIDE), (RECOVERY,))
         add(recovery.heard, (RECOVERY,), (RECOVERY,))
         add(recovery.gives_up, (RECOVERY, NET, OUTSIDE), (RECOVERY, NET, OUTSIDE))
         found.append(_arrival(rules, world, RECOVERY, THE_VM, "write"))

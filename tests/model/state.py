@@ -46,8 +46,19 @@ class Vm(Value, frozen=True):
     """A move of it from the first host to the second, by its id."""
     declined: str = ""
     """A run of the target of a move that was ended before it ever ran."""
+    guarded: bool = True
+    """Whether it has our finalizer, so that deleting it only marks it …"""
+    deleted: bool = False
+    """… as somebody has."""
+    gone: bool = False
+    """Whether it is not there, and its name is free."""
     dropped: tuple[str, ...] = ()
     """For the judge alone: runs whose entry somebody else took away."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is to run."""
+        return self.wanted and not self.deleted and not self.gone
 
 
 class Slot(Value, frozen=True):

@@ -64,6 +64,10 @@ def send_write(what: str, n: int, daemon: Daemon, vm: Vm, **changes: object) -> 
     return replace(daemon, vm_write=Write(what, HOSTS[n], THE_VM, vm.version, content))
 
 
+def _send_guard(n: int, daemon: Daemon, vm: Vm) -> Daemon:
+    return replace(daemon, vm_write=Write("guard", HOSTS[n], THE_VM, vm.version, vm))
+
+
 def new_run_id(rules: Rules, n: int, host: Host) -> tuple[str, Host]:
     if not rules.keeps("run-ids-are-new"):
         return f"run-{n + 1}.1", replace(host, runs=1)
@@ -90,6 +94,10 @@ def hold(
     """It makes itself the one that may run the VM."""
     if not can_work(daemon, host) or daemon.vm_write is not None or daemon.run or host.runs >= world.runs:
         return
+    if vm.gone:
+        return
+    if not vm.guarded and vm.assigned is not None and vm.assigned.hypervisor == HOSTS[n]:
+        yield f"The daemon of {HOSTS[n]} sets the finalizer of {VM}", "", (_send_guard(n, daemon, vm), host)
     run, counted = new_run_id(rules, n, host)
     view = HoldView(
         vm=VM,
@@ -103,6 +111,8 @@ def hold(
         run_id=run,
         here=bool(here(rules, host)),
         paused=paused(outside, a, b),
+        deleting=vm.deleted,
+        guarded=vm.guarded,
     )
     outcome = rules.attempt("safety.hold", view)
     if outcome.refused is not None:
@@ -110,6 +120,8 @@ def hold(
     note = condemned(daemon)
     if view.assigned != HOSTS[n]:
         note = "promise: a host holds a VM that is assigned elsewhere, and the slot that waits for it stays empty"
+    elif vm.deleted:
+        note = "sense: a host starts a VM that was deleted"
     elif not vm.wanted:
         note = "sense: a host starts a VM that nobody wants"
     elif host.shut:
@@ -294,7 +306,7 @@ def destroy(
     if daemon.known is None or paused(outside, daemon.known):
         return
     why = ""
-    if not vm.wanted:
+    if not vm.wanted or (vm.deleted and not vm.move):
         why = "nobody wants it"
     elif domain.state == "handed" and vm.assigned is not None and vm.assigned.hypervisor != HOSTS[n]:
         why = "the target owns it now"
@@ -321,7 +333,10 @@ def register(
     if host.creates or host.cut:  # who joins a store that went back asks whether it is isolated, and stays out then
         return
     domain = host.domain
-    if domain is not None and not has_entry(vm, n, domain.run, daemon.epoch):
+    if domain is not None and not vm.gone and not has_entry(vm, n, domain.run, daemon.epoch):
+        if not vm.guarded and not vm.deleted:
+            yield f"The daemon of {HOSTS[n]} sets the finalizer of {VM}", "", (_send_guard(n, daemon, vm), host)
+            return
         view = ReholdView(
             vm=VM,
             me=me(n, daemon),

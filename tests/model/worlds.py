@@ -46,6 +46,7 @@ class World:
     ticks: int = 0
     kinds: tuple[str, ...] = ("lose", "crash", "reboot")
     """Of faults: ``lose`` an answer or a message, ``crash`` of a daemon, fencer or recovery, ``reboot`` of a host,
+    ``delete`` (of the VM, of whose name another one may then be made on the second host as soon as that is free),
     ``pause``, ``glitch`` (one wrong reading), ``swap`` (another machine under the name), ``guest`` (it ends by
     itself), ``unwanted``, ``abort`` of a move, ``restore`` of a backup, ``disarm`` of the guard, ``intruder`` (a
     second daemon), ``guard`` (it dies), ``late`` (a command that arrives late), ``fail`` (a create that the
@@ -91,6 +92,8 @@ class World:
     (and its target listens), ``left-over`` (a domain, and no membership), ``down`` (as ``runs``, without a daemon),
     ``missed`` (as ``runs``, in a restored store that knows only an earlier membership of it), ``back`` (as ``runs``,
     and its membership is another one by now)."""
+    guarded: bool = True
+    """Whether the VM has our finalizer from the beginning."""
     slot_taken: bool = False
     promised: bool = True
     scope: tuple[str, ...] = SCOPE
@@ -145,6 +148,7 @@ def first_state(world: World) -> State:
         assigned=Assigned(hypervisor=HOSTS[at]),
         holders=((holder,) if running else ()) + (stranger if world.stranger else ()),
         move="m1" if world.start in ("moving", "entered") else "",
+        guarded=world.guarded,
     )
     slot = Slot(version=1, consumer=Consumer(vm="w", fence="earlier") if world.slot_taken else None)
     arriving = Holder(

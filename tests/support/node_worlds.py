@@ -116,6 +116,12 @@ async def set_status(world: World, name: str = "vm-1", **changes: Any) -> Virtua
     return written.status
 
 
+async def without_finalizer(world: World, name: str = "vm-1") -> None:
+    """A virtual machine as earlier versions had it, which nothing keeps from being deleted."""
+    vm = vm_of(world, name)
+    await world.store.replace(msgspec.structs.replace(vm, metadata=msgspec.structs.replace(vm.metadata, finalizers=())))
+
+
 def hears(world: World, vm: str = "vm-1") -> None:
     """Its guest reacts when asked to end, from now on."""
     for host in world.hosts.values():

@@ -1,7 +1,8 @@
 """What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
 a VM's protection is one that settings could name, whether it could ever start before itself, whether its rules can be
 met beside those of others, and whether its definition can be read, from which size, disks and ports are written out;
-and before a host is deleted, whether it has VMs. The cluster is never deleted.
+and before a host or its Membership is deleted, whether it has VMs. The cluster is never deleted, and a VM that was
+deleted changes no more and keeps its name until it has gone (docs/concepts/safety.md#deleting).
 
 A step that this version does not know is a warning, never an error, so that a roll-out may name steps of a newer one
 (docs/reference/placement.md). Status writes always pass.
@@ -13,24 +14,36 @@ import contextlib
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from starlette.responses import Response
 
-from outlive.base.errors import BadInput, Invalid, NotFound, Refused
+from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound, Refused
 from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
 from outlive.node.vm.requests import VmRequestCode
 from outlive.node.vm.start_order import circles
+from outlive.node.vm.states import deletion_of
 from outlive.placement.pipelines import admit
 from outlive.placement.rule_conflicts import HardGroups, contradictions
 from outlive.placement.rules import HARD, demands_of
-from outlive.resources import Cluster, Flavor, Hypervisor, Pipeline, Reservation, Resource, Secret, VirtualMachine
+from outlive.resources import (
+    Cluster,
+    Flavor,
+    Hypervisor,
+    Membership,
+    Pipeline,
+    Reservation,
+    Resource,
+    Secret,
+    VirtualMachine,
+)
 from outlive.resources.definitions import cache_refusal
 from outlive.resources.definitions import completed as completed_vm
 from outlive.resources.devices import device_of
 from outlive.resources.meta import ZONE_LABEL
 from outlive.resources.policies import AFFINITY_LIMIT, WEIGHT_LIMIT
 from outlive.resources.reasons import Reason, render
-from outlive.resources.vms import START_AFTER_LIMIT
+from outlive.resources.vms import RUN_FINALIZER, START_AFTER_LIMIT
 from outlive.store import Store, list_all, read
 
 LOOKED_AT: Final = 256
@@ -148,6 +161,7 @@ class Neighbours:
         (docs/concepts/start-order.md), and a fault names the contradiction (docs/operating/policies.md).
         """
         if isinstance(obj, VirtualMachine):
+            await self._check_deletion(obj)
             await self._check_disks(obj)
             await self._check_circle(obj)
             await self._check_rules(obj)
@@ -189,6 +203,29 @@ class Neighbours:
         known = contradictions(groups.concerned(before), self._zones) if before is not None else []
         _refuse(vm, [one for one in contradictions(groups.concerned(now), self._zones) if one not in known])
 
+    async def _check_deletion(self, vm: VirtualMachine) -> None:
+        """``AlreadyExists`` where it is made or changed while it is being deleted.
+
+        ``Refused`` where it would free its name too early, ``Conflict`` where it replaces another version than the one
+        that this is judged on.
+        """
+        found = await self._vm(vm.name)
+        if found is None:
+            return
+        version, taken = vm.metadata.resource_version, being_deleted(found)
+        if version and version != found.metadata.resource_version:
+            raise Conflict(f"VirtualMachine/{vm.name} has changed since", remedy="read it again and repeat")
+        if taken is not None and (not version or vm.spec != found.spec):
+            raise taken
+        if not version or vm.guarded or not found.guarded or not found.status.holders:
+            return
+        hosts = listing(sorted({one.hypervisor for one in found.status.holders}))
+        raise Refused(
+            f"VM {vm.name} may run on {hosts}, and the finalizer {RUN_FINALIZER} keeps its name for as long",
+            place="metadata.finalizers",
+            remedy=f"leave the finalizer in; outlive vm undefine {vm.name} stops and deletes it",
+        )
+
     async def _check_disks(self, vm: VirtualMachine) -> None:
         """``Invalid`` where it loses a disk that its guest may have open, unless its host has taken that away."""
         found = await self._vm(vm.name)
@@ -228,8 +265,33 @@ class Neighbours:
         return vm.spec.start_after if vm is not None else None
 
 
+def as_new(obj: Resource) -> Resource:
+    """The object as somebody creates it: hosts set our finalizer themselves, before they run the VM."""
+    if not isinstance(obj, VirtualMachine) or not obj.guarded:
+        return obj
+    left = tuple(one for one in obj.metadata.finalizers if one != RUN_FINALIZER)
+    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, finalizers=left))
+
+
+def with_finalizer(obj: Resource, current: Resource) -> Resource:
+    """A whole document that names no finalizers, with that of the VM that it replaces, unless that is being deleted."""
+    kept = isinstance(current, VirtualMachine) and current.guarded and not current.deleting
+    if not kept or obj.metadata.finalizers:
+        return obj
+    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, finalizers=(RUN_FINALIZER,)))
+
+
+def being_deleted(found: Resource | None) -> AlreadyExists | None:
+    """Why no VM of that name can be created now, and what helps; ``None`` where that is not because of its deletion."""
+    if not isinstance(found, VirtualMachine) or not found.deleting:
+        return None
+    said = deletion_of(found)
+    return AlreadyExists(said.text, remedy=said.remedy)
+
+
 async def check_deletion(obj: Resource, store: Store, *, force: bool = False) -> None:
-    """``Refused`` for the cluster, and unless forced for a host that VMs are assigned to, held by or reported by.
+    """``Refused`` for the cluster, and unless forced for a host that VMs are assigned to, held by or reported by, and
+    for a Membership under which VMs are held: without it nothing proves any more that they ended.
 
     What ``Cluster`` says of its store, and that it is paused, is kept nowhere else. Errors of the store.
     """
@@ -238,7 +300,17 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
             f"Cluster/{obj.name} says which store this is, and whether it is paused: it is not deleted",
             remedy="change its spec instead (outlive apply -f FILE, kubectl edit)",
         )
-    if force or not isinstance(obj, Hypervisor):
+    if force or not isinstance(obj, Hypervisor | Membership):
+        return
+    if isinstance(obj, Membership):
+        held = sorted([vm.name async for vm in list_all(store, VirtualMachine) if _is_held_under(vm, obj)])
+        if held:
+            raise Refused(
+                f"host {obj.name} may run {count_of(len(held), 'VM')} under this Membership: "
+                f"{listing(held, most=NAMED)}",
+                remedy=f"outlive fence {obj.name} first; or force it (outlive delete --force, kubectl delete "
+                "--cascade=orphan): they then wait for somebody who says that they ended",
+            )
         return
     there = {instance.id for instance in obj.status.instances}
     there |= {vm.name async for vm in list_all(store, VirtualMachine) if obj.name in vm.hosts()}
@@ -249,6 +321,10 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
             remedy="move or delete them first, or force it: outlive delete --force, kubectl delete --cascade=orphan; "
             "they then count as uncovered",
         )
+
+
+def _is_held_under(vm: VirtualMachine, member: Membership) -> bool:
+    return any(one.member_uid == member.metadata.uid for one in vm.status.holders)
 
 
 def warned(response: Response, warnings: tuple[str, ...]) -> Response:

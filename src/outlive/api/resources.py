@@ -17,7 +17,16 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
+from outlive.api.admission import (
+    Neighbours,
+    admitted,
+    as_new,
+    being_deleted,
+    check_deletion,
+    completed,
+    warned,
+    with_finalizer,
+)
 from outlive.api.audit import CHANGED, TARGET
 from outlive.api.auth import CHECKED, HOSTS, Identity, check_read, may_read, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
@@ -280,12 +289,12 @@ class Resources:
 
     async def _create(self, request: Request, identity: Identity, target: Target) -> Response:
         media_type(request)
-        obj = decode(target.kind, await request.body())
+        obj = as_new(decode(target.kind, await request.body()))
         store = await self._store_for(request, target, obj.metadata.name)
         await self._permitted(identity, target, None, obj)
         obj = completed(obj)
         warnings = await self._admitted(obj)
-        return _written(request, None, await store.create(obj), warnings, 201)
+        return _written(request, None, await _created(store, obj), warnings, 201)
 
     async def _replace(self, request: Request, identity: Identity, target: Target) -> Response:
         media_type(request)
@@ -299,6 +308,7 @@ class Resources:
         store = await self._store_for(request, target, target.name)
         current = await _current(store, target)
         obj = replacing(obj, current)
+        obj = obj if target.status else with_finalizer(obj, current)
         await self._permitted(identity, target, current, obj)
         obj = obj if target.status else completed(obj)
         warnings = () if target.status else await self._admitted(obj)
@@ -322,6 +332,7 @@ class Resources:
             if current is None or applies:
                 document = applied(current, patch, manager=manager, force=force)
                 wanted = named(convert(target.kind, document), target)
+                wanted = as_new(wanted) if current is None else wanted
             else:
                 wanted = patched(current, patch, media)
             await self._permitted(identity, target, current, wanted)
@@ -395,6 +406,16 @@ def half_written(current: Resource, wanted: Resource, *, status: bool) -> Resour
     if status:
         return msgspec.structs.replace(current, status=wanted.status)  # type: ignore[attr-defined]
     return msgspec.structs.replace(wanted, status=current.status)  # type: ignore[attr-defined]
+
+
+async def _created(store: Store, obj: Resource) -> Resource:
+    """The new object; ``AlreadyExists`` says of a VM that is being deleted what its name waits for."""
+    try:
+        return await store.create(obj)
+    except AlreadyExists:
+        if isinstance(obj, VirtualMachine) and (why := being_deleted(await read(store, type(obj), obj.name))):
+            raise why from None
+        raise
 
 
 async def _current(store: Store, target: Target) -> Resource:

@@ -23,7 +23,7 @@ from outlive.cli.access import Access, all_objects
 from outlive.cli.output import Output, object_tables, progress, table, write, yaml_text
 from outlive.drivers.files import read_input
 from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
-from outlive.store import Selector, Store, list_all
+from outlive.store import Selector, Store, list_all, read
 
 ALIASES = {
     "host": "hypervisors",
@@ -252,14 +252,19 @@ async def write_resource(store: Store, item: Resource, *, status: bool = False) 
 
 
 async def _apply_once(store: Store, item: Resource, *, status: bool) -> str:
+    from outlive.api.admission import as_new, being_deleted
+
     has_status = item.info.halves and hasattr(item, "status")
     try:
         old = await store.get(type(item), item.name, fresh=True)
     except NotFound:
-        written = await store.create(_unversioned(item))
+        new = _unversioned(item)
+        written = await store.create(new if status else as_new(new))
         if status and has_status:
             await store.replace_status(msgspec.structs.replace(item, metadata=written.metadata))
         return "created"
+    if (taken := being_deleted(old)) is not None:
+        raise taken
     new = _merged(item, old, keep_status=has_status)
     changed = new != old
     if changed:
@@ -298,11 +303,17 @@ async def delete(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Which.")],
     ignore_missing: Annotated[bool, typer.Option("--ignore-not-found", help="Missing ones are no error.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also hosts that have VMs; these count as uncovered then.")
+        bool,
+        typer.Option(
+            "--force", help="Also hosts that have VMs, and their Memberships; these VMs count as uncovered then."
+        ),
     ] = False,
 ) -> None:
-    """Delete resources. All are looked up before the first is deleted; a host that has VMs is refused."""
-    from outlive.api.admission import check_deletion
+    """Delete resources. All are looked up before the first is deleted; a host that has VMs is refused.
+
+    A VM that a host may run is stopped there first; until then its name is taken.
+    """
+    from outlive.api.admission import being_deleted, check_deletion
 
     found = kind_named(kind)
     async with access.open(write=True) as store:
@@ -317,7 +328,8 @@ async def delete(
             await check_deletion(item, store, force=force)
         for item in objects:
             await _delete(store, item, force=force)
-            write(f"{item.kind().lower()}/{item.name} deleted\n")
+            left = being_deleted(await read(store, found, item.name))
+            write(f"{item.kind().lower()}/{item.name} deleted{f'; {left}' if left is not None else ''}\n")
 
 
 async def _delete(store: Store, item: Resource, *, force: bool) -> None:

@@ -21,6 +21,7 @@ from outlive.cli.vm_tags import ProtectedTags, Tags, labels_of, selector_of, tag
 from outlive.drivers.files import read_input
 from outlive.node.operator import AskedVm, check_hosts_of_ours, check_request, request_vm
 from outlive.node.vm.operator import (
+    DELETING,
     attach_device,
     called,
     change_vm,
@@ -38,6 +39,7 @@ from outlive.node.vm.operator import (
     undefine_vm,
 )
 from outlive.node.vm.selection import away_from
+from outlive.node.vm.states import deletion_of
 from outlive.resources import Hypervisor, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.definitions import SIZE_LIMIT, parse
 from outlive.resources.hosts import HostSelector
@@ -275,7 +277,7 @@ def _cell(key: str, value: Any) -> Any:
 
 STATE_COLOURS: Final = {
     "start": "green",
-    **dict.fromkeys(("restart", "shutdown"), "yellow"),
+    **dict.fromkeys(("restart", "shutdown", DELETING), "yellow"),
     **dict.fromkeys(("stop", "fail"), "red"),
     "mirror": "magenta",
 }
@@ -297,7 +299,7 @@ def _facts(vm: VirtualMachine) -> dict[str, Any]:
         "name": called(vm),
         "id": vm.name,
         "state": shown_state(vm),
-        "reason": status.message or status.reason,
+        "reason": deletion_of(vm).text if vm.deleting else status.message or status.reason,
         "host": vm.host,
         "migrated": f"from {home}" if home else "no",
         "limit": ", ".join(spec.host_limit) or "Any",

@@ -125,7 +125,7 @@ def allocated(vms: tuple[VmView, ...]) -> dict[str, dict[str, int]]:
     """Host → what its VMs that run, or are to, are allocated."""
     found: dict[str, dict[str, int]] = {}
     for vm in vms:
-        if not vm.stopped:
+        if vm.held or not vm.stopped:
             used = found.setdefault(vm.host, {CPU: 0, MEMORY: 0})
             used[CPU] += vm.cpu_milli
             used[MEMORY] += vm.memory_bytes

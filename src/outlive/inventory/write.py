@@ -15,6 +15,7 @@ import msgspec
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError
 from outlive.inventory.check import Existing
 from outlive.inventory.plan import ImportPlan, Write
+from outlive.node.vm.states import deletion_of
 from outlive.resources import Flavor, Hypervisor, Resource, VirtualMachine
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all
@@ -81,6 +82,9 @@ async def _apply(store: Store, write: Write) -> None:
             return
         return
     wanted = write.object
+    if isinstance(wanted, VirtualMachine) and wanted.deleting:
+        said = deletion_of(wanted)
+        raise AlreadyExists(said.text, remedy=said.remedy)
     if write.verb == "create":
         try:
             written = await store.create(wanted)

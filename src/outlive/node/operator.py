@@ -20,6 +20,7 @@ from outlive.node.fencing.policy import ProfileInput, fence_order, profile_of, v
 from outlive.node.fencing.proofs import PROVE_OPERATOR, OperatorView
 from outlive.node.membership.join import is_nobodys
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
+from outlive.node.vm.states import deletion_of
 from outlive.resources import Cluster, ClusterSpec, Hypervisor, Membership, ObjectMeta, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.definitions import redefined
@@ -399,6 +400,7 @@ async def request_vm(
     request = Request(id=ids.uuid(), verb=verb, target=target, force=force, force_live=force_live, device=device)
 
     def asked(one: VirtualMachine) -> VirtualMachine:
+        refuse_deleted(one)
         one = redefined(one, *definition) if definition is not None else one
         power = "running" if verb == "start" else one.spec.power_state
         return _replace(one, spec=_replace(one.spec, request=request, power_state=power))
@@ -406,6 +408,13 @@ async def request_vm(
     await _change(store, clock, VirtualMachine, vm, asked)
     who = where.hypervisor if where is not None else "recovery"
     return AskedVm(request, f"{vm}: {verb} is requested as {request.id}; {who} answers (outlive describe vm {vm})")
+
+
+def refuse_deleted(vm: VirtualMachine) -> None:
+    """``Refused`` for a VM that is being deleted: nothing of it changes any more."""
+    if vm.deleting:
+        said = deletion_of(vm)
+        raise Refused(said.text, remedy=said.remedy)
 
 
 async def check_hosts_of_ours(store: Store, vm: str) -> None:

@@ -17,6 +17,7 @@ from outlive.node.permission_facts import Facts, HostWriter
 from outlive.node.vm.states import reach_of
 from outlive.resources import HOST_LABEL, Cluster, Holder, Hypervisor, MemberRecord, Membership, Proof, VirtualMachine
 from outlive.resources.cluster import Pause
+from outlive.resources.vms import RUN_FINALIZER
 
 OWN_PROOFS: Final = ("reboot", "self-cleaned")
 """Kinds of proof that a host gives about itself."""
@@ -60,9 +61,12 @@ def vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: Virtua
     """A host writes the status of a VM that is assigned to it, held or moved by it, at home there, or prefers it and
     goes back there. Its own entry among the holders is of its Membership, in no later epoch than the present one, and
     new only where the VM is assigned to the host and nobody else holds it, or is moving there; or the host registers
-    again what it runs after a restored backup. Where it merely holds the VM, it says where that is (``assigned``,
+    again what it runs after a restored backup. It adds the finalizer ``outlive.dev/may-run``, and removes none. Where it merely holds the VM, it says where that is (``assigned``,
     ``home``, ``migration``) only to assign it to itself, once nobody else holds it. An entry of another host goes only
     once that host's Membership proves it fenced."""
+    finalizers = before.metadata.finalizers
+    if after.metadata.finalizers not in (finalizers, (*finalizers, RUN_FINALIZER)):
+        return f"may not write metadata.finalizers of {what}: a host adds {RUN_FINALIZER}, and removes none"
     related = is_related(who.host, before)
     label = after.metadata.labels.get(HOST_LABEL)
     if label != before.metadata.labels.get(HOST_LABEL) and not related and label != before.host:

@@ -58,7 +58,7 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     priority: int | None = None
     """Restart priority of the VM itself, larger is earlier."""
     unprotected: bool = False
-    """Whether somebody has taken it out of protection: then it needs no slots …"""
+    """Whether somebody has taken it out of protection, or deleted it: then it needs no slots …"""
     unprotected_why: str = ""
     """… and why, in the words of whoever did."""
     created_at: float = 0.0
@@ -69,6 +69,8 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     restarted or moved by our own daemons, or waits for its host to come back."""
     stopped: bool = False
     """Whether it is not meant to run: then it needs no slots, and nobody misses it where it is not reported."""
+    deleting: bool = False
+    """Whether somebody has deleted it, and it waits until no host may run it."""
     held: tuple[str, ...] = ()
     """The hosts that may run it, or wait for it in a move, where its own document says so and its host is among them:
     what any other host reports of it is of the past."""
@@ -258,14 +260,21 @@ def view_of_resource(vm: VirtualMachine) -> VmView:
         preferred=_preferred_for_slots(spec, host),
         level=spec.protection,
         priority=spec.restart_priority,
-        unprotected=spec.recovery.mode == "ignore",
-        unprotected_why=spec.recovery.reason if spec.recovery.mode == "ignore" else "",
+        unprotected=vm.deleting or spec.recovery.mode == "ignore",
+        unprotected_why=_unprotected_why(vm),
         created_at=created.timestamp() if created else 0.0,
         source="resource",
-        due=spec.power_state == "running" and vm.status.phase in DUE_PHASES,
-        stopped=spec.power_state != "running",
+        due=spec.power_state == "running" and not vm.deleting and vm.status.phase in DUE_PHASES,
+        stopped=vm.deleting or spec.power_state != "running",
+        deleting=vm.deleting,
         held=_held(vm, host),
     )
+
+
+def _unprotected_why(vm: VirtualMachine) -> str:
+    if vm.deleting:
+        return "it is being deleted"
+    return vm.spec.recovery.reason if vm.spec.recovery.mode == "ignore" else ""
 
 
 def _preferred_for_slots(spec: VirtualMachineSpec, host: str) -> dict[str, int]:

@@ -21,7 +21,17 @@ from outlive.recovery import states as records
 from outlive.recovery.informers import RecoveryInformers
 from outlive.recovery.model import Action, ActionKind, Reclaim, Release, claim_is_over
 from outlive.recovery.report import RecoveryReporter
-from outlive.recovery.states import ASSIGN, CLAIM, DROP, AssignView, ClaimView, is_recovered, lost_by
+from outlive.recovery.states import (
+    ASSIGN,
+    CLAIM,
+    DROP,
+    REMOVE,
+    AssignView,
+    ClaimView,
+    RemoveView,
+    is_recovered,
+    lost_by,
+)
 from outlive.recovery.view import RecoveryObserver
 from outlive.resources import (
     HOST_LABEL,
@@ -36,7 +46,7 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import CLUSTER, Pause
 from outlive.resources.reasons import PlanReason, VmReason, render
-from outlive.resources.vms import Answer, VirtualMachineStatus
+from outlive.resources.vms import RUN_FINALIZER, Answer, VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.steps import Refusal
@@ -46,7 +56,7 @@ from outlive.store.access import Half
 SHUT_DOWN: Final = MIGRATING | {VmState.START, VmState.RESTART, VmState.SHUTDOWN}
 """Phases that have come to an end when nothing of the VM is left and nobody wants it to run."""
 
-_CLAIM, _ASSIGN, _DROP = CLAIM.decision, ASSIGN.decision, DROP.decision
+_CLAIM, _ASSIGN, _DROP, _REMOVE = CLAIM.decision, ASSIGN.decision, DROP.decision, REMOVE.decision
 _replace = msgspec.structs.replace
 _log = get_logger("recovery")
 
@@ -256,6 +266,20 @@ class RecoveryActions:
         status = _replace(status, holders=(), migration=None, rejection=None, recovery=record)
         written = await self._swap_status(vm, status)
         self._report.dropped(vm, written, outcome.proofs)
+
+    async def remove(self, name: str) -> None:
+        """A VM that was deleted goes: nobody holds the very version that this write replaces."""
+        vm = await self._fresh(VirtualMachine, name)
+        if not vm.deleting or not vm.guarded:
+            return
+        paused = self._observer.paused() or await self._pause.paused()
+        view = RemoveView(vm=name, holders=vm.status.holders, paused=paused)
+        outcome = self._decisions.use(_REMOVE, view, subject=name)
+        if outcome.refused is not None:
+            raise StepRefused(outcome.refused)
+        left = tuple(one for one in vm.metadata.finalizers if one != RUN_FINALIZER)
+        await swap(self._store, _replace(vm, metadata=_replace(vm.metadata, finalizers=left)), "spec")
+        _log.info("recovery.vm_removed", vm=name, deleted=str(vm.metadata.deletion_timestamp))
 
     async def _close(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)

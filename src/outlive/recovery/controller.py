@@ -193,6 +193,7 @@ class RecoveryController:
         ]
         if self._observer.paused():
             work.append(("pause", self._actions.name_store))
+        work += [(f"deletion of {name}", partial(self._actions.remove, name)) for name in self._observer.removable()]
         plan = self._decided(view, "slots") if view.vms or view.gone else RecoveryPlan()
         searching = [action.vm for action in plan.actions if action.kind is ActionKind.SEARCH]
         if not searching:
@@ -326,7 +327,7 @@ class RecoveryController:
         came_or_went = len(states) < 2
         in_recovery = any(one.recovery is not None for one in states)
         changed = len({(one.holders, one.assigned, one.rejection) for one in states}) > 1
-        asked = new is not None and is_asked(new)
+        asked = new is not None and (is_asked(new) or new.deleting)
         if came_or_went or in_recovery or changed or asked:
             self._wake.set()
         if old is not None and new is not None and old.host != new.host and new.host and new.spec.affinity_rules:

@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from outlive.base.clock import Clock
+from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.deadline import set_within
 from outlive.base.phrases import listing, shown_time, until
 from outlive.base.quantity import format_bytes
 from outlive.failover.report.reporter import Events
 from outlive.node.disarm import enforcing_hosts
+from outlive.node.vm.states import deletion_of
 from outlive.placement.rule_conflicts import concerned_vm, contradictions
 from outlive.placement.rules import HARD, Demands, demands_of
 from outlive.recovery.informers import RecoveryInformers, members_of
@@ -37,6 +38,8 @@ NAMED: Final = 5
 FEWEST_HOSTS: Final = 2
 """With fewer there is nothing that could fail over."""
 MIB: Final = 1 << 20
+DELETION_S: Final = 300.0
+"""How long a VM that was deleted may wait for a host that may still run it before that is reported."""
 SURE_S: Final = 2 * UNATTENDED_S
 """How long after it began to lead a process may not know yet whether a coordinator lives."""
 THE_CLUSTER: Final = ObjectRef(kind="Cluster", name=CLUSTER)
@@ -48,6 +51,7 @@ def active_faults(
     hosts: Iterable[Hypervisor],
     cluster: Cluster | None = None,
     *,
+    now: Instant = Instant(0.0),
     disarmed: Iterable[ActiveFault] = (),
     lacks_coordinator: bool = False,
 ) -> tuple[ActiveFault, ...]:
@@ -55,7 +59,14 @@ def active_faults(
     vms = tuple(vms)
     living = [one for one in hosts if one.spec.management == "node" and not one.status.lost]
     unattended = (ActiveFault(FaultCode.NO_COORDINATOR, THE_CLUSTER),) if lacks_coordinator else ()
-    return (*_of_vms(vms), *_of_power(living), *_of_memory(vms, living), *_of_pause(cluster), *disarmed, *unattended)
+    return (
+        *_of_vms(vms, now),
+        *_of_power(living),
+        *_of_memory(vms, living),
+        *_of_pause(cluster),
+        *disarmed,
+        *unattended,
+    )
 
 
 def disarmed_fault(cluster: Cluster | None, members: Iterable[Membership], now: float) -> Iterator[ActiveFault]:
@@ -93,8 +104,14 @@ def _is_tried_again(vm: VirtualMachine) -> bool:
     return record is not None and record.phase is RecoveryPhase.ASSIGNED
 
 
-def _of_vms(vms: Iterable[VirtualMachine]) -> Iterator[ActiveFault]:
+def _of_vms(vms: Iterable[VirtualMachine], now: Instant) -> Iterator[ActiveFault]:
     for vm in vms:
+        deleted = vm.metadata.deletion_timestamp
+        if deleted is not None:
+            if vm.guarded and now - as_instant(deleted) >= DELETION_S:
+                said = deletion_of(vm)
+                yield ActiveFault(FaultCode.DELETION_WAITS, _about(vm), {"why": said.text, "remedy": said.remedy})
+            continue
         about, status, record = _about(vm), vm.status, vm.status.recovery
         if status.phase == "fail" and vm.spec.recovery.mode != "ignore":
             why = status.message or "its host did not report why"
@@ -254,7 +271,14 @@ class RecoveryFaults:
             if cluster is not None:
                 self._report_mode(cluster)
             rules = await self._rules.find()
-            found = active_faults(vms, hosts, cluster, disarmed=disarmed, lacks_coordinator=self._lacks_coordinator())
+            found = active_faults(
+                vms,
+                hosts,
+                cluster,
+                now=self._clock.now(),
+                disarmed=disarmed,
+                lacks_coordinator=self._lacks_coordinator(),
+            )
             kept: list[str] = [fault_name(FaultCode.VM_HELD, _about(vm)) for vm in vms if _is_tried_again(vm)]
             if self._clock.monotonic() < self._sure_at:
                 kept.append(FaultCode.NO_COORDINATOR)  # another leader may have reported it

@@ -26,6 +26,9 @@ RECOVERY_INDEX: Final = "recovery"
 UNFINISHED_KEY: Final = "unfinished"
 ASKED_INDEX: Final = "asked"
 """Index of VMs with a request that was not answered, by the host that they are assigned to; empty: to none."""
+DELETED_INDEX: Final = "deleted"
+"""Index of VMs that were deleted and have not gone, all under ``DELETED_KEY``."""
+DELETED_KEY: Final = "deleted"
 GROUP_INDEX: Final = "group"
 """Index of VMs by the affinity groups that they are in: ``policy/group``."""
 FAILBACK_INDEX: Final = "failback"
@@ -66,6 +69,7 @@ def vm_indexes() -> dict[str, Callable[[VirtualMachine], Iterable[str]]]:
         DESTINATION_INDEX: destinations,
         RECOVERY_INDEX: _unfinished,
         ASKED_INDEX: _asked,
+        DELETED_INDEX: _deleted,
         GROUP_INDEX: _groups,
         FAILBACK_INDEX: lambda vm: () if vm.spec.failback in ("", "never") else (vm.spec.failback,),
     }
@@ -99,6 +103,10 @@ def _unfinished(vm: VirtualMachine) -> Iterable[str]:
 
 def _asked(vm: VirtualMachine) -> Iterable[str]:
     return (vm.host,) if is_asked(vm) else ()
+
+
+def _deleted(vm: VirtualMachine) -> Iterable[str]:
+    return (DELETED_KEY,) if vm.deleting and vm.guarded else ()
 
 
 def _groups(vm: VirtualMachine) -> Iterable[str]:

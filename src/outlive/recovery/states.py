@@ -185,6 +185,32 @@ DROP: Final = ProtocolStep(
 )
 
 
+class RemoveView(Part, frozen=True, kw_only=True):
+    """A VM that was deleted."""
+
+    vm: str
+    holders: tuple[Holder, ...] = ()
+    paused: bool = False
+    """Whether the cluster is paused, read fresh after this version of the VM."""
+
+
+REMOVE: Final = ProtocolStep(
+    "safety.remove",
+    "A VM that was deleted goes, and its name is free, once nobody may run it",
+    RemoveView,
+    Outcome,
+    (
+        Precondition[RemoveView](
+            "no-holder",
+            lambda view: not view.holders,
+            lambda view: f"{view.holders[0].hypervisor} may still run {view.vm}",
+        ),
+        NOT_PAUSED,
+    ),
+    lambda view: Outcome(),
+)
+
+
 def is_recovered(vm: VirtualMachine, members: Iterable[MemberView]) -> bool:
     """Whether it is seen running on its target, in the target's present epoch, and held by nobody else.
 
@@ -209,7 +235,7 @@ def lost_by(record: MemberRecord) -> str | None:
     return None
 
 
-STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (CLAIM, ASSIGN, DROP)
+STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (CLAIM, ASSIGN, DROP, REMOVE)
 PROTOCOL_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = tuple(step.decision for step in STEPS)
 REJECTIONS_LIMIT: Final = 16
 """Refusals that a record remembers; older ones are forgotten, and their hosts may be asked again."""

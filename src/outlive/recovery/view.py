@@ -23,6 +23,8 @@ from outlive.placement.vms import VmView, view_of_resource
 from outlive.recovery.informers import (
     ASSIGNED_INDEX,
     CONSUMER_INDEX,
+    DELETED_INDEX,
+    DELETED_KEY,
     HOLDER_INDEX,
     MEMBER_INDEX,
     RECOVERY_INDEX,
@@ -335,6 +337,11 @@ class RecoveryObserver:
             and (wanted := lost_by(one.record)) is not None
             and bool(wanted) != bool(host.status.lost)
         ]
+
+    def removable(self) -> list[str]:
+        """VMs that were deleted and that nobody holds, by name."""
+        vms = self._informers.vms.by_index(DELETED_INDEX, DELETED_KEY)
+        return sorted(vm.name for vm in vms if not vm.status.holders)
 
     def cluster_is_lost(self, cluster: Cluster | None) -> bool:
         """Whether what ``Cluster/default`` said is gone."""

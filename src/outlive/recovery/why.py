@@ -22,7 +22,7 @@ from outlive.node.fencing.policy import Departure, HostSettings, departure_of, f
 from outlive.node.fencing.power import power_forecast
 from outlive.node.fencing.states import CondemnView
 from outlive.node.membership.steps import RecordOutcome
-from outlive.node.vm.states import order_here, wanted
+from outlive.node.vm.states import deletion_of, order_here, wanted
 from outlive.placement.rules import Peers, demands_of, facts_of, objections
 from outlive.recovery.balance import sentence
 from outlive.recovery.states import summary_of, waits_for
@@ -98,6 +98,22 @@ async def why(store: Store, name: str) -> Why:
 async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord]) -> Why:
     recovery = vm.status.recovery
     mine = [one for one in records if one.subject == vm.name]
+    if vm.deleting:
+        said, since = deletion_of(vm), vm.metadata.deletion_timestamp
+        steps = recovery.steps if recovery is not None else ()
+        return Why(
+            subject=vm.name,
+            summary=said.text,
+            settled=False,
+            chain=(
+                Link(at=since, text="somebody deleted it"),
+                *_held(vm),
+                *await _disarmed(store),
+                *(Link(at=step.at, text=step.message) for step in steps),
+            ),
+            remedy=(recovery.remedy if recovery is not None and recovery.unfinished else "") or said.remedy,
+            decisions=_recorded(mine),
+        )
     if recovery is None:
         where, waits = vm.host or "no host", waits_for(vm)
         away = await _departed(store, vm.host) if wanted(vm) else None

@@ -36,6 +36,8 @@ _NO_FACTS: Final[dict[type, frozenset[str]]] = {
 }
 """Fields besides times that are no facts: of these types and of what is derived from them."""
 _TIMES: Final = (datetime, datetime | None)
+_TIMES_THAT_COUNT: Final = frozenset({"deletion_timestamp"})
+"""That it is there says that the object is being deleted."""
 _AT_ONCE: Final = 10_000
 """Objects whose facts are encoded together."""
 
@@ -78,7 +80,7 @@ def _narrowed(kind: type[msgspec.Struct], tag: str | None = None) -> type[msgspe
     kept = [
         field
         for field in sorted(msgspec.structs.fields(kind), key=lambda one: one.encode_name)
-        if field.type not in _TIMES and field.name not in no_facts
+        if (field.type not in _TIMES or field.name in _TIMES_THAT_COUNT) and field.name not in no_facts
     ]
     defaults = {field.name: _default(field) for field in kept}
     replaced = tuple((field.name, *defaults[field.name]) for field in kept if _has_equals(field.default))

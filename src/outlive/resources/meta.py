@@ -175,6 +175,11 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
         return self.metadata.name
 
     @property
+    def deleting(self) -> bool:
+        """Whether it was deleted and still waits for its finalizers."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
     def ref(self) -> ObjectRef:
         """A reference to exactly this incarnation."""
         meta = self.metadata

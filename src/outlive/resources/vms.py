@@ -23,6 +23,10 @@ from outlive.resources.policies import (
     every_rule,
 )
 
+RUN_FINALIZER: Final = "outlive.dev/may-run"
+"""Set before the first holder is entered, removed once the VM was deleted and nobody holds it: until then its name is
+taken (docs/concepts/safety.md#deleting)."""
+
 RequestVerb = Literal[
     "start",
     "stop",
@@ -351,6 +355,7 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
                 "status.holders": ("daemon", "recovery"),
                 "status.source": ("import", "mirror"),
                 "status.observedAt": ("import", "mirror"),
+                "metadata.finalizers": ("daemon", "recovery"),
                 f"metadata.labels.{HOST_LABEL}": ("daemon", "recovery", "import", "mirror"),
             },
             creates=("users", "import", "mirror"),
@@ -375,6 +380,11 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
     def host(self) -> str:
         """The host that it is assigned to; empty where it is assigned to none."""
         return self.status.assigned.hypervisor if self.status.assigned is not None else ""
+
+    @property
+    def guarded(self) -> bool:
+        """Whether deleting it only marks it, for as long as a host may run it."""
+        return RUN_FINALIZER in self.metadata.finalizers
 
     def hosts(self) -> frozenset[str]:
         """The hosts that it is assigned to, held by, or on its way to."""

@@ -16,6 +16,7 @@ from outlive.base.phrases import count_of, listing
 from outlive.node.health import becomes
 from outlive.node.membership.join import is_nobodys
 from outlive.node.primary import ROLE as PRIMARY
+from outlive.node.vm.states import deletion_of
 from outlive.resources import (
     Cluster,
     CommitmentChange,
@@ -126,11 +127,14 @@ def _vm(before: VirtualMachine | None, after: VirtualMachine | None, author: Aut
         events.append(Event(kind=kind, subject=vm, text=f"{vm} {text}", loud=loud, **how))
 
     if after is None:
-        report("vm", f"is deleted by {author.process}")
+        waited = before is not None and before.deleting
+        report("vm", "is gone, and its name is free" if waited else f"is deleted by {author.process}")
         return events
     if before is None:
         report("vm", "is created", key="created", many="{n} VMs are created")
         return events
+    if after.deleting and not before.deleting:
+        events.append(Event(kind="vm", subject=vm, text=deletion_of(after).text, loud=True))
     old, new = before.status, after.status
     if old is new:
         return events

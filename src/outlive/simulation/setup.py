@@ -44,6 +44,7 @@ from outlive.resources import (
     VirtualMachineStatus,
 )
 from outlive.resources.cluster import ClusterSpec, ClusterStatus
+from outlive.resources.vms import RUN_FINALIZER
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.hypervisors import SimDomain, domain_of
 from outlive.simulation.judges.rest import IMPORTED_PHASE, wanted
@@ -167,7 +168,8 @@ def already_running(world: World) -> None:
             continue
         run_id = ids.uuid()
         entry = Holder(hypervisor=host, member_uid=uids[host], epoch=EPOCH, run_id=run_id, seen="running")
-        held.append(_replace(vm, status=_replace(vm.status, phase="start", holders=(entry,))))
+        guarded = _replace(vm.metadata, finalizers=(RUN_FINALIZER,))
+        held.append(_replace(vm, metadata=guarded, status=_replace(vm.status, phase="start", holders=(entry,))))
         domains.append((host, domain_of(vm, run_id, EPOCH, DomainState.RUNNING)))
     world.store.lay(held)
     for host, domain in domains:

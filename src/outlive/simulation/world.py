@@ -7,7 +7,7 @@ verb of a timeline; what they are is in ``outlive.simulation.verbs``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -84,7 +84,7 @@ class World:
         self._ways: dict[str, list[tuple[Process, Way]]] = {}
         self.slow: dict[str, float] = {}
         """Hosts whose way to the store is slow, and by how many seconds more, one way; the empty name: everybody's."""
-        self._watching: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.withdrawn: dict[str, Hypervisor] = {}
         """Documents of hosts that somebody deleted."""
         self.truth = Truth(self.store, self._hypervisors, self.disks, self.history, daemons=spec.daemons)
@@ -140,12 +140,16 @@ class World:
         for controller in self.controllers.values():
             controller.start()
 
-        self._watching = go(self._watch_coverage(), name="coverage is judged")
+        self.start_task(self._watch_coverage(), name="coverage is judged")
+
+    def start_task(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        """Do it beside everything else, until the world stops."""
+        self._tasks.append(go(work, name=name))
 
     async def stop(self) -> None:
         """End every process and machine."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._tasks:
+            task.cancel()
         for controller in self.controllers.values():
             controller.kill(again=False)
         for host in self.hosts.values():

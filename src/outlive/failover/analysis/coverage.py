@@ -170,10 +170,9 @@ def status_of(
         required=required, slots=tuple(slots), covered=covered, host=vm.host, also_needs=Amounts(vm.also_needs)
     )
     if required <= 0 and vm.unprotected:
-        said = render(reason(CoverageReason.UNPROTECTED, vm=vm.id, why=vm.unprotected_why or "nobody said why"))
-        return msgspec.structs.replace(
-            status, reason=CoverageReason.UNPROTECTED.value, message=said.text, remedy=said.remedy
-        )
+        none = CoverageReason.DELETED if vm.deleting else CoverageReason.UNPROTECTED
+        said = render(reason(none, vm=vm.id, why=vm.unprotected_why or "nobody said why"))
+        return msgspec.structs.replace(status, reason=none.value, message=said.text, remedy=said.remedy)
     if covered:
         return status
     code, message, remedy = _why(vm, required, len(slots), broken=broken, fail=fail, idle=idle)

@@ -493,7 +493,7 @@ class FleetCache:
 def _asks(vm: VmView) -> tuple[object, ...]:
     """What slots for the VM depend on."""
     place = (vm.host, vm.zone, vm.project, vm.flavor, vm.cpu_milli, vm.memory_bytes, vm.also_needs, vm.host_limit)
-    return (*place, vm.extra_specs, vm.os_type, *_wishes(vm), vm.level, vm.priority, vm.unprotected)
+    return (*place, vm.extra_specs, vm.os_type, *_wishes(vm), vm.level, vm.priority, vm.unprotected, vm.deleting)
 
 
 def _wishes(vm: VmView) -> tuple[object, ...]:

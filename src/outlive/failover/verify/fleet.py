@@ -109,6 +109,8 @@ class StateFleet:
         """Located VM → its host."""
         self.unplaced = {vm.metadata.name: vm for vm in vms if self._is_unplaced(vm)}
         """VMs that are to run and of which it cannot be said where."""
+        self.deleted = frozenset(vm.metadata.name for vm in vms if _is_deleted(vm))
+        """VMs that go once nobody may run them: none of them needs slots."""
         self.slots = {
             name: self._slot(found) for name, found in sorted(self.reservations.items()) if why_no_slot(found) is None
         }
@@ -161,7 +163,7 @@ class StateFleet:
         if name in self._reported:
             return True
         host = self.hosts.get(_place(vm.status))
-        if vm.spec.power_state != "running":
+        if vm.spec.power_state != "running" or _is_deleted(vm):
             return False
         return host is None or all(one.id != name for one in host.status.instances)
 
@@ -251,7 +253,11 @@ def _usable(host: Facts | None) -> bool:
 
 
 def _comes_up(vm: Facts) -> bool:
-    return vm.spec.power_state == "running" and vm.status.phase in COMING_UP
+    return vm.spec.power_state == "running" and not _is_deleted(vm) and vm.status.phase in COMING_UP
+
+
+def _is_deleted(vm: Facts) -> bool:
+    return vm.metadata.deletion_timestamp is not None
 
 
 def _place(status: Facts) -> str:

@@ -54,7 +54,7 @@ def shortfall(fleet: StateFleet, certificate: CertifiedState) -> Shortfall:
     for vm in certificate.vms:
         required = max(vm.required, vm.need)
         spec = fleet.specs.get(vm.id)
-        if needs is not None and spec is not None:
+        if needs is not None and spec is not None and vm.id not in fleet.deleted:
             kind = (spec.protection, spec.project, spec.flavor, spec.recovery.mode)
             if kind not in known:
                 known[kind] = needs.required(spec)

@@ -50,6 +50,10 @@ class HoldView(Part, frozen=True, kw_only=True):
     """Whether a domain of this VM exists on this host, or a create of it is under way."""
     paused: bool = False
     """Whether the cluster is paused, read fresh after this version of the VM."""
+    deleting: bool = False
+    """Whether it was deleted."""
+    guarded: bool = True
+    """Whether deleting it only marks it: it has the finalizer ``RUN_FINALIZER``."""
 
 
 class HoldersOutcome(Outcome, frozen=True, kw_only=True):
@@ -96,6 +100,9 @@ GATE_OPEN: Final = Precondition[Any](
     "gate-open", lambda view: view.gate_open, lambda view: f"the guard of {view.me.host} has shut the gate"
 )
 NOT_PAUSED: Final = Precondition[Any]("not-paused", lambda view: not view.paused, lambda view: PAUSED)
+_NOT_DELETED: Final = Precondition[Any](
+    "not-deleted", lambda view: not view.deleting, lambda view: f"{view.vm} is being deleted"
+)
 _HELD_HERE: Final = Precondition[Any](
     "held-here",
     lambda view: any(is_mine(one, view.me) for one in view.holders),
@@ -130,6 +137,12 @@ HOLD: Final = ProtocolStep(
             lambda view: f"a domain of {view.vm} is on {view.me.host} already",
         ),
         NOT_PAUSED,
+        _NOT_DELETED,
+        Precondition[HoldView](
+            "deletion-waits",
+            lambda view: view.guarded,
+            lambda view: f"{view.vm} could be deleted, and another one of its name be made, while it runs",
+        ),
         Precondition[HoldView](
             "others-fenced",
             lambda view: not _others_unfenced(view),
@@ -319,6 +332,8 @@ class MoveView(Part, frozen=True, kw_only=True):
     """Run of the target of which its host says that it ended before it ever ran."""
     paused: bool = False
     """Whether the cluster is paused, read fresh after this version of the VM."""
+    deleting: bool = False
+    """Whether it was deleted."""
 
 
 def _of(view: MoveView, host: str) -> list[Holder]:
@@ -366,6 +381,7 @@ ENTER: Final = ProtocolStep(
             "nothing-here", lambda view: not view.here, lambda view: f"a domain of {view.vm} is on {view.me.host}"
         ),
         NOT_PAUSED,
+        _NOT_DELETED,
         _NO_STRANGERS,
     ),
     _enter,

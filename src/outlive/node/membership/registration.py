@@ -156,6 +156,8 @@ class Registration:
             self._whole_since = None
             return _replace(now.status, holders=outcome.holders)
 
+        if register:  # what a restored store knows may be from before it first ran
+            await self._node.guard_deletion(name)
         vm = await self._node.change(name, change)
         if passed:
             return False  # what this round began with: the run has gone, or the host has entered anew meanwhile

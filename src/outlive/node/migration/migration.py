@@ -124,6 +124,8 @@ async def step(seen: Seen) -> float | None:
     side = Side(node, vm, node.domains.by_vm.get(vm.name), memory, move)
     if move.source == move.target:
         return await side.abort(MigrationReason.SELF_TARGET)
+    if vm.deleting and move.phase is P.REQUESTED:
+        return await side.abort(MigrationReason.CANCELLED)
     here = _here(side.domain)
     if node.host == move.source:
         if here is Here.RUNNING and move.phase is not P.STOPPED and vm.host != move.target:

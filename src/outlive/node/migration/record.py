@@ -95,6 +95,7 @@ def move_view(node: VmContext, vm: VirtualMachine, fresh: Fresh, *, sent_to: str
         sent_to=sent_to,
         declined=move.declined if move is not None else "",
         paused=fresh.paused,
+        deleting=vm.deleting,
     )
 
 

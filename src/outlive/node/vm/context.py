@@ -25,13 +25,14 @@ from outlive.node.permissions_of_protocol import is_related
 from outlive.node.ports import DiskLock, Domain, DomainState, GuardPort, MachinePort, MigrationSettings, StoragePort
 from outlive.node.vm.domains import ForeignDomains, LocalDomains
 from outlive.node.vm.states import followed, mine
-from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
+from outlive.resources import HOST_LABEL, Fault, Holder, Membership, ObjectRef, VirtualMachine
 from outlive.resources.consoles import CONSOLE_LINES
 from outlive.resources.hosts import LOG_LINES
 from outlive.resources.policies import AffinityRule
-from outlive.resources.vms import VirtualMachineStatus
+from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.vms import RUN_FINALIZER, VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.faults import FaultSet
+from outlive.runtime.faults import FaultSet, fault_name
 from outlive.runtime.informer import Informer
 from outlive.runtime.units import Duration
 from outlive.store import Store, compare_and_swap, read
@@ -192,8 +193,6 @@ class VmMemory:
     """Since when its label names another host than the one that it is assigned to."""
     orphaned_s: float | None = None
     """Since when its document is missing while a domain is here."""
-    unknown: bool = False
-    """Whether it is reported that the store does not know it."""
     phase: tuple[str, str, int] = ("", "", 0)
     """Move, phase and attempts, as last seen …"""
     phase_since_s: float = 0.0
@@ -376,6 +375,27 @@ class VmContext:
             return _replace(now, status=_replace(status, phase=followed(now, status.phase)))
 
         return await compare_and_swap(self.store, VirtualMachine, vm, changed, clock=self.clock)
+
+    async def unknown_run(self, vm: str) -> str:
+        """What some host reports of a domain of this name that the store did not know; empty: nobody reports one."""
+        fault = await read(
+            self.store, Fault, fault_name(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=vm))
+        )
+        return fault.message if fault is not None and not fault.ended else ""
+
+    async def guard_deletion(self, vm: str) -> VirtualMachine | None:
+        """The virtual machine, which from now on is only marked when somebody deletes it; ``None``: gone.
+
+        One that is marked already takes no new finalizers. ``Unavailable`` as ``change`` raises it.
+        """
+
+        def guarded(now: VirtualMachine | None) -> VirtualMachine | None:
+            if now is None or now.guarded or now.deleting:
+                return None
+            finalizers = (*now.metadata.finalizers, RUN_FINALIZER)
+            return _replace(now, metadata=_replace(now.metadata, finalizers=finalizers))
+
+        return await compare_and_swap(self.store, VirtualMachine, vm, guarded, clock=self.clock, half="spec")
 
     async def relabel(self, vm: str, host: str) -> None:
         """Let ``host`` observe the virtual machine. Before it is assigned, always.

@@ -15,9 +15,9 @@ from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, Invalid, NotFound, Refused, Usage
 from outlive.base.ids import Ids
 from outlive.base.phrases import listing
-from outlive.node.operator import request_vm
+from outlive.node.operator import refuse_deleted, request_vm
 from outlive.node.vm.requests import RELOCATIONS, WORK, VmRequestCode
-from outlive.node.vm.states import HALTED, MIGRATING, VmState, active_move, state_of, wanted
+from outlive.node.vm.states import HALTED, MIGRATING, VmState, active_move, deletion_of, state_of, wanted
 from outlive.resources import Amounts, Console, Holder, Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.definitions import check_name, host_problem, parse, redefined
 from outlive.resources.devices import NO_DISK, attached, detached, device_of
@@ -31,6 +31,8 @@ from outlive.store.access import compare_and_swap, read
 WAIT_LIMIT_S: Final = 4 * 3600.0
 """How long a request is followed at most."""
 LOOK_S: Final = 1.0
+GONE_S: Final = 10.0
+"""How long it is waited until a VM that was deleted has gone."""
 NAMED: Final = 5
 """VMs that a sentence names."""
 PROTECTED: Final = "protected"
@@ -74,8 +76,14 @@ def at_rest(vm: VirtualMachine) -> bool:
     return not vm.status.holders and active_move(vm) is None and not wanted(vm)
 
 
+DELETING: Final = "deleting"
+"""The state that is shown of a VM that was deleted and that a host may still run."""
+
+
 def shown_state(vm: VirtualMachine) -> str:
     """Its state in one word; what rests before its first host is there is stopped."""
+    if vm.deleting:
+        return DELETING
     return VmState.STOP if not vm.host and at_rest(vm) else state_of(vm)
 
 
@@ -97,6 +105,8 @@ def progress_of(vm: VirtualMachine) -> str:
 
 def outcome_of(vm: VirtualMachine, request: Request) -> bool | None:
     """Whether the VM came to what was requested; ``None`` while it is still on the way. Pure."""
+    if vm.deleting and request.verb not in ("stop", "shutdown"):
+        return False
     answer = vm.status.answered
     if answer is None or answer.id != request.id:
         return None if vm.spec.request == request else False
@@ -163,6 +173,8 @@ async def follow_request(
 
 def _why_not(vm: VirtualMachine, request: Request) -> str:
     answer, what = vm.status.answered, f"{called(vm)}: {request.verb}"
+    if vm.deleting:
+        return f"{what} is over: {deletion_of(vm).text}"
     if answer is None or answer.id != request.id:
         return f"{what} was not answered: something else is requested by now (outlive vm info {vm.name})"
     if answer.code == VmRequestCode.FAILED:
@@ -254,6 +266,7 @@ async def change_vm(
     def changed(found: VirtualMachine | None) -> VirtualMachine:
         if found is None:
             raise NotFound(f"there is no VM {vm.name!r}", remedy="see outlive vm list")
+        refuse_deleted(found)
         return change(found)
 
     after = await compare_and_swap(store, VirtualMachine, vm.name, changed, clock=clock, half="spec")
@@ -425,8 +438,12 @@ async def rename_vm(store: Store, clock: Clock, vm: VirtualMachine, name: str) -
 
 
 async def undefine_vm(store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, report: Callable[[str], None]) -> str:
-    """Stop the VM where it does not rest, then delete it; its disks stay. ``Refused`` where it was not stopped,
-    ``Conflict`` where it changed before it was deleted; nothing is deleted then."""
+    """Stop the VM where it does not rest, then delete it, and wait a moment until it has gone; its disks stay.
+
+    ``Refused`` where it was not stopped, ``Conflict`` where it changed before it was deleted; nothing is deleted then.
+    """
+    if vm.deleting:
+        return deletion_of(vm).text
     if not at_rest(vm):
         asked = await request_vm(store, clock, ids, vm.name, "stop")
         if not await follow_request(store, clock, vm.name, asked.request, report):
@@ -438,4 +455,12 @@ async def undefine_vm(store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, 
     with contextlib.suppress(NotFound):
         await store.delete(ObjectRef(kind=Console.kind(), name=vm.name))
     disks = listing(found.spec.disks, most=NAMED)
-    return f"{called(vm)} is undefined" + (f"; its disks stay: {disks}" if disks else "")
+    left: VirtualMachine | None = found
+    until_s = clock.monotonic() + GONE_S
+    while clock.monotonic() < until_s:
+        left = await read(store, VirtualMachine, vm.name)
+        if left is None or not left.deleting:
+            break
+        await clock.sleep(LOOK_S)
+    done = deletion_of(left).text if left is not None and left.deleting else f"{called(vm)} is undefined"
+    return done + (f"; its disks stay: {disks}" if disks else "")

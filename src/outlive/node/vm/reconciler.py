@@ -87,13 +87,15 @@ async def reconcile(node: VmContext, name: str, memory: VmMemory) -> float | Non
     if vm is None and domain is not None:
         return await _orphan(node, name, memory)
     memory.orphaned_s = None
-    if memory.unknown:
-        memory.unknown = False
+    if domain is None or (vm is not None and node.entry(vm) is not None):  # till then no other host starts the name
         node.faults.clear(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=name))
     if vm is None:
         node.read_in.pop(name, None)
         return None
     node.read_in[name] = incarnation
+    if not vm.guarded and not vm.deleting and of_host(vm, node.lease.me):  # an older version, or a backup, lacks it
+        await node.guard_deletion(name)
+        return 0.0
     if is_asked(vm) and vm.host == node.host:
         await answer(node, vm)
         return 0.0
@@ -133,7 +135,7 @@ def _ran_before_a_restore(seen: Seen) -> bool:
 def _settled(node: VmContext, vm: VirtualMachine) -> bool:
     """Whether there is certainly nothing to do: it runs here as it should, or it neither is nor belongs here."""
     me, domain = node.lease.me, node.domains.by_vm.get(vm.name)
-    if is_asked(vm) or active_move(vm) is not None:
+    if is_asked(vm) or active_move(vm) is not None or not (vm.guarded or vm.deleting or not of_host(vm, me)):
         return False
     here = vm.host == me.host
     if vm.host not in ("", vm.metadata.labels.get(HOST_LABEL, "")):
@@ -185,7 +187,6 @@ async def _orphan(node: VmContext, name: str, memory: VmMemory) -> float | None:
         return ORPHAN_S
     await node.desired.look()  # whether it is still the same store
     if not node.known(name):
-        memory.unknown = True
         report_unknown(node.faults, node.host, name)
         return UNKNOWN_S
     _log.warning("vm.orphan_destroyed", vm=name, host=node.host)

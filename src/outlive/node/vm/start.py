@@ -125,6 +125,10 @@ async def add_entry(
     """
     held_in, me = node.desired.incarnation, node.lease.me
     vm = await node.read(name)
+    if vm is not None and may(vm) and not vm.guarded:  # nobody has held it, so this may be its name's second life
+        if why := await node.unknown_run(name):
+            return Entry(vm, problem=reason(VmReason.NAME_RUNS, why=why))
+        vm = await node.guard_deletion(name)
     if vm is None or not may(vm):
         return None
     if foreign := node.foreign.block(vm):
@@ -323,6 +327,8 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
             run_id=fresh.run_id,
             here=name in node.domains.names(),
             paused=fresh.paused,
+            deleting=now.deleting,
+            guarded=now.guarded,
         )
         return node.decisions.use(_HOLD, view, subject=name)
 
@@ -387,7 +393,7 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     A lock of somebody else is in the way of every host: what a recovery assigned here stays and is tried again.
     What only this host cannot do another one may be able to.
     """
-    again, unconfirmed = why.code in TRANSIENT, why.code == VmReason.LOCK_UNCONFIRMED
+    again, unconfirmed = why.code in TRANSIENT, why.code in (VmReason.LOCK_UNCONFIRMED, VmReason.NAME_RUNS)
     stays = unconfirmed or why.code in (VmReason.LOCK_FOREIGN, VmReason.LOCK_SHARED)
     waits = stays or why.code == VmReason.FOREIGN_DOMAIN
     leaves = brought(vm) or (restarts_elsewhere(vm) and not waits)

@@ -13,11 +13,12 @@ from typing import Final
 
 import msgspec
 
+from outlive.base.phrases import listing
 from outlive.base.transitions import Transitions, follow
 from outlive.node.membership.holders import Me, is_mine
 from outlive.node.membership.states import Reach
 from outlive.resources import Holder, VirtualMachine
-from outlive.resources.reasons import HoldReason, Message, Reason, VmReason, render
+from outlive.resources.reasons import HoldReason, Message, Reason, VmReason, reason, render
 from outlive.resources.vms import Migration, MigrationPhase, Rejection, StartOrder, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 
@@ -91,7 +92,12 @@ def _word(phase: str) -> str:
 
 
 def state_of(vm: VirtualMachine) -> str:
-    """What is wanted, or being done, as ``vm.event`` names it; that of another source where it has no meaning."""
+    """What is wanted, or being done, as ``vm.event`` names it; that of another source where it has no meaning.
+
+    One that was deleted is to stop at once, as soon as a move of it has ended.
+    """
+    if vm.deleting and active_move(vm) is None:
+        return VmState.STOP
     phase = _word(vm.status.phase)
     if vm.spec.power_state == "stopped" and phase in ON_THE_WAY and active_move(vm) is None:
         return VmState.SHUTDOWN
@@ -119,7 +125,14 @@ def ended(vm: VirtualMachine) -> tuple[VmState, Reason | None]:
 
 def wanted(vm: VirtualMachine) -> bool:
     """Whether it is to run."""
-    return vm.spec.power_state == "running" and state_of(vm) in ON_THE_WAY
+    return vm.spec.power_state == "running" and not vm.deleting and state_of(vm) in ON_THE_WAY
+
+
+def deletion_of(vm: VirtualMachine) -> Message:
+    """What a virtual machine that was deleted waits for, and what helps."""
+    hosts = sorted({one.hypervisor for one in vm.status.holders})
+    said = listing(hosts) if hosts else ""
+    return render(reason(VmReason.BEING_DELETED, vm=vm.name, hosts=said, host=next(iter(hosts), "")))
 
 
 def fence_of(vm: VirtualMachine) -> str:

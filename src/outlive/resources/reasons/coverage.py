@@ -28,6 +28,8 @@ class CoverageReason(enum.StrEnum):
     NOT_REPORTED = "vm-not-reported"
     UNPROTECTED = "not-protected"
     """It needs none: somebody has taken it out of protection."""
+    DELETED = "deleted"
+    """It needs none: somebody has deleted it, and it goes once no host may run it."""
 
 
 UNPLACED: Final = frozenset({CoverageReason.HOST_UNKNOWN, CoverageReason.DISPUTED, CoverageReason.NOT_REPORTED})
@@ -131,6 +133,7 @@ TABLE: Final[Table] = {
         "see whether it runs on {host}; start it, or record that it is stopped",
     ),
     CoverageReason.UNPROTECTED: Template("it was taken out of protection: {why}", "outlive protect {vm}"),
+    CoverageReason.DELETED: Template("it is being deleted, and needs no slots any more", "outlive why {vm}"),
     AllocationFault.ELSEWHERE: Template(
         "lists it as on {recorded} and it runs on {at}", "wait for the next clean-up, which takes it out of the slot"
     ),

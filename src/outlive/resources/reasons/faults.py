@@ -64,6 +64,7 @@ class FaultCode(enum.StrEnum):
     # recovery
     VM_HELD = "vm-held"
     VM_FAILED = "vm-failed"
+    DELETION_WAITS = "deletion-waits"
     RULES_CONTRADICT = "rules-contradict"
     STORE_RESTORED = "store-restored"
     CLUSTER_DISARMED = "cluster-disarmed"
@@ -253,6 +254,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.VM_FAILED: FaultEntry(
         10, "VM {subject} has failed: {why}", "remove the cause, then: outlive request {subject} start"
     ),
+    FaultCode.DELETION_WAITS: FaultEntry(5, "{why}", "{remedy}"),
     FaultCode.RULES_CONTRADICT: FaultEntry(5, "the rules of VM {subject} cannot be met: {why}", "{remedy}"),
     FaultCode.STORE_RESTORED: FaultEntry(
         30,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Final
 
-from outlive.resources.reasons.model import Table, Template
+from outlive.resources.reasons.model import Table, Template, Value
 
 
 class VmReason(enum.StrEnum):
@@ -43,8 +44,12 @@ class VmReason(enum.StrEnum):
     """Where it was to start a hard affinity rule of it closes its host, as others are by then."""
     FOREIGN_DOMAIN = "foreign-domain"
     """On its host runs what Outlive did not make, and which may be a VM of the cluster; that may pass."""
+    NAME_RUNS = "name-runs"
+    """A host runs a domain of its name that the store did not know: no host may start it before that has ended."""
     NOT_ENDED = "not-ended"
     """A kill of its domain is not known to be done, and no listing shows the domain; the kill is repeated."""
+    BEING_DELETED = "being-deleted"
+    """It was deleted, and a host may still run it; ends with the VM."""
     NOT_CREATED = "not-created"
     NOT_STARTED = "not-started"
     START_FAILED = "start-failed"
@@ -83,6 +88,21 @@ class MigrationReason(enum.StrEnum):
     LIVE_FAILED = "live-failed"
     CANCELLED = "cancelled"
     ENDED_BY_ITSELF = "ended-by-itself"
+
+
+def _being_deleted(fields: Mapping[str, Value]) -> str:
+    if not fields["hosts"]:
+        return f"VM {fields['vm']} is being deleted: no host runs it, and it goes once the controllers have seen that"
+    return (
+        f"VM {fields['vm']} is being deleted: {fields['hosts']} may still run it; it goes, and its name is free, once "
+        "it has stopped there or the host is fenced"
+    )
+
+
+def _to_be_gone(fields: Mapping[str, Value]) -> str:
+    if not fields["hosts"]:
+        return "wait; if it stays, see with outlive status whether the cluster is paused"
+    return f"wait; if {fields['host']} does not answer: outlive fence {fields['host']}"
 
 
 TABLE: Final[Table] = {
@@ -136,10 +156,14 @@ TABLE: Final[Table] = {
         "domains that Outlive did not make run on its host and may be VMs of the cluster: {domains}",
         "wait until the daemon has looked, and end those that do not end by themselves",
     ),
+    VmReason.NAME_RUNS: Template(
+        "another run of its name may not have ended: {why}", "wait until its host has ended it, or end it there"
+    ),
     VmReason.NOT_ENDED: Template(
         "its host does not know whether its domain, which was to end, has ended; it is started once that is known",
         "see the hypervisor's log on its host, or reboot the host",
     ),
+    VmReason.BEING_DELETED: Template(_being_deleted, _to_be_gone),
     VmReason.NOT_CREATED: Template("{problem}", "see the hypervisor's log on its host"),
     VmReason.NOT_STARTED: Template("{host} did not start it, or died before"),
     VmReason.START_FAILED: Template(

@@ -21,6 +21,8 @@ DISARM_SHARE: Final = 0.15
 """Of the seeds, in so many somebody disarms the cluster for a while besides everything else."""
 STAYING_OFF_SHARE: Final = 0.25
 """Of the seeds, so many have hosts that never come back."""
+DELETION_SHARE: Final = 0.3
+"""Of the seeds, in so many VMs are deleted, and most of them made anew, besides everything else."""
 GRAY_SHARE: Final = 0.3
 """Of the seeds, so many have hosts that get slow besides everything else."""
 GRAY_UNTIL_S: Final = 60.0
@@ -52,6 +54,7 @@ def schedule(random: Random, spec: WorldSpec) -> list[Fault]:
     disarm(random.fork("disarm"), draw)
     unprotect(random.fork("unprotect"), draw)
     sales(random.fork("sales"), draw)
+    deletions(random.fork("deletions"), draw)
     draw.faults.sort(key=lambda fault: fault.at_s)
     return draw.faults
 
@@ -98,4 +101,25 @@ def unprotect(random: Random, draw: Draw) -> None:
         back_s = at_s + drawn.short() + random.uniform(0.0, 60.0)
         if random.random() < 0.7 and back_s < UNTIL_S:
             drawn.add(back_s, "protect", vm=vm, hold=random.random() < 0.5)
+    draw.faults += drawn.faults
+
+
+def deletions(random: Random, draw: Draw) -> None:
+    """VMs are deleted, half of them while something goes wrong with their host, and most are made anew, here or there,
+    on the same disks or others: drawn by itself, as grayness is."""
+    if random.random() >= DELETION_SHARE:
+        return
+    drawn = Draw(random, draw.spec)
+    struck = [(fault.at_s, host) for fault in draw.faults for host in fault.arguments.get("hosts", ())]
+    for _ in range(random.randint(1, 6)):
+        at_s, vm = random.uniform(FROM_S, UNTIL_S), drawn.vm().name
+        if struck and random.random() < 0.5:
+            begun_s, host = random.choice(struck)
+            at_s = begun_s + random.uniform(-1.0, 15.0)
+            vm = next((one.name for one in random.sample(list(draw.vms), len(draw.vms)) if one.host == host), vm)
+        drawn.add(at_s, "delete-vm", vm=vm)
+        if random.random() < 0.8:
+            disks = {"disks": (f"{vm}-other",)} if random.random() < 0.4 else {}
+            after_s = random.choice((0.0, 0.2, 1.0, drawn.short()))
+            drawn.add(at_s + after_s, "create-vm", vm=vm, host=drawn.host().name, **disks)
     draw.faults += drawn.faults

@@ -32,6 +32,7 @@ from outlive.simulation.judges.truth import VIOLATIONS_LIMIT, Truth, Violation
 from outlive.simulation.judges.vms import (
     Slow,
     Starts,
+    goes_once_it_ended,
     held_where_it_runs,
     lands_in_its_own_slot,
     leaves_alive_and_for_better,
@@ -106,6 +107,7 @@ class Judge:
         if after is None:
             if isinstance(before, VirtualMachine):
                 truth.deleted[before.name] = None
+                self._found("held", before.name, goes_once_it_ended(truth, before))
             elif isinstance(before, Membership):
                 now_s = asyncio.get_running_loop().time()
                 truth.cut_when_deleted[before.metadata.uid] = (before.record.cut, now_s)

@@ -41,11 +41,13 @@ ORDER_SLACK_S: Final = 5.0
 def wanted(vm: VirtualMachine, *, daemons: bool = True) -> bool:
     """Whether somebody wants us to run it; where hosts have no daemon of ours, not what runs as it was imported."""
     unwanted = STOPPED_PHASES if daemons else (*STOPPED_PHASES, IMPORTED_PHASE)
-    return vm.spec.power_state == "running" and vm.status.phase not in unwanted
+    return vm.spec.power_state == "running" and not vm.deleting and vm.status.phase not in unwanted
 
 
 def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     """L1: what should run runs, once, or is held with a reason and a remedy that somebody can follow."""
+    if vm.deleting:
+        return _goes_or_says_why(truth, vm)
     if not wanted(vm, daemons=truth.daemons):
         return _stays_down(truth, vm)
     running = truth.running(vm.name)
@@ -83,6 +85,21 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     return (
         f"does not run; assigned to {where}, phase {vm.status.phase!r} ({vm.status.reason}), held by {holders}, {state}"
     )
+
+
+def _goes_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
+    """L1 of a VM that was deleted: it goes, unless a host that does not live may run it, or people are told why."""
+    recovery = vm.status.recovery
+    told = recovery is not None and recovery.unfinished and recovery.reason and recovery.remedy
+    about = (FaultCode.STORE_RESTORED, FaultCode.CLUSTER_DISARMED)
+    fault = any(
+        not one.ended and one.remedy and (one.subject.name == vm.name or one.code in about)
+        for one in truth.store.all_of(Fault)
+    )
+    hosts = sorted({one.hypervisor for one in vm.status.holders})
+    if told or fault or not vm.guarded or any(not _lives(truth, one) for one in hosts):
+        return ""
+    return f"was deleted, and does not go: held by {', '.join(hosts) or 'nobody'}"
 
 
 def _stays_isolated(truth: Truth, host: str) -> bool:
@@ -131,6 +148,8 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
             continue
         mine = [slots[one] for one in status.slots if one in slots and slots[one].status.consumer is None]
         size = vms[name].spec.resources
+        if vms[name].deleting:
+            continue
         if len(mine) < status.required:
             yield name, f"is reported covered by {list(status.slots)}, of which {len(mine)} are there and free"
             continue
@@ -213,7 +232,7 @@ def _is_given_up(vm: VirtualMachine, lost: Container[str]) -> bool:
 
 def _claims_nothing(truth: Truth, vm: VirtualMachine) -> bool:
     """Whether nobody restarts it where its host fails: it is down, or is bound for a host after one that is back."""
-    if vm.status.phase in (*STOPPED_PHASES, "fail") and not vm.status.holders:
+    if vm.deleting or (vm.status.phase in (*STOPPED_PHASES, "fail") and not vm.status.holders):
         return True
     lost_at = _lost_at(vm)
     return lost_at != "" and _lives(truth, lost_at)

@@ -12,7 +12,7 @@ import asyncio
 from typing import Final
 
 from outlive.node.ports import DomainState
-from outlive.resources import Hypervisor, Reservation, VirtualMachine
+from outlive.resources import Holder, Hypervisor, Reservation, VirtualMachine
 from outlive.simulation.judges.truth import Truth
 from outlive.simulation.stores import Author
 
@@ -59,15 +59,22 @@ def one_presence(truth: Truth, vm: str) -> str:
 def held_where_it_runs(truth: Truth, name: str, vm: VirtualMachine | None) -> str:
     """What rests under S1: a domain that runs has an entry in ``holders``, until the host is known not to run it.
 
-    A VM that was deleted has no document that could hold an entry; an entry of a host that is fenced may be dropped,
-    also while some servers have yet to hear of its cut; a store that was restored knows only of hosts that have
-    registered since.
+    A VM without a document is not judged; while it runs its document must not go (``goes_once_it_ended``). An entry of
+    a host that is fenced may be dropped, also while some servers have yet to hear of its cut; a store that was restored
+    knows only of hosts that have registered since.
     """
-    if vm is None:
-        return ""
+    return "" if vm is None else _without_entry(truth, name, vm.status.holders)
+
+
+def goes_once_it_ended(truth: Truth, vm: VirtualMachine) -> str:
+    """What rests under S1 as well: the document of a VM goes once it runs nowhere, or only where that is fenced."""
+    return _without_entry(truth, vm.name, ())
+
+
+def _without_entry(truth: Truth, name: str, holders: tuple[Holder, ...]) -> str:
     for host in truth.running(name):
         domain = truth.hypervisors[host].domains[name]
-        if any(one.hypervisor == host and one.run_id == domain.run_id for one in vm.status.holders):
+        if any(one.hypervisor == host and one.run_id == domain.run_id for one in holders):
             continue
         member = truth.store.look_member(host)
         if member is not None and member.dead_through >= domain.epoch:

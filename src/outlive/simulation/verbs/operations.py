@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -13,6 +13,7 @@ from outlive.node import operator
 from outlive.node.disarm import arm_cluster, disarm_cluster
 from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.primary import request_primary
+from outlive.node.vm.states import deletion_of
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
 from outlive.resources.vms import Request, RequestVerb
 from outlive.runtime.units import Duration
@@ -220,11 +221,28 @@ async def _confirm_incarnation(world: World) -> None:
     await change_spec(world, Cluster, "default", lambda spec: _replace(spec, confirmed_incarnation=incarnation))
 
 
+CREATE_AGAIN_S: Final = 1.0
+"""How often somebody tries to create a VM whose name is taken by one that is being deleted."""
+
+
 @verb("create-vm", "somebody creates {vms}")
-async def _create_vm(world: World, vm: Name, host: Name | None = None) -> None:
-    """On the host that is named, or the one with the fewest VMs."""
+async def _create_vm(world: World, vm: Name, host: Name | None = None, disks: Names | None = None) -> None:
+    """On the host that is named, or the one with the fewest VMs; again and again while its name is not free yet."""
     fewest = min(world.hosts.values(), key=lambda one: (len(one.hypervisor.domains), one.name))
-    await enter_vm(world, VmSpec(name=vm, host=host or fewest.name))
+    wanted = VmSpec(name=vm, host=host or fewest.name, disks=disks)
+    found = world.store.look(VirtualMachine, vm)
+    if found is None or not found.deleting:
+        await enter_vm(world, wanted)
+        return
+    world.history.add("vm", vm, f"{vm} is not created: {deletion_of(found).text}", loud=True)
+    world.start_task(_create_once_free(world, wanted), name=f"create {vm}")
+
+
+async def _create_once_free(world: World, wanted: VmSpec) -> None:
+    while (found := world.store.look(VirtualMachine, wanted.name)) is not None and found.deleting:
+        await world.clock.sleep(CREATE_AGAIN_S)
+    with contextlib.suppress(AlreadyExists):  # somebody else was faster
+        await enter_vm(world, wanted)
 
 
 async def enter_vm(world: World, vm: VmSpec) -> None:
