@@ -58,12 +58,13 @@ def entered_holders(host: str, before: VirtualMachine, after: VirtualMachine) ->
 
 
 def vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: VirtualMachine, facts: Facts) -> str:
-    """A host writes the status of a VM that is assigned to it, held or moved by it, at home there, or prefers it and
-    goes back there. Its own entry among the holders is of its Membership, in no later epoch than the present one, and
-    new only where the VM is assigned to the host and nobody else holds it, or is moving there; or the host registers
-    again what it runs after a restored backup. It adds the finalizer ``outlive.dev/may-run``, and removes none. Where it merely holds the VM, it says where that is (``assigned``,
-    ``home``, ``migration``) only to assign it to itself, once nobody else holds it. An entry of another host goes only
-    once that host's Membership proves it fenced."""
+    """A host writes the status of a VM that is assigned to it, held or moved by it, at home there, or prefers it
+    and goes back there. Its own entry among the holders is of its Membership, in no later epoch than the present
+    one, and new only where the VM is assigned to the host and nobody else holds it, or is moving there; or the host
+    registers again what it runs after a restored backup. It adds the finalizer ``outlive.dev/may-run``, and removes
+    none. Where it merely holds the VM, it says where that is (``assigned``, ``home``, ``migration``) only to assign
+    it to itself, once nobody else holds it. An entry of another host goes only once that host's Membership proves
+    it fenced."""
     finalizers = before.metadata.finalizers
     if after.metadata.finalizers not in (finalizers, (*finalizers, RUN_FINALIZER)):
         return f"may not write metadata.finalizers of {what}: a host adds {RUN_FINALIZER}, and removes none"
