@@ -28,6 +28,7 @@ from outlive.node.vm.start import end_former_creates
 from outlive.resources import Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import NAMED, names
+from outlive.runtime.crashes import keep_running
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
 
@@ -273,19 +274,16 @@ class Daemon:
 
     async def keep(self, name: str, part: Callable[[], Awaitable[None]], *, longest_s: float = RESTART_S) -> None:
         """Run a part, and after a failure again; the pause before it doubles up to ``longest_s``."""
-        pause_s = RESTART_S
-        while True:
-            try:
-                await part()
-                return
-            except OutliveError as error:
-                _log.error("daemon.part_failed", part=name, error=str(error))
-            except asyncio.CancelledError:
-                raise
-            except Exception:  # noqa: BLE001 - logged; the membership must not end with a part
-                _log.exception("daemon.part_failed", part=name)
-            await self.shared.clock.sleep(pause_s)
-            pause_s = min(2 * pause_s, longest_s)
+        shared = self.shared
+        await keep_running(
+            name,
+            part,
+            subject=self._subject,
+            crashes=shared.faults.crashes,
+            clock=shared.clock,
+            pause_s=RESTART_S,
+            longest_s=longest_s,
+        )
 
 
 async def _with_entries(store: Store, host: str, uid: str) -> list[str]:

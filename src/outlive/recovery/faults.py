@@ -28,7 +28,8 @@ from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import Value
 from outlive.resources.reasons.recovery import REPORTED_OF_HOST
 from outlive.resources.vms import RecoveryPhase
-from outlive.runtime.faults import ActiveFault, FaultRecorder, fault_name
+from outlive.runtime.crashes import Crashes
+from outlive.runtime.faults import ActiveFault, FaultRecorder, crash_faults, fault_name
 
 EVERY_S: Final = 10.0
 """How often all VMs and hosts are inspected for this, besides whenever a VM is held or no longer held."""
@@ -219,7 +220,9 @@ class RecoveryFaults:
         clock: Clock,
         *,
         lacks_coordinator: Callable[[], bool],
+        crashes: Crashes | None = None,
     ) -> None:
+        self._crashes = crashes or Crashes(clock)
         self._informers = informers
         self._lacks_coordinator = lacks_coordinator
         self._recorder = recorder
@@ -258,7 +261,7 @@ class RecoveryFaults:
             kept: list[str] = [fault_name(FaultCode.VM_HELD, _about(vm)) for vm in vms if _is_tried_again(vm)]
             if self._clock.monotonic() < self._sure_at:
                 kept.append(FaultCode.NO_COORDINATOR)  # another leader may have reported it
-            await self._recorder.record((*found, *rules), undetermined=kept)
+            await self._recorder.record((*found, *rules, *crash_faults(self._crashes)), undetermined=kept)
 
     def _report_mode(self, cluster: Cluster) -> None:
         """An event where the cluster is disarmed or armed since the last inspection."""

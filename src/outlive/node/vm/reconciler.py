@@ -8,12 +8,14 @@ waits is woken by every change.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
 
+from outlive.base.deadline import set_within
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.base.random import Random
@@ -89,7 +91,7 @@ async def reconcile(node: VmContext, name: str, memory: VmMemory) -> float | Non
     memory.orphaned_s = None
     if memory.unknown:
         memory.unknown = False
-        node.faults.clear(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=name))
+        node.faults.clear(FaultCode.UNKNOWN_VM, _about(name))
     if vm is None:
         node.read_in.pop(name, None)
         return None
@@ -418,12 +420,21 @@ LOOKS: Final = 50
 """Looks one upon the other without a rest; more of them mean that two rules contradict each other."""
 
 
+WORKER: Final = "its worker"
+"""The part that crashes, as the fault of the virtual machine names it."""
+
+
+def _about(vm: str) -> ObjectRef:
+    return ObjectRef(kind="VirtualMachine", name=vm)
+
+
 class VmReconciler:
     """See the module. ``enqueue`` from anywhere; jobs run in the group that ``run`` opens."""
 
     def __init__(self, node: VmContext, *, random: Random) -> None:
         self._node = node
         self._queue = WorkQueue(node.clock, random, base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S)
+        self._closing = asyncio.Event()
 
     @property
     def busy(self) -> int:
@@ -463,6 +474,7 @@ class VmReconciler:
     def close(self) -> None:
         """Take nothing new, and let jobs end."""
         self._queue.shut_down()
+        self._closing.set()
 
     async def _work(self, vm: str) -> None:
         node, memory = self._node, self._node.memory(vm)
@@ -473,10 +485,12 @@ class VmReconciler:
         except (OutliveError, TimeoutError) as error:
             _log.warning("vm.look_failed", vm=vm, host=node.host, error=str(error))
             await self._back_off(vm)
-        except Exception:  # noqa: BLE001 - logged; one virtual machine's trouble must not end the daemon
-            _log.exception("vm.worker_crashed", vm=vm, host=node.host)
-            await self._back_off(vm)
+        except Exception as error:  # noqa: BLE001 - a fault says so; one VM's trouble must not end the daemon
+            wait_s = node.faults.crashes.failed(_about(vm), WORKER, error)
+            self._queue.add_after(vm, wait_s)
+            await set_within(self._closing, wait_s)  # nothing shortens it: the look may have changed the VM itself
         else:
+            node.faults.crashes.works(_about(vm), WORKER)
             self._queue.forget(vm)
             await self._look_again(vm, memory, wait_s)
         finally:

@@ -20,6 +20,8 @@ FULL_HEALTH: Final = 100
 class FaultCode(enum.StrEnum):
     """All faults, by who reports them."""
 
+    # daemons, fencers and recovery, each of its own parts
+    WORKER_CRASHED = "worker-crashed"
     # fencers
     HOST_DEAD = "host-dead"
     FENCE_UNCONFIRMED = "fence-unconfirmed"
@@ -127,6 +129,11 @@ def _restored(fields: Mapping[str, Value]) -> str:
 
 
 FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
+    FaultCode.WORKER_CRASHED: FaultEntry(
+        25,
+        "what looks after {subject} ({part}) failed with an error that nobody expected, and is tried again: {why}",
+        "see the log of the process for part.crashed, and report it as a defect; restarting the process may help",
+    ),
     FaultCode.HOST_DEAD: FaultEntry(
         50,
         "{subject} is dead ({proof})",
