@@ -17,10 +17,11 @@ from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.node.drain import DrainController
 from outlive.node.fencing.identity import board_problem
-from outlive.node.health_monitor import HealthMonitor
+from outlive.node.health_monitor import HealthMonitor, PeerHealth
 from outlive.node.membership.join import JoinResult
 from outlive.node.membership.registration import Registration
 from outlive.node.status import HostReporter
+from outlive.node.storage_watch import StorageWatch
 from outlive.node.vm.console import ConsoleWatcher
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.reconciler import VmReconciler
@@ -52,6 +53,9 @@ class Daemon:
         self.reporter = HostReporter(shared, self.health)
         self.workers = VmReconciler(shared, random=random)
         self.drainer = DrainController(shared, self.reporter, self.health)
+        self.storage = StorageWatch(
+            shared, self.health, PeerHealth(shared.store, shared.host), enqueue=self.workers.enqueue
+        )
         self.consoles = ConsoleWatcher(shared, shared.consoles) if shared.consoles is not None else None
         self._swept: JoinResult | None = None
         """The join after which entries without a domain are, or were, looked for."""
@@ -153,6 +157,7 @@ class Daemon:
             ("reports", self.reporter.run),
             ("look", self._looks),
             ("drain", self.drainer.run),
+            ("storage", self.storage.run),
         ):
             tasks.append(group.create_task(self.keep(name, part), name=name))
         if self.consoles is not None:

@@ -38,6 +38,14 @@ def is_only_emptied(host: Hypervisor) -> bool:
 
 def refuses(host: Hypervisor) -> str:
     """Why no VM may be put onto it now, to follow its name; empty where one may."""
+    lost = host.status.storage_lost
+    return out_of_service(host) or (
+        "does not reach the storage of its VMs" if lost is not None and lost.unreached else ""
+    )
+
+
+def out_of_service(host: Hypervisor) -> str:
+    """The same, whatever it says of its storage."""
     if host.spec.maintenance and not host.closed():
         return f"is in maintenance ({host.spec.maintenance})"
     return unschedulable(host)
@@ -172,13 +180,28 @@ class Degrading(Part, frozen=True, kw_only=True):
 
     since: datetime
     causes: tuple[str, ...] = ()
-    """What says so: ``keepalive``, ``store``, ``disk``, ``hypervisor``."""
+    """What says so: ``keepalive``, ``store``, ``disk``, ``hypervisor``, ``storage``."""
     score: int = 0
     """Of the worst of them when this was written, 0 to 100."""
     leaving: Literal["waits", "leaves", "stays"] = "waits"
     """Whether its VMs leave."""
     why: str = ""
     """Why they do not, a code such as ``common_cause``; empty while they leave."""
+
+
+class StorageLoss(Part, frozen=True, kw_only=True):
+    """That storage does not serve VMs of a host any more, as its own daemon sees it
+    (docs/operating/degrading.md#storage)."""
+
+    since: datetime
+    unreached: bool = False
+    """Whether the host itself does not reach the storage of some of them."""
+    vms: int = 0
+    """How many of them are concerned."""
+    why: str = ""
+    """What the first of them lacks."""
+    then: str = ""
+    """Why nothing is done about it, a code such as ``common_cause``; empty while something is."""
 
 
 class HypervisorStatus(Part, frozen=True, kw_only=True):
@@ -220,6 +243,8 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """What this host would have been condemned for but for maintenance; the latest eight, newest last."""
     degrading: Degrading | None = None
     """Absent: it does well, or nobody says."""
+    storage_lost: StorageLoss | None = None
+    """Absent: storage serves all VMs here, or nobody says."""
     source: str = ""
     """Where these facts come from: ``import``, ``nova``, ``daemon``."""
     version: str = ""
@@ -337,7 +362,7 @@ class HostUsage(Part, frozen=True, kw_only=True):
     stale: tuple[str, ...] = ()
     """Who did not bring figures in time, ``domains``, ``guests`` or ``machine``: theirs are of an earlier interval."""
     scores: dict[str, int] = {}
-    """How well the host does: ``keepalive``, ``store``, ``disk``, ``hypervisor``, each 0 to 100; without those that
-    nobody measured."""
+    """How well the host does: ``keepalive``, ``store``, ``disk``, ``hypervisor``, ``storage``, each 0 to 100; without
+    those that nobody measured."""
     slopes: dict[str, float] = {}
     """How they change, in points a minute."""

@@ -130,6 +130,8 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             "causes": _at("status.degrading.causes"),
             "leaving": _at("status.degrading.leaving"),
             "staysBecause": _at("status.degrading.why"),
+            "storageLost": _at("status.storage_lost.vms"),
+            "storageThen": _at("status.storage_lost.then"),
         },
     ),
     "coverage": Subject(

@@ -418,7 +418,8 @@ def test_vm_whose_recovery_crashes_keeps_no_other_from_its_own(monkeypatch: pyte
         assert (cloud.running["a"], cloud.running["b"]) == (set(), {"h2"})
         assert list(cloud.faults.open) == [("worker-crashed", "a")]
         await cloud.clock.sleep(30)
-        assert [round(later - earlier) for earlier, later in itertools.pairwise(tries)] == [1, 2, 4]
+        pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
+        assert all(pause_s >= least_s for pause_s, least_s in zip(pauses, (1, 2, 4), strict=True)), pauses
         assert (cloud.running["a"], cloud.faults.open) == ({"h2"}, {})
 
     play(story)

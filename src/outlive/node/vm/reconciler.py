@@ -25,6 +25,7 @@ from outlive.node.migration.record import LOOK_S, adopt, not_fenced, own_after_r
 from outlive.node.ports import DomainState
 from outlive.node.vm.affinity import start_by_rules
 from outlive.node.vm.context import Seen, VmContext, VmMemory
+from outlive.node.vm.dead_storage import leave_dead_storage, run_on
 from outlive.node.vm.requests import answer, is_asked
 from outlive.node.vm.start import (
     BACK_OFF_S,
@@ -50,7 +51,7 @@ from outlive.node.vm.states import (
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
 from outlive.resources import HOST_LABEL, ObjectRef, VirtualMachine
 from outlive.resources.policies import limits_of
-from outlive.resources.reasons import VmReason, reason
+from outlive.resources.reasons import VmReason, reason, render
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.controller import QueueClosed, WorkQueue
@@ -146,7 +147,11 @@ def _settled(node: VmContext, vm: VirtualMachine) -> bool:
         return idle and not of_host(vm, me) and state_of(vm) != VmState.SHUTDOWN
     entry = node.entry(vm)
     seen = len(vm.status.holders) == 1 and entry is not None and entry.seen == "running" and entry.vnc == domain.vnc
-    known = vm.status.phase == VmState.START and not vm.status.reason
+    said, why = vm.status, node.losses.reason_of(vm.name)
+    known = said.phase == VmState.START and (said.reason, said.message) == (
+        ("", said.message) if why is None else (why.code, render(why).text)
+    )
+    known = known and vm.name not in node.losses.restart
     whole = domain.state is DomainState.RUNNING and not domain.split and vm.name not in node.domains.ending
     return here and seen and known and whole and state_of(vm) == VmState.START
 
@@ -231,9 +236,13 @@ async def _frozen(seen: Seen, action: VmAction) -> float | None:
 async def _adopt(seen: Seen) -> float | None:
     """It runs where it should: say so, and clear away entries of runs that are over."""
     node, vm, domain = seen.node, seen.vm, seen.domain
+    if vm.name in node.losses.restart and not node.frozen:
+        return await leave_dead_storage(node, vm, seen.memory)
     if vm.name in node.domains.ending:
         return await _end_again(seen)
     wait_s = await report_running(node, vm.name, seen.memory)
+    if domain is not None and domain.io_error and not node.frozen:
+        return _sooner(wait_s, await run_on(node, vm, domain, seen.memory))
     if domain is not None and domain.split:
         return await _receive_memory(seen)
     seen.memory.alone_since_s = None

@@ -46,6 +46,8 @@ class FaultCode(enum.StrEnum):
     STORE_WENT_BACK = "store-went-back"
     UNKNOWN_VM = "unknown-vm"
     HOST_DEGRADING = "host-degrading"
+    HOST_STORAGE_LOST = "host-storage-lost"
+    VM_STORAGE_LOST = "vm-storage-lost"
     DRAIN_INCOMPLETE = "drain-incomplete"
     FIGURES_STALE = "figures-stale"
     CLUSTER_KEY_OLD = "cluster-key-old"
@@ -198,6 +200,16 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.HOST_CANNOT_JOIN: FaultEntry(25, "{why}", "{remedy}"),
     FaultCode.HOST_ISOLATED: FaultEntry(
         25, "{why}", "reboot {subject}: it joins again in its new boot, and its isolation ends"
+    ),
+    FaultCode.HOST_STORAGE_LOST: FaultEntry(
+        50,
+        "{subject} has lost the storage of {vms}: {why}; of each of them: {then}",
+        "see to the way of {subject} to the storage, and to the storage: outlive why {subject}",
+    ),
+    FaultCode.VM_STORAGE_LOST: FaultEntry(
+        25,
+        "the disks of VM {subject} do not serve it on {host}: {why}; {then}",
+        "see to its storage: whether it is full, and whether it answers; outlive why {subject}",
     ),
     FaultCode.GUESTS_OUTSIDE_SLICE: FaultEntry(
         25,

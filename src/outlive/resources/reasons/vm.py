@@ -45,6 +45,10 @@ class VmReason(enum.StrEnum):
     """On its host runs what Outlive did not make, and which may be a VM of the cluster; that may pass."""
     NOT_ENDED = "not-ended"
     """A kill of its domain is not known to be done, and no listing shows the domain; the kill is repeated."""
+    STORAGE_LOST = "storage-lost"
+    """It is on its host, and storage does not serve it any more."""
+    LEFT_STORAGE = "left-storage"
+    """Its host has ended it because storage did not serve it there; another host may start it."""
     NOT_CREATED = "not-created"
     NOT_STARTED = "not-started"
     START_FAILED = "start-failed"
@@ -140,6 +144,11 @@ TABLE: Final[Table] = {
         "its host does not know whether its domain, which was to end, has ended; it is started once that is known",
         "see the hypervisor's log on its host, or reboot the host",
     ),
+    VmReason.STORAGE_LOST: Template(
+        "its disks do not serve it: {why}; {then}",
+        "see to its storage, and to its host's way there; to have it start elsewhere, set spec.recovery.storageLost",
+    ),
+    VmReason.LEFT_STORAGE: Template("its disks did not serve it on {host}: {why}", "see to the storage of {host}"),
     VmReason.NOT_CREATED: Template("{problem}", "see the hypervisor's log on its host"),
     VmReason.NOT_STARTED: Template("{host} did not start it, or died before"),
     VmReason.START_FAILED: Template(
