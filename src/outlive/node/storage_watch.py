@@ -7,7 +7,6 @@ fault and the reason of each virtual machine; their workers and ``host.storage``
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +25,7 @@ from outlive.resources.hosts import StorageLoss
 from outlive.resources.policies import Limits, limits_of
 from outlive.resources.reasons import Reason, VmReason, reason
 from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.tasks import OrderedTaskGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -121,12 +121,17 @@ class StorageWatch:
         node = self._node
         if not node.lease.held or not node.domains.looked:
             return
-        vms = {name: vm for name in node.domains.by_vm if (vm := await node.find(name)) is not None}
-        answers = await asyncio.gather(self._ask_guests(), self._ask_storage(vms))
-        found = self._found(vms, answers[0], answers[1])
+        vms = {name: vm for name in node.domains.by_vm if (vm := node.informer.get(name)) is not None}
+        async with OrderedTaskGroup() as group:  # what hangs in one of both costs the other no time
+            stuck = group.create_task(self._ask_guests(), name="ask how the disks of guests do")
+            unreached = group.create_task(self._ask_storage(vms), name="ask whether storage is reached")
+        found = self._found(vms, stuck.result(), unreached.result())
         before = {vm: self._losses.reason_of(vm) for vm in self._losses.by_vm}
         self._remember(found)
-        await self._decide(vms)
+        try:
+            await self._decide(vms)
+        except OutliveError as error:  # what was decided last holds
+            _log.info("storage.not_decided", host=node.host, error=str(error))
         self._report()
         if self._publish():
             node.reported()

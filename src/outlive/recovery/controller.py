@@ -45,6 +45,7 @@ from outlive.recovery.view import RecoveryObserver
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef, Reservation, VirtualMachine
 from outlive.resources.codec import encode_canonical
 from outlive.resources.hosts import refuses
+from outlive.resources.reasons import VmReason
 from outlive.runtime.crashes import Crashes
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
@@ -363,6 +364,9 @@ class RecoveryController:
         asked = new is not None and is_asked(new)
         if came_or_went or in_recovery or changed or asked:
             self._wake.set()
+        before, now = (one is not None and one.status.reason == VmReason.STORAGE_LOST for one in (old, new))
+        if new is not None and old is not None and before != now:
+            self._report.storage(new, lost=now)
         if old is not None and new is not None and old.host != new.host and new.host and new.spec.affinity_rules:
             self._report.against(new, self._observer.soft_objections(new))
 
@@ -371,12 +375,17 @@ class RecoveryController:
             self._wake.set()
 
     def _host_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
-        if old is None or new is None or (old.status.lost, refuses(old)) != (new.status.lost, refuses(new)):
+        if old is None or new is None or _host_facts(old) != _host_facts(new):
             self._wake.set()
 
     def _cluster_changed(self, _old: Cluster | None, _new: Cluster | None) -> None:
         self._faults.wake()
         self._wake.set()
+
+
+def _host_facts(host: Hypervisor) -> tuple[str, ...]:
+    """What of a host calls for a look."""
+    return (host.status.lost, refuses(host), host.spec.quarantine_release)
 
 
 def _facts(record: MemberRecord) -> tuple[object, ...]:

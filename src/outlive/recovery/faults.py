@@ -54,9 +54,19 @@ def active_faults(
 ) -> tuple[ActiveFault, ...]:
     """What is wrong now. Memory is that of the living hosts of our daemon, and must do without the largest of them."""
     vms = tuple(vms)
-    living = [one for one in hosts if one.spec.management == "node" and not one.status.lost]
+    ours = [one for one in hosts if one.spec.management == "node"]
+    living = [one for one in ours if not one.status.lost]
     unattended = (ActiveFault(FaultCode.NO_COORDINATOR, THE_CLUSTER),) if lacks_coordinator else ()
-    return (*_of_vms(vms), *_of_power(living), *_of_memory(vms, living), *_of_pause(cluster), *disarmed, *unattended)
+    quarantined = _of_quarantine(ours)
+    return (
+        *_of_vms(vms),
+        *quarantined,
+        *_of_power(living),
+        *_of_memory(vms, living),
+        *_of_pause(cluster),
+        *disarmed,
+        *unattended,
+    )
 
 
 def disarmed_fault(cluster: Cluster | None, members: Iterable[Membership], now: float) -> Iterator[ActiveFault]:
@@ -82,6 +92,14 @@ def _of_pause(cluster: Cluster | None) -> Iterator[ActiveFault]:
         hosts = listing(pause.waits_for, most=NAMED) if pause.waits_for else "the hosts to be counted"
         fields = {"reason": pause.reason, "hosts": hosts, "incarnation": cluster.status.store_incarnation}
         yield ActiveFault(FaultCode.STORE_RESTORED, cluster.ref, fields)
+
+
+def _of_quarantine(hosts: Iterable[Hypervisor]) -> Iterator[ActiveFault]:
+    for one in hosts:
+        found = one.status.quarantine
+        if found is not None:
+            fields: dict[str, Value] = {"deaths": found.deaths, "until": shown_time(found.until)}
+            yield ActiveFault(FaultCode.HOST_QUARANTINED, ObjectRef(kind="Hypervisor", name=one.name), fields)
 
 
 def _about(vm: VirtualMachine) -> ObjectRef:

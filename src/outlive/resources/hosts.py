@@ -33,7 +33,8 @@ def unschedulable(host: Hypervisor) -> str:
 
 def is_only_emptied(host: Hypervisor) -> bool:
     """Whether it takes no VM because it is to be emptied, and for nothing else: what is bound for it still starts."""
-    return bool(host.closed()) and not (host.status.lost or host.spec.maintenance or bad_condition(host))
+    for_good = host.status.lost or host.status.quarantine is not None or host.spec.maintenance
+    return bool(host.closed()) and not (for_good or bad_condition(host))
 
 
 def refuses(host: Hypervisor) -> str:
@@ -123,6 +124,8 @@ class HypervisorSpec(Part, frozen=True, kw_only=True):
     (``failover``), or leave before (``migrate``); empty: as the cluster says."""
     drain: bool = False
     """Whether the host is to be emptied, and takes no new VMs."""
+    quarantine_release: Annotated[str, Meta(max_length=200)] = ""
+    """An operator changes it to let the host out of quarantine (``outlive host release``)."""
 
 
 class Instance(Part, frozen=True, kw_only=True):
@@ -204,6 +207,30 @@ class StorageLoss(Part, frozen=True, kw_only=True):
     """Why nothing is done about it, a code such as ``common_cause``; empty while something is."""
 
 
+class HostDeath(Part, frozen=True, kw_only=True):
+    """One death of a host (docs/operating/fencing.md#quarantine)."""
+
+    at: datetime
+    """When it was proven."""
+    uid: str
+    epoch: int
+    """Of its Membership, and which epoch ended."""
+    proof: str
+    """By what kind."""
+    counts: bool = True
+    """Whether it counts for its quarantine: not where most hosts died at once, or somebody worked on it."""
+
+
+class Quarantine(Part, frozen=True, kw_only=True):
+    """That a host has died too often: it takes no VM until somebody, or its time, lets it out."""
+
+    since: datetime
+    until: datetime
+    deaths: int
+    word: str = ""
+    """``spec.quarantineRelease`` when it began; another one ends it."""
+
+
 class HypervisorStatus(Part, frozen=True, kw_only=True):
     """What is known of a host."""
 
@@ -224,6 +251,10 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """Whether it takes VMs, for hosts with our daemon; other hosts have none."""
     lost: str = ""
     """The fence that proved this host dead; empty once it is back. A lost host takes nothing and holds nothing."""
+    deaths: tuple[HostDeath, ...] = ()
+    """Those within ``flapWindowS`` of the cluster's fencing policy, newest last; at most 16."""
+    quarantine: Quarantine | None = None
+    """Absent: it is in none."""
     storage_address: str = ""
     """Of its clients on the storage network, as locks on disks name it."""
     addresses: dict[str, str] = {}
@@ -269,6 +300,8 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
                 "spec.fencing.secret": ("admin",),
                 "status": ("daemon", "mirror", "import"),
                 "status.lost": ("recovery",),
+                "status.deaths": ("recovery",),
+                "status.quarantine": ("recovery",),
                 "status.rehearsed": ("fencer",),
                 "status.rehearsedSeq": ("fencer",),
                 "status.powerAnswerS": ("fencer",),
@@ -295,6 +328,8 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
         """Why it takes no VM, to follow its name; empty where it takes some."""
         if self.status.lost:
             return f"was lost by fence {self.status.lost} and has not come back"
+        if self.status.quarantine is not None:
+            return f"is in quarantine: it died {self.status.quarantine.deaths} times"
         if self.status.domain_state in TAKES_NOTHING:
             return "is being emptied"
         return "is to be emptied" if self.spec.drain else ""

@@ -72,8 +72,8 @@ class RecoveryLimits(Part, frozen=True, kw_only=True):
     start_window_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     """How soon after it was started there a host must have died for that to count against it."""
     storage_lost: Literal["", StorageLost] = ""
-    """What is done where its disks do not serve it any more. ``report``: a fault says so; ``restart``: its host ends it,
-    and it starts elsewhere; ``fence``: the same, and a host that cannot end it is fenced."""
+    """What is done where its disks do not serve it any more. ``report``: a fault says so; ``restart``: its host ends
+    it, and it starts elsewhere; ``fence``: the same, and a host that cannot end it is fenced."""
     storage_resume: Literal["", "auto", "never"] = ""
     """Whether it runs on by itself once its disks serve it again, where an error of a disk had paused it."""
 

@@ -29,7 +29,7 @@ SETTLE_LOOKS: Final = 10_000
 LAGS: Final = 5
 """So many times as slow as an answer is the sending of memory on a host that is slow."""
 DeadDisks = Literal["stall", "pause", "hang"]
-"""How guests fare whose disks do not answer: they wait; an error pauses them; or nothing ends their processes either."""
+"""How guests fare whose disks do not answer: they wait; an error pauses them; or they wait and no signal ends them."""
 LATENCY_S: Final = 0.001
 """Of the answer to how their disks do."""
 LIVE: Final = (DomainState.RUNNING, DomainState.PAUSED)

@@ -125,6 +125,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             "domainState": _at("status.domain_state"),
             "instances": lambda host: len(host.status.instances),
             "rehearsed": _at("status.rehearsed"),
+            "quarantined": lambda host: host.status.quarantine is not None,
             "spared": lambda host: len(host.status.spared),
             "degrading": lambda host: host.status.degrading is not None,
             "causes": _at("status.degrading.causes"),

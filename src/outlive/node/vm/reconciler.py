@@ -317,7 +317,9 @@ async def _crashed(seen: Seen) -> float | None:
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         ours = mine(now, node.lease.me)
-        holders = tuple(_replace(one, seen="", vnc=None) if one in ours else one for one in now.status.holders)
+        holders = tuple(
+            _replace(one, seen="", vnc=None, since=None) if one in ours else one for one in now.status.holders
+        )
         return _replace(in_phase(now.status, now.status.phase, why), holders=holders)
 
     await node.change(seen.vm.name, change)

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from outlive.base.clock import as_datetime
 from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError, Unknown
 from outlive.base.logging import get_logger
@@ -452,7 +453,11 @@ async def report_running(node: VmContext, name: str, memory: VmMemory) -> float 
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         entry, status = node.entry(now), now.status
-        holders = tuple(_replace(one, seen=seen, vnc=domain.vnc) if one == entry else one for one in status.holders)
+        since = as_datetime(node.clock.now())
+        holders = tuple(
+            _replace(one, seen=seen, vnc=domain.vnc, since=one.since or since) if one == entry else one
+            for one in status.holders
+        )
         status = _replace(status, holders=holders)
         if (running or why is not None) and now.host == node.host and state_of(now) == VmState.START:
             mine = status.rejection is not None and status.rejection.hypervisor == node.host

@@ -72,6 +72,7 @@ class FaultCode(enum.StrEnum):
     STORE_RESTORED = "store-restored"
     CLUSTER_DISARMED = "cluster-disarmed"
     NO_COORDINATOR = "no-coordinator"
+    HOST_QUARANTINED = "host-quarantined"
     POWER_NOT_REHEARSED = "power-not-rehearsed"
     MEMORY_OVERCOMMITTED = "memory-overcommitted"
     MEMORY_OVERPROVISIONED = "memory-overprovisioned"
@@ -200,6 +201,11 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.HOST_CANNOT_JOIN: FaultEntry(25, "{why}", "{remedy}"),
     FaultCode.HOST_ISOLATED: FaultEntry(
         25, "{why}", "reboot {subject}: it joins again in its new boot, and its isolation ends"
+    ),
+    FaultCode.HOST_QUARANTINED: FaultEntry(
+        25,
+        "{subject} died {deaths} times and is in quarantine until {until}: it takes no VM, and those on it stay",
+        "see why it dies, then: outlive host release {subject}",
     ),
     FaultCode.HOST_STORAGE_LOST: FaultEntry(
         50,
