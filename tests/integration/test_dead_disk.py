@@ -46,9 +46,14 @@ def small(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def counted(console: Path) -> int:
+    """How far the guest has counted."""
+    return len(COUNT.findall(console.read_text(errors="replace")))
+
+
 async def counts(console: Path, more: int) -> None:
-    wanted = len(COUNT.findall(console.read_text(errors="replace"))) + more
-    while len(COUNT.findall(console.read_text(errors="replace"))) < wanted:  # noqa: ASYNC110 - another process counts
+    wanted = counted(console) + more
+    while counted(console) < wanted:  # noqa: ASYNC110 - another process counts
         await asyncio.sleep(0.05)
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
+from prometheus_client.core import GaugeMetricFamily
 
 from outlive.base.clock import Clock
 from outlive.base.deadline import set_within
@@ -142,6 +143,7 @@ class RecoveryController:
         self._requests = RequestAnswers(
             store, informers, self._observer, self._actions, pause, decisions=decisions, clock=clock
         )
+        metrics.register_collector(self._collect)
         self._placement = placement
         self._fleet = fleet
         self._caller = caller
@@ -344,6 +346,30 @@ class RecoveryController:
                 else:
                     failed = True
         return failed
+
+    def _collect(self) -> list[GaugeMetricFamily]:
+        """What is wrong with hosts and VMs that nobody recovers for it."""
+        hosts, vms = self._informers.hypervisors.items(), self._informers.vms.items()
+        found = []
+        for name, doc, count in (
+            (
+                "hosts_without_storage",
+                "Hosts that do not reach the storage of VMs on them",
+                sum(one.status.storage_lost is not None and one.status.storage_lost.unreached for one in hosts),
+            ),
+            (
+                "vms_without_storage",
+                "VMs on their hosts whose disks do not serve them",
+                sum(one.status.reason == VmReason.STORAGE_LOST for one in vms),
+            ),
+            (
+                "hosts_quarantined",
+                "Hosts that died too often and take no VM",
+                sum(one.status.quarantine is not None for one in hosts),
+            ),
+        ):
+            found.append(GaugeMetricFamily(name, doc, value=count))
+        return found
 
     # What wakes
 

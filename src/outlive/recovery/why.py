@@ -130,7 +130,10 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
             ),
             remedy=away.remedy
             if away is not None
-            else _remedy_of_storage(vm) or _remedy_of_waiting(vm) or _first_remedy(doubt) or _remedy_of_rules(vm, broken),
+            else _remedy_of_storage(vm)
+            or _remedy_of_waiting(vm)
+            or _first_remedy(doubt)
+            or _remedy_of_rules(vm, broken),
             decisions=_recorded(mine),
         )
     fenced = [one for one in records if one.subject == recovery.origin and _is_fence(one, recovery.fence)]

@@ -41,7 +41,7 @@ class DiskWatch:
         """Run → its virtio disks, by their paths in QEMU, and how many queues each has; these never change."""
 
     async def look(self, processes: Sequence[GuestProcess], limit_s: float) -> tuple[DiskIo, ...]:
-        """Of these guests, by name; the kernel is asked in a thread, of which no more than ``limit_s`` is waited for."""
+        """Of these guests, by name; the kernel is asked in a thread, and waited for no longer than ``limit_s``."""
         self._places = {one.run_id: self._places[one.run_id] for one in processes if one.run_id in self._places}
         waiting: Mapping[int, int] = {}
         with contextlib.suppress(OutliveError, TimeoutError):

@@ -10,7 +10,6 @@ A block device has no locks that another host sees: of that nothing is known but
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -45,7 +44,7 @@ class FileLocks:
     def place(self, volume: str) -> str:
         """The folder of a file, as ``file:FOLDER``; a device itself."""
         kind, _, path = volume.partition(":")
-        return volume if kind == "block" else f"{kind}:{os.path.dirname(path)}"
+        return volume if kind == "block" else f"{kind}:{Path(path).parent}"
 
     async def unreached(self, place: str) -> str:
         """By the kernel's own word."""
