@@ -10,13 +10,17 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from lab import guest
+from lab.processes import until
+from lab.single import Single
 from tests.conformance.ports.real_libvirt import real_hosts
 from tests.integration.test_hung_disk import disk
 from tests.integration.test_libvirt_moves import COUNT
+from tests.integration.test_node_libvirt import vm_verb
 from tests.support.loops import run_real
 
 from outlive.node.ports import DomainState
@@ -81,7 +85,7 @@ def test_a_guest_whose_disk_is_full_is_paused_by_an_error_and_runs_on_once_there
             await driver.destroy("vm-1")
 
     with small(tmp_path / "small") as folder:
-        run_real(story(folder), limit_s=150)
+        run_real(story(folder), limit_s=300)
 
 
 @pytest.mark.skipif(
@@ -118,4 +122,47 @@ def test_requests_that_nobody_answers_are_seen(tmp_path: Path) -> None:
             await driver.destroy("vm-1")
 
     with disk(tmp_path) as (shown, server):
-        run_real(story(shown, server), limit_s=150)
+        run_real(story(shown, server), limit_s=300)
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("qemu-storage-daemon") is None or not Path("/dev/fuse").exists(),
+    reason="needs root, FUSE and qemu-storage-daemon",
+)
+def test_daemon_says_within_fifteen_seconds_that_the_disk_of_a_guest_answers_no_more(tmp_path: Path) -> None:
+    """The whole way: a server, a daemon, libvirt, QEMU, and a disk that stands still."""
+    console, definition = tmp_path / "console", tmp_path / "web.xml"
+    console.write_text("")
+
+    def said(single: Single) -> tuple[str, dict[str, datetime]]:
+        """Its reason, and when each fault of storage was seen first."""
+        faults = [one for one in single.outlive("get", "faults")["items"] if not one.get("ended")]
+        (vm,) = single.outlive("get", "vms")["items"]
+        seen = {
+            one["code"]: datetime.fromisoformat(one["firstSeen"]) for one in faults if "storage-lost" in one["code"]
+        }
+        return vm["status"].get("reason", ""), seen
+
+    with disk(tmp_path) as (shown, server):
+        single = Single(tmp_path / "single")
+        try:
+            single.start()
+            definition.write_text(guest.definition("web", shown, console, extra="count_ms=50 write_ms=50"))
+            vm_verb(single, "define", str(definition))
+            vm_verb(single, "start", "web", "--wait")
+            until(lambda: counted(console) > 40, "it counts and writes", 120, 0.5)
+            assert said(single) == ("", {})
+            os.kill(server, signal.SIGSTOP)
+            stopped = datetime.now(tz=UTC)
+            try:
+                until(lambda: said(single)[0] == "storage-lost" and said(single)[1], "it is told", 60, 0.2)
+                took_s = (said(single)[1]["vm-storage-lost"] - stopped).total_seconds()
+            finally:
+                os.kill(server, signal.SIGCONT)
+            print(f"told after {took_s:.1f} s")
+            assert took_s < BAR_S
+            until(lambda: said(single) == ("", {}), "it is over", 60, 0.5)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server, signal.SIGCONT)
+            single.stop()
