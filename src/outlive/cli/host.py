@@ -18,6 +18,7 @@ from outlive.cli.status import member_state
 from outlive.node.fencing.policy import DAEMON_CONDITION
 from outlive.node.host_log import lines_since
 from outlive.node.primary import ROLE, primary_is_settled, request_primary, role_of
+from outlive.recovery.deaths import release_host
 from outlive.resources import (
     Amounts,
     Election,
@@ -228,6 +229,13 @@ async def primary(access: Access, host: Host, wait: Wait = False) -> None:
 async def secondary(access: Access, host: Host, wait: Wait = False) -> None:
     """Have the primary give up its role to another coordinator."""
     await _request(access, "secondary", host, wait=wait)
+
+
+@command(app)
+async def release(access: Access, host: AnyHost) -> None:
+    """Let a host that died too often out of its quarantine: it takes VMs again."""
+    async with access.open(write=True) as store:
+        write(f"{await release_host(store, access.clock, host, word=SystemIds().uuid())}\n")
 
 
 async def _request(access: Access, verb: Literal["primary", "secondary"], host: str, *, wait: bool) -> None:

@@ -6,7 +6,7 @@ Such a host is a member and may be a coordinator; it runs no virtual machine.
 from __future__ import annotations
 
 from outlive.base.errors import Refused
-from outlive.node.ports import Domain, MigrationProgress, MigrationSettings
+from outlive.node.ports import DiskIo, Domain, MigrationProgress, MigrationSettings
 from outlive.node.vm.context import GuestCounts
 from outlive.resources import VirtualMachine
 
@@ -45,6 +45,10 @@ class NoHypervisor:
     async def devices(self, vm: str, *, run_id: str) -> dict[str, str]:
         """``Refused``."""
         raise _nothing_runs_here(vm)
+
+    async def disk_io(self) -> tuple[DiskIo, ...]:
+        """Of nobody."""
+        return ()
 
     async def attach(self, vm: VirtualMachine, device: str, *, run_id: str) -> None:
         """``Refused``."""

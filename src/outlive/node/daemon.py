@@ -17,10 +17,11 @@ from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.node.drain import DrainController
 from outlive.node.fencing.identity import board_problem
-from outlive.node.health_monitor import HealthMonitor
+from outlive.node.health_monitor import HealthMonitor, PeerHealth
 from outlive.node.membership.join import JoinResult
 from outlive.node.membership.registration import Registration
 from outlive.node.status import HostReporter
+from outlive.node.storage_watch import StorageWatch
 from outlive.node.vm.console import ConsoleWatcher
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.reconciler import VmReconciler
@@ -28,6 +29,7 @@ from outlive.node.vm.start import end_former_creates
 from outlive.resources import Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import NAMED, names
+from outlive.runtime.crashes import keep_running
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
 
@@ -51,6 +53,9 @@ class Daemon:
         self.reporter = HostReporter(shared, self.health)
         self.workers = VmReconciler(shared, random=random)
         self.drainer = DrainController(shared, self.reporter, self.health)
+        self.storage = StorageWatch(
+            shared, self.health, PeerHealth(shared.store, shared.host), enqueue=self.workers.enqueue
+        )
         self.consoles = ConsoleWatcher(shared, shared.consoles) if shared.consoles is not None else None
         self._swept: JoinResult | None = None
         """The join after which entries without a domain are, or were, looked for."""
@@ -152,6 +157,7 @@ class Daemon:
             ("reports", self.reporter.run),
             ("look", self._looks),
             ("drain", self.drainer.run),
+            ("storage", self.storage.run),
         ):
             tasks.append(group.create_task(self.keep(name, part), name=name))
         if self.consoles is not None:
@@ -273,19 +279,16 @@ class Daemon:
 
     async def keep(self, name: str, part: Callable[[], Awaitable[None]], *, longest_s: float = RESTART_S) -> None:
         """Run a part, and after a failure again; the pause before it doubles up to ``longest_s``."""
-        pause_s = RESTART_S
-        while True:
-            try:
-                await part()
-                return
-            except OutliveError as error:
-                _log.error("daemon.part_failed", part=name, error=str(error))
-            except asyncio.CancelledError:
-                raise
-            except Exception:  # noqa: BLE001 - logged; the membership must not end with a part
-                _log.exception("daemon.part_failed", part=name)
-            await self.shared.clock.sleep(pause_s)
-            pause_s = min(2 * pause_s, longest_s)
+        shared = self.shared
+        await keep_running(
+            name,
+            part,
+            subject=self._subject,
+            crashes=shared.faults.crashes,
+            clock=shared.clock,
+            pause_s=RESTART_S,
+            longest_s=longest_s,
+        )
 
 
 async def _with_entries(store: Store, host: str, uid: str) -> list[str]:

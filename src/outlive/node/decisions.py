@@ -22,6 +22,7 @@ from outlive.node.relocation import FLUSH_RUN
 from outlive.node.requests import NODE_REQUEST
 from outlive.node.status import ACCOUNT_NODE, KEEPALIVE_CYCLE
 from outlive.node.stop import LIFECYCLE_SHUTDOWN
+from outlive.node.storage_loss import STORAGE_LOST
 from outlive.node.vm.console import CONSOLE_TAIL
 from outlive.node.vm.locks import START_LOCKS
 from outlive.node.vm.requests import VM_REQUEST
@@ -83,6 +84,7 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     LIFECYCLE_SHUTDOWN,
     SCORE_HOST,
     LEAVE_HOST,
+    STORAGE_LOST,
     CONSOLE_TAIL,
 )
 """All of them."""

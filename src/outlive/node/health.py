@@ -60,6 +60,8 @@ class Part(enum.StrEnum):
     """The share of time in which work stood still for the host's own disks."""
     HYPERVISOR = "hypervisor"
     """A listing of the domains, in seconds."""
+    STORAGE = "storage"
+    """A question to the storage of its virtual machines, in seconds."""
 
 
 class Bounds(NamedTuple):
@@ -74,6 +76,7 @@ BOUNDS: Final[dict[Part, Bounds]] = {
     Part.STORE: Bounds(0.2, 1.0),
     Part.DISK: Bounds(0.1, 0.6),
     Part.HYPERVISOR: Bounds(0.5, 5.0),
+    Part.STORAGE: Bounds(0.5, 3.0),
 }
 
 
@@ -223,6 +226,7 @@ SAME_TROUBLE: Final[dict[Part, str]] = {
     Part.STORE: "store",
     Part.DISK: "disk",
     Part.HYPERVISOR: "hypervisor",
+    Part.STORAGE: "storage",
 }
 """Renewals are writes to the store: they are late where it is slow."""
 
@@ -239,6 +243,8 @@ class Answer(enum.StrEnum):
     """Somebody empties the host anyway."""
     MAINTENANCE = "maintenance"
     """Somebody works on it."""
+    STORAGE_LOST = "storage_lost"
+    """Storage does not serve some of them any more: no live move of those gets to its end."""
     UNSETTLED = "unsettled"
     """It degrades for too short a time for the others to have said how they do."""
     FAILING = "failing"
@@ -270,6 +276,9 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[Part, ...] = ()
     leaving: Literal["", "waits", "leaves", "stays"] = ""
     scores: dict[str, int] = {}
+    storage_lost: bool = False
+    """Whether storage does not serve some of its virtual machines any more."""
+    coordinator: bool = False
 
 
 class LeaveInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,6 +298,7 @@ class LeaveInput(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is being left already."""
     draining: bool = False
     maintenance: bool = False
+    storage_lost: bool = False
     failures: Count = 0
     """Live moves in a row that failed."""
     peers: tuple[Peer, ...] = ()
@@ -339,6 +349,8 @@ def _own(given: LeaveInput) -> Answer:
         return Answer.DRAINING
     if given.maintenance:
         return Answer.MAINTENANCE
+    if given.storage_lost:
+        return Answer.STORAGE_LOST
     if given.degrading_for < given.settle:
         return Answer.UNSETTLED
     return Answer.FAILING if given.failures_limit and given.failures >= given.failures_limit else Answer.GO
@@ -397,17 +409,20 @@ _SLOW: Final[dict[str, str]] = {
     Part.STORE: "the store answers it slowly",
     Part.DISK: "its disks make everything wait",
     Part.HYPERVISOR: "its hypervisor lags",
+    Part.STORAGE: "the storage of its VMs answers it slowly",
 }
 _SEE_TO: Final[dict[str, str]] = {
     Part.KEEPALIVE: "what keeps its daemon from running",
     Part.STORE: "its way to the store",
     Part.DISK: "its disks",
     Part.HYPERVISOR: "its hypervisor service",
+    Part.STORAGE: "its way to the storage of its VMs",
 }
 _STAY: Final[dict[str, str]] = {
     Answer.OFF: "its VMs stay, as the policy says",
     Answer.DRAINING: "somebody empties it",
     Answer.MAINTENANCE: "its VMs stay while somebody works on it",
+    Answer.STORAGE_LOST: "its VMs stay, because guests without their disks cannot be moved live",
     Answer.UNSETTLED: "its VMs stay until it is seen whether other hosts degrade as well",
     Answer.FAILING: "its VMs stay, because live moves failed one after the other",
     Answer.ALONE: "its VMs stay, because no other host does well",

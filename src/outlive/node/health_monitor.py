@@ -36,7 +36,7 @@ from outlive.node.health import (
 from outlive.node.membership.lease import Renewed
 from outlive.node.vm.context import VmContext
 from outlive.resources import Degrading, DegradingPolicy, Hypervisor, HypervisorUsage, Membership, ObjectRef
-from outlive.resources.hosts import refuses
+from outlive.resources.hosts import out_of_service
 from outlive.resources.reasons.faults import FaultCode
 from outlive.store import Store, list_all, read
 
@@ -84,6 +84,10 @@ class HealthMonitor:
     def looked(self, took_s: float) -> None:
         """The hypervisor has listed its domains."""
         self._add(Part.HYPERVISOR, took_s)
+
+    def asked_storage(self, took_s: float) -> None:
+        """The storage of the virtual machines was asked whether it is reached."""
+        self._add(Part.STORAGE, took_s)
 
     def _add(self, part: Part, value: float) -> None:
         now = self._node.clock.monotonic()
@@ -273,8 +277,10 @@ def _peer(host: Hypervisor) -> Peer:
     degrading = host.status.degrading
     return Peer(
         name=host.name,
-        works=not refuses(host),
+        works=not out_of_service(host),
         degrading=degrading is not None,
         causes=() if degrading is None else tuple(Part(one) for one in degrading.causes if one in set(Part)),
         leaving="" if degrading is None else degrading.leaving,
+        storage_lost=host.status.storage_lost is not None,
+        coordinator=host.spec.mode == "coordinator",
     )

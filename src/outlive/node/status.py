@@ -284,6 +284,7 @@ class HostReporter:
             key_ids=self.key_ids,
             recovery_time_objective_s=self._objective_s(),
             degrading=self._health.published,
+            storage_lost=self._node.losses.published,
             source=SOURCE,
         )
         if self.domain_state:

@@ -37,6 +37,7 @@ from outlive.resources import (
 from outlive.resources.meta import object_name
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import Value
+from outlive.runtime.crashes import Crashes
 from outlive.runtime.faults import ActiveFault, FaultRecorder
 from outlive.store import Store, compare_and_swap, list_all, read
 from outlive.store.access import LIST_S, answered, swap
@@ -137,6 +138,10 @@ def cluster_ref(name: str) -> ObjectRef:
     return ObjectRef(kind="StorageCluster", name=name)
 
 
+PART: Final = "its statistics of the storage"
+"""What crashes, as the fault of its host names it."""
+
+
 class StorageStatistics:
     """The duty; see ``Duty``. ``faults``: of the reporter ``primary``."""
 
@@ -151,7 +156,9 @@ class StorageStatistics:
         interval_s: float,
         faults: FaultRecorder,
         clock: Clock,
+        crashes: Crashes | None = None,
     ) -> None:
+        self._crashes = crashes or Crashes(clock)
         self._store = store
         self._port = port
         self._host = host
@@ -180,13 +187,15 @@ class StorageStatistics:
 
     async def _run(self, term: int) -> None:
         while True:
+            wait_s, me = self._interval_s, ObjectRef(kind="Hypervisor", name=self._host)
             try:
                 await self._round(term)
+                self._crashes.works(me, PART)
             except (OutliveError, TimeoutError) as error:
                 _log.warning("storage.not_published", host=self._host, error=str(error) or "no answer in time")
-            except Exception:  # noqa: BLE001 - logged; the other duties go on
-                _log.exception("storage.not_published", host=self._host)
-            await self._clock.sleep(self._interval_s)
+            except Exception as error:  # noqa: BLE001 - a fault says so; the other duties go on
+                wait_s = max(wait_s, self._crashes.failed(me, PART, error))
+            await self._clock.sleep(wait_s)
 
     async def _round(self, term: int) -> None:
         name, report, why = self._port.cluster(), None, ""

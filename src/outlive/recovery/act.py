@@ -21,17 +21,7 @@ from outlive.recovery import states as records
 from outlive.recovery.informers import RecoveryInformers
 from outlive.recovery.model import Action, ActionKind, Reclaim, Release, claim_is_over
 from outlive.recovery.report import RecoveryReporter
-from outlive.recovery.states import (
-    ASSIGN,
-    CLAIM,
-    DROP,
-    REMOVE,
-    AssignView,
-    ClaimView,
-    RemoveView,
-    is_recovered,
-    lost_by,
-)
+from outlive.recovery.states import ASSIGN, CLAIM, DROP, REMOVE, AssignView, ClaimView, RemoveView, is_recovered
 from outlive.recovery.view import RecoveryObserver
 from outlive.resources import (
     HOST_LABEL,
@@ -155,6 +145,7 @@ class RecoveryActions:
             as_datetime(self._clock.now()),
             forgiven=self._observer.forgiven(vm),
             before=self._observer.before(vm),
+            failures=self._observer.host_failures(vm),
         )
         status = _replace(
             in_phase(vm.status, VmState.START),
@@ -306,17 +297,20 @@ class RecoveryActions:
     # Facts about hosts and store: no assignment waits for them
 
     async def mark(self, name: str) -> None:
-        """Let ``Hypervisor.status.lost`` say what the Membership says now."""
+        """Let the host's status say what its Membership says now: whether it is lost, its deaths, its quarantine."""
         with answered(f"host {name}"):
             member = await self._store.get(Membership, name, fresh=True)
             host = await self._store.get(Hypervisor, name, fresh=True)
-        wanted = lost_by(member.record)
-        if wanted is None or bool(wanted) == bool(host.status.lost):
+        status = self._observer.marked(host, member)
+        if status == host.status:
             return
         with answered(f"host {name}"):
-            written = await self._store.replace_status(_replace(host, status=_replace(host.status, lost=wanted)))
+            written = await self._store.replace_status(_replace(host, status=status))
         self._hypervisors.note(written, replaced=host.metadata.resource_version)
-        _log.info("recovery.host_lost" if wanted else "recovery.host_back", host=name, fence=wanted)
+        if bool(status.lost) != bool(host.status.lost):
+            _log.info("recovery.host_lost" if status.lost else "recovery.host_back", host=name, fence=status.lost)
+        if (status.quarantine is None) != (host.status.quarantine is None):
+            self._report.quarantined(written)
 
     async def name_store(self) -> None:
         """Write the store's own incarnation into ``Cluster.status``, and look whether the pause is over."""

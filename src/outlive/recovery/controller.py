@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
+from prometheus_client.core import GaugeMetricFamily
 
 from outlive.base.clock import Clock
 from outlive.base.deadline import set_within
@@ -34,7 +35,7 @@ from outlive.placement.request import SILENT
 from outlive.placement.rules import may_run_on
 from outlive.placement.vms import view_of_resource
 from outlive.recovery.act import RecoveryActions, StepRefused
-from outlive.recovery.faults import RecoveryFaults
+from outlive.recovery.faults import THE_CLUSTER, RecoveryFaults
 from outlive.recovery.in_flight import InFlightRoom
 from outlive.recovery.informers import RecoveryInformers
 from outlive.recovery.model import Action, ActionKind, AffectedVm, Free, RecoveryPlan, RecoveryView, asked
@@ -42,9 +43,11 @@ from outlive.recovery.plan import RECOVERY_PLAN, plan_recovery
 from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.requests import RequestAnswers
 from outlive.recovery.view import RecoveryObserver
-from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, Reservation, VirtualMachine
+from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef, Reservation, VirtualMachine
 from outlive.resources.codec import encode_canonical
 from outlive.resources.hosts import refuses
+from outlive.resources.reasons import VmReason
+from outlive.runtime.crashes import Crashes
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.faults import FaultRecorder
@@ -70,6 +73,8 @@ SEARCHES: Final = 100
 OFFERS_S: Final = 20.0
 """How long placement may take for all VMs of one look: recoveries into slots wait for it, and so does failover."""
 REQUEST_PREFIX: Final = "recovery"
+LOOK: Final = "recovery"
+"""The part that crashes, as its fault names it."""
 _STILL: Final = frozenset({ActionKind.WAIT, ActionKind.HOLD, ActionKind.SEARCH})
 """Actions that say the same again at every look."""
 _log = get_logger("recovery")
@@ -77,6 +82,23 @@ _log = get_logger("recovery")
 
 RECOVERY_TASK: Final = "recovery"
 FAULTS_TASK: Final = "recovery-faults"
+
+
+class Work(NamedTuple):
+    """One thing that is done in a pass."""
+
+    about: ObjectRef
+    what: str
+    """As a fault names it, and a log."""
+    act: Callable[[], Awaitable[None]]
+
+
+def _vm(name: str) -> ObjectRef:
+    return ObjectRef(kind="VirtualMachine", name=name)
+
+
+def _host(name: str) -> ObjectRef:
+    return ObjectRef(kind="Hypervisor", name=name)
 
 
 class RecoveryController:
@@ -112,7 +134,8 @@ class RecoveryController:
             incarnation=lambda: str(getattr(store, "incarnation", "")),
         )
         lacks = self._observer.lacks_coordinator
-        self._faults = RecoveryFaults(informers, faults, events, clock, lacks_coordinator=lacks)
+        self._crashes = Crashes(clock, lambda: self._faults.wake())
+        self._faults = RecoveryFaults(informers, faults, events, clock, lacks_coordinator=lacks, crashes=self._crashes)
         self._report = RecoveryReporter(events, metrics, clock, self._faults.wake)
         self._actions = RecoveryActions(
             store, informers, self._observer, self._report, pause, decisions=decisions, clock=clock
@@ -120,6 +143,7 @@ class RecoveryController:
         self._requests = RequestAnswers(
             store, informers, self._observer, self._actions, pause, decisions=decisions, clock=clock
         )
+        metrics.register_collector(self._collect)
         self._placement = placement
         self._fleet = fleet
         self._caller = caller
@@ -158,9 +182,14 @@ class RecoveryController:
                 await set_within(self._wake, tick_s)
                 await self._settle()
                 self._wake.clear()
-                with request_context(greq=new_global_request_id(self._ids, REQUEST_PREFIX), req=""):
-                    busy = await self.look()
-                tick_s = TICK_S if busy else IDLE_S
+                try:
+                    with request_context(greq=new_global_request_id(self._ids, REQUEST_PREFIX), req=""):
+                        busy = await self.look()
+                    self._crashes.works(THE_CLUSTER, LOOK)
+                    tick_s = TICK_S if busy else IDLE_S
+                except Exception as error:  # noqa: BLE001 - a fault says so, and the next look tries all of it again
+                    tick_s = TICK_S
+                    await self._clock.sleep(self._crashes.failed(THE_CLUSTER, LOOK, error))
         finally:
             for end in ends:
                 end()
@@ -186,21 +215,23 @@ class RecoveryController:
         if self._informers.doubtful:
             return True
         due, later = self._requests.waiting()
-        unanswered = await self._do([(f"request for {name}", partial(self._requests.answer, name)) for name in due])
+        unanswered = await self._do(
+            Work(_vm(name), "the answer to its request", partial(self._requests.answer, name)) for name in due
+        )
         view = self._observer.observe()
-        work: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            (f"host {name}", partial(self._actions.mark, name)) for name in self._observer.mismarked()
-        ]
+        work = [Work(_host(name), "its mark", partial(self._actions.mark, name)) for name in self._observer.mismarked()]
         if self._observer.paused():
-            work.append(("pause", self._actions.name_store))
-        work += [(f"deletion of {name}", partial(self._actions.remove, name)) for name in self._observer.removable()]
+            work.append(Work(THE_CLUSTER, "its pause", self._actions.name_store))
+        work += [
+            Work(_vm(name), "its deletion", partial(self._actions.remove, name)) for name in self._observer.removable()
+        ]
         plan = self._decided(view, "slots") if view.vms or view.gone else RecoveryPlan()
         searching = [action.vm for action in plan.actions if action.kind is ActionKind.SEARCH]
         if not searching:
             self._report.planned(view, plan)
         work += self._work(action for action in plan.actions if action.kind is not ActionKind.SEARCH)
-        work += [(f"claim {one.slot}", partial(self._actions.reclaim, one)) for one in plan.reclaims]
-        work += [(f"release {one.slot}", partial(self._actions.release, one)) for one in plan.releases]
+        work += [Work(_vm(one.vm), "its claim", partial(self._actions.reclaim, one)) for one in plan.reclaims]
+        work += [Work(_vm(one.vm), "its release", partial(self._actions.release, one)) for one in plan.releases]
         failed = await self._do(work)
         if searching:
             failed = await self._place(view, searching) or failed
@@ -270,9 +301,9 @@ class RecoveryController:
         )
         return Call(kind=call.kind, request=request)
 
-    def _work(self, actions: Iterable[Action]) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+    def _work(self, actions: Iterable[Action]) -> list[Work]:
         return [
-            (f"vm {action.vm}", partial(self._actions.carry_out, action))
+            Work(_vm(action.vm), "its recovery", partial(self._actions.carry_out, action))
             for action in actions
             if not self._actions.is_done(action)
         ]
@@ -289,27 +320,59 @@ class RecoveryController:
         self._last[subject] = plan
         return plan
 
-    async def _do(self, work: list[tuple[str, Callable[[], Awaitable[None]]]]) -> bool:
+    async def _do(self, work: Iterable[Work]) -> bool:
         """All of it, some at a time, in order; whether something is to be tried again."""
         limit = asyncio.Semaphore(ACTS_AT_ONCE)
         failed = False
 
-        async def do(name: str, act: Callable[[], Awaitable[None]]) -> None:
+        async def do(one: Work) -> None:
             nonlocal failed
+            name = f"{one.what} of {one.about.name}"
             async with limit:
                 try:
-                    await act()
+                    await one.act()
+                    self._crashes.works(one.about, one.what)
                 except StepRefused as error:
                     failed = True
                     _log.info("recovery.step_refused", what=name, step=error.refusal.step, why=error.refusal.why)
                 except OutliveError as error:
                     failed = True
                     _log.info("recovery.write_failed", what=name, error=str(error), code=error.code)
+                except Exception as error:  # noqa: BLE001 - a fault says so; one VM's trouble must not end the others'
+                    failed = True
+                    self._crashes.failed(one.about, one.what, error)
 
         async with OrderedTaskGroup() as group:
-            for name, act in work:
-                group.create_task(do(name, act), name=f"recovery {name}")
+            for one in work:
+                if self._crashes.is_due(one.about, one.what):
+                    group.create_task(do(one), name=f"recovery {one.what} of {one.about.name}")
+                else:
+                    failed = True
         return failed
+
+    def _collect(self) -> list[GaugeMetricFamily]:
+        """What is wrong with hosts and VMs that nobody recovers for it."""
+        hosts, vms = self._informers.hypervisors.items(), self._informers.vms.items()
+        found = []
+        for name, doc, count in (
+            (
+                "hosts_without_storage",
+                "Hosts that do not reach the storage of VMs on them",
+                sum(one.status.storage_lost is not None and one.status.storage_lost.unreached for one in hosts),
+            ),
+            (
+                "vms_without_storage",
+                "VMs on their hosts whose disks do not serve them",
+                sum(one.status.reason == VmReason.STORAGE_LOST for one in vms),
+            ),
+            (
+                "hosts_quarantined",
+                "Hosts that died too often and take no VM",
+                sum(one.status.quarantine is not None for one in hosts),
+            ),
+        ):
+            found.append(GaugeMetricFamily(name, doc, value=count))
+        return found
 
     # What wakes
 
@@ -330,6 +393,9 @@ class RecoveryController:
         asked = new is not None and (is_asked(new) or new.deleting)
         if came_or_went or in_recovery or changed or asked:
             self._wake.set()
+        before, now = (one is not None and one.status.reason == VmReason.STORAGE_LOST for one in (old, new))
+        if new is not None and old is not None and before != now:
+            self._report.storage(new, lost=now)
         if old is not None and new is not None and old.host != new.host and new.host and new.spec.affinity_rules:
             self._report.against(new, self._observer.soft_objections(new))
 
@@ -338,12 +404,17 @@ class RecoveryController:
             self._wake.set()
 
     def _host_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
-        if old is None or new is None or (old.status.lost, refuses(old)) != (new.status.lost, refuses(new)):
+        if old is None or new is None or _host_facts(old) != _host_facts(new):
             self._wake.set()
 
     def _cluster_changed(self, _old: Cluster | None, _new: Cluster | None) -> None:
         self._faults.wake()
         self._wake.set()
+
+
+def _host_facts(host: Hypervisor) -> tuple[str, ...]:
+    """What of a host calls for a look."""
+    return (host.status.lost, refuses(host), host.spec.quarantine_release)
 
 
 def _facts(record: MemberRecord) -> tuple[object, ...]:

@@ -29,7 +29,8 @@ from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import Value
 from outlive.resources.reasons.recovery import REPORTED_OF_HOST
 from outlive.resources.vms import RecoveryPhase
-from outlive.runtime.faults import ActiveFault, FaultRecorder, fault_name
+from outlive.runtime.crashes import Crashes
+from outlive.runtime.faults import ActiveFault, FaultRecorder, crash_faults, fault_name
 
 EVERY_S: Final = 10.0
 """How often all VMs and hosts are inspected for this, besides whenever a VM is held or no longer held."""
@@ -57,10 +58,13 @@ def active_faults(
 ) -> tuple[ActiveFault, ...]:
     """What is wrong now. Memory is that of the living hosts of our daemon, and must do without the largest of them."""
     vms = tuple(vms)
-    living = [one for one in hosts if one.spec.management == "node" and not one.status.lost]
+    ours = [one for one in hosts if one.spec.management == "node"]
+    living = [one for one in ours if not one.status.lost]
     unattended = (ActiveFault(FaultCode.NO_COORDINATOR, THE_CLUSTER),) if lacks_coordinator else ()
+    quarantined = _of_quarantine(ours)
     return (
         *_of_vms(vms, now),
+        *quarantined,
         *_of_power(living),
         *_of_memory(vms, living),
         *_of_pause(cluster),
@@ -92,6 +96,14 @@ def _of_pause(cluster: Cluster | None) -> Iterator[ActiveFault]:
         hosts = listing(pause.waits_for, most=NAMED) if pause.waits_for else "the hosts to be counted"
         fields = {"reason": pause.reason, "hosts": hosts, "incarnation": cluster.status.store_incarnation}
         yield ActiveFault(FaultCode.STORE_RESTORED, cluster.ref, fields)
+
+
+def _of_quarantine(hosts: Iterable[Hypervisor]) -> Iterator[ActiveFault]:
+    for one in hosts:
+        found = one.status.quarantine
+        if found is not None:
+            fields: dict[str, Value] = {"deaths": found.deaths, "until": shown_time(found.until)}
+            yield ActiveFault(FaultCode.HOST_QUARANTINED, ObjectRef(kind="Hypervisor", name=one.name), fields)
 
 
 def _about(vm: VirtualMachine) -> ObjectRef:
@@ -236,7 +248,9 @@ class RecoveryFaults:
         clock: Clock,
         *,
         lacks_coordinator: Callable[[], bool],
+        crashes: Crashes | None = None,
     ) -> None:
+        self._crashes = crashes or Crashes(clock)
         self._informers = informers
         self._lacks_coordinator = lacks_coordinator
         self._recorder = recorder
@@ -282,7 +296,7 @@ class RecoveryFaults:
             kept: list[str] = [fault_name(FaultCode.VM_HELD, _about(vm)) for vm in vms if _is_tried_again(vm)]
             if self._clock.monotonic() < self._sure_at:
                 kept.append(FaultCode.NO_COORDINATOR)  # another leader may have reported it
-            await self._recorder.record((*found, *rules), undetermined=kept)
+            await self._recorder.record((*found, *rules, *crash_faults(self._crashes)), undetermined=kept)
 
     def _report_mode(self, cluster: Cluster) -> None:
         """An event where the cluster is disarmed or armed since the last inspection."""

@@ -148,6 +148,10 @@ class AffectedVm(Part, frozen=True, kw_only=True):
     """Hosts that placement chose for it after others did not start it."""
     max_relocations: int = DEFAULT_LIMITS.max_relocations
     """So many may be chosen before it is held."""
+    failed_hosts: tuple[str, ...] = ()
+    """Hosts that died, one after the other, soon after it was started there."""
+    max_host_failures: int = DEFAULT_LIMITS.max_host_failures
+    """After so many it waits for a person; 0: never."""
     waited_s: float = 0.0
     """Since the assignment was first seen as it is."""
     after: tuple[str, ...] = ()
@@ -171,6 +175,11 @@ class AffectedVm(Part, frozen=True, kw_only=True):
     def stays_down(self) -> bool:
         """Whether, by its policy, a user has to ask for it once its host died."""
         return self.mode == "hold" and not self.asked
+
+    @property
+    def brings_down_hosts(self) -> bool:
+        """Whether it is not started before a person has asked for it."""
+        return 0 < self.max_host_failures <= len(self.failed_hosts) and not self.asked
 
 
 class Free(Part, frozen=True, kw_only=True):

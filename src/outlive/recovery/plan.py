@@ -140,6 +140,8 @@ class _Planner:
                 count=count_of(len(hosts), "host"),
                 incarnation=incarnation,
             )
+        if vm.brings_down_hosts:
+            return _action(vm, ActionKind.HOLD, HoldReason.BRINGS_DOWN_HOSTS, hosts=vm.failed_hosts, name=vm.id)
         begun = vm.holders or (vm.unfinished and not vm.waits_for_host)
         if begun and vm.stays_down:
             return self._kept_down(vm)

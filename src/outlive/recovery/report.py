@@ -11,10 +11,11 @@ from typing import Final
 
 from outlive.base.clock import Clock
 from outlive.base.logging import get_logger
+from outlive.base.phrases import shown_time
 from outlive.failover.report.reporter import Events
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
 from outlive.recovery.states import summary_of, was_sent
-from outlive.resources import Proof, VirtualMachine
+from outlive.resources import Hypervisor, Proof, VirtualMachine
 from outlive.resources.reasons import Reason, StepReason, render
 from outlive.runtime.metrics import Metrics
 
@@ -103,6 +104,26 @@ class RecoveryReporter:
         self._events.emit(vm.ref, "RecoveryHeld", f"{said.text}; {said.remedy}", type="Warning", action="Recover")
         _log.warning("recovery.held", vm=vm.name, reason=action.reason.code, message=said.text, remedy=said.remedy)
         self._wake_faults()
+
+    def quarantined(self, host: Hypervisor) -> None:
+        """A host came into quarantine, or out of it."""
+        now = host.status.quarantine
+        if now is None:
+            self._events.emit(
+                host.ref, "QuarantineEnded", f"{host.name} takes VMs again", type="Normal", action="Quarantine"
+            )
+        else:
+            said = f"{host.name} died {now.deaths} times and takes no VM until {shown_time(now.until)}"
+            self._events.emit(host.ref, "Quarantined", said, type="Warning", action="Quarantine")
+        _log.warning("recovery.quarantine", host=host.name, until=now.until if now is not None else None)
+        self._wake_faults()
+
+    def storage(self, vm: VirtualMachine, *, lost: bool) -> None:
+        """Storage does not serve the VM any more, or does again."""
+        if lost:
+            self._events.emit(vm.ref, "StorageLost", vm.status.message[:1000], type="Warning", action="Watch")
+        else:
+            self._events.emit(vm.ref, "StorageBack", "its disks serve it again", type="Normal", action="Watch")
 
     def dropped(self, before: VirtualMachine, vm: VirtualMachine, proofs: Sequence[Proof]) -> None:
         """Nobody wants the VM, and nothing of it is left."""

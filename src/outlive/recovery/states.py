@@ -44,7 +44,7 @@ from outlive.resources.reasons import (
     reason,
     render,
 )
-from outlive.resources.vms import RECOVERY_STEPS, RecoveryPhase
+from outlive.resources.vms import RECOVERY_STEPS, HostFailure, RecoveryPhase
 from outlive.runtime.decisions import Decision
 from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
 
@@ -267,7 +267,12 @@ def record_of(vm: VirtualMachine, fence: str, before: Recovery | None = None) ->
     known, answered = vm.status.recovery, vm.status.answered
     if known is not None and known.unfinished:
         return known
-    record = Recovery(fence=fence, origin=_origin(vm), request=answered.id if answered is not None else "")
+    record = Recovery(
+        fence=fence,
+        origin=_origin(vm),
+        request=answered.id if answered is not None else "",
+        host_failures=known.host_failures if known is not None else (),
+    )
     if rejection_of(vm) is None or vm.status.holders:
         return record
     record = _replace(record, cause="not-started")
@@ -330,10 +335,11 @@ def assigned(
     *,
     forgiven: bool,
     before: Recovery | None = None,
+    failures: tuple[HostFailure, ...] = (),
 ) -> Recovery:
     """The VM was sent to another host; ``forgiven``: it was held long enough to be tried again.
 
-    ``before``: its last recovery, where what it tried still counts.
+    ``before``: its last recovery, where what it tried still counts. ``failures``: hosts that died under it by now.
     """
     proofs = tuple(proofs)
     record, code = record_of(vm, action.fence, before), action.reason.code
@@ -364,6 +370,7 @@ def assigned(
         contested=code == PlanReason.CONTESTED,
         moved_there=moved_there,
         proofs=proofs or record.proofs,
+        host_failures=failures,
         rejected=rejected[-REJECTIONS_LIMIT:],
         relocations=relocations,
         wanted_there=code == PlanReason.ASKED_THERE,

@@ -9,17 +9,19 @@ saw a state: a restart, or another leader, only makes everybody wait once more.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_instant
+from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.node.fencing.policy import Departure, HostSettings, Profile, absence_limit_s, departure_of, profile_of
 from outlive.node.membership.pause import is_lost
-from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
+from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder, proof_of
 from outlive.node.vm.states import active_move, asked_since, order_here, reach_of, rejection_here, wanted
 from outlive.placement.rules import Group, Peers, Verdict, demands_of, judge
 from outlive.placement.vms import VmView, view_of_resource
+from outlive.recovery.deaths import Death, FlapView, death_of, died_together, failures_of, flapping
 from outlive.recovery.informers import (
     ASSIGNED_INDEX,
     CONSUMER_INDEX,
@@ -48,10 +50,10 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.cluster import CLUSTER, Disarmed
-from outlive.resources.hosts import is_only_emptied, refuses
+from outlive.resources.hosts import HypervisorStatus, is_only_emptied, refuses
 from outlive.resources.policies import Limits, RecoveryLimits, limits_of
 from outlive.resources.reasons import HoldReason, Reason
-from outlive.resources.vms import Recovery, RecoveryPhase
+from outlive.resources.vms import HostFailure, Recovery, RecoveryPhase
 
 WAITS_FOR_HOST: Final = (HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED, HoldReason.HOST_AWAITED)
 """Nothing was done yet about a VM that is held for one of these."""
@@ -89,6 +91,9 @@ class RecoveryObserver:
         self._held = Since(clock)
         self._states: dict[str, tuple[tuple[object, ...], AffectedVm]] = {}
         """By VM: all that its state was worked out from, and the state."""
+        self._deaths: tuple[Death, ...] = ()
+        self._together: dict[tuple[str, datetime], tuple[str, ...]] = {}
+        """Of the present look: who died, and who with whom."""
         self._attended = Since(clock)
         """Whether a coordinator lives."""
         self._renewed = Since(clock)
@@ -106,6 +111,7 @@ class RecoveryObserver:
     def observe(self) -> RecoveryView:
         """Every VM with a fenced or condemned holder, with an unfinished recovery, with a slot as its consumer, or that
         its host does not start."""
+        self._deaths, self._together = (), {}
         unattended, awaited = self._unattended(), self._awaited()
         vms = self._concerned({*unattended, *awaited})
         slots = {slot.name: slot for name in vms for slot in self._slots_of(name)}
@@ -329,19 +335,78 @@ class RecoveryObserver:
         return profile_of(policy, fencing, armed=armed)
 
     def mismarked(self) -> list[str]:
-        """Hosts whose ``status.lost`` says something else than their Membership, by name."""
+        """Hosts whose status says something else than their Membership does of them, by name."""
+        view = self._flap_view()
         return [
             one.name
             for one in self._informers.memberships.items()
             if (host := self._informers.hypervisors.get(one.name)) is not None
-            and (wanted := lost_by(one.record)) is not None
-            and bool(wanted) != bool(host.status.lost)
+            and self.marked(host, one, view) != host.status
         ]
 
     def removable(self) -> list[str]:
         """VMs that were deleted and that nobody holds, by name."""
         vms = self._informers.vms.by_index(DELETED_INDEX, DELETED_KEY)
         return sorted(vm.name for vm in vms if not vm.status.holders)
+
+    def marked(self, host: Hypervisor, member: Membership, view: FlapView | None = None) -> HypervisorStatus:
+        """The host's status as its Membership has it: whether it is lost, its deaths, and its quarantine."""
+        status, now = host.status, self._clock.now()
+        lost = lost_by(member.record)
+        if lost is None or bool(lost) == bool(status.lost):
+            lost = status.lost
+        if member.record.proof is not None or status.deaths or status.quarantine is not None:
+            settings = HostSettings(self._informers.clusters.get(CLUSTER), host)
+            resting = settings.planned_work(now, Departure.DAEMON) != ""
+            deaths, quarantine = flapping(host, member, view or self._flap_view(), now, resting=resting)
+            status = _replace(status, deaths=deaths, quarantine=quarantine)
+        return status if lost == status.lost else _replace(status, lost=lost)
+
+    def _flap_view(self) -> FlapView:
+        cluster = self._informers.clusters.get(CLUSTER)
+        hosts = [one for one in self._informers.hypervisors.items() if one.spec.management == "node"]
+        return FlapView(
+            policy=cluster.spec.fencing if cluster is not None else FencingPolicy(),
+            together=self._died_together,
+            hosts=len(hosts),
+            quarantined=sum(one.status.quarantine is not None for one in hosts),
+        )
+
+    def _died_together(self, host: str, at: datetime) -> tuple[str, ...]:
+        """Other hosts that died at about that time, or are dying if that is now; worked out once in each look."""
+        key = (host, at)
+        if key not in self._together:
+            if not self._deaths:
+                self._deaths = self._find_deaths()
+            now = as_datetime(self._clock.now())
+            self._together[key] = tuple(died_together(host, at, self._deaths, now))
+        return self._together[key]
+
+    def _find_deaths(self) -> tuple[Death, ...]:
+        """The last death of each host, and those that are dying."""
+        found = []
+        for one in self._informers.memberships.items():
+            host = self._informers.hypervisors.get(one.name)
+            silence_s = self._silence_s(host, armed=one.record.guard.armed)
+            death = death_of(one.name, one.record, silent=self._renewed.seconds(one.name) > silence_s)
+            found += [death] if death is not None else []
+        return tuple(found)
+
+    def host_failures(self, vm: VirtualMachine) -> tuple[HostFailure, ...]:
+        """Hosts that died under it, one soon after the other; none once a user has asked for it all the same."""
+        record, holders = vm.status.recovery, vm.status.holders
+        if asked_since(vm):
+            return ()
+        before = record.host_failures if record is not None else ()
+        if not any(one.since is not None for one in holders):
+            return before
+        reach, members = reach_of(vm), self.members(holders)
+        proofs = {
+            one.run_id: proof
+            for one in holders
+            if dead(one, members) and (proof := proof_of(one, members, reach)) is not None
+        }
+        return failures_of(before, holders, proofs, self._died_together, self.limits(vm)) if proofs else before
 
     def cluster_is_lost(self, cluster: Cluster | None) -> bool:
         """Whether what ``Cluster/default`` said is gone."""
@@ -383,7 +448,8 @@ class RecoveryObserver:
         since = (status.assigned, status.holders, status.rejection, self.disarmed(), away)
         waited_s = self._waiting.see(vm.name, since)
         late = waited_s >= START_LIMIT_S + _wait_limit_s(vm)
-        inputs = (vm, members, self.fence(vm), late, self.forgiven(vm), self.before(vm), self.limits(vm))
+        failed = tuple(dict.fromkeys(one.host for one in self.host_failures(vm)))
+        inputs = (vm, members, self.fence(vm), late, self.forgiven(vm), self.before(vm), self.limits(vm), failed)
         known = self._states.get(vm.name)
         if known is None or known[0] != inputs:
             self._states[vm.name] = known = (inputs, self._state(*inputs))
@@ -398,6 +464,7 @@ class RecoveryObserver:
         forgiven: bool,
         before: Recovery | None,
         limits: Limits,
+        failed: tuple[str, ...],
     ) -> AffectedVm:
         """All of a VM's state but how long it has waited; ``late``: whether that is longer than it should."""
         status, reach, view = vm.status, reach_of(vm), view_of_resource(vm)
@@ -440,6 +507,8 @@ class RecoveryObserver:
             refusal=refusal,
             blocked=_blocked(vm) if begun is not None else "",
             avoid=tuple(dict.fromkeys(avoid)),
+            failed_hosts=failed,
+            max_host_failures=limits.max_host_failures,
             relocations=counts.relocations if counts is not None and not forgiven else 0,
             max_relocations=limits.max_relocations,
             after=vm.spec.start_after,

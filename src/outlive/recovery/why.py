@@ -14,14 +14,16 @@ from typing import Final, NamedTuple
 import msgspec
 
 from outlive.base.errors import NotFound
-from outlive.base.phrases import shown_time
+from outlive.base.phrases import count_of, shown_time
 from outlive.failover.rebalance import REBALANCE, RebalanceResult
 from outlive.node import health
 from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.fencing.policy import Departure, HostSettings, departure_of, fence_order, profile_of
 from outlive.node.fencing.power import power_forecast
 from outlive.node.fencing.states import CondemnView
+from outlive.node.health import Answer
 from outlive.node.membership.steps import RecordOutcome
+from outlive.node.storage_loss import WHAT_NOW
 from outlive.node.vm.states import deletion_of, order_here, wanted
 from outlive.placement.rules import Peers, demands_of, facts_of, objections
 from outlive.recovery.balance import sentence
@@ -39,7 +41,8 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import decode_as
-from outlive.resources.reasons import Reason, render
+from outlive.resources.hosts import StorageLoss
+from outlive.resources.reasons import Reason, VmReason, render
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import Recovery, RecoveryPhase
 from outlive.store import Store, list_all, read
@@ -88,6 +91,11 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     decisions: tuple[RecordedDecision, ...] = ()
 
 
+STORAGE_REMEDY: Final = (
+    "see to its storage, and to its host's way there; to have it start elsewhere, set spec.recovery.storageLost"
+)
+
+
 async def why(store: Store, name: str) -> Why:
     """Of a VM, else of a host; ``NotFound``."""
     records = [one async for one in list_all(store, DecisionRecord)]
@@ -125,9 +133,10 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
         return Why(
             subject=vm.name,
             summary=summary,
-            settled=not waits and away is None and not doubt,
+            settled=not waits and away is None and not doubt and not is_starved(vm),
             chain=(
                 *_held(vm),
+                *_starved(vm),
                 *_start_order(vm),
                 *_rebalanced(vm.name, records),
                 *_policy(vm),
@@ -137,7 +146,10 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
             ),
             remedy=away.remedy
             if away is not None
-            else _remedy_of_waiting(vm) or _first_remedy(doubt) or _remedy_of_rules(vm, broken),
+            else _remedy_of_storage(vm)
+            or _remedy_of_waiting(vm)
+            or _first_remedy(doubt)
+            or _remedy_of_rules(vm, broken),
             decisions=_recorded(mine),
         )
     fenced = [one for one in records if one.subject == recovery.origin and _is_fence(one, recovery.fence)]
@@ -148,16 +160,16 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     if slot is not None:
         taken = slot.status.consumer.vm if slot.status.consumer is not None else "nobody"
         chain.append(Link(text=f"slot {slot.name} on {slot.status.host} is taken by {taken}"))
-    chain += [*_start_order(vm), *_held(vm), *_policy(vm), *_rebalanced(vm.name, records)]
+    chain += [*_start_order(vm), *_held(vm), *_starved(vm), *_policy(vm), *_rebalanced(vm.name, records)]
     broken = await _broken_rules(store, vm) if recovery.phase is RecoveryPhase.RECOVERED else []
     chain += _against(broken)
     chain += await _disarmed(store)
     return Why(
         subject=vm.name,
         summary=render(summary_of(vm)).text + _moved_since(vm, recovery),
-        settled=recovery.phase is RecoveryPhase.RECOVERED,
+        settled=recovery.phase is RecoveryPhase.RECOVERED and not is_starved(vm),
         chain=tuple(chain),
-        remedy=recovery.remedy or _remedy_of_waiting(vm) or _remedy_of_rules(vm, broken),
+        remedy=recovery.remedy or _remedy_of_storage(vm) or _remedy_of_waiting(vm) or _remedy_of_rules(vm, broken),
         decisions=_recorded([*fenced, *mine]),
     )
 
@@ -337,6 +349,15 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     if slow is not None:
         chain.append(Link(at=slow.since, text=f"{health.message(name, slow)} (score {slow.score} of 100)"))
         remedy = health.remedy(name, slow)
+    starved = host.status.storage_lost if host is not None else None
+    if starved is not None:
+        chain.append(Link(at=starved.since, text=starved_text(name, starved)))
+        remedy = f"see to the way of {name} to the storage, and to the storage"
+    shut = host.status.quarantine if host is not None else None
+    if shut is not None:
+        until = shown_time(shut.until)
+        chain.append(Link(at=shut.since, text=f"it died {shut.deaths} times and is in quarantine until {until}"))
+        remedy = f"see why it dies, then: outlive host release {name}"
     asked = fence_order(host.spec.fencing.requested, member.metadata.uid) if host is not None else None
     ordered = asked is not None and asked[0] == record.epoch and record.state != "Released" and not dead
     if asked is not None and ordered:
@@ -357,6 +378,26 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
         remedy=remedy,
         decisions=_recorded(mine),
     )
+
+
+def is_starved(vm: VirtualMachine) -> bool:
+    """Whether its host says that storage does not serve it."""
+    return vm.status.reason == VmReason.STORAGE_LOST
+
+
+def _starved(vm: VirtualMachine) -> Iterator[Link]:
+    if is_starved(vm):
+        yield Link(text=vm.status.message)
+
+
+def _remedy_of_storage(vm: VirtualMachine) -> str:
+    return STORAGE_REMEDY if is_starved(vm) else ""
+
+
+def starved_text(name: str, loss: StorageLoss) -> str:
+    """That storage does not serve VMs of a host, and what is done about it."""
+    then = WHAT_NOW.get(loss.then, WHAT_NOW[Answer.OFF])
+    return f"storage does not serve {count_of(loss.vms, 'VM')} on {name}: {loss.why}; of each of them: {then}"
 
 
 def _lost(former: FormerMembership) -> Iterator[Link]:

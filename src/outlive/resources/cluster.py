@@ -61,6 +61,11 @@ class FencingPolicy(Part, frozen=True, kw_only=True):
     (docs/operating/fencing.md#slow)."""
     power_on_after: bool = False
     """Whether the host is switched on again once its VMs are placed."""
+    flap_deaths: Annotated[int, Meta(ge=0, le=16)] = 3
+    """Deaths of a host within ``flap_window_s`` after which it is in quarantine: it takes no VM. 0: never."""
+    flap_window_s: Annotated[float, Meta(ge=60, le=604_800)] = 3600.0
+    quarantine_s: Annotated[float, Meta(ge=0, le=31_536_000)] = 86_400.0
+    """How long that lasts, unless somebody lets the host out before (``outlive host release``)."""
     transition_grace_s: float = 45.0
     """How long the daemon of a host may be stopped, as for an upgrade, while VMs are held there."""
 

@@ -33,11 +33,20 @@ def unschedulable(host: Hypervisor) -> str:
 
 def is_only_emptied(host: Hypervisor) -> bool:
     """Whether it takes no VM because it is to be emptied, and for nothing else: what is bound for it still starts."""
-    return bool(host.closed()) and not (host.status.lost or host.spec.maintenance or bad_condition(host))
+    for_good = host.status.lost or host.status.quarantine is not None or host.spec.maintenance
+    return bool(host.closed()) and not (for_good or bad_condition(host))
 
 
 def refuses(host: Hypervisor) -> str:
     """Why no VM may be put onto it now, to follow its name; empty where one may."""
+    lost = host.status.storage_lost
+    return out_of_service(host) or (
+        "does not reach the storage of its VMs" if lost is not None and lost.unreached else ""
+    )
+
+
+def out_of_service(host: Hypervisor) -> str:
+    """The same, whatever it says of its storage."""
     if host.spec.maintenance and not host.closed():
         return f"is in maintenance ({host.spec.maintenance})"
     return unschedulable(host)
@@ -115,6 +124,8 @@ class HypervisorSpec(Part, frozen=True, kw_only=True):
     (``failover``), or leave before (``migrate``); empty: as the cluster says."""
     drain: bool = False
     """Whether the host is to be emptied, and takes no new VMs."""
+    quarantine_release: Annotated[str, Meta(max_length=200)] = ""
+    """An operator changes it to let the host out of quarantine (``outlive host release``)."""
 
 
 class Instance(Part, frozen=True, kw_only=True):
@@ -172,13 +183,52 @@ class Degrading(Part, frozen=True, kw_only=True):
 
     since: datetime
     causes: tuple[str, ...] = ()
-    """What says so: ``keepalive``, ``store``, ``disk``, ``hypervisor``."""
+    """What says so: ``keepalive``, ``store``, ``disk``, ``hypervisor``, ``storage``."""
     score: int = 0
     """Of the worst of them when this was written, 0 to 100."""
     leaving: Literal["waits", "leaves", "stays"] = "waits"
     """Whether its VMs leave."""
     why: str = ""
     """Why they do not, a code such as ``common_cause``; empty while they leave."""
+
+
+class StorageLoss(Part, frozen=True, kw_only=True):
+    """That storage does not serve VMs of a host any more, as its own daemon sees it
+    (docs/operating/degrading.md#storage)."""
+
+    since: datetime
+    unreached: bool = False
+    """Whether the host itself does not reach the storage of some of them."""
+    vms: int = 0
+    """How many of them are concerned."""
+    why: str = ""
+    """What the first of them lacks."""
+    then: str = ""
+    """Why nothing is done about it, a code such as ``common_cause``; empty while something is."""
+
+
+class HostDeath(Part, frozen=True, kw_only=True):
+    """One death of a host (docs/operating/fencing.md#quarantine)."""
+
+    at: datetime
+    """When it was proven."""
+    uid: str
+    epoch: int
+    """Of its Membership, and which epoch ended."""
+    proof: str
+    """By what kind."""
+    counts: bool = True
+    """Whether it counts for its quarantine: not where most hosts died at once, or somebody worked on it."""
+
+
+class Quarantine(Part, frozen=True, kw_only=True):
+    """That a host has died too often: it takes no VM until somebody, or its time, lets it out."""
+
+    since: datetime
+    until: datetime
+    deaths: int
+    word: str = ""
+    """``spec.quarantineRelease`` when it began; another one ends it."""
 
 
 class HypervisorStatus(Part, frozen=True, kw_only=True):
@@ -201,6 +251,10 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """Whether it takes VMs, for hosts with our daemon; other hosts have none."""
     lost: str = ""
     """The fence that proved this host dead; empty once it is back. A lost host takes nothing and holds nothing."""
+    deaths: tuple[HostDeath, ...] = ()
+    """Those within ``flapWindowS`` of the cluster's fencing policy, newest last; at most 16."""
+    quarantine: Quarantine | None = None
+    """Absent: it is in none."""
     storage_address: str = ""
     """Of its clients on the storage network, as locks on disks name it."""
     addresses: dict[str, str] = {}
@@ -220,6 +274,8 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """What this host would have been condemned for but for maintenance; the latest eight, newest last."""
     degrading: Degrading | None = None
     """Absent: it does well, or nobody says."""
+    storage_lost: StorageLoss | None = None
+    """Absent: storage serves all VMs here, or nobody says."""
     source: str = ""
     """Where these facts come from: ``import``, ``nova``, ``daemon``."""
     version: str = ""
@@ -276,6 +332,8 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
                 **dict.fromkeys(_IMPORTED, ("daemon", "mirror", "import")),
                 **dict.fromkeys(_OF_ITS_DAEMON, ("daemon",)),
                 "status.lost": ("recovery",),
+                "status.deaths": ("recovery",),
+                "status.quarantine": ("recovery",),
                 "status.rehearsed": ("fencer",),
                 "status.rehearsedSeq": ("fencer",),
                 "status.powerAnswerS": ("fencer",),
@@ -309,6 +367,8 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
         """Why it takes no VM, to follow its name; empty where it takes some."""
         if self.status.lost:
             return f"was lost by fence {self.status.lost} and has not come back"
+        if self.status.quarantine is not None:
+            return f"is in quarantine: it died {self.status.quarantine.deaths} times"
         if self.status.domain_state in TAKES_NOTHING:
             return "is being emptied"
         return "is to be emptied" if self.spec.drain else ""
@@ -376,7 +436,7 @@ class HostUsage(Part, frozen=True, kw_only=True):
     stale: tuple[str, ...] = ()
     """Who did not bring figures in time, ``domains``, ``guests`` or ``machine``: theirs are of an earlier interval."""
     scores: dict[str, int] = {}
-    """How well the host does: ``keepalive``, ``store``, ``disk``, ``hypervisor``, each 0 to 100; without those that
-    nobody measured."""
+    """How well the host does: ``keepalive``, ``store``, ``disk``, ``hypervisor``, ``storage``, each 0 to 100; without
+    those that nobody measured."""
     slopes: dict[str, float] = {}
     """How they change, in points a minute."""

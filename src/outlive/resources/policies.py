@@ -53,8 +53,13 @@ class PreferredHosts(Part, frozen=True, kw_only=True):
 Failback = Literal["", "never", "planned", "auto"]
 
 
+StorageLost = Literal["report", "restart", "fence"]
+"""What is done about a VM whose disks do not serve it any more (docs/operating/degrading.md#storage)."""
+
+
 class RecoveryLimits(Part, frozen=True, kw_only=True):
-    """How often a VM that does not start is tried; absent: as the cluster says, and else ``DEFAULT_LIMITS``."""
+    """How often a VM that does not start is tried, and what else decides whether it is; absent or empty: as the cluster
+    says, and else ``DEFAULT_LIMITS``."""
 
     max_restarts: Annotated[int, Meta(ge=0, le=100)] | None = None
     """How often its host tries again to start it, before it goes to its slots."""
@@ -62,6 +67,15 @@ class RecoveryLimits(Part, frozen=True, kw_only=True):
     """Hosts that placement chooses for it once all its slots were tried, before it is held."""
     reset_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     """After running for so long everything that failed before is forgotten."""
+    max_host_failures: Annotated[int, Meta(ge=0, le=100)] | None = None
+    """After so many hosts that died within ``start_window_s`` of its start there it waits for a person; 0: never."""
+    start_window_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    """How soon after it was started there a host must have died for that to count against it."""
+    storage_lost: Literal["", StorageLost] = ""
+    """What is done where its disks do not serve it any more. ``report``: a fault says so; ``restart``: its host ends
+    it, and it starts elsewhere; ``fence``: the same, and a host that cannot end it is fenced."""
+    storage_resume: Literal["", "auto", "never"] = ""
+    """Whether it runs on by itself once its disks serve it again, where an error of a disk had paused it."""
 
 
 class RecoveryPolicy(RecoveryLimits, frozen=True, kw_only=True):
@@ -80,6 +94,10 @@ class Limits(NamedTuple):
     max_restarts: int
     max_relocations: int
     reset_s: float
+    max_host_failures: int = 2
+    start_window_s: float = 600.0
+    storage_lost: StorageLost = "report"
+    storage_resume: Literal["auto", "never"] = "auto"
 
 
 DEFAULT_LIMITS: Final = Limits(max_restarts=1, max_relocations=3, reset_s=600.0)
@@ -95,4 +113,10 @@ def limits_of(policy: RecoveryLimits, cluster: RecoveryLimits) -> Limits:
         max_restarts=int(first(policy.max_restarts, cluster.max_restarts, DEFAULT_LIMITS.max_restarts)),
         max_relocations=int(first(policy.max_relocations, cluster.max_relocations, DEFAULT_LIMITS.max_relocations)),
         reset_s=first(policy.reset_s, cluster.reset_s, DEFAULT_LIMITS.reset_s),
+        max_host_failures=int(
+            first(policy.max_host_failures, cluster.max_host_failures, DEFAULT_LIMITS.max_host_failures)
+        ),
+        start_window_s=first(policy.start_window_s, cluster.start_window_s, DEFAULT_LIMITS.start_window_s),
+        storage_lost=policy.storage_lost or cluster.storage_lost or DEFAULT_LIMITS.storage_lost,
+        storage_resume=policy.storage_resume or cluster.storage_resume or DEFAULT_LIMITS.storage_resume,
     )

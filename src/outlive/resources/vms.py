@@ -180,6 +180,8 @@ class Holder(Part, frozen=True, kw_only=True):
     """What the host itself says of the domain of this run."""
     vnc: Vnc | None = None
     """Where its screen is; absent: it has none, or does not run."""
+    since: datetime | None = None
+    """When its host saw this run begin, or arrive."""
 
 
 class MigrationPhase(enum.StrEnum):
@@ -265,6 +267,16 @@ class RecoveryPhase(enum.StrEnum):
 UNFINISHED: Final = frozenset({RecoveryPhase.WAITING, RecoveryPhase.HELD, RecoveryPhase.ASSIGNED})
 
 
+class HostFailure(Part, frozen=True, kw_only=True):
+    """A host that died soon after the VM was started there."""
+
+    host: str
+    epoch: int
+    """Of the host's Membership then."""
+    at: datetime
+    """When that was proven."""
+
+
 class Recovery(Part, frozen=True, kw_only=True):
     """How the VM came back after its host died or did not start it, or why it has not yet."""
 
@@ -294,6 +306,8 @@ class Recovery(Part, frozen=True, kw_only=True):
     """Hosts that placement has chosen, since it was held last."""
     proofs: tuple[Proof, ...] = ()
     """One for every holder that was dropped."""
+    host_failures: tuple[HostFailure, ...] = ()
+    """Hosts that died under it, one soon after the other, the latest last; at most 16."""
     rejected: tuple[Rejection, ...] = ()
     steps: tuple[RecoveryStep, ...] = ()
     """At most ``RECOVERY_STEPS``, the first and the last ones."""

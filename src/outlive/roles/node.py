@@ -227,7 +227,13 @@ class NodeRole:
         if port is not None and port.cluster() and every_s > 0:
             recorder = FaultRecorder(store, clock, "primary")
             statistics = StorageStatistics(
-                store, port, host=self.host, interval_s=every_s, faults=recorder, clock=clock
+                store,
+                port,
+                host=self.host,
+                interval_s=every_s,
+                faults=recorder,
+                crashes=self.faults.crashes,
+                clock=clock,
             )
             duties = (*duties, statistics)
 
@@ -258,6 +264,7 @@ class NodeRole:
             random=self._random,
             decisions=self.decisions,
             primary=lambda: self._primary.elector.holder if self._primary is not None else "",
+            crashes=self.faults.crashes,
         )
         return Fencer(
             context,

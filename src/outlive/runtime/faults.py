@@ -26,6 +26,7 @@ from outlive.resources import HOST_LABEL, Cluster, Fault, Hypervisor, ObjectMeta
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.reasons.faults import FULL_HEALTH, POWER_CODES, FaultCode, fault_message
 from outlive.resources.reasons.model import Message, Value
+from outlive.runtime.crashes import Crashes
 from outlive.runtime.retention import Sweeper
 from outlive.store import Selector, Store, compare_and_swap, list_all, read
 
@@ -77,6 +78,11 @@ class ActiveFault(msgspec.Struct, frozen=True):
         return Message(full.text[:MESSAGE_CHARACTERS], full.remedy[:MESSAGE_CHARACTERS])
 
 
+def crash_faults(crashes: Crashes) -> tuple[ActiveFault, ...]:
+    """One for each object with a part that crashed and is not known to work again."""
+    return tuple(ActiveFault(FaultCode.WORKER_CRASHED, about, said) for about, said in crashes.active.items())
+
+
 def fault_name(code: str, subject: ObjectRef) -> str:
     """``<code>.<subject>``."""
     return f"{code}.{subject.name}"
@@ -118,6 +124,8 @@ class FaultSet:
         self._clock = clock
         self._active: dict[str, ActiveFault] = {}
         self._changed = asyncio.Event()
+        self.crashes = Crashes(clock, self._changed.set)
+        """The parts of this process that crashed."""
 
     def activate(self, code: FaultCode, subject: ObjectRef, **fields: Value) -> None:
         """It is so now; to be said at every look."""
@@ -139,7 +147,7 @@ class FaultSet:
     @property
     def active(self) -> tuple[ActiveFault, ...]:
         """All of them."""
-        return tuple(self._active.values())
+        return (*self._active.values(), *crash_faults(self.crashes))
 
     async def run(self) -> None:
         """Record them when one changes, and now and then, until cancelled."""

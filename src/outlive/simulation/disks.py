@@ -17,7 +17,7 @@ from outlive.base.errors import Unavailable
 from outlive.base.random import Random
 from outlive.node.ports import CutReport, DiskLock
 from outlive.runtime.virtual import outside_parts
-from outlive.simulation.hypervisors import SimDomain
+from outlive.simulation.hypervisors import LATENCY_S, SimDomain
 from outlive.simulation.process import Process
 
 CutAbility = Literal["none", "disks", "all"]
@@ -180,6 +180,13 @@ class StorageClient:
         """Locks of these volumes."""
         await self._sent()
         return self._disks.locks(volumes)
+
+    async def unreached(self, volumes: tuple[str, ...]) -> Mapping[str, str]:
+        """All of them, or none."""
+        self._process.check()
+        await asyncio.sleep(LATENCY_S)
+        self._process.check()
+        return {} if self._reached() else dict.fromkeys(volumes, "the storage network does not answer")
 
     async def release(self, lock: DiskLock) -> None:
         """Remove one."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 from outlive.base.errors import OutliveError, Refused, Unavailable
 from outlive.base.logging import get_logger
 from outlive.guard.states import State
-from outlive.node.ports import Domain, DomainState, MigrationProgress, MigrationSettings
+from outlive.node.ports import DiskIo, Domain, DomainState, MigrationProgress, MigrationSettings
 from outlive.resources import VirtualMachine
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.controllers import Bmc
@@ -308,6 +308,13 @@ class HypervisorClient:
     async def devices(self, vm: str, *, run_id: str) -> dict[str, str]:
         """What it has now."""
         return await self._call(lambda: self._hypervisor.devices(vm, run_id), f"devices {vm}")
+
+    async def disk_io(self) -> tuple[DiskIo, ...]:
+        """How the disks of its guests do."""
+        self._process.check()
+        found = await self._hypervisor.disk_io()
+        self._process.check()
+        return found
 
     async def attach(self, vm: VirtualMachine, device: str, *, run_id: str) -> None:
         """Give it a device; goes on whatever becomes of the caller."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from outlive.base.errors import InUse, Refused, Unavailable, Unknown
 from outlive.base.random import Random
-from outlive.node.ports import POST_COPY_STALL_S, Domain, DomainState
+from outlive.node.ports import POST_COPY_STALL_S, DiskIo, Domain, DomainState
 from outlive.resources import VirtualMachine
 from outlive.resources.definitions import cache_refusal
 from outlive.resources.devices import devices_named
@@ -28,6 +28,10 @@ MIGRATION_LOOK_S: Final = 0.2
 SETTLE_LOOKS: Final = 10_000
 LAGS: Final = 5
 """So many times as slow as an answer is the sending of memory on a host that is slow."""
+DeadDisks = Literal["stall", "pause", "hang"]
+"""How guests fare whose disks do not answer: they wait; an error pauses them; or they wait and no signal ends them."""
+LATENCY_S: Final = 0.001
+"""Of the answer to how their disks do."""
 LIVE: Final = (DomainState.RUNNING, DomainState.PAUSED)
 GONE_WITH_HOST: Final = "gone with the host"
 CRASHED: Final = "crashed"
@@ -63,6 +67,10 @@ class SimDomain:
     """Whether its state has run elsewhere since: what is here is of the past, and must never run again."""
     uuid: str = ""
     """Of one that the service, or somebody by hand, has started."""
+    io_error: bool = False
+    """Whether an error of a disk has paused it."""
+    answered: int = 0
+    """Requests that its disks have answered."""
 
     def shown(self) -> Domain:
         """As the port shows it."""
@@ -78,6 +86,7 @@ class SimDomain:
             listens=self.run_id if self.state is DomainState.INCOMING else "",
             uuid=self.uuid,
             split=self.split,
+            io_error=self.io_error and self.state is DomainState.PAUSED,
         )
 
 
@@ -117,6 +126,8 @@ class SimHypervisor:
         self.powered = False
         self.paused = False
         """Whether the whole host stands still."""
+        self.dead_disks: DeadDisks | None = None
+        """How guests fare whose storage is not reached; ``None``: it is."""
         self.peer = peer
         """The hypervisor of another host, if this one reaches it."""
         self._random = random
@@ -185,7 +196,7 @@ class SimHypervisor:
     def kill_all(self) -> int:
         """Kill all guests in the slice; how many are left there."""
         for vm, domain in list(self.domains.items()):
-            if domain.guarded and not self.faults.unkillable.get(vm):
+            if domain.guarded and not self.faults.unkillable.get(vm) and not self._hangs(domain):
                 self._remove(vm, "killed")
         return self.left()
 
@@ -205,6 +216,25 @@ class SimHypervisor:
         self.faults = HypervisorFaults()
         for domain in self.domains.values():
             domain.listed = True
+
+    def lose_storage(self, how: DeadDisks) -> None:
+        """No disk answers any more."""
+        self.dead_disks = how
+        for domain in list(self.domains.values()):
+            self._starve(domain)
+
+    def regain_storage(self) -> None:
+        """The disks answer again; what an error has paused stays so until somebody lets it go on."""
+        self.dead_disks = None
+
+    def _starve(self, domain: SimDomain) -> None:
+        if self.dead_disks == "pause" and domain.disks and domain.state is DomainState.RUNNING:
+            domain.io_error = True
+            self._to(domain, DomainState.PAUSED, "paused by an error of a disk")
+
+    def _hangs(self, domain: SimDomain) -> bool:
+        """Whether no signal ends its process: the kernel waits for a disk."""
+        return self.dead_disks == "hang" and bool(domain.disks)
 
     def lose_track(self, vm: str) -> None:
         """The service does not know of the guest any more, which runs on."""
@@ -246,6 +276,7 @@ class SimHypervisor:
         finally:
             self._creates.pop(vm.name, None)
         self._changed(vm.name, f"{domain.state} as run {run_id} of epoch {epoch}")
+        self._starve(domain)
         self._lose_answer()
 
     async def destroy(self, vm: str, run_id: str, uuid: str = "") -> None:
@@ -256,7 +287,7 @@ class SimHypervisor:
         domain = self.domains.get(vm)
         if domain is None or domain.uuid != uuid or (run_id and domain.run_id != run_id):
             return
-        if self.faults.unkillable.get(vm):
+        if self.faults.unkillable.get(vm) or self._hangs(domain):
             raise Unavailable(f"{vm} does not end: its process hangs", remedy="reset the host")
         self._remove(vm, "destroyed")
         self._lose_answer()
@@ -302,6 +333,18 @@ class SimHypervisor:
         """What that run has now."""
         await self._takes(self.latencies.look, self.faults.lag_s)
         return dict(self._run(vm, run_id).devices)
+
+    async def disk_io(self) -> tuple[DiskIo, ...]:
+        """Guests are busy all the time: what is asked of disks that answer is answered from look to look."""
+        await asyncio.sleep(LATENCY_S)
+        found = []
+        for vm, domain in sorted(self.domains.items()):
+            if domain.state is not DomainState.RUNNING or domain.uuid or not domain.disks:
+                continue
+            domain.answered += int(self.dead_disks is None)
+            pending = int(self.dead_disks is not None)
+            found.append(DiskIo(vm=vm, run_id=domain.run_id, pending=pending, done=domain.answered))
+        return tuple(found)
 
     async def attach(self, vm: VirtualMachine, device: str, run_id: str) -> None:
         """It has the device, and may write to it, when this returns."""
@@ -349,7 +392,9 @@ class SimHypervisor:
         paused = domain is not None and domain.state in (DomainState.PAUSED, DomainState.HANDED_OVER)
         if domain is None or not paused or domain.split or domain.run_id != run_id:
             raise Refused(f"{vm} on {self.host} cannot be resumed", remedy="look at its state")
+        domain.io_error = False
         self._to(domain, DomainState.RUNNING, "resumed")
+        self._starve(domain)
         self._lose_answer()
 
     async def start_service(self) -> None:
@@ -387,6 +432,8 @@ class SimHypervisor:
                 raise Refused(f"{vm} ended while it was sent")
         if broken == "precopy":
             raise Refused(f"migration of {vm} to {target} failed: the connection was reset")
+        if self.dead_disks is not None and domain.disks:
+            raise Refused(f"migration of {vm} to {target} failed: its disks do not answer")
         self._to(domain, DomainState.PAUSED, f"paused to be handed over to {target}")
         await self._takes(self.latencies.downtime)
         try:

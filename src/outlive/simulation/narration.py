@@ -321,6 +321,8 @@ def _host(before: Hypervisor | None, after: Hypervisor | None, author: Author) -
                 key=f"degrading-{said}",
                 many=f"{{n}} hosts that degrade: {said}",
             )
+    if old.storage_lost is not None and new.storage_lost is None:
+        report("has the storage of its VMs again")
     for one in new.spared:
         if one not in old.spared:
             report(f"would have been condemned but for {one.under}: {one.why}")

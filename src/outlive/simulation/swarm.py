@@ -18,7 +18,7 @@ from outlive.base.random import Random
 from outlive.node.fencing.policy import WRITE_LIMIT_S
 from outlive.resources import DegradingPolicy, FencingPolicy, VirtualMachine
 from outlive.resources.cluster import RebalancePolicy, Timing
-from outlive.resources.policies import AffinityPolicy, AffinityRule, PreferredHosts, RecoveryPolicy
+from outlive.resources.policies import AffinityPolicy, AffinityRule, PreferredHosts, RecoveryLimits, RecoveryPolicy
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.faults.draw import UNTIL_S
 from outlive.simulation.faults.sales import selling
@@ -104,6 +104,8 @@ def world_of(seed: int) -> WorldSpec:
         power_on_after=random.random() < 0.3,
         profile=random.choice(("", "", "fast")),
         timings=_tight(Random(seed).fork("timings")),
+        flap_deaths=Random(seed).fork("flaps").choice((3, 3, 2, 1)),
+        quarantine_s=Random(seed).fork("quarantine").choice((86_400.0, 60.0)),
     )
     spec = WorldSpec(
         hosts=hosts,
@@ -112,6 +114,7 @@ def world_of(seed: int) -> WorldSpec:
         policy=policy,
         degrading=_degrading(Random(seed).fork("degrading")),
         shutdown_policy=Random(seed).fork("shutdown").choice(("", "", "failover", "freeze", "migrate", "migrate")),
+        recovery=_recovery(Random(seed).fork("recovery")),
         rebalance=_rebalance(Random(seed).fork("rebalance")),
         cuts=random.choice(("none", "none", "disks", "all")),
         latency_s=random.choice((0.0, 0.0, 0.0, 0.002, 0.05)),
@@ -121,6 +124,16 @@ def world_of(seed: int) -> WorldSpec:
         },
     )
     return selling(Random(seed).fork("sales"), spec)
+
+
+def _recovery(random: Random) -> RecoveryLimits:
+    """In most seeds something is done about VMs whose disks are dead; in some few hosts may die under one VM."""
+    return RecoveryLimits(
+        max_host_failures=random.choice((None, None, 0, 1)),
+        start_window_s=random.choice((None, 30.0)),
+        storage_lost=random.choice(("", "restart", "fence")),
+        storage_resume=random.choice(("", "", "", "never")),
+    )
 
 
 def _rebalance(random: Random) -> RebalancePolicy:

@@ -31,7 +31,7 @@ from outlive.simulation.disks import Disks, StorageClient
 from outlive.simulation.guards import GuardClient
 from outlive.simulation.history import History
 from outlive.simulation.hosts import HypervisorClient, Role, Service, SimHost
-from outlive.simulation.hypervisors import SimHypervisor
+from outlive.simulation.hypervisors import DeadDisks, SimHypervisor
 from outlive.simulation.judges.judge import Judge
 from outlive.simulation.judges.truth import Truth, Violation
 from outlive.simulation.limes import Limes
@@ -74,6 +74,8 @@ class World:
         self.disks = Disks(spec.cuts, lambda host: self.judge.reach(host), self.random.fork("disks"))
         self.networks = Networks(self._network_changed)
         self.hosts: dict[str, SimHost] = {}
+        self.dead_disks: dict[str, DeadDisks] = {}
+        """How guests of a host fare that does not reach the storage."""
         self.hung_duties: set[str] = set()
         """Hosts on which what the primary does does not end."""
         self.controllers: dict[str, Service] = {}
@@ -377,6 +379,10 @@ class World:
     def _network_changed(self, segment: Segment, host: str) -> None:
         if segment is Segment.STORE:
             self.reach_store(host)
+        elif segment is Segment.STORAGE and self.networks.reaches(segment, host):
+            self._hypervisors[host].regain_storage()
+        elif segment is Segment.STORAGE:
+            self._hypervisors[host].lose_storage(self.dead_disks.get(host, "stall"))
 
     def _peer(self, host: str, other: str) -> SimHypervisor | None:
         found = self._hypervisors.get(other)

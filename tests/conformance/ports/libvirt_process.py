@@ -21,7 +21,7 @@ from outlive.base import errors
 from outlive.drivers.libvirt.hypervisor import LibvirtHypervisor
 from outlive.drivers.libvirt.runs import Run
 from outlive.drivers.libvirt.settings import LibvirtSettings
-from outlive.node.ports import Domain, MigrationSettings
+from outlive.node.ports import DiskIo, Domain, MigrationSettings
 from outlive.resources import VirtualMachine
 from outlive.resources.codec import convert
 from outlive.runtime.units import Duration
@@ -88,7 +88,11 @@ def arguments(given: dict[str, Any]) -> dict[str, Any]:
 
 def answered(value: Any, name: str) -> Any:
     """The value of an answer."""
-    kinds: dict[str, Any] = {"domains": tuple[Domain, ...], "problems": tuple[str, ...]}
+    kinds: dict[str, Any] = {
+        "domains": tuple[Domain, ...],
+        "problems": tuple[str, ...],
+        "disk_io": tuple[DiskIo, ...],
+    }
     return msgspec.convert(value, kinds[name]) if name in kinds else value
 
 

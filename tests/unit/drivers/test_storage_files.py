@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import subprocess
@@ -124,3 +126,49 @@ def test_nobody_shuts_a_host_out_of_a_file() -> None:
         assert await port.barrier(("disk:file:/d",)) == ()
 
     run_real(cut())
+
+
+def test_file_system_and_device_that_answer_are_reached_and_what_is_not_there_says_nothing(tmp_path: Path) -> None:
+    async def looked() -> None:
+        _, volume = disk(tmp_path)
+        found = await storage().unreached((volume, "file:/nowhere/d", "block:/dev/nowhere", "gluster:x"))
+        assert found == {}
+
+    run_real(looked())
+
+
+def test_path_that_does_not_answer_is_not_reached_and_keeps_one_child_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "hangs.py"
+    program.write_text("import time, sys\nopen(sys.argv[2] + '/asked', 'a').write('.')\ntime.sleep(3600)\n")
+    monkeypatch.setattr("outlive.drivers.storage.reach.PROGRAM", program)
+    monkeypatch.setattr("outlive.drivers.storage.files.REACH_S", 1.0)
+    monkeypatch.setattr(asyncio.subprocess.Process, "kill", lambda self: None)  # as one that waits in the kernel
+
+    async def looked() -> None:
+        _, volume = disk(tmp_path)
+        disks = storage()
+        for _ in range(2):
+            assert await disks.unreached((volume,)) == {volume: f"{tmp_path} does not answer"}
+        assert (tmp_path / "asked").read_text() == "."
+        monkeypatch.undo()
+        for child in disks._kinds["file"]._paths._asking.values():  # type: ignore[attr-defined]
+            child.kill()
+            await child.wait()
+
+    run_real(looked())
+
+
+def test_errors_of_dead_storage_are_told_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "fails.py"
+    monkeypatch.setattr("outlive.drivers.storage.reach.PROGRAM", program)
+
+    async def looked() -> None:
+        _, volume = disk(tmp_path)
+        for number, why in ((errno.ESTALE, "stale file handle"), (errno.EACCES, "")):
+            program.write_text(f"raise SystemExit({number})")
+            expected = {volume: f"{tmp_path}: {why}"} if why else {}
+            assert await storage().unreached((volume,)) == expected
+
+    run_real(looked())

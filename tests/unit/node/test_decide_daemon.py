@@ -182,6 +182,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "scores": {"disk": 0},
         "peers": [{"name": "hv2", "scores": {"disk": 100}}],
     },
+    "host.storage": {
+        "host": "hv1",
+        "guests": [{"vm": "db", "kind": "unreached", "lost_for": 40, "action": "restart"}],
+        "peers": [{"name": "hv2"}],
+    },
     "lifecycle.shutdown": {"flush_active": True, "primary": True, "node_count": 3, "reason": "signal"},
     "console.tail": {"chunks_hex": ["6f6e650a", "74776f"], "lines": 1, "max_bytes": 99},
     "vm.start_order": {

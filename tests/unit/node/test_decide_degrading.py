@@ -119,6 +119,7 @@ class TestLeaving:
         assert leave(action="tell") == leave(action="off") == "off"
         assert leave(draining=True) == "draining"
         assert leave(maintenance=True) == "maintenance"
+        assert leave(storage_lost=True, degrading_for=1) == "storage_lost"
         assert leave(degrading_for=29.9) == "unsettled"
         assert leave(failures=3) == "failing"
         assert leave(failures=3, failures_limit=0) == ""

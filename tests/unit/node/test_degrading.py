@@ -131,7 +131,7 @@ def test_what_is_published_changes_with_the_level_and_not_with_every_sample() ->
         assert len(seen) <= 5
         usage = world.store.look(HypervisorUsage, "kvm-1")
         assert usage is not None
-        assert usage.usage.scores == {"keepalive": 100, "store": 100, "disk": 0, "hypervisor": 100}
+        assert usage.usage.scores == {"keepalive": 100, "store": 100, "disk": 0, "hypervisor": 100, "storage": 100}
 
     play(story, hosts=3, vms=VMS)
 

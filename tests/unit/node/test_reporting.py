@@ -20,6 +20,7 @@ from outlive.base.random import Random
 from outlive.node.fencing.policy import DesiredState
 from outlive.node.ports import Domain
 from outlive.node.status import STALE_CYCLES, HostReporter
+from outlive.node.storage_watch import StorageLosses
 from outlive.node.vm.context import GuestCounts, NodeSettings
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import Amounts, Capabilities, Cluster, Hypervisor, HypervisorStatus, HypervisorUsage, ObjectMeta
@@ -108,6 +109,7 @@ class Host:
             statistics=self.service.statistics,
             storage=SimpleNamespace(address=lambda: ""),
             networks={},
+            losses=StorageLosses(),
             informer=nobody,
             clock=self.clock,
             decisions=DecisionLog(self.clock),

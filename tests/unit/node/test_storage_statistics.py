@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +16,6 @@ from outlive.base.errors import Forbidden, Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.limits import OBJECT_BYTES
 from outlive.base.random import Random
-from outlive.node.daemon import Daemon
 from outlive.node.permission_facts import HostWriter
 from outlive.node.permissions import host_refusal, kind_refusal
 from outlive.node.ports import StorageReport
@@ -36,6 +34,7 @@ from outlive.resources import (
     Election,
     Fault,
     ObjectMeta,
+    ObjectRef,
     Resource,
     StorageCheck,
     StorageCluster,
@@ -46,6 +45,7 @@ from outlive.resources import (
     StoragePool,
     StoragePoolStatus,
 )
+from outlive.runtime.crashes import Crashes, keep_running
 from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store, list_all
@@ -463,8 +463,10 @@ def test_a_part_that_goes_on_failing_is_tried_after_growing_pauses() -> None:
             if len(tries) < 6:
                 raise Unavailable("ceph-volume does not list the volumes")
 
-        daemon = SimpleNamespace(shared=SimpleNamespace(clock=clock))
-        await Daemon.keep(cast("Daemon", daemon), "storage devices", part, longest_s=30.0)
+        host, crashes = ObjectRef(kind="Hypervisor", name="a"), Crashes(clock)
+        await keep_running(
+            "storage devices", part, subject=host, crashes=crashes, clock=clock, pause_s=5.0, longest_s=30.0
+        )
         assert [round(b - a) for a, b in pairwise(tries)] == [5, 10, 20, 30, 30]
 
     run(story())

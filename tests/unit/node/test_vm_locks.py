@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.support.node_worlds import at, holders, play, record, vm_of
+from tests.support.node_worlds import at, faults, holders, play, record, vm_of
 
 from outlive.node.ports import DomainState
 from outlive.resources import VirtualMachine
+from outlive.simulation.disks import StorageClient
 from outlive.simulation.hypervisors import domain_of
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.verbs.operations import change_spec
@@ -353,3 +354,20 @@ def test_locks_stay_while_something_of_the_vm_is_on_its_host() -> None:
         assert len(world.disks.locks((disk,))) == 1
 
     play(story, violations=True)
+
+
+def test_lock_without_an_address_is_not_this_hosts_though_its_own_address_is_unknown_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        monkeypatch.setattr(StorageClient, "address", lambda self: "")
+        world.disks.lock(vm_of(world).spec.disks[0], "")
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 30)
+        assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "fail")
+        assert "says that somebody else may be writing" in vm_of(world).status.message
+        assert not any(one.startswith("worker-crashed") for one in faults(world))
+
+    play(story)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from tests.support.node_worlds import (
@@ -18,6 +20,7 @@ from tests.support.node_worlds import (
 )
 
 from outlive.node.ports import DiskLock
+from outlive.node.vm import reconciler
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.reconciler import CALM_S, LOOKS
 from outlive.resources import HOST_LABEL, Recovery, VirtualMachine
@@ -323,3 +326,33 @@ def test_looks_that_the_vm_itself_asks_for_by_its_changes_come_to_a_rest(monkeyp
 
     play(story, hosts=1, violations=True)
     assert LOOKS < len(looks) < 20 * LOOKS / CALM_S
+
+
+def test_worker_that_crashes_is_a_fault_with_the_name_of_its_vm_and_rests_ever_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crashed: list[float] = []
+
+    async def story(world: World) -> None:
+        true_look = reconciler.reconcile
+
+        async def broken(node: VmContext, name: str, memory: VmMemory) -> float | None:
+            if name != "vm-1":
+                return await true_look(node, name, memory)
+            crashed.append(world.clock.monotonic())
+            node.memory(name).changed.set()
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(reconciler, "reconcile", broken)
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        for second in range(1, 60):
+            await at(world, second)
+            await world.do("request", {"vm": "vm-1", "verb": "stop"})  # what changes does not shorten its rest
+        assert "worker-crashed.vm-1" in faults(world)
+        assert [round(later - earlier) for earlier, later in itertools.pairwise(crashed)] == [1, 2, 4, 8, 16]
+        monkeypatch.setattr(reconciler, "reconcile", true_look)
+        await at(world, 130)
+        assert "worker-crashed.vm-1" not in faults(world)
+        assert vm_of(world).status.phase == "stop"
+
+    play(story)

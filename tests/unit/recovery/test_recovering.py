@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 
+from outlive.recovery.act import RecoveryActions
 from outlive.recovery.controller import SEARCHES
+from outlive.recovery.model import Action
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta
 from outlive.resources.cluster import Pause
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -392,3 +395,31 @@ def test_call_that_is_never_answered_holds_up_no_other_vm_for_long(call: str) ->
         assert (await cloud.recovery("a")).phase == "recovered"
 
     play(story, wrap=lambda store: Deaf(store, call))
+
+
+def test_vm_whose_recovery_crashes_keeps_no_other_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    true_act, tries = RecoveryActions.carry_out, list[float]()
+
+    async def story(cloud: RecoveryCloud) -> None:
+        async def broken(self: RecoveryActions, action: Action) -> None:
+            if action.vm == "a" and len(tries) < 4:
+                tries.append(cloud.clock.monotonic())
+                raise RuntimeError("a defect")
+            await true_act(self, action)
+
+        monkeypatch.setattr(RecoveryActions, "carry_out", broken)
+        await cloud.hosts("h1", "h2", "h3")
+        for name in ("a", "b"):
+            await cloud.vm(name, "h1")
+            await cloud.slot(f"s-{name}", "h2", {name: "h1"})
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(5)
+        assert (cloud.running["a"], cloud.running["b"]) == (set(), {"h2"})
+        assert list(cloud.faults.open) == [("worker-crashed", "a")]
+        await cloud.clock.sleep(30)
+        pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
+        assert all(pause_s >= least_s for pause_s, least_s in zip(pauses, (1, 2, 4), strict=True)), pauses
+        assert (cloud.running["a"], cloud.faults.open) == ({"h2"}, {})
+
+    play(story)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from outlive import resources as r
 from outlive.resources.cluster import Pause
+from outlive.resources.hosts import HostDeath, Quarantine, StorageLoss
 from outlive.resources.memberships import FencePhase, Unproven
 from outlive.resources.policies import RecoveryLimits, RecoveryPolicy
-from outlive.resources.vms import Answer, MigrationPhase, RecoveryPhase
+from outlive.resources.vms import Answer, HostFailure, MigrationPhase, RecoveryPhase
 
 MOMENT = datetime(2026, 11, 21, 17, 0, 0, tzinfo=UTC)
 META = r.ObjectMeta(
@@ -72,6 +74,12 @@ PLACED = r.PlacementDecision(
     ordered_hosts=("h1", "h2"),
     explanation="2 hosts at the start.",
 )
+MORE_LIMITS: dict[str, Any] = {
+    "max_host_failures": 3,
+    "start_window_s": 30.0,
+    "storage_lost": "fence",
+    "storage_resume": "never",
+}
 FULL: tuple[r.Resource, ...] = (
     r.Cluster(
         metadata=META,
@@ -108,8 +116,11 @@ FULL: tuple[r.Resource, ...] = (
                 answer_limit_s=40.0,
                 power_on_after=True,
                 transition_grace_s=30.0,
+                flap_deaths=2,
+                flap_window_s=600.0,
+                quarantine_s=60.0,
             ),
-            recovery=RecoveryLimits(max_restarts=2, max_relocations=2, reset_s=60.0),
+            recovery=RecoveryLimits(max_restarts=2, max_relocations=2, reset_s=60.0, **MORE_LIMITS),
             degrading=r.DegradingPolicy(
                 action="tell",
                 window_s=20.0,
@@ -323,6 +334,7 @@ FULL: tuple[r.Resource, ...] = (
                 requested="3|me|smells",
             ),
             drain=True,
+            quarantine_release="w",
         ),
         status=r.HypervisorStatus(
             capacity=AMOUNTS,
@@ -351,6 +363,9 @@ FULL: tuple[r.Resource, ...] = (
             key_ids=("a1",),
             recovery_time_objective_s=30.0,
             spared=(r.Spared(at=MOMENT, epoch=3, seq=9, why="silent", under="maintenance"),),
+            storage_lost=StorageLoss(since=MOMENT, unreached=True, vms=2, why="no answer", then="common_cause"),
+            deaths=(HostDeath(at=MOMENT, uid="u", epoch=2, proof="power", counts=False),),
+            quarantine=Quarantine(since=MOMENT, until=MOMENT, deaths=3, word="w"),
             degrading=r.Degrading(since=MOMENT, causes=("disk",), score=20, leaving="stays", why="no_room"),
             source="import",
             observed_at=MOMENT,
@@ -639,7 +654,9 @@ FULL: tuple[r.Resource, ...] = (
             selector="mem",
             host_limit=("h1",),
             start_after=("db",),
-            recovery=RecoveryPolicy(mode="hold", max_restarts=2, max_relocations=2, reset_s=60.0, reason="r"),
+            recovery=RecoveryPolicy(
+                mode="hold", max_restarts=2, max_relocations=2, reset_s=60.0, reason="r", **MORE_LIMITS
+            ),
             request=r.Request(id="1", verb="move", target="h2", force=True, force_live=True, device="vdb"),
         ),
         status=r.VirtualMachineStatus(
@@ -683,6 +700,7 @@ FULL: tuple[r.Resource, ...] = (
                 cause="asked",
                 request="7",
                 relocations=1,
+                host_failures=(HostFailure(host="h1", epoch=2, at=MOMENT),),
                 reason="r",
                 message="m",
                 remedy="r",
@@ -700,6 +718,7 @@ FULL: tuple[r.Resource, ...] = (
                     run_id="r",
                     role="incoming",
                     seen="running",
+                    since=MOMENT,
                     vnc=r.Vnc(listen="127.0.0.1", port=5900),
                 ),
             ),

@@ -77,7 +77,7 @@ def test_errors_that_programs_did_not_foresee_are_found(monkeypatch: pytest.Monk
     monkeypatch.setattr("outlive.simulation.swarm.BUDGET_S", 2.0)
     found = [one for one in run_seed(3).violations if one.invariant == "defect"]
     assert found
-    assert (found[0].subject, "nobody foresaw this" in found[0].text) == ("vm.worker_crashed", True)
+    assert (found[0].subject, "nobody foresaw this" in found[0].text) == ("part.crashed", True)
 
 
 def test_seeds_have_tight_times_slow_controllers_and_hosts_that_stay_off() -> None:

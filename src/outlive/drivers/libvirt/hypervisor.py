@@ -8,7 +8,7 @@ import os
 import shlex
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import libvirt
 
@@ -16,6 +16,7 @@ from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unkno
 from outlive.base.logging import get_logger
 from outlive.drivers.libvirt.consoles import make_log
 from outlive.drivers.libvirt.devices import Devices
+from outlive.drivers.libvirt.disk_io import DiskWatch
 from outlive.drivers.libvirt.migration import BROKEN, SPLIT, Moves, listen
 from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, receives, start_time
 from outlive.drivers.libvirt.runs import POST_COPY, SOCKETS, Run, Runs
@@ -24,7 +25,7 @@ from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.libvirt.statistics import read
 from outlive.drivers.libvirt.xml import METADATA, Start, domain_xml, screen
 from outlive.guard.options import LIBVIRT
-from outlive.node.ports import Domain, DomainState, MigrationProgress, MigrationSettings
+from outlive.node.ports import DiskIo, Domain, DomainState, MigrationProgress, MigrationSettings
 from outlive.node.vm.context import GuestCounts
 from outlive.resources import VirtualMachine, Vnc
 
@@ -47,10 +48,22 @@ STATES: Final = {
     "internal-error": DomainState.OFF,
 }
 """What QEMU says, and what that is; anything else is paused."""
+IO_ERROR: Final = "io-error"
+"""What QEMU says of a guest that it paused because a disk did not serve it."""
 GUESTS_SERVICE: Final = "libvirt-guests.service"
 """Saves and starts domains at boots."""
 BEGINNING: Final = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP)
 _log = get_logger("drivers.libvirt")
+
+
+class Said(NamedTuple):
+    """What a guest does, by its own QEMU where that was asked."""
+
+    state: DomainState
+    split: bool = False
+    """Whether its memory is split between two hosts."""
+    io_error: bool = False
+    """Whether a disk that did not serve it paused it."""
 
 
 class LibvirtHypervisor:
@@ -65,6 +78,7 @@ class LibvirtHypervisor:
         self._me = (os.getpid(), start_time(os.getpid()))
         self.moves = Moves(self.runs, settings, self._me)
         self._devices = Devices(self.service, settings)
+        self._disks = DiskWatch(self.runs)
 
     # What is there
 
@@ -83,7 +97,7 @@ class LibvirtHypervisor:
                 return await self._shown(process, runs.get(process.vm), states.get(process.vm, (0, 0)))
 
         listed = [await one for one in [asyncio.ensure_future(shown(process)) for process in found.values()]]
-        listed += [_domain(run, DomainState.STARTING) for run, later in missing if later is None]
+        listed += [_domain(run, Said(DomainState.STARTING)) for run, later in missing if later is None]
         listed += [_foreign(process) for process in processes if process.uuid]
         return tuple(sorted(listed, key=lambda domain: domain.vm))
 
@@ -98,18 +112,17 @@ class LibvirtHypervisor:
             self.runs.note(run, process)
         beginning = run is not None and not self.runs.created(run) and (self._is_creating(run) or state == BEGINNING)
         moves = run is None or run.post_copy or self._waits(run) or self.runs.moving(run.vm) is not None
-        split = False
         if beginning:
-            now = DomainState.STARTING
+            said = Said(DomainState.STARTING)
         elif state[0] == libvirt.VIR_DOMAIN_RUNNING and not moves:
-            now = DomainState.RUNNING
+            said = Said(DomainState.RUNNING)
         else:
-            now, split = await self._asked(process, run)
+            said = await self._asked(process, run)
         run = run or Run(vm=process.vm, run_id=process.run_id, epoch=process.epoch, creator=0, creator_started="")
-        return _domain(run, now, process.guarded, split)
+        return _domain(run, said, process.guarded)
 
-    async def _asked(self, process: GuestProcess, run: Run | None) -> tuple[DomainState, bool]:
-        """What its QEMU says, and whether its memory is split between two hosts.
+    async def _asked(self, process: GuestProcess, run: Run | None) -> Said:
+        """What its QEMU says.
 
         One that says nothing is what it was last known to be: handed over from when its last part was let go, waiting
         until it was let go on, else running.
@@ -126,12 +139,13 @@ class LibvirtHypervisor:
         sending = self.runs.moving(run.vm) if run is not None else None
         if sending is not None and sending.last and state in (DomainState.PAUSED, DomainState.HANDED_OVER):
             if sending.last == POST_COPY and self.moves.is_lost(process.vm, moved):
-                return DomainState.OFF, False
-            return DomainState.HANDED_OVER, sending.last == POST_COPY and (not moved or moved.get("status") in SPLIT)
+                return Said(DomainState.OFF)
+            split = sending.last == POST_COPY and (not moved or moved.get("status") in SPLIT)
+            return Said(DomainState.HANDED_OVER, split)
         if waits and state is DomainState.PAUSED:
-            return DomainState.INCOMING, False
+            return Said(DomainState.INCOMING)
         split = run is not None and run.post_copy and not waits and self._receives(run, process.pid, moved)
-        return state if status else DomainState.RUNNING, split
+        return Said(state if status else DomainState.RUNNING, split, io_error=status == IO_ERROR)
 
     def _receives(self, run: Run, pid: int, moved: dict[str, Any]) -> bool:
         """Whether parts of its memory are still to arrive; its silence is no sign of that."""
@@ -332,6 +346,18 @@ class LibvirtHypervisor:
         """See ``HypervisorPort``."""
         return await self._devices.all(vm, run_id)
 
+    async def disk_io(self) -> tuple[DiskIo, ...]:
+        """See ``HypervisorPort``."""
+        found = [one for one in await self._processes() if not one.uuid and self._runs_plainly(one)]
+        return await self._disks.look(found, float(self.settings.call_limit))
+
+    def _runs_plainly(self, process: GuestProcess) -> bool:
+        """Whether it neither waits for a guest, nor is being created or sent: those stand still for other reasons."""
+        run = self.runs.of(process.vm)
+        if run is None or run.run_id != process.run_id or not self.runs.created(run):
+            return False
+        return not self._waits(run) and self.runs.moving(run.vm) is None
+
     async def attach(self, vm: VirtualMachine, device: str, *, run_id: str) -> None:
         """See ``HypervisorPort``."""
         await self._devices.attach(vm, device, run_id)
@@ -347,9 +373,9 @@ class LibvirtHypervisor:
         there = await self._processes(vm, run_id)
         if not there or (run is not None and self._waits(run)):
             raise Refused(f"{vm} has no run {run_id} here that could be resumed", remedy="look at its state")
-        state, split = await self._asked(there[0], run)
-        if split or state not in (DomainState.PAUSED, DomainState.HANDED_OVER):
-            why = "its memory is on two hosts" if split else f"it is {state}"
+        said = await self._asked(there[0], run)
+        if said.split or said.state not in (DomainState.PAUSED, DomainState.HANDED_OVER):
+            why = "its memory is on two hosts" if said.split else f"it is {said.state}"
             raise Refused(f"{vm} cannot be resumed: {why}", remedy="look at its state")
         await self.moves.go_on(vm, run_id)
 
@@ -477,7 +503,8 @@ def _foreign(process: GuestProcess) -> Domain:
     )
 
 
-def _domain(run: Run, state: DomainState, guarded: bool = True, split: bool = False) -> Domain:
+def _domain(run: Run, said: Said, guarded: bool = True) -> Domain:
+    state = said.state
     return Domain(
         vm=run.vm,
         run_id=run.run_id,
@@ -488,6 +515,7 @@ def _domain(run: Run, state: DomainState, guarded: bool = True, split: bool = Fa
         crashed=state is DomainState.OFF,
         guarded=guarded,
         listens=run.listens if state is DomainState.INCOMING else "",
-        split=split,
+        split=said.split,
         vnc=run.vnc,
+        io_error=said.io_error,
     )

@@ -25,6 +25,9 @@ QEMU: Final = "http://libvirt.org/schemas/domain/qemu/1.0"
 PLAIN: Final = uuid.UUID("0b3c6d0e-3a57-5c1f-9a52-6f75746c6976")
 """Of names of VMs without a definition, whose UUIDs are made from it."""
 ENDS: Final = {"on_poweroff": "destroy", "on_reboot": "restart", "on_crash": "destroy"}
+ERROR_POLICIES: Final = ("error_policy", "rerror_policy")
+"""What becomes of a guest whose disk fails while it writes, and reads, where its definition does not say: it is paused.
+"""
 ET.register_namespace("qemu", QEMU)
 ET.register_namespace("outlive", METADATA)
 
@@ -168,6 +171,8 @@ def _disks(devices: ET.Element, cache: str, settings: LibvirtSettings) -> None:
             driver = _child(disk, "driver")
             written = driver.get("cache", "")
             driver.set("cache", cache or (written if written == "directsync" else "none"))
+            for policy in ERROR_POLICIES:  # a guest that is told of errors gives its file system up, and stays so
+                driver.set(policy, driver.get(policy, "stop"))
 
 
 def _console(devices: ET.Element, path: str) -> None:

@@ -84,6 +84,14 @@ class CephCommands:
             return ended.out
         raise self._failure(ended, words, Unavailable)
 
+    async def unreached(self, *words: str, limit_s: float) -> str:
+        """Why no answer comes to a question about images; empty: one comes, whatever it is."""
+        ended = await self._run(*self._rbd(*words), limit_s=limit_s)
+        if ended.killed:
+            return f"Ceph does not answer within {limit_s:g} s"
+        no_monitor = last_line(ended.err) == _NO_MONITOR or any(one in ended.err for one in _UNREACHED)
+        return "no monitor of Ceph answers" if ended.code and no_monitor and _DENIED not in ended.err else ""
+
     async def order_images(self, *words: str) -> None:
         """Have an image changed. ``NotFound``: what was to be changed is not there; ``Refused``, ``Unknown``."""
         ended = await self._run(*self._rbd(*words))

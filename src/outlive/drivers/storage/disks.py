@@ -16,6 +16,9 @@ from outlive.store import Store, list_all
 
 AT_ONCE: Final = 8
 """Disks of one VM that are asked for at the same time."""
+PLACES_LIMIT: Final = 32
+"""Places of one host that are asked whether they are reached: all at once, so that none waits for another that hangs.
+"""
 
 T = TypeVar("T")
 
@@ -33,6 +36,14 @@ class Locks(Protocol):
         """As ``StoragePort``."""
         ...
 
+    def place(self, volume: str) -> str:
+        """Where it lies: what is reached or not together with it. Empty: nobody can say whether it is reached."""
+        ...
+
+    async def unreached(self, place: str) -> str:
+        """Why this host does not reach it; empty: it does, or nobody can say."""
+        ...
+
 
 class Unlocked:
     """What has no locks: firmware files and devices of the host (``outlive.resources.definitions``)."""
@@ -43,6 +54,14 @@ class Unlocked:
 
     async def release(self, lock: DiskLock) -> None:
         """There is none."""
+
+    def place(self, volume: str) -> str:
+        """Nowhere that is known."""
+        return ""
+
+    async def unreached(self, place: str) -> str:
+        """Nobody can say."""
+        return ""
 
 
 class Disks:
@@ -71,6 +90,27 @@ class Disks:
                 raise answer
             found.extend(answer)
         return tuple(found)
+
+    async def unreached(self, volumes: tuple[str, ...]) -> dict[str, str]:
+        """Of each place once; what cannot be asked now is left out."""
+        places: dict[tuple[str, str], list[str]] = {}
+        for volume in volumes:
+            kind = volume.partition(":")[0]
+            place = self._kinds[kind].place(volume) if kind in self._kinds else ""
+            if place:
+                places.setdefault((kind, place), []).append(volume)
+        asked = list(places)[:PLACES_LIMIT]
+        questions = (self._kinds[kind].unreached(place) for kind, place in asked)
+        answers = await asyncio.gather(*questions, return_exceptions=True)
+        found: dict[str, str] = {}
+        for (kind, place), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, OutliveError):
+                _log.warning("storage.reach_unknown", kind=kind, place=place, error=str(answer))
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif answer:
+                found.update(dict.fromkeys(places[kind, place], answer))
+        return found
 
     async def release(self, lock: DiskLock) -> None:
         """By the driver of its disk."""

@@ -31,6 +31,8 @@ NO_SUCH_RESOURCE: Final = 10
 """Exit code of ``drbdsetup``."""
 QUORUMS: Final = ("majority", "all")
 """Settings by which at most one side of a divided resource has quorum; by a number two sides may have it."""
+NO_DATA: Final = frozenset({"Diskless", "Failed", "Detaching", "Inconsistent"})
+"""States of a disk from which nothing is read."""
 NOTES_FILE: Final = "drbd-cuts.json"
 
 
@@ -135,6 +137,21 @@ class Drbd:
         self._one_change = asyncio.Lock()
 
     # --- StoragePort
+
+    def place(self, volume: str) -> str:
+        """The resource."""
+        return volume.removeprefix(SCHEME)
+
+    async def unreached(self, place: str) -> str:
+        """Whether its replica here serves writes: without quorum, or without data and peers, DRBD lets them wait, or
+        fail."""
+        replica = await self._replica(place)
+        connected = any(one.connection_state == "Connected" for one in replica.peers)
+        if replica.role == "Primary" and any(not one.quorum for one in replica.volumes):
+            return f"{SCHEME}{place} has no quorum here"
+        if not connected and any(one.disk_state in NO_DATA for one in replica.volumes):
+            return f"{SCHEME}{place} has neither data nor a peer here"
+        return ""
 
     async def locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Who is its primary. ``Unavailable`` where this replica cannot know that."""

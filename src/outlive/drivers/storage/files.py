@@ -18,7 +18,8 @@ import msgspec
 
 from outlive.base.errors import NotFound, Refused, Unavailable
 from outlive.drivers.commands import run
-from outlive.node.ports import DiskLock
+from outlive.drivers.storage.reach import Paths
+from outlive.node.ports import REACH_S, DiskLock
 
 PROGRAM: Final = Path(__file__).with_name("image_locks.py")
 
@@ -38,6 +39,17 @@ class FileLocks:
     def __init__(self, address: str, limit_s: float) -> None:
         self._address = address
         self._limit_s = limit_s
+        self._paths = Paths()
+
+    def place(self, volume: str) -> str:
+        """The folder of a file, as ``file:FOLDER``; a device itself."""
+        kind, _, path = volume.partition(":")
+        return volume if kind == "block" else f"{kind}:{Path(path).parent}"
+
+    async def unreached(self, place: str) -> str:
+        """By the kernel's own word."""
+        kind, _, path = place.partition(":")
+        return await self._paths.unreached(kind, path, REACH_S)
 
     async def locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Of one disk. ``NotFound``: there is none."""

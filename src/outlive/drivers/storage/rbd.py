@@ -29,7 +29,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import LimitExceeded, NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.drivers.storage.ceph import CephCommands, decoded
-from outlive.node.ports import CutReport, DiskLock
+from outlive.node.ports import REACH_S, CutReport, DiskLock
 
 SCHEME: Final = "rbd:"
 SCOPE: Final = f"disk:{SCHEME}"
@@ -58,6 +58,20 @@ class RbdLocks:
     def __init__(self, ceph: CephCommands) -> None:
         self._ceph = ceph
         self._turn = asyncio.Semaphore(AT_ONCE)
+        self._images: dict[str, str] = {}
+        """Pool → one of its images, by which is asked whether it is reached."""
+
+    def place(self, volume: str) -> str:
+        """Its pool."""
+        image = volume.removeprefix(SCHEME)
+        pool = image.rpartition("/")[0]
+        self._images[pool] = image
+        return pool
+
+    async def unreached(self, place: str) -> str:
+        """By the header of one of its images, which some storage daemon has to read."""
+        why = await self._ceph.unreached("status", self._images[place], limit_s=REACH_S)
+        return f"pool {place}: {why}" if why else ""
 
     async def locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Of one image. ``NotFound``: there is none."""

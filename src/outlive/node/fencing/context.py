@@ -26,8 +26,9 @@ from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import RecordOutcome
 from outlive.node.ports import CutPort, PowerPort
-from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership
+from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef
 from outlive.resources.cluster import CLUSTER
+from outlive.runtime.crashes import Crashes
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.steps import ProtocolStep, Refusal
@@ -63,11 +64,13 @@ class FencerContext:
         random: Random,
         decisions: DecisionLog,
         primary: Callable[[], str] = str,
+        crashes: Crashes | None = None,
     ) -> None:
         random = random.fork("fencer")
         self.me = host
         self.store = store
         self.clock = clock
+        self.crashes = crashes or Crashes(clock)
         self.decisions = decisions
         self.memberships = Informer(store, Membership, clock=clock, random=random)
         self.hypervisors = Informer(store, Hypervisor, clock=clock, random=random)
@@ -95,6 +98,19 @@ class FencerContext:
         host = settings.hypervisor
         known = (None,) if host is None else (host.status.power_answer_s, self.rehearsals.answer_s(host.name))
         return answer_limit_s(settings, max((one for one in known if one is not None), default=None))
+
+    def crashed(self, part: str, error: Exception) -> float:
+        """A part of this fencer failed with an error that nobody expected; seconds to wait before the next try."""
+        return self.crashes.failed(self.subject, part, error)
+
+    def works(self, part: str) -> None:
+        """It was done without one."""
+        self.crashes.works(self.subject, part)
+
+    @property
+    def subject(self) -> ObjectRef:
+        """Of faults of this fencer itself: its own host."""
+        return ObjectRef(kind="Hypervisor", name=self.me)
 
     def leads(self) -> bool:
         """Whether I am the first of the coordinators that are not silent: who writes what all know."""

@@ -128,11 +128,15 @@ class Fencer:
     async def _repeat(self, seconds: float, name: str, look: Callable[[], Awaitable[None]]) -> None:
         """What the store does not answer is looked at again the next time."""
         while True:
+            wait_s, part = seconds, f"its fencer, which {name}"
             try:
                 await look()
+                self.context.works(part)
             except OutliveError as error:
                 _log.info("fence.look_put_off", part=name, error=str(error))
-            await self._clock.sleep(seconds)
+            except Exception as error:  # noqa: BLE001 - a fault says so; fencing must not end with its reports
+                wait_s = max(seconds, self.context.crashed(part, error))
+            await self._clock.sleep(wait_s)
 
     # What changes
 
@@ -297,17 +301,18 @@ class Fencer:
         return True
 
     async def _see_through(self, host: str, opening: Callable[[], Awaitable[Fence | None]]) -> None:
+        part = f"its fencer, of {host}"
         try:
             with request_context(greq=new_global_request_id(self._ids, "fence"), req=host):
                 fence = await opening()
                 if fence is not None:
                     await self._carry(fence)
+            self.context.works(part)
         except OutliveError as error:
             _log.warning("fence.put_off", host=host, error=str(error))
             await self._clock.sleep(RETRY_S)
-        except Exception:  # noqa: BLE001 - one host's fence must not end the others'
-            _log.exception("fence.crashed", host=host)
-            await self._clock.sleep(RETRY_S)
+        except Exception as error:  # noqa: BLE001 - a fault says so; one host's fence must not end the others'
+            await self._clock.sleep(max(RETRY_S, self.context.crashed(part, error)))
         finally:
             self._tasks.pop(host, None)
 

@@ -437,12 +437,14 @@ async def _held(context: FencerContext, hosts: list[str]) -> dict[str, list[str]
 
 
 async def _switch_on(context: FencerContext, host: str) -> None:
+    part = f"its fencer, which switches {host} on"
     try:
         await _try(context, host)
+        context.works(part)
     except OutliveError as error:
         _log.info("fence.switching_on_put_off", host=host, error=str(error))
-    except Exception:  # noqa: BLE001 - one host's trouble must not end the others'
-        _log.exception("fence.switching_on_crashed", host=host)
+    except Exception as error:  # noqa: BLE001 - a fault says so; one host's trouble must not end the others'
+        await context.clock.sleep(context.crashed(part, error))
     finally:
         del context.switching_on[host]
 

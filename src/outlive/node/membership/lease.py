@@ -89,6 +89,8 @@ class LeaseRenewer:
         self._silent: tuple[SilentPeer, ...] = ()
         self._change: Change | None = None
         self._changed: asyncio.Future[bool] | None = None
+        self._withheld = ""
+        """Why this host does not renew, so that it is fenced; empty: it renews."""
         self._soon = asyncio.Event()
         """Set when the next turn is to come at once."""
         self._swap_s: float | None = None
@@ -148,6 +150,13 @@ class LeaseRenewer:
         """Say with every renewal from now on whom this host sees silent; ``soon``: bring the next one forward."""
         self._silent = silent
         if soon:
+            self.renew_soon()
+
+    def withhold(self, why: str) -> None:
+        """Fall silent on purpose, so that the others fence this host by the rules for any silent one; empty: renew."""
+        if why != self._withheld:
+            _log.warning("membership.withheld" if why else "membership.renewed_again", host=self._host, why=why)
+            self._withheld = why
             self.renew_soon()
 
     async def write(self, change: Change) -> bool:
@@ -265,6 +274,8 @@ class LeaseRenewer:
         if not self._held:  # the record is gone, or this daemon has left
             if self._member.record.state == "Held":
                 await self._look_again(self._member.record)
+            return False
+        if self._withheld and change is None:
             return False
         guard = await self._arming.publish(self._counted_on, beaten=self._beaten)
         record = self._next(guard)

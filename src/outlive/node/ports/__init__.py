@@ -13,6 +13,7 @@ process asked for goes on when it is killed, or it does not; whoever comes next 
 from outlive.node.ports.guard import GuardPort, GuardReport
 from outlive.node.ports.hypervisor import (
     POST_COPY_STALL_S,
+    DiskIo,
     Domain,
     DomainState,
     HypervisorPort,
@@ -22,12 +23,14 @@ from outlive.node.ports.hypervisor import (
 from outlive.node.ports.isolation import CutPort, CutReport
 from outlive.node.ports.machine import MachinePort
 from outlive.node.ports.power import PowerPort, PowerReading, PowerState
-from outlive.node.ports.storage import DiskLock, StoragePort, StorageReport, StorageStatisticsPort
+from outlive.node.ports.storage import REACH_S, DiskLock, StoragePort, StorageReport, StorageStatisticsPort
 
 __all__ = [
     "POST_COPY_STALL_S",
+    "REACH_S",
     "CutPort",
     "CutReport",
+    "DiskIo",
     "DiskLock",
     "Domain",
     "DomainState",

@@ -53,6 +53,20 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """
     vnc: Vnc | None = None
     """Where its screen is; the same for as long as it exists."""
+    io_error: bool = False
+    """For ``PAUSED``: whether the hypervisor paused it because a disk did not serve it, and nobody else has."""
+
+
+class DiskIo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the disks of one guest do at a moment."""
+
+    vm: str
+    run_id: str
+    pending: int
+    """Requests, or threads of its process, that wait for an answer of a disk, as far as that is known."""
+    done: int | None
+    """Requests that its disks have answered in this run; ``None``: its process did not say, because it stands still as
+    well."""
 
 
 class MigrationSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -171,6 +185,14 @@ class HypervisorPort(Protocol):
         """
         ...
 
+    async def disk_io(self) -> tuple[DiskIo, ...]:
+        """Of every guest that Outlive made and that runs here, by name; each is asked by itself, with a limit.
+
+        Requests that are pending while none is answered from one look to the next are stuck. ``Unavailable`` where the
+        processes of this host cannot be read.
+        """
+        ...
+
     async def attach(self, vm: VirtualMachine, device: str, *, run_id: str) -> None:
         """Give the running domain of that run a device of its definition, by target or MAC address.
 
@@ -191,7 +213,8 @@ class HypervisorPort(Protocol):
     async def resume(self, vm: str, *, run_id: str) -> None:
         """Let a paused or handed-over domain of that run go on; it runs when this returns.
 
-        ``Refused`` where it is of another run or in another state. Nothing else ever lets a handed-over domain run:
+        One that was paused by a disk that did not serve it sends its requests again. ``Refused`` where it is of another
+        run or in another state. Nothing else ever lets a handed-over domain run:
         not the driver, not the service after a failed migration or its own restart, not the hypervisor itself.
         """
         ...

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from outlive.resources import StorageClusterStatus, StorageDaemonStatus, StorageDevice, StoragePoolStatus
+
+REACH_S: Final = 4.0
+"""How long storage may take to answer; what takes longer is not reached."""
 
 
 class DiskLock(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -30,6 +33,14 @@ class StoragePort(Protocol):
 
     async def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
         """Locks of these volumes, as the servers have them at a moment after this call; all of them, or an error."""
+        ...
+
+    async def unreached(self, volumes: tuple[str, ...]) -> Mapping[str, str]:
+        """Volume → why this host does not reach it now. What it reaches, or where nobody can say, is left out.
+
+        Ends within ``REACH_S`` and a second, whatever hangs; volumes of one place (a pool, a folder, a replicated
+        volume, a device) are asked for together. ``Unavailable`` where it cannot be asked at all.
+        """
         ...
 
     async def release(self, lock: DiskLock) -> None:

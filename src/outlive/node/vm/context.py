@@ -23,6 +23,7 @@ from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import MemberView, member_view
 from outlive.node.permissions_of_protocol import is_related
 from outlive.node.ports import DiskLock, Domain, DomainState, GuardPort, MachinePort, MigrationSettings, StoragePort
+from outlive.node.storage_watch import StorageLosses
 from outlive.node.vm.domains import ForeignDomains, LocalDomains
 from outlive.node.vm.states import followed, mine
 from outlive.resources import HOST_LABEL, Fault, Holder, Membership, ObjectRef, VirtualMachine
@@ -209,6 +210,10 @@ class VmMemory:
     """Id of the request that was tried without its outcome becoming known, and since when."""
     yields_until_s: float = float("-inf")
     """Until then it lets others of its group that are to start elsewhere go first."""
+    resumed: int = 0
+    """How often it was let go on after an error of a disk since storage has served it, …"""
+    resume_s: float = 0.0
+    """… and when the next time may be (monotonic)."""
     order: OrderMemory | None = None
     """While it may start and does not run yet, if it starts after others."""
 
@@ -304,6 +309,8 @@ class VmContext:
     """Locks of living hosts, by volume, id and host."""
     addresses: Addresses | None = None
     """Which host has which, as last read."""
+    losses: StorageLosses = field(default_factory=StorageLosses)
+    """Virtual machines here that storage does not serve any more."""
 
     def __post_init__(self) -> None:
         self.lease = LeaseRenewer(self)

@@ -103,6 +103,12 @@ def _same(text: str) -> _Owner:
         return text
 
 
+def is_own(node: VmContext, lock: DiskLock) -> bool:
+    """Whether the lock is at this host's address; not where either is unknown: two unknown ones are not the same."""
+    own = node.storage.address()
+    return own != "" and lock_owner(lock.address) == lock_owner(own)
+
+
 REPORTS: Final = 1024
 """Locks of living hosts that are remembered; the oldest is forgotten first, and only waits longer for it."""
 REPORTS_NEEDED: Final = 2
@@ -210,15 +216,15 @@ async def owners(node: VmContext, vm: VirtualMachine, locks: tuple[DiskLock, ...
     """Whose they are, by what is looked at from now on. Errors of the store and of the hypervisor."""
     stays: dict[DiskLock, Reason] = {}
     unknown: list[str] = []
-    mine, users = lock_owner(node.storage.address()), DiskUsers(node, vm)
+    users = DiskUsers(node, vm)
     for lock in locks:
         owner = lock_owner(lock.address)
         over = {host: await _is_over(node, vm, lock, host, users) for host in await _hosts_at(node, owner)}
         why = next((one for one in over.values() if one is not None and one.code != VmReason.LOCK_UNCONFIRMED), None)
         why = why or next((one for one in over.values() if one is not None), None)
-        if why is None and owner == mine and (user := await users.here(lock.volume)):
+        if why is None and is_own(node, lock) and (user := await users.here(lock.volume)):
             why = _shared(lock, user)
-        if why is None and not over and owner != mine:
+        if why is None and not over and not is_own(node, lock):
             user = await users.anywhere(lock.volume)
             why = _shared(lock, user) if user else reason(VmReason.LOCK_FOREIGN, lock=lock.id, owner=_owner(lock))
             if lock.address and not user:

@@ -8,12 +8,14 @@ waits is woken by every change.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
 
+from outlive.base.deadline import set_within
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.base.random import Random
@@ -23,6 +25,7 @@ from outlive.node.migration.record import LOOK_S, adopt, not_fenced, own_after_r
 from outlive.node.ports import DomainState
 from outlive.node.vm.affinity import start_by_rules
 from outlive.node.vm.context import Seen, VmContext, VmMemory
+from outlive.node.vm.dead_storage import leave_dead_storage, run_on
 from outlive.node.vm.requests import answer, is_asked
 from outlive.node.vm.start import (
     BACK_OFF_S,
@@ -48,7 +51,7 @@ from outlive.node.vm.states import (
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
 from outlive.resources import HOST_LABEL, ObjectRef, VirtualMachine
 from outlive.resources.policies import limits_of
-from outlive.resources.reasons import VmReason, reason
+from outlive.resources.reasons import VmReason, reason, render
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.controller import QueueClosed, WorkQueue
@@ -88,7 +91,7 @@ async def reconcile(node: VmContext, name: str, memory: VmMemory) -> float | Non
         return await _orphan(node, name, memory)
     memory.orphaned_s = None
     if domain is None or (vm is not None and node.entry(vm) is not None):  # till then no other host starts the name
-        node.faults.clear(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=name))
+        node.faults.clear(FaultCode.UNKNOWN_VM, _about(name))
     if vm is None:
         node.read_in.pop(name, None)
         return None
@@ -146,7 +149,11 @@ def _settled(node: VmContext, vm: VirtualMachine) -> bool:
         return idle and not of_host(vm, me) and state_of(vm) != VmState.SHUTDOWN
     entry = node.entry(vm)
     seen = len(vm.status.holders) == 1 and entry is not None and entry.seen == "running" and entry.vnc == domain.vnc
-    known = vm.status.phase == VmState.START and not vm.status.reason
+    said, why = vm.status, node.losses.reason_of(vm.name)
+    known = said.phase == VmState.START and (said.reason, said.message) == (
+        ("", said.message) if why is None else (why.code, render(why).text)
+    )
+    known = known and vm.name not in node.losses.restart
     whole = domain.state is DomainState.RUNNING and not domain.split and vm.name not in node.domains.ending
     return here and seen and known and whole and state_of(vm) == VmState.START
 
@@ -230,9 +237,13 @@ async def _frozen(seen: Seen, action: VmAction) -> float | None:
 async def _adopt(seen: Seen) -> float | None:
     """It runs where it should: say so, and clear away entries of runs that are over."""
     node, vm, domain = seen.node, seen.vm, seen.domain
+    if vm.name in node.losses.restart and not node.frozen:
+        return await leave_dead_storage(node, vm, seen.memory)
     if vm.name in node.domains.ending:
         return await _end_again(seen)
     wait_s = await report_running(node, vm.name, seen.memory)
+    if domain is not None and domain.io_error and not node.frozen:
+        return _sooner(wait_s, await run_on(node, vm, domain, seen.memory))
     if domain is not None and domain.split:
         return await _receive_memory(seen)
     seen.memory.alone_since_s = None
@@ -307,7 +318,9 @@ async def _crashed(seen: Seen) -> float | None:
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         ours = mine(now, node.lease.me)
-        holders = tuple(_replace(one, seen="", vnc=None) if one in ours else one for one in now.status.holders)
+        holders = tuple(
+            _replace(one, seen="", vnc=None, since=None) if one in ours else one for one in now.status.holders
+        )
         return _replace(in_phase(now.status, now.status.phase, why), holders=holders)
 
     await node.change(seen.vm.name, change)
@@ -419,12 +432,21 @@ LOOKS: Final = 50
 """Looks one upon the other without a rest; more of them mean that two rules contradict each other."""
 
 
+WORKER: Final = "its worker"
+"""The part that crashes, as the fault of the virtual machine names it."""
+
+
+def _about(vm: str) -> ObjectRef:
+    return ObjectRef(kind="VirtualMachine", name=vm)
+
+
 class VmReconciler:
     """See the module. ``enqueue`` from anywhere; jobs run in the group that ``run`` opens."""
 
     def __init__(self, node: VmContext, *, random: Random) -> None:
         self._node = node
         self._queue = WorkQueue(node.clock, random, base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S)
+        self._closing = asyncio.Event()
 
     @property
     def busy(self) -> int:
@@ -464,6 +486,7 @@ class VmReconciler:
     def close(self) -> None:
         """Take nothing new, and let jobs end."""
         self._queue.shut_down()
+        self._closing.set()
 
     async def _work(self, vm: str) -> None:
         node, memory = self._node, self._node.memory(vm)
@@ -474,10 +497,12 @@ class VmReconciler:
         except (OutliveError, TimeoutError) as error:
             _log.warning("vm.look_failed", vm=vm, host=node.host, error=str(error))
             await self._back_off(vm)
-        except Exception:  # noqa: BLE001 - logged; one virtual machine's trouble must not end the daemon
-            _log.exception("vm.worker_crashed", vm=vm, host=node.host)
-            await self._back_off(vm)
+        except Exception as error:  # noqa: BLE001 - a fault says so; one VM's trouble must not end the daemon
+            wait_s = node.faults.crashes.failed(_about(vm), WORKER, error)
+            self._queue.add_after(vm, wait_s)
+            await set_within(self._closing, wait_s)  # nothing shortens it: the look may have changed the VM itself
         else:
+            node.faults.crashes.works(_about(vm), WORKER)
             self._queue.forget(vm)
             await self._look_again(vm, memory, wait_s)
         finally:

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from outlive.base.clock import as_datetime
 from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError, Unknown
 from outlive.base.logging import get_logger
@@ -406,7 +407,7 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
         return None if await release(node, vm.name, phase=VmState.FAIL, why=why) else SOON_S
     memory.obstructions = 0
     released = await release(
-        node, vm.name, rejection=_rejection(node, vm, why, stays=stays), why=why if stays else None
+        node, vm.name, rejection=rejection_by(node, vm, why, stays=stays), why=why if stays else None
     )
     if stays:
         return not_before(node, memory)
@@ -419,11 +420,12 @@ async def _refuse(node: VmContext, vm: VirtualMachine, turn: StartTurn, why: str
     _log.warning("vm.start_against_affinity", vm=vm.name, host=node.host, why=why)
     await turn_over(node, vm, turn)
     if restarts_elsewhere(vm):
-        return None if await release(node, vm.name, rejection=_rejection(node, vm, problem)) else SOON_S
+        return None if await release(node, vm.name, rejection=rejection_by(node, vm, problem)) else SOON_S
     return None if await release(node, vm.name, phase=VmState.FAIL, why=problem) else SOON_S
 
 
-def _rejection(node: VmContext, vm: VirtualMachine, why: Reason, *, stays: bool = False) -> Rejection:
+def rejection_by(node: VmContext, vm: VirtualMachine, why: Reason, *, stays: bool = False) -> Rejection:
+    """This host's word for recovery that it does not start it, as it is assigned now; ``stays``: no host may."""
     said = render(why)
     return Rejection(hypervisor=node.host, fence=fence_of(vm), reason=why.code, message=said.text, stays=stays)
 
@@ -436,7 +438,7 @@ async def _failed(node: VmContext, vm: VirtualMachine, problem: str, memory: VmM
     tried, failed = memory.failures, reason(VmReason.NOT_CREATED, problem=problem)
     often = tried > limits_of(vm.spec.recovery, node.desired.cluster_spec.recovery).max_restarts
     if brought(vm) or (often and restarts_elsewhere(vm)):
-        if not await release(node, vm.name, rejection=_rejection(node, vm, failed)):
+        if not await release(node, vm.name, rejection=rejection_by(node, vm, failed)):
             return SOON_S
         memory.failures, memory.not_before_s = 0, 0.0
         return None
@@ -452,16 +454,20 @@ async def report_running(node: VmContext, name: str, memory: VmMemory) -> float 
     domain = node.domains.by_vm.get(name)
     if domain is None or domain.state not in (DomainState.RUNNING, DomainState.PAUSED):
         return SOON_S
-    running = domain.state is DomainState.RUNNING
+    running, why = domain.state is DomainState.RUNNING, node.losses.reason_of(name)
     seen = "running" if running else "paused"
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         entry, status = node.entry(now), now.status
-        holders = tuple(_replace(one, seen=seen, vnc=domain.vnc) if one == entry else one for one in status.holders)
+        since = as_datetime(node.clock.now())
+        holders = tuple(
+            _replace(one, seen=seen, vnc=domain.vnc, since=one.since or since) if one == entry else one
+            for one in status.holders
+        )
         status = _replace(status, holders=holders)
-        if running and now.host == node.host and state_of(now) == VmState.START:
+        if (running or why is not None) and now.host == node.host and state_of(now) == VmState.START:
             mine = status.rejection is not None and status.rejection.hypervisor == node.host
-            status = _replace(in_phase(status, VmState.START), rejection=None if mine else status.rejection)
+            status = _replace(in_phase(status, VmState.START, why), rejection=None if mine else status.rejection)
         return status
 
     await node.change(name, change)

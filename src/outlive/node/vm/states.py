@@ -207,8 +207,17 @@ def is_ignored(vm: VirtualMachine) -> bool:
     return vm.spec.recovery.mode == "ignore" and not asked_since(vm)
 
 
+def brings_down_hosts(vm: VirtualMachine) -> bool:
+    """Whether it waits for a person because too many hosts died soon after it was started there."""
+    record = vm.status.recovery
+    return record is not None and record.unfinished and record.reason == HoldReason.BRINGS_DOWN_HOSTS
+
+
 def is_kept_down(vm: VirtualMachine, me: Me) -> bool:
-    """Whether it stays down, by its policy, until a user asks for it: its host died, be it this one."""
+    """Whether it stays down until a user asks for it: its host died, be it this one, and by its policy, or because
+    hosts died under it before."""
+    if brings_down_hosts(vm) and not asked_since(vm):
+        return True
     if vm.spec.recovery.mode != "hold" or asked_since(vm):
         return False
     record = vm.status.recovery

@@ -17,7 +17,7 @@ from outlive.base.logging import get_logger
 from outlive.node.membership.holders import RELEASE, ReleaseView
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import VmContext, VmMemory
-from outlive.node.vm.locks import lock_owner, owners
+from outlive.node.vm.locks import is_own, owners
 from outlive.node.vm.states import (
     VM_EVENT,
     Job,
@@ -120,9 +120,8 @@ async def _unlock(node: VmContext, vm: str) -> None:
         return
     try:
         with deadline(float(node.settings.call_limit)):
-            mine = lock_owner(node.storage.address())
             for lock in await node.storage.locks(known.spec.disks):
-                if lock_owner(lock.address) == mine and (await owners(node, known, (lock,))).stale:
+                if is_own(node, lock) and (await owners(node, known, (lock,))).stale:
                     await node.storage.release(lock)
     except (OutliveError, TimeoutError) as error:
         _log.warning("vm.not_unlocked", vm=vm, host=node.host, error=str(error) or "no answer in time")

@@ -20,6 +20,8 @@ FULL_HEALTH: Final = 100
 class FaultCode(enum.StrEnum):
     """All faults, by who reports them."""
 
+    # daemons, fencers and recovery, each of its own parts
+    WORKER_CRASHED = "worker-crashed"
     # fencers
     HOST_DEAD = "host-dead"
     FENCE_UNCONFIRMED = "fence-unconfirmed"
@@ -44,6 +46,8 @@ class FaultCode(enum.StrEnum):
     STORE_WENT_BACK = "store-went-back"
     UNKNOWN_VM = "unknown-vm"
     HOST_DEGRADING = "host-degrading"
+    HOST_STORAGE_LOST = "host-storage-lost"
+    VM_STORAGE_LOST = "vm-storage-lost"
     DRAIN_INCOMPLETE = "drain-incomplete"
     FIGURES_STALE = "figures-stale"
     CLUSTER_KEY_OLD = "cluster-key-old"
@@ -69,6 +73,7 @@ class FaultCode(enum.StrEnum):
     STORE_RESTORED = "store-restored"
     CLUSTER_DISARMED = "cluster-disarmed"
     NO_COORDINATOR = "no-coordinator"
+    HOST_QUARANTINED = "host-quarantined"
     POWER_NOT_REHEARSED = "power-not-rehearsed"
     MEMORY_OVERCOMMITTED = "memory-overcommitted"
     MEMORY_OVERPROVISIONED = "memory-overprovisioned"
@@ -131,6 +136,11 @@ def _restored(fields: Mapping[str, Value]) -> str:
 
 
 FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
+    FaultCode.WORKER_CRASHED: FaultEntry(
+        25,
+        "what looks after {subject} ({part}) failed with an error that nobody expected, and is tried again: {why}",
+        "see the log of the process for part.crashed, and report it as a defect; restarting the process may help",
+    ),
     FaultCode.HOST_DEAD: FaultEntry(
         50,
         "{subject} is dead ({proof})",
@@ -195,6 +205,21 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.HOST_CANNOT_JOIN: FaultEntry(25, "{why}", "{remedy}"),
     FaultCode.HOST_ISOLATED: FaultEntry(
         25, "{why}", "reboot {subject}: it joins again in its new boot, and its isolation ends"
+    ),
+    FaultCode.HOST_QUARANTINED: FaultEntry(
+        25,
+        "{subject} died {deaths} times and is in quarantine until {until}: it takes no VM, and those on it stay",
+        "see why it dies, then: outlive host release {subject}",
+    ),
+    FaultCode.HOST_STORAGE_LOST: FaultEntry(
+        50,
+        "{subject} has lost the storage of {vms}: {why}; of each of them: {then}",
+        "see to the way of {subject} to the storage, and to the storage: outlive why {subject}",
+    ),
+    FaultCode.VM_STORAGE_LOST: FaultEntry(
+        25,
+        "the disks of VM {subject} do not serve it on {host}: {why}; {then}",
+        "see to its storage: whether it is full, and whether it answers; outlive why {subject}",
     ),
     FaultCode.GUESTS_OUTSIDE_SLICE: FaultEntry(
         25,

@@ -25,6 +25,8 @@ class HoldReason(enum.StrEnum):
     RELOCATION_LIMIT = "relocation-limit"
     KEPT_DOWN = "kept-down"
     """Its own policy says so."""
+    BRINGS_DOWN_HOSTS = "brings-down-hosts"
+    """Hosts died under it, one soon after the other."""
     NO_ROOM = "no-room"
     RULED_OUT = "ruled-out"
     """There is room, on hosts that its own rules close to it."""
@@ -181,6 +183,10 @@ TABLE: Final[Table] = {
     HoldReason.KEPT_DOWN: Template(
         "{host} does not run it any more, and its policy (spec.recovery.mode) is hold",
         "outlive request {name} start",
+    ),
+    HoldReason.BRINGS_DOWN_HOSTS: Template(
+        "{hosts} died, each soon after it was started there; it may be what brings them down",
+        "see why these hosts died; if it was not this VM: outlive request {name} start",
     ),
     HoldReason.NO_ROOM: Template(
         "{slots}, and no living host that it may run on has room for it",

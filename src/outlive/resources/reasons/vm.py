@@ -50,6 +50,10 @@ class VmReason(enum.StrEnum):
     """A kill of its domain is not known to be done, and no listing shows the domain; the kill is repeated."""
     BEING_DELETED = "being-deleted"
     """It was deleted, and a host may still run it; ends with the VM."""
+    STORAGE_LOST = "storage-lost"
+    """It is on its host, and storage does not serve it any more."""
+    LEFT_STORAGE = "left-storage"
+    """Its host has ended it because storage did not serve it there; another host may start it."""
     NOT_CREATED = "not-created"
     NOT_STARTED = "not-started"
     START_FAILED = "start-failed"
@@ -164,6 +168,11 @@ TABLE: Final[Table] = {
         "see the hypervisor's log on its host, or reboot the host",
     ),
     VmReason.BEING_DELETED: Template(_being_deleted, _to_be_gone),
+    VmReason.STORAGE_LOST: Template(
+        "its disks do not serve it: {why}; {then}",
+        "see to its storage, and to its host's way there; to have it start elsewhere, set spec.recovery.storageLost",
+    ),
+    VmReason.LEFT_STORAGE: Template("its disks did not serve it on {host}: {why}", "see to the storage of {host}"),
     VmReason.NOT_CREATED: Template("{problem}", "see the hypervisor's log on its host"),
     VmReason.NOT_STARTED: Template("{host} did not start it, or died before"),
     VmReason.START_FAILED: Template(

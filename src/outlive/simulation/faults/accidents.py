@@ -100,6 +100,15 @@ def _cut(network: str) -> Kind:
     return cut
 
 
+def _dead_storage(draw: Draw, at_s: float) -> None:
+    """One host, or several, are off the storage for as long as it takes to do something about it."""
+    some = draw.random.choice((1, 1, 1, 2, len(draw.hosts)))
+    hosts = tuple(host.name for host in draw.random.sample(draw.hosts, min(some, len(draw.hosts))))
+    guests = draw.random.choice(("stall", "pause", "hang"))
+    draw.add(at_s, "cut", network="storage", hosts=hosts, guests=guests)
+    draw.add(at_s + draw.random.uniform(15.0, 90.0), "heal", network="storage", hosts=hosts)
+
+
 def _cut_controller(draw: Draw, at_s: float) -> None:
     """A controller beside a daemon has its host's way to the store."""
     hosts = (draw.controller().partition("/")[0],)
@@ -199,6 +208,7 @@ ACCIDENTAL: Final[dict[str, Kind]] = {
     ),
     "cut-store": _cut("store"),
     "cut-storage": _cut("storage"),
+    "dead-storage": _dead_storage,
     "cut-bmc": _cut("bmc"),
     "cut-vm": _cut("vm"),
     "cut-controller": _cut_controller,

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from outlive.resources import VirtualMachine
 from outlive.runtime.units import Duration
+from outlive.simulation.hypervisors import DeadDisks
 from outlive.simulation.networks import Direction, Segment
 from outlive.simulation.spec import Jump
 from outlive.simulation.verbs.table import Name, Names, Share, after, verb
@@ -48,8 +49,12 @@ def _stand_still(host: SimHost, for_: Duration | None, *, asleep: bool) -> None:
 
 
 @verb("cut", "{who} cannot reach the {network} network any more")
-def _cut(world: World, network: Network, hosts: Names, direction: Direction = "both") -> None:
+def _cut(
+    world: World, network: Network, hosts: Names, direction: Direction = "both", guests: DeadDisks = "stall"
+) -> None:
+    """``guests``: how those fare whose hosts are cut off from ``storage``."""
     for name in hosts:
+        world.dead_disks[name] = guests
         world.networks.cut(Segment(network), name, direction)
 
 

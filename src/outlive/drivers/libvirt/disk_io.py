@@ -1,0 +1,109 @@
+"""Whether disks answer their guests: by each guest's own monitor, and by what the kernel says of its threads.
+
+A guest whose disk is dead looks like one that does nothing: it runs, and no request comes back. What tells the two
+apart is what is on its way. The devices know that (``inuse`` of a virtio queue). Threads of the process that wait in
+the kernel (state D) are counted besides: that is all there is to see where QEMU itself stands still, or where the
+device is none of virtio. libvirt is not asked: it would wait for one QEMU that hangs, and keep everybody waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from outlive.base.errors import OutliveError
+from outlive.drivers.libvirt.processes import GuestProcess
+from outlive.drivers.libvirt.qmp import Qmp
+from outlive.drivers.libvirt.runs import Runs
+from outlive.drivers.libvirt.threads import Threads
+from outlive.node.ports import DiskIo
+
+ANSWER_S: Final = 1.0
+"""How long one QEMU may take for one answer."""
+AT_ONCE: Final = 16
+DISK_DEVICES: Final = frozenset({"virtio-blk", "virtio-scsi"})
+QUEUES_LIMIT: Final = 64
+"""Queues of one device that are read."""
+ANSWERED: Final = tuple(f"{one}_operations" for one in ("rd", "wr", "flush", "unmap"))
+ANSWERED_BADLY: Final = tuple(f"failed_{one}" for one in ANSWERED)
+
+
+class DiskWatch:
+    """See the module."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._thread = Threads(1, "the threads of guests")
+        self._places: dict[str, tuple[tuple[str, int], ...]] = {}
+        """Run → its virtio disks, by their paths in QEMU, and how many queues each has; these never change."""
+
+    async def look(self, processes: Sequence[GuestProcess], limit_s: float) -> tuple[DiskIo, ...]:
+        """Of these guests, by name; the kernel is asked in a thread, and waited for no longer than ``limit_s``."""
+        self._places = {one.run_id: self._places[one.run_id] for one in processes if one.run_id in self._places}
+        waiting: Mapping[int, int] = {}
+        with contextlib.suppress(OutliveError, TimeoutError):
+            asked = self._thread.submit(lambda: waiting_threads(one.pid for one in processes))
+            async with asyncio.timeout(limit_s):
+                waiting = await asyncio.shield(asked)
+        turn = asyncio.Semaphore(AT_ONCE)
+
+        async def of(process: GuestProcess) -> DiskIo:
+            async with turn:
+                return await self._of(process, waiting.get(process.pid, 0))
+
+        found = await asyncio.gather(*(of(one) for one in processes))
+        return tuple(sorted(found, key=lambda one: one.vm))
+
+    async def _of(self, process: GuestProcess, waiting: int) -> DiskIo:
+        done: int | None = None
+        pending = 0
+        with contextlib.suppress(OutliveError, OSError):
+            qmp = await Qmp.open(self._runs.socket(process.vm, process.run_id, "qmp"), ANSWER_S)
+            try:
+                done = answered(await qmp("query-blockstats", ANSWER_S))
+                pending = await self._in_use(qmp, process.run_id)
+            finally:
+                qmp.close()
+        # a QEMU that does not answer at all waits for something, be it nothing that its threads show
+        unknown = int(done is None)
+        return DiskIo(vm=process.vm, run_id=process.run_id, pending=max(pending, waiting, unknown), done=done)
+
+    async def _in_use(self, qmp: Qmp, run_id: str) -> int:
+        """Requests that its virtio disks have taken and not given back; 0 where this QEMU cannot say."""
+        if run_id not in self._places:
+            found = []
+            for one in await qmp("x-query-virtio", ANSWER_S):
+                if one["name"] in DISK_DEVICES:
+                    status = await qmp("x-query-virtio-status", ANSWER_S, path=one["path"])
+                    found.append((str(one["path"]), min(int(status["num-vqs"]), QUEUES_LIMIT)))
+            self._places[run_id] = tuple(found)
+        total = 0
+        for path, queues in self._places[run_id]:
+            for queue in range(queues):
+                status = await qmp("x-query-virtio-queue-status", ANSWER_S, path=path, queue=queue)
+                total += int(status["inuse"])
+        return total
+
+
+def answered(stats: Iterable[Mapping[str, Any]]) -> int:
+    """Requests that the disks of one QEMU have answered, well or badly, as ``query-blockstats`` counts them."""
+    found = 0
+    for device in stats:
+        counts = device.get("stats", {})
+        found += sum(int(counts.get(name, 0)) for name in (*ANSWERED, *ANSWERED_BADLY))
+    return found
+
+
+def waiting_threads(pids: Iterable[int], proc: str = "/proc") -> dict[int, int]:
+    """Process → how many of its threads wait in the kernel and hear no signal (state D)."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for task in os.scandir(f"{proc}/{pid}/task"):
+                with contextlib.suppress(OSError), open(f"{task.path}/stat", "rb") as file:  # noqa: PTH123 - many
+                    if file.read().rpartition(b")")[2].split()[0] == b"D":
+                        found[pid] = found.get(pid, 0) + 1
+    return found

@@ -1,0 +1,303 @@
+"""Looks whether storage serves the virtual machines of this host, and says so where it does not.
+
+Three things are looked at: what the hypervisor says of guests that a failed disk paused, requests of guests that get no
+answer, and whether this host reaches what their disks lie on. Whatever hangs, a look ends in time. What is found is a
+fault and the reason of each virtual machine; their workers and ``host.storage`` do the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from outlive.base.clock import as_datetime
+from outlive.base.deadline import deadline
+from outlive.base.errors import NotFound, OutliveError
+from outlive.base.logging import get_logger
+from outlive.base.phrases import count_of
+from outlive.node.health import Answer
+from outlive.node.ports import REACH_S, DiskIo, DomainState
+from outlive.node.storage_loss import STORAGE_LOST, WHAT_NOW, LossKind, LostGuest, StorageInput, StuckRequests
+from outlive.resources import Coverage, ObjectRef, VirtualMachine
+from outlive.resources.hosts import StorageLoss
+from outlive.resources.policies import Limits, limits_of
+from outlive.resources.reasons import Reason, VmReason, reason
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.tasks import OrderedTaskGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from outlive.node.health_monitor import HealthMonitor, PeerHealth
+    from outlive.node.vm.context import VmContext
+
+WATCH_S: Final = 2.0
+"""Between two looks."""
+STUCK_S: Final = 8.0
+"""A guest that waits for so long without any answer of its disks is stuck."""
+UNREACHED_LOOKS: Final = 2
+"""Looks in a row that storage must not have answered."""
+QUIET_S: Final = 10.0
+"""What was found wrong is over once it was not found for so long."""
+ANSWER_S: Final = REACH_S + 1.0
+"""How long one look waits for anybody."""
+PEERS_S: Final = 10.0
+"""How often the other hosts are looked at while something is to be done."""
+DISKS_LIMIT: Final = 4096
+"""Disks of one host that are looked at."""
+HANGS: Final = "its process does not end, so that it may not start elsewhere before its host is proven dead"
+_log = get_logger("node.storage")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """That storage does not serve one virtual machine; times are monotonic."""
+
+    run_id: str
+    kind: LossKind
+    why: str
+    since_s: float
+    seen_s: float
+    """When it was found last."""
+
+
+@dataclass(slots=True)
+class StorageLosses:
+    """What is known of it, for the workers of virtual machines."""
+
+    by_vm: dict[str, Loss] = field(default_factory=dict)
+    restart: frozenset[str] = frozenset()
+    """Those that are to be ended here, so that they start elsewhere."""
+    hanging: dict[str, None] = field(default_factory=dict)
+    """Those whose process does not end."""
+    then: Answer = Answer.OFF
+    published: StorageLoss | None = None
+
+    def reason_of(self, vm: str) -> Reason | None:
+        """What its document is to say; ``None``: storage serves it."""
+        loss = self.by_vm.get(vm)
+        if loss is None:
+            return None
+        return reason(VmReason.STORAGE_LOST, why=loss.why, then=self.then_of(vm))
+
+    def then_of(self, vm: str) -> str:
+        """What becomes of it."""
+        return HANGS if vm in self.hanging else WHAT_NOW.get(self.then, WHAT_NOW[Answer.OFF])
+
+    @property
+    def unreached(self) -> bool:
+        """Whether this host does not reach the storage of some of them."""
+        return any(one.kind is LossKind.UNREACHED for one in self.by_vm.values())
+
+
+class StorageWatch:
+    """See the module."""
+
+    def __init__(
+        self, node: VmContext, health: HealthMonitor, peers: PeerHealth, *, enqueue: Callable[[str], None]
+    ) -> None:
+        """``enqueue``: have the worker of a virtual machine look at it."""
+        self._node = node
+        self._health = health
+        self._peers = peers
+        self._enqueue = enqueue
+        self._losses = node.losses
+        self._stuck = StuckRequests(STUCK_S)
+        self._unreached: dict[str, int] = {}
+        """Disk → in how many looks in a row it was not reached."""
+        self._peers_s = float("-inf")
+        self._seen: tuple[DiskIo, ...] = ()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await self._node.clock.sleep(WATCH_S)
+
+    async def look(self) -> None:
+        """Look once, say what was found, and decide what is done about it."""
+        node = self._node
+        if not node.lease.held or not node.domains.looked:
+            return
+        vms = {name: vm for name in node.domains.by_vm if (vm := node.informer.get(name)) is not None}
+        async with OrderedTaskGroup() as group:  # what hangs in one of both costs the other no time
+            stuck = group.create_task(self._ask_guests(), name="ask how the disks of guests do")
+            unreached = group.create_task(self._ask_storage(vms), name="ask whether storage is reached")
+        found = self._found(vms, stuck.result(), unreached.result())
+        before = {vm: self._losses.reason_of(vm) for vm in self._losses.by_vm}
+        self._remember(found)
+        try:
+            await self._decide(vms)
+        except OutliveError as error:  # what was decided last holds
+            _log.info("storage.not_decided", host=node.host, error=str(error))
+        self._report()
+        if self._publish():
+            node.reported()
+        said = {vm: self._losses.reason_of(vm) for vm in self._losses.by_vm}
+        for name in sorted({*before, *said}):
+            if before.get(name) != said.get(name) or name in self._losses.restart:
+                self._enqueue(name)
+
+    async def _ask_guests(self) -> dict[str, str]:
+        """Guests that wait in vain, and their runs; where nobody answers, as it was."""
+        try:
+            with deadline(ANSWER_S):
+                self._seen = await self._node.domains.hypervisor.disk_io()
+        except (OutliveError, TimeoutError) as error:
+            _log.info("storage.guests_not_asked", host=self._node.host, error=str(error) or "no answer in time")
+        return self._stuck.look(self._seen, self._node.clock.monotonic())
+
+    async def _ask_storage(self, vms: Mapping[str, VirtualMachine]) -> Mapping[str, str]:
+        """Disks that this host has not reached for long enough, and why."""
+        disks = tuple(sorted({disk for vm in vms.values() for disk in vm.spec.disks}))[:DISKS_LIMIT]
+        if not disks:
+            self._unreached = {}
+            return {}
+        began_s, answer = self._node.clock.monotonic(), dict[str, str]()
+        try:
+            with deadline(ANSWER_S):
+                answer = dict(await self._node.storage.unreached(disks))
+        except TimeoutError:
+            answer = dict.fromkeys(disks, "storage does not answer")
+        except OutliveError as error:
+            _log.info("storage.not_asked", host=self._node.host, error=str(error))
+            return {}
+        took_s = self._node.clock.monotonic() - began_s
+        self._health.asked_storage(REACH_S if answer else max(0.0, took_s))
+        self._unreached = {disk: self._unreached.get(disk, 0) + 1 for disk in answer}
+        return {disk: why for disk, why in answer.items() if self._unreached[disk] >= UNREACHED_LOOKS}
+
+    def _found(
+        self, vms: Mapping[str, VirtualMachine], stuck: Mapping[str, str], unreached: Mapping[str, str]
+    ) -> dict[str, Loss]:
+        """What this look has found wrong, by virtual machine."""
+        found: dict[str, Loss] = {}
+        now_s = self._node.clock.monotonic()
+        for name, domain in self._node.domains.by_vm.items():
+            if domain.state not in (DomainState.RUNNING, DomainState.PAUSED):
+                continue
+            lacks = (
+                next((unreached[disk] for disk in vms[name].spec.disks if disk in unreached), "") if name in vms else ""
+            )
+            if lacks:
+                kind, why = LossKind.UNREACHED, f"{self._node.host} does not reach them: {lacks}"
+            elif domain.io_error:
+                kind, why = LossKind.IO_ERROR, "one of them failed, and the hypervisor paused it"
+            elif stuck.get(name) == domain.run_id:
+                kind, why = LossKind.STUCK, "its requests get no answer"
+            else:
+                continue
+            before = self._losses.by_vm.get(name)
+            since_s = before.since_s if before is not None and before.run_id == domain.run_id else now_s
+            found[name] = Loss(domain.run_id, kind, why, since_s, now_s)
+        return found
+
+    def _remember(self, found: dict[str, Loss]) -> None:
+        """Keep what was found, and for a while what was."""
+        now_s, before = self._node.clock.monotonic(), self._losses.by_vm
+        here = self._node.domains.by_vm
+        lately = {
+            vm: one
+            for vm, one in before.items()
+            if vm in here and here[vm].run_id == one.run_id and now_s - one.seen_s < QUIET_S
+        }
+        after = self._losses.by_vm = {**lately, **found}
+        self._losses.hanging = {vm: None for vm in self._losses.hanging if vm in after}
+        for vm in after.keys() - before.keys():
+            _log.warning("storage.lost", vm=vm, host=self._node.host, kind=after[vm].kind, why=after[vm].why)
+        for vm in before.keys() - after.keys():
+            _log.info("storage.back", vm=vm, host=self._node.host)
+        self._losses.restart = self._losses.restart.intersection(after)
+
+    def _limits(self, vm: VirtualMachine) -> Limits:
+        return limits_of(vm.spec.recovery, self._node.desired.cluster_spec.recovery)
+
+    async def _decide(self, vms: Mapping[str, VirtualMachine]) -> None:
+        node, losses, now_s = self._node, self._losses, self._node.clock.monotonic()
+        if not losses.by_vm:
+            losses.restart, losses.then = frozenset(), Answer.OFF
+            node.lease.withhold("")
+            return
+        guests = []
+        for name, loss in sorted(losses.by_vm.items()):
+            vm = vms.get(name)
+            if vm is None or vm.host != node.host:
+                continue
+            limits = self._limits(vm)
+            guests.append(
+                LostGuest(
+                    vm=name,
+                    kind=loss.kind,
+                    lost_for=max(0.0, now_s - loss.since_s),
+                    action=limits.storage_lost,
+                    recovers=vm.spec.recovery.mode in ("", "restart") and vm.spec.power_state == "running",
+                    required=await self._required(name) if limits.storage_lost == "fence" else None,
+                    hangs=name in losses.hanging,
+                )
+            )
+        policy, cluster = self._health.policy, node.desired.cluster
+        given = StorageInput(
+            host=node.host,
+            guests=tuple(guests),
+            settle=max(0.0, policy.settle_s),
+            common_share=max(0.0, policy.common_share),
+            resting=node.desired.maintenance(node.clock.now()) != ""
+            or node.desired.cluster_spec.resting(node.clock.now()) != ""
+            or (cluster is not None and cluster.paused),
+        )
+        alone = STORAGE_LOST.function(given)
+        if alone.why is not Answer.ALONE:
+            result = alone
+        elif now_s - self._peers_s < PEERS_S:
+            return
+        else:
+            self._peers_s = now_s
+            peers = await self._peers.look(policy.common_share)
+            given = msgspec.structs.replace(given, peers=peers)
+            result = node.decisions.use(STORAGE_LOST, given, subject=node.host)
+        losses.restart, losses.then = frozenset(result.restart), result.why
+        node.lease.withhold("its VMs have lost their storage and cannot be ended" if result.fence else "")
+
+    async def _required(self, vm: str) -> int | None:
+        try:
+            return (await self._node.store.get(Coverage, vm)).status.required
+        except NotFound:
+            return None
+
+    def _report(self) -> None:
+        """A fault for each guest, but one for all of those whose storage the host itself does not reach."""
+        node, faults, losses = self._node, self._node.faults, self._losses
+        single = {vm: one for vm, one in losses.by_vm.items() if one.kind is not LossKind.UNREACHED}
+        about = {one.subject.name for one in faults.active if one.code is FaultCode.VM_STORAGE_LOST}
+        for vm in about - single.keys():
+            faults.clear(FaultCode.VM_STORAGE_LOST, ObjectRef(kind="VirtualMachine", name=vm))
+        for vm, one in single.items():
+            about_vm = ObjectRef(kind="VirtualMachine", name=vm)
+            faults.activate(FaultCode.VM_STORAGE_LOST, about_vm, host=node.host, why=one.why, then=losses.then_of(vm))
+        host = ObjectRef(kind="Hypervisor", name=node.host)
+        lost = [(vm, one) for vm, one in losses.by_vm.items() if one.kind is LossKind.UNREACHED]
+        if lost:
+            vm, first = next((one for one in lost if one[0] in losses.hanging), lost[0])
+            fields = {"vms": count_of(len(lost), "VM"), "why": first.why, "then": losses.then_of(vm)}
+            faults.activate(FaultCode.HOST_STORAGE_LOST, host, **fields)
+        else:
+            faults.clear(FaultCode.HOST_STORAGE_LOST, host)
+
+    def _publish(self) -> bool:
+        """Whether what is published changes."""
+        losses, before = self._losses, self._losses.published
+        if not losses.by_vm:
+            losses.published = None
+        else:
+            first = next((one for one in losses.by_vm.values() if one.kind is LossKind.UNREACHED), None)
+            first = first or next(iter(losses.by_vm.values()))
+            losses.published = StorageLoss(
+                since=before.since if before is not None else as_datetime(self._node.clock.now()),
+                unreached=losses.unreached,
+                vms=len(losses.by_vm),
+                why=first.why,
+                then=str(losses.then),
+            )
+        return losses.published != before

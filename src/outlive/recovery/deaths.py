@@ -1,0 +1,148 @@
+"""Deaths of hosts that repeat: of VMs that bring hosts down, and of hosts that flap. Pure.
+
+A host has *died* when an epoch of it was proven dead by anything but its own word: by power, watchdog, isolation or an
+operator, or by a boot that nobody announced. Hosts that die together share a cause from outside, such as the power of
+a rack, and that cause is neither a VM's nor the host's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import msgspec
+
+from outlive.base.clock import Clock, Instant, as_datetime, as_instant
+from outlive.base.errors import NotFound, Refused
+from outlive.resources import Holder, Hypervisor, MemberRecord, Membership, Proof
+from outlive.resources.cluster import FencingPolicy
+from outlive.resources.hosts import HostDeath, Quarantine
+from outlive.resources.policies import Limits
+from outlive.resources.vms import HostFailure
+from outlive.store import Store, compare_and_swap
+
+EVENT_S: Final = 60.0
+"""Hosts that die within so long of each other die together."""
+OWN_WORD: Final = "self-cleaned"
+"""The proof of a host that left in good order, or came back by itself with all its VMs seen to."""
+DEATHS_KEPT: Final = 16
+"""Of one host."""
+FAILURES_KEPT: Final = 16
+"""Hosts that died under one VM."""
+MOST_QUARANTINED: Final = 0.5
+"""No more of the hosts than this are in quarantine: then it is hardly they."""
+_replace = msgspec.structs.replace
+
+
+class Death(NamedTuple):
+    """One host that died, or seems to be dying."""
+
+    host: str
+    at: datetime | None
+    """When it was proven; ``None``: it is condemned or silent, and not proven dead yet."""
+
+
+def death_of(host: str, record: MemberRecord, *, silent: bool = False) -> Death | None:
+    """The last death of a host, or that it is going on now; ``None``: there is none that anybody knows of."""
+    proof = record.proof
+    if record.state == "Revoked" and record.dead_through < record.epoch:
+        return Death(host, None)
+    if silent and record.state == "Held":
+        return Death(host, None)
+    return Death(host, proof.at) if proof is not None and proof.kind != OWN_WORD and proof.at is not None else None
+
+
+def died_together(host: str, at: datetime, deaths: Iterable[Death], now: datetime) -> list[str]:
+    """Other hosts that died at about that time, or are dying if that is now."""
+    window = timedelta(seconds=EVENT_S)
+    return [one.host for one in deaths if one.host != host and abs((one.at or now) - at) <= window]
+
+
+def failures_of(
+    before: tuple[HostFailure, ...],
+    holders: Collection[Holder],
+    proofs: Mapping[str, Proof],
+    together: Callable[[str, datetime], Collection[str]],
+    limits: Limits,
+) -> tuple[HostFailure, ...]:
+    """Hosts that died under a VM soon after it was started there, one after the other.
+
+    ``proofs``: by run, of its holders that are dead. ``together``: who died with a host at that time. ``before``: those
+    that its last recovery knew. Where it ran for long before its host died, nothing of before counts; where others died
+    with its host, that death does not count.
+    """
+    found = list(before)
+    for holder in holders:
+        proof = proofs.get(holder.run_id)
+        if proof is None or proof.kind == OWN_WORD or proof.at is None or holder.since is None:
+            continue
+        if (proof.at - holder.since).total_seconds() > limits.start_window_s:
+            found = []
+            continue
+        counted = {one.host for one in found}
+        if any(one not in counted for one in together(holder.hypervisor, proof.at)):
+            continue
+        new = HostFailure(host=holder.hypervisor, epoch=holder.epoch, at=proof.at)
+        if all((one.host, one.epoch) != (new.host, new.epoch) for one in found):
+            found.append(new)
+    return tuple(found[-FAILURES_KEPT:])
+
+
+class FlapView(NamedTuple):
+    """What is known when a host's deaths are counted."""
+
+    policy: FencingPolicy
+    together: Callable[[str, datetime], Collection[str]]
+    """Who died with a host at that time."""
+    hosts: int
+    """How many hosts with our daemon there are, …"""
+    quarantined: int
+    """… and how many of them are in quarantine."""
+
+
+def flapping(
+    host: Hypervisor, member: Membership, view: FlapView, now: Instant, *, resting: bool
+) -> tuple[tuple[HostDeath, ...], Quarantine | None]:
+    """Its deaths and its quarantine as they are to be written; the same where nothing changes.
+
+    ``resting``: somebody works on the host, or on the cluster.
+    """
+    status, policy, uid = host.status, view.policy, member.metadata.uid
+    window = timedelta(seconds=policy.flap_window_s)
+    at_now, proof = as_datetime(now), member.record.proof
+    kept = tuple(one for one in status.deaths if at_now - one.at <= window)
+    if proof is not None and proof.kind != OWN_WORD and proof.at is not None and at_now - proof.at <= window:
+        known = any((one.uid, one.epoch) == (uid, proof.epoch) for one in kept)
+        if not known:
+            together = 1 + len(view.together(host.name, proof.at))
+            outage = together > 1 and together > policy.storm_fraction * view.hosts
+            counts = not (outage or resting)
+            new = HostDeath(at=proof.at, uid=uid, epoch=proof.epoch, proof=proof.kind, counts=counts)
+            kept = (*kept, new)[-DEATHS_KEPT:]
+    word, quarantine = host.spec.quarantine_release, status.quarantine
+    if quarantine is not None:
+        if policy.flap_deaths > 0 and now < as_instant(quarantine.until) and word == quarantine.word:
+            return kept, quarantine
+        return tuple(_replace(one, counts=False) for one in kept), None
+    count = sum(one.counts for one in kept)
+    room = view.quarantined + 1 <= MOST_QUARANTINED * view.hosts
+    if 0 < policy.flap_deaths <= count and room:
+        until = as_datetime(now + policy.quarantine_s)
+        return kept, Quarantine(since=at_now, until=until, deaths=count, word=word)
+    return kept, None
+
+
+async def release_host(store: Store, clock: Clock, host: str, *, word: str) -> str:
+    """Let a host out of its quarantine, by a word that it was not let out by before; what was done. ``NotFound``;
+    ``Refused`` where it is in none."""
+
+    def changed(found: Hypervisor | None) -> Hypervisor | None:
+        if found is None:
+            raise NotFound(f"there is no host {host}", remedy="see outlive host list")
+        if found.status.quarantine is None:
+            raise Refused(f"{host} is not in quarantine", remedy="nothing is to be done")
+        return _replace(found, spec=_replace(found.spec, quarantine_release=word))
+
+    await compare_and_swap(store, Hypervisor, host, changed, clock=clock, half="spec")
+    return f"{host} is let out of its quarantine"

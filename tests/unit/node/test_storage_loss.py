@@ -1,0 +1,195 @@
+"""Virtual machines whose disks do not serve them: what is seen, what is decided, what their host does."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.node_decisions import decide
+from tests.support.node_worlds import at, faults, holders, host_of, play, vm_of
+
+from outlive.node.ports import DiskIo
+from outlive.node.storage_loss import StuckRequests
+from outlive.resources.policies import RecoveryPolicy
+from outlive.simulation.disks import StorageClient
+from outlive.simulation.spec import VmSpec
+from outlive.simulation.world import World
+
+STUCK_S = 8.0
+
+
+def io(done: int | None, pending: int = 1, run_id: str = "r1") -> tuple[DiskIo, ...]:
+    return (DiskIo(vm="web", run_id=run_id, pending=pending, done=done),)
+
+
+def looks(*seen: tuple[DiskIo, ...]) -> list[bool]:
+    """Whether it is stuck, at looks two seconds apart."""
+    stuck = StuckRequests(STUCK_S)
+    return [bool(stuck.look(one, 2.0 * number)) for number, one in enumerate(seen)]
+
+
+class TestStuckRequests:
+    def test_guest_is_stuck_once_nothing_was_answered_for_long_while_something_waits(self) -> None:
+        assert looks(*[io(5)] * 6) == [False] * 4 + [True] * 2
+
+    def test_guest_that_does_nothing_or_is_answered_is_not(self) -> None:
+        assert not any(looks(*[io(5, pending=0)] * 9))
+        assert not any(looks(*[io(number) for number in range(9)]))
+        assert not any(looks(io(5), io(5), io(5), io(5, pending=0), io(5), io(5), io(5), io(5)))
+
+    def test_another_run_begins_anew(self) -> None:
+        assert looks(io(5), io(5), io(5), io(5, run_id="r2"), io(5, run_id="r2"), io(5, run_id="r2"))[-1] is False
+
+    def test_process_that_says_nothing_is_taken_to_have_answered_nothing(self) -> None:
+        assert looks(io(5), io(None), io(None), io(None), io(None)) == [False] * 4 + [True]
+        assert looks(io(5), io(None), io(6), io(None), io(None), io(None))[-1] is False
+
+    @given(st.lists(st.integers(0, 3), min_size=1, max_size=30))
+    def test_whoever_is_answered_within_the_limit_is_never_stuck(self, pauses: list[int]) -> None:
+        seen = [io(number) for number, pause in enumerate(pauses) for _ in range(1 + pause)]
+        assert not any(looks(*seen))
+
+
+def lost(vm: str = "db", **more: Any) -> dict[str, Any]:
+    return {"vm": vm, "kind": "unreached", "lost_for": 40, "action": "restart", **more}
+
+
+def peer(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "coordinator": True, **more}
+
+
+PEERS = [peer(f"hv{number}") for number in range(2, 10)]
+
+
+def storage(*guests: dict[str, Any], peers: list[dict[str, Any]] = PEERS, **more: Any) -> dict[str, Any]:
+    return decide("host.storage", host="hv1", guests=guests, peers=peers, **more)
+
+
+class TestDeciding:
+    def test_those_whose_policy_says_so_are_restarted(self) -> None:
+        answer = storage(lost("a"), lost("b", action="report"), lost("c", recovers=False), lost("d", lost_for=29))
+        assert (answer["restart"], answer["fence"], answer["why"]) == (["a"], False, "")
+
+    @pytest.mark.parametrize(
+        ("guests", "more", "why"),
+        [
+            ((), {}, "well"),
+            ((lost(action="report"),), {}, "off"),
+            ((lost(),), {"resting": True}, "maintenance"),
+            ((lost(lost_for=29.9),), {}, "unsettled"),
+            ((lost(),), {"peers": []}, "alone"),
+            ((lost(),), {"peers": [peer("hv2", works=False)]}, "alone"),
+            ((lost(),), {"peers": [peer("hv2", storage_lost=True)]}, "common_cause"),
+            (
+                (lost(),),
+                {"peers": [*PEERS[2:], peer("hv2", storage_lost=True), peer("hv3", storage_lost=True)]},
+                "common_cause",
+            ),
+        ],
+    )
+    def test_reasons_to_do_nothing(self, guests: tuple[Any, ...], more: dict[str, Any], why: str) -> None:
+        answer = storage(*guests, **more)
+        assert (answer["why"], answer["restart"], answer["fence"]) == (why, [], False)
+
+    def test_host_is_fenced_only_where_it_cannot_end_a_protected_vm_whose_storage_it_does_not_reach(self) -> None:
+        hangs = lost(action="fence", hangs=True)
+        assert storage(hangs)["fence"]
+        for other in ({"action": "restart"}, {"hangs": False}, {"required": 0}, {"kind": "stuck"}):
+            assert not storage({**hangs, **other})["fence"]
+        assert not storage(hangs, peers=[{**one, "coordinator": False} for one in PEERS])["fence"]
+
+    @given(st.integers(0, 8), st.floats(0, 1))
+    def test_nothing_is_done_where_more_than_the_share_has_lost_storage(self, others: int, share: float) -> None:
+        peers = [{**one, "storage_lost": number < others} for number, one in enumerate(PEERS)]
+        answer = storage(lost(action="fence", hangs=True), peers=peers, common_share=share)
+        common = others == 8 or (others > 0 and others + 1 > share * 9)
+        assert (answer["restart"] == [] and not answer["fence"]) == common
+
+
+def test_guest_that_an_error_paused_and_nobody_else_runs_on_once_its_disks_serve_it() -> None:
+    async def story(world: World) -> None:
+        hypervisor = world.hosts["kvm-1"].hypervisor
+        hypervisor.lose_storage("pause")  # the host itself reaches the storage
+        await at(world, 15)
+        assert vm_of(world).status.reason == "storage-lost"
+        assert "vm-storage-lost.vm-1" in faults(world)
+        assert holders(world) == [("kvm-1", 1, "paused")]
+        hypervisor.regain_storage()
+        await at(world, 90)
+        assert (world.running("vm-1"), vm_of(world).status.reason) == (("kvm-1",), "")
+        assert "vm-storage-lost.vm-1" not in faults(world)
+        assert host_of(world).status.storage_lost is None
+
+    play(story)
+
+
+def test_guest_that_somebody_paused_stays_so() -> None:
+    async def story(world: World) -> None:
+        hypervisor = world.hosts["kvm-1"].hypervisor
+        domain = hypervisor.domains["vm-1"]
+        hypervisor._to(domain, domain.state.PAUSED, "somebody paused it")
+        await at(world, 60)
+        assert world.running("vm-1") == ()
+        assert "vm-storage-lost.vm-1" not in faults(world)
+
+    play(story)
+
+
+@pytest.mark.parametrize("network", ["reached", "cut"])
+def test_stuck_guest_is_told_within_fifteen_seconds(network: str) -> None:
+    async def story(world: World) -> None:
+        if network == "cut":
+            await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+        else:
+            world.hosts["kvm-1"].hypervisor.lose_storage("stall")
+        began = world.clock.monotonic()
+        while vm_of(world).status.reason != "storage-lost":
+            await world.clock.sleep(0.5)
+            assert world.clock.monotonic() - began < 15
+        await world.clock.sleep(1)
+        assert {"vm-storage-lost.vm-1", "host-storage-lost.kvm-1"} & faults(world)
+
+    play(story)
+
+
+def test_vm_that_is_held_by_its_own_policy_is_not_ended() -> None:
+    async def story(world: World) -> None:
+        await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+        await at(world, 120)
+        assert world.running("vm-1") == ("kvm-1",)
+
+    play(
+        story,
+        hosts=3,
+        vms=(VmSpec(name="vm-1", host="kvm-1", recovery=RecoveryPolicy(mode="hold", storage_lost="restart")),),
+    )
+
+
+def test_vm_that_was_ended_is_handed_to_recovery_in_one_write() -> None:
+    async def story(world: World) -> None:
+        await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+        await at(world, 60)
+        status = vm_of(world).status
+        assert (world.running("vm-1"), status.holders) == ((), ())
+        assert status.rejection is not None
+        assert (status.rejection.hypervisor, status.rejection.reason) == ("kvm-1", "left-storage")
+        assert host_of(world).status.storage_lost is None
+
+    play(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", recovery=RecoveryPolicy(storage_lost="restart")),))
+
+
+def test_storage_that_hangs_hangs_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hangs(self: StorageClient, volumes: tuple[str, ...]) -> dict[str, str]:
+        await asyncio.sleep(3600.0)
+        return {}
+
+    async def story(world: World) -> None:
+        monkeypatch.setattr(StorageClient, "unreached", hangs)
+        world.hosts["kvm-1"].hypervisor.lose_storage("pause")
+        await at(world, 14)
+        assert {"vm-storage-lost.vm-1", "host-storage-lost.kvm-1"} & faults(world)
+
+    play(story)
