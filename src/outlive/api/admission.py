@@ -1,7 +1,7 @@
 """What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
 a VM's protection is one that settings could name, whether it could ever start before itself, whether its rules can be
-met beside those of others, and whether its definition can be read, from which size, disks and ports are written out;
-and before a host is deleted, whether it has VMs. The cluster is never deleted.
+met beside those of others, whether its disks are its own, and whether its definition can be read, from which size,
+disks and ports are written out, and names nothing that no host may ever accept; and before a host is deleted, whether it has VMs. The cluster is never deleted.
 
 A step that this version does not know is a warning, never an error, so that a roll-out may name steps of a newer one
 (docs/reference/placement.md). Status writes always pass.
@@ -24,9 +24,10 @@ from outlive.placement.pipelines import admit
 from outlive.placement.rule_conflicts import HardGroups, contradictions
 from outlive.placement.rules import HARD, demands_of
 from outlive.resources import Cluster, Hypervisor, Pipeline, Resource, Secret, VirtualMachine
-from outlive.resources.definitions import cache_refusal
+from outlive.resources.definitions import PLACE, cache_refusal, parse, tree
 from outlive.resources.definitions import completed as completed_vm
 from outlive.resources.devices import device_of
+from outlive.resources.domain_elements import examine
 from outlive.resources.meta import ZONE_LABEL
 from outlive.resources.policies import AFFINITY_LIMIT, WEIGHT_LIMIT
 from outlive.resources.reasons import Reason, render
@@ -35,6 +36,8 @@ from outlive.store import Store, list_all, read
 
 LOOKED_AT: Final = 256
 """VMs that are read to see whether some start after each other in a circle; a larger one is found when they start."""
+PASSWORD: Final = "leave it out, set it with outlive secret set NAME, and name that in spec.consoleSecret"
+SHARED_PAGE: Final = "docs/operating/storage.md#shared"
 NAMED: Final = 6
 """VMs of a circle that a message names."""
 
@@ -57,6 +60,7 @@ def admitted(obj: Resource) -> tuple[str, ...]:
         _check_rules(obj)
         if why := cache_refusal(obj.spec.disk_cache):
             raise Invalid(f"VM {obj.name} would not start: {why}", place="spec.diskCache", remedy="write none")
+        return definition_warnings(obj)
     if isinstance(obj, Secret) and not obj.spec.key:
         remedy = f"set it with: outlive secret set {obj.name}"
         raise Invalid(f"secret {obj.name} holds no sealed value", place="spec.sealed", remedy=remedy)
@@ -67,6 +71,33 @@ def admitted(obj: Resource) -> tuple[str, ...]:
         errors = "; ".join(str(error) for error in admission.errors)
         raise Invalid(f"pipeline {obj.name}: {errors}", place="spec", remedy="see docs/reference/placement.md")
     return admission.warnings
+
+
+def definition_warnings(vm: VirtualMachine) -> tuple[str, ...]:
+    """What to know of a VM with such a definition, which is accepted."""
+    if not vm.spec.definition:
+        return ()
+    defined = parse(vm.spec.definition)
+    told = [f"VM {vm.name}: after a restart on another host it has no {what}" for what in dict.fromkeys(defined.lost)]
+    if defined.password:
+        told.append(f"VM {vm.name}: everybody who reads its definition reads the password of its screen: {PASSWORD}")
+    return tuple(told)
+
+
+def _check_shared(vm: VirtualMachine) -> None:
+    """``Invalid`` where the disks that it shares are not those that say so."""
+    shared, place = set(vm.spec.shared_disks), "spec.sharedDisks"
+    if gone := sorted(shared - set(vm.spec.disks)):
+        raise Invalid(f"VM {vm.name} shares {gone[0]}, which is no disk of it", place=place, remedy="leave it out")
+    if not vm.spec.definition:
+        return
+    may = {disk.id for disk in parse(vm.spec.definition).disks if disk.id and disk.shareable}
+    if unsaid := sorted(may - shared):
+        remedy = f"name it in spec.sharedDisks of each VM that has it, or leave <shareable/> out: see {SHARED_PAGE}"
+        raise Invalid(f"disk {unsaid[0]} of VM {vm.name} is shareable", place=place, remedy=remedy)
+    if alone := sorted(shared - may):
+        what = f"disk {alone[0]} of VM {vm.name} is shared, and its definition does not say so"
+        raise Invalid(what, place=place, remedy="write <shareable/> into its <disk>")
 
 
 def _check_names(vm: VirtualMachine) -> None:
@@ -121,6 +152,10 @@ def _detached(vm: VirtualMachine) -> str:
     return ""
 
 
+def _disks_of(vm: VirtualMachine) -> dict[str, bool]:
+    return {disk: disk in vm.spec.shared_disks for disk in vm.spec.disks}
+
+
 class Neighbours:
     """What VMs are checked beside: those of the store, and on top of them what was checked before."""
 
@@ -131,6 +166,8 @@ class Neighbours:
         """Read when a VM is first checked that needs them, …"""
         self._zones: dict[str, str] = {}
         """… and the hosts as well."""
+        self._disks: dict[str, dict[str, bool]] | None = None
+        """Read when a VM is first checked that has other disks than before."""
 
     async def check(self, obj: Resource) -> None:
         """``Invalid`` for a VM that from now on starts after itself, or contradicts others. Errors of the store.
@@ -140,11 +177,15 @@ class Neighbours:
         (docs/concepts/start-order.md), and a fault names the contradiction (docs/operating/policies.md).
         """
         if isinstance(obj, VirtualMachine):
+            await self._check_definition(obj)
             await self._check_disks(obj)
+            await self._check_own_disks(obj)
             await self._check_circle(obj)
             await self._check_rules(obj)
         self._put(obj)
         self._checked[type(obj), obj.name] = obj
+        if self._disks is not None and isinstance(obj, VirtualMachine):
+            self._disks[obj.name] = _disks_of(obj)
 
     def _put(self, obj: Resource) -> None:
         if self._groups is None:
@@ -193,6 +234,49 @@ class Neighbours:
                 place="spec.disks",
                 remedy=f"outlive vm stop {vm.name} -w first, or outlive vm detach {vm.name} DEVICE",
             )
+
+    async def _check_definition(self, vm: VirtualMachine) -> None:
+        """``Invalid`` for a definition that reaches out of its VM, shares what is not said, or has a password in it."""
+        found = await self._vm(vm.name)
+        text, before = vm.spec.definition, found.spec.definition if found is not None else ""
+        if found is None or (text, vm.spec.shared_disks) != (before, found.spec.shared_disks):
+            _check_shared(vm)
+        if not text or text == before:
+            return
+        domain = tree(text)
+        try:
+            examine(domain)
+        except BadInput as error:
+            raise Invalid(f"VM {vm.name}: {error.message}", place=error.place, remedy=error.remedy) from None
+        passwords = [one.attrib["passwd"] for one in domain.iterfind("devices/graphics[@passwd]")]
+        known = tree(before).iterfind("devices/graphics[@passwd]") if before else ()
+        if passwords and passwords != [one.attrib["passwd"] for one in known]:
+            what = f"<graphics passwd=…> of VM {vm.name} would be read by everybody who reads its definition"
+            raise Invalid(what, place=PLACE, remedy=PASSWORD)
+
+    async def _check_own_disks(self, vm: VirtualMachine) -> None:
+        """``Invalid`` for a disk that it does not have yet, and that another VM has which does not share it with it."""
+        found = await self._vm(vm.name)
+        known = {(disk, disk in found.spec.shared_disks) for disk in found.spec.disks} if found is not None else set()
+        now = {(disk, disk in vm.spec.shared_disks) for disk in vm.spec.disks if not disk.startswith("local:")}
+        if not now - known:
+            return
+        for other, of in (await self._read_disks()).items():
+            both = (disk for disk, shared in sorted(now - known) if disk in of and not (shared and of[disk]))
+            if other != vm.name and (taken := next(both, "")):
+                raise Invalid(
+                    f"disk {taken} of VM {vm.name} is one of VM {other} as well",
+                    place="spec.disks",
+                    remedy=f"give each a disk of its own, or name it in spec.sharedDisks of both: see {SHARED_PAGE}",
+                )
+
+    async def _read_disks(self) -> dict[str, dict[str, bool]]:
+        """The disks of every VM, and whether it shares them."""
+        if self._disks is None:
+            every = {vm.name: vm async for vm in list_all(self._store, VirtualMachine)}
+            every |= {one.name: one for one in self._checked.values() if isinstance(one, VirtualMachine)}
+            self._disks = {name: _disks_of(vm) for name, vm in every.items()}
+        return self._disks
 
     async def _check_circle(self, vm: VirtualMachine) -> None:
         if not vm.spec.start_after:

@@ -100,6 +100,11 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     """Ids of its disks, as locks and cuts name them."""
     ports: tuple[str, ...] = ()
     """Ids of its network ports."""
+    shared_disks: Annotated[tuple[str, ...], Meta(max_length=32)] = ()
+    """Ids of those of its disks that other VMs write to as well, each of which names them here too; in a definition
+    they are ``<shareable/>``. What is on them has to bear several writers (docs/operating/storage.md#shared)."""
+    console_secret: str = ""
+    """The ``Secret`` whose value is the password of its screens (docs/operating/secrets.md#screens); empty: none."""
     disk_cache: Literal["", "none", "directsync", "writethrough", "writeback", "unsafe"] = ""
     """Of its disks on the host; empty: ``none``. Only ``none`` and ``directsync`` start: the others leave writes to the
     host, which come after the VM was killed there and runs elsewhere."""

@@ -24,7 +24,13 @@ from outlive.node.vm.context import GuestCounts
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.definitions import completed, tree
 
-SETTINGS = LibvirtSettings(uri="qemu:///system", partition="/guests")
+SETTINGS = LibvirtSettings(
+    uri="qemu:///system",
+    partition="/guests",
+    disk_paths=("/a", "/b", "/iso", "/dev/x"),
+    console_paths=("/log",),
+    host_devices=("user",),
+)
 DEFINITION = """<domain type='qemu' id='3'><name>web</name><uuid>7b0a2c5e-0000-4000-8000-00000000d0d0</uuid>
 <memory unit='MiB'>96</memory><vcpu>1</vcpu><os><type>hvm</type></os><on_crash>restart</on_crash><devices>
 <disk type='file'><driver name='qemu' type='raw'/><source file='/a'/><target dev='vda'/></disk>

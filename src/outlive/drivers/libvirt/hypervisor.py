@@ -17,6 +17,7 @@ from outlive.base.logging import get_logger
 from outlive.drivers.libvirt.consoles import make_log
 from outlive.drivers.libvirt.devices import Devices
 from outlive.drivers.libvirt.migration import BROKEN, SPLIT, Moves, listen
+from outlive.drivers.libvirt.places import check_paths
 from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, receives, start_time
 from outlive.drivers.libvirt.runs import POST_COPY, SOCKETS, Run, Runs
 from outlive.drivers.libvirt.service import Service, text_of
@@ -224,7 +225,8 @@ class LibvirtHypervisor:
         flags = libvirt.VIR_DOMAIN_START_PAUSED if incoming is not None else 0
 
         def begin(connection: libvirt.virConnect) -> Vnc | None:
-            self._make_places(run.vm)  # here, since a disk may hang
+            check_paths(run.vm, xml, self.settings)  # here, since a disk may hang
+            self._make_places(run.vm)
             return _created(connection, xml, flags)
 
         try:
