@@ -198,6 +198,9 @@ async def _serve(
         except OutliveError as error:
             raise Unavailable(f"the server has no key: {error.place} {error.message}", remedy=error.remedy) from None
 
+    def opened(secret: Secret) -> str:
+        return ClusterKey.parse(cluster_key(), KEY_FILE).unseal(secret).decode(errors="replace")
+
     deps = ApiDeps(
         store=store,
         clock=clock,
@@ -205,6 +208,7 @@ async def _serve(
         tokens=Tokens(tokens, stored.identify),
         join=HostJoin(store, stored, clock=clock, ids=ids, cluster_key=cluster_key).join,
         cluster_key=cluster_key,
+        opened=opened,
         metrics=role.metrics,
         version=__version__,
         settings=api,

@@ -372,11 +372,11 @@ def monitors_kind(monitors: Iterable[str]) -> str:
 
     Monitors are ``NAME``, ``NAME:PORT`` or an address in brackets with or without a port; the usual ports are left out.
     """
-    return "".join(("+", ",".join(names))) if (names := sorted({_monitor(one) for one in monitors})) else ""
+    return "".join(("+", ",".join(names))) if (names := sorted({monitor_name(one) for one in monitors})) else ""
 
 
-def _monitor(text: str) -> str:
-    """Without what separates the parts of an id."""
+def monitor_name(text: str) -> str:
+    """The name of one in the id of a disk, without what separates the parts of that."""
     name, _, port = text.rpartition(":") if re.search(r":\d+$", text) else (text, "", "")
     name = name.strip("[]").lower().replace(":", "_")
     if not re.fullmatch(r"[a-z0-9._-]{1,253}", name):

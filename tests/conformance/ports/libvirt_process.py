@@ -100,6 +100,8 @@ def main() -> None:
         kind="qemu",
         slice="/sys/fs/cgroup/machine",
         user="root",
+        disk_paths=("/",),
+        host_devices=("user",),
         migration_address=address,
         migration_tls=str(Path(path).parent / "tls"),
         call_limit=Duration(10.0),

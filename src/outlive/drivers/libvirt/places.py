@@ -28,6 +28,7 @@ IMAGES_LIMIT: Final = 16
 MAGIC: Final = b"QFI\xfb"
 HEADER: Final = struct.Struct(">4sIQI")
 """Magic, version, where the name of the backing file is, and its length."""
+HEADER_BYTES: Final = 104
 EXTERNAL_DATA: Final = 1 << 2
 """Incompatible feature of version 3: the data is in another file."""
 
@@ -75,7 +76,7 @@ def backing_file(path: str) -> str:
     """What the header of an image names; empty: nothing, or it is no ``qcow2``. ``Refused`` for data in another file."""
     try:
         with Path(path).open("rb") as file:
-            head = file.read(HEADER.size + 56)
+            head = file.read(HEADER_BYTES)
             if len(head) < HEADER.size or not head.startswith(MAGIC):
                 return ""
             _, version, offset, size = HEADER.unpack_from(head)
