@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from outlive.drivers.openstack.session import OpenStackSession
     from outlive.failover.config import FailoverUpkeepSettings
     from outlive.placement.vms import VMSource
+    from outlive.resources import Secret
     from outlive.roles.settings import RoleSettings
     from outlive.roles.up import Ports, UpRole
     from outlive.store import Store

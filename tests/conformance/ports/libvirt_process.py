@@ -101,6 +101,8 @@ def main() -> None:
         slice="/sys/fs/cgroup/machine",
         user="root",
         disk_paths=("/",),
+        firmware_paths=("/",),
+        console_paths=("/",),
         host_devices=("user",),
         migration_address=address,
         migration_tls=str(Path(path).parent / "tls"),
