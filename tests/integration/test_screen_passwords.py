@@ -45,7 +45,9 @@ def asked(server: Server, method: str, path: str, token: str, body: Any = None) 
 
 def joined(server: Server, directory: Path, name: str) -> str:
     """The token of a host."""
-    ticket = json.loads(spawned("token", "create", "--join", "--host", name, "--state-dir", directory, "-o", "json").out)
+    ticket = json.loads(
+        spawned("token", "create", "--join", "--host", name, "--state-dir", directory, "-o", "json").out
+    )
     status, body = asked(server, "POST", "/join", ticket["token"], {"host": name, "machineId": name.ljust(32, "0")})
     assert status in (200, 201), body
     return str(json.loads(body)["token"])

@@ -356,6 +356,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "port": _port,
     "network": _network,
 }
+
+
 class _Line(NamedTuple):
     """What one element may have."""
 
@@ -492,7 +494,9 @@ def device_name(source: ET.Element, device: ET.Element) -> str:
     except ValueError:
         pass
     remedy = "write its <address>, or <vendor id='0x…'/> and <product id='0x…'/>"
-    raise BadInput(f"<{device.tag}> passes a device of the host through and does not say which", place=PLACE, remedy=remedy)
+    raise BadInput(
+        f"<{device.tag}> passes a device of the host through and does not say which", place=PLACE, remedy=remedy
+    )
 
 
 def lies_below(path: str, folders: tuple[str, ...]) -> bool:

@@ -91,7 +91,9 @@ def test_a_link_leads_to_nothing_outside_of_what_is_allowed(tmp_path: Path) -> N
     (allowed / "inside").symlink_to(allowed / "real")
     settings = LibvirtSettings(disk_paths=(str(allowed),))
     for name in ("real", "inside", "link"):
-        xml = made(definition(f"<disk type='file'><source file='{allowed}/{name}'/><target dev='vda'/></disk>"), settings)
+        xml = made(
+            definition(f"<disk type='file'><source file='{allowed}/{name}'/><target dev='vda'/></disk>"), settings
+        )
         if name != "link":
             check_paths("web-1", xml, settings)
             continue
@@ -114,7 +116,9 @@ def test_an_image_names_no_file_that_its_guest_may_not_have(tmp_path: Path) -> N
     settings = LibvirtSettings(disk_paths=(str(allowed),))
 
     def check(name: str) -> None:
-        disk = f"<disk type='file'><driver type='qcow2'/><source file='{allowed}/{name}.qcow2'/><target dev='vda'/></disk>"
+        disk = (
+            f"<disk type='file'><driver type='qcow2'/><source file='{allowed}/{name}.qcow2'/><target dev='vda'/></disk>"
+        )
         check_paths("web-1", made(definition(disk), settings), settings)
 
     check("good")
@@ -150,7 +154,9 @@ def writable(domain: ET.Element) -> set[str]:
             found.add(source.get("file") or source.get("dev") or source.get("name") or "")
     for path in ("os/nvram", "devices/memory/source/path"):
         found |= {one.text for one in domain.iterfind(path) if one.text and one.text.strip()} - {
-            one.findtext("source/path") for one in domain.iterfind("devices/memory") if one.find("target/readonly") is not None
+            one.findtext("source/path")
+            for one in domain.iterfind("devices/memory")
+            if one.find("target/readonly") is not None
         }
     for one in domain.iterfind("devices/filesystem"):
         if one.find("readonly") is None:
@@ -158,7 +164,10 @@ def writable(domain: ET.Element) -> set[str]:
     return found
 
 
-@given(st.lists(st.sampled_from(sorted(DISKS)), max_size=8), st.sampled_from(["", "/srv/vars", "/var/lib/libvirt/qemu/nvram/x"]))
+@given(
+    st.lists(st.sampled_from(sorted(DISKS)), max_size=8),
+    st.sampled_from(["", "/srv/vars", "/var/lib/libvirt/qemu/nvram/x"]),
+)
 def test_what_a_guest_can_write_is_what_its_vm_lists(kinds: list[str], variables: str) -> None:
     devices = "".join(kind.replace("{n}", str(number)) for number, kind in enumerate(kinds))
     ids = [DISKS[kind].replace("{n}", str(number)) for number, kind in enumerate(kinds)]

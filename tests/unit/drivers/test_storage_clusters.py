@@ -78,7 +78,10 @@ def settings(tmp_path: Path) -> StorageSettings:
 def both(settings: StorageSettings) -> StorageSettings:
     from msgspec.structs import replace
 
-    b = CephCluster(monitors=("ceph-b-mon1.example", "ceph-b-mon2.example"), ceph_conf=settings.ceph_conf.replace("a.conf", "b.conf"))
+    b = CephCluster(
+        monitors=("ceph-b-mon1.example", "ceph-b-mon2.example"),
+        ceph_conf=settings.ceph_conf.replace("a.conf", "b.conf"),
+    )
     return replace(settings, clusters={"b": b}, ceph_monitors=("ceph-a-mon1.example",))
 
 
@@ -87,7 +90,9 @@ def cuts(settings: StorageSettings) -> Cuts:
         return ("10.0.1.7",)
 
     def part(kind: str, of: StorageSettings) -> CutPort:
-        return RbdCut(CephCommands(of), addresses, SystemClock(), host="kvm-1", own="10.0.1.1", lasts_s=86400, kind=kind)
+        return RbdCut(
+            CephCommands(of), addresses, SystemClock(), host="kvm-1", own="10.0.1.1", lasts_s=86400, kind=kind
+        )
 
     return Cuts({kind: part(kind, of) for kind, of in settings.ceph_clusters().items()})
 
@@ -121,7 +126,9 @@ def test_no_isolation_is_credited_for_a_cluster_that_nobody_asked(settings: Stor
         run_real(cuts(settings).cut("kvm-7", 3, scope[:1]))
 
 
-def test_nothing_starts_with_a_disk_in_a_cluster_that_its_host_does_not_know(settings: StorageSettings, tmp_path: Path) -> None:
+def test_nothing_starts_with_a_disk_in_a_cluster_that_its_host_does_not_know(
+    settings: StorageSettings, tmp_path: Path
+) -> None:
     port = disks(settings, "10.0.1.1", tmp_path)
     with pytest.raises(Unavailable, match=r"monitors are ceph-b-mon1\.example") as refused:
         run_real(port.locks(parse(definition(B)).disk_ids))

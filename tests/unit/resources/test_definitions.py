@@ -47,7 +47,13 @@ def test_what_a_definition_says() -> None:
             + "</interface><graphics type='vnc' port='-1'/><serial type='file'><source path='/log'/></serial>"
         )
     )
-    assert found.disk_ids == ("file:/srv/a.raw", "rbd:vms/web", "drbd:web-data", "block:/dev/mapper/x", "file:/srv/f.img")
+    assert found.disk_ids == (
+        "file:/srv/a.raw",
+        "rbd:vms/web",
+        "drbd:web-data",
+        "block:/dev/mapper/x",
+        "file:/srv/f.img",
+    )
     assert found.port_ids == ("52:54:00:aa:bb:01", "lsp-1")
     assert found.ports[1].mac == made_mac(UUID, 1)
     assert (found.uuid, found.name, found.vcpus, found.memory_bytes) == (UUID, "web", 2, 96 * 2**20)

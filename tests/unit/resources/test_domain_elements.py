@@ -85,11 +85,21 @@ def test_what_libvirt_makes_by_itself_is_left_out_and_the_rest_stays() -> None:
         ("<disk type='volume'><source pool='p' volume='v'/><target dev='a'/></disk>", "", "", "'volume'"),
         ("<disk type='nvme'><source type='pci' managed='yes' namespace='1'/></disk>", "", "", "'nvme'"),
         ("<disk type='network' device='cdrom'><source protocol='http' name='x'/></disk>", "", "", "'http'"),
-        ("<disk type='network'><source protocol='rbd' name='a/b'><config file='/x'/></source></disk>", "", "", "<config>"),
+        (
+            "<disk type='network'><source protocol='rbd' name='a/b'><config file='/x'/></source></disk>",
+            "",
+            "",
+            "<config>",
+        ),
         (DISK.format("<driver type='vmdk'/>"), "", "", "'vmdk'"),
         (DISK.format("<source file='/etc/shadow'/>"), "", "", "<source> in devices/disk is there twice"),
         ("<disk type='block' device='lun' rawio='yes'/>", "", "", "rawio"),
-        ("<disk type='block' device='lun'><source dev='/a'><reservations managed='yes'/></source></disk>", "", "", "res"),
+        (
+            "<disk type='block' device='lun'><source dev='/a'><reservations managed='yes'/></source></disk>",
+            "",
+            "",
+            "res",
+        ),
         ("<filesystem type='mount'><source dir='/'/><target dir='/'/></filesystem>", "", "", "guest may write to"),
         ("<filesystem type='mount'><binary path='/bin/sh'/><readonly/></filesystem>", "", "", "<binary>"),
         ("<hostdev mode='subsystem' type='scsi'><source/></hostdev>", "", "", "'scsi'"),
@@ -130,7 +140,11 @@ def test_what_reaches_out_of_its_vm_is_refused_and_named(devices: str, more: str
         (DISK.format(""), "", [("/srv/a", "diskPaths")]),
         ("<disk type='block'><source dev='/dev/sda'/><readonly/></disk>", "", [("/dev/sda", "diskPaths")]),
         ("<filesystem type='mount'><source dir='/srv'/><readonly/></filesystem>", "", [("/srv", "diskPaths")]),
-        ("<serial type='file'><source path='/l'/><log file='/m'/></serial>", "", [("/l", "consolePaths"), ("/m", "consolePaths")]),
+        (
+            "<serial type='file'><source path='/l'/><log file='/m'/></serial>",
+            "",
+            [("/l", "consolePaths"), ("/m", "consolePaths")],
+        ),
         ("<serial type='unix'><source mode='bind' path='/s'/></serial>", "", [("/s", "socketPaths")]),
         ("<channel type='unix'><source path='/run/libvirt/qemu/channel/1-a/x'/></channel>", "", []),
         ("<interface type='direct'><source dev='eth0'/></interface>", "", [("eth0", "hostDevices")]),
@@ -154,7 +168,9 @@ def test_a_device_of_the_host_is_named_by_what_libvirt_takes() -> None:
     both = "<address domain='0' bus='0x03' slot='0x00' function='0x0' device='1'/>"
     kinds = {"pci": "0000:03:00.0", "usb": "usb:3.1"}
     for kind, name in kinds.items():
-        assert named(f"<hostdev mode='subsystem' type='{kind}'><source>{both}</source></hostdev>") == [(name, "hostDevices")]
+        assert named(f"<hostdev mode='subsystem' type='{kind}'><source>{both}</source></hostdev>") == [
+            (name, "hostDevices")
+        ]
 
 
 def test_a_device_that_is_attached_is_looked_at_as_well() -> None:

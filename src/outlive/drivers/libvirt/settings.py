@@ -10,7 +10,6 @@ import msgspec
 
 from outlive.runtime.units import Duration
 
-
 FIRMWARE = (
     "/usr/share/OVMF",
     "/usr/share/AAVMF",

@@ -112,7 +112,15 @@ class RbdCut:
     """
 
     def __init__(
-        self, ceph: CephCommands, addresses: Addresses, clock: Clock, *, host: str, own: str, lasts_s: float, kind: str = "rbd"
+        self,
+        ceph: CephCommands,
+        addresses: Addresses,
+        clock: Clock,
+        *,
+        host: str,
+        own: str,
+        lasts_s: float,
+        kind: str = "rbd",
     ) -> None:
         self._kind = kind
         self._ceph = ceph

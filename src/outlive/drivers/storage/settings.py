@@ -65,10 +65,15 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         if self.statistics_limit <= 0:
             raise ValueError(f"statisticsLimit {self.statistics_limit} leaves no time for an answer")
         of = dict[str, str]()
-        for name, monitors in (("cephMonitors", self.ceph_monitors), *((n, c.monitors) for n, c in self.clusters.items())):
+        for name, monitors in (
+            ("cephMonitors", self.ceph_monitors),
+            *((n, c.monitors) for n, c in self.clusters.items()),
+        ):
             for monitor in monitors:
                 if of.setdefault(monitor_name(monitor), name) != name:
-                    raise ValueError(f"monitor {monitor} is one of {of[monitor_name(monitor)]} and of {name}; name it once")
+                    raise ValueError(
+                        f"monitor {monitor} is one of {of[monitor_name(monitor)]} and of {name}; name it once"
+                    )
         if len(self.clusters) > CLUSTERS_LIMIT:
             raise ValueError(f"clusters names {len(self.clusters)}; write at most {CLUSTERS_LIMIT}")
         try:
@@ -77,7 +82,6 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
             raise ValueError(f"cluster: {error.message}; {error.remedy}") from None
         if self.blocklist < LEAST_BLOCKLIST_S:
             raise ValueError(f"blocklist {self.blocklist} ends too soon; it has to last {LEAST_BLOCKLIST_S:g} s")
-
 
     def ceph_clusters(self) -> dict[str, StorageSettings]:
         """The settings of each Ceph cluster, by the kind of its disks (``outlive.resources.definitions.disk_id``)."""
