@@ -1,7 +1,8 @@
 """What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
 a VM's protection is one that settings could name, whether it could ever start before itself, whether its rules can be
 met beside those of others, whether its disks are its own, and whether its definition can be read, from which size,
-disks and ports are written out, and names nothing that no host may ever accept; and before a host is deleted, whether it has VMs. The cluster is never deleted.
+disks and ports are written out, and names nothing that no host may ever accept; and before a host is deleted, whether
+it has VMs. The cluster is never deleted.
 
 A step that this version does not know is a warning, never an error, so that a roll-out may name steps of a newer one
 (docs/reference/placement.md). Status writes always pass.
@@ -36,7 +37,7 @@ from outlive.store import Store, list_all, read
 
 LOOKED_AT: Final = 256
 """VMs that are read to see whether some start after each other in a circle; a larger one is found when they start."""
-PASSWORD: Final = "leave it out, set it with outlive secret set NAME, and name that in spec.consoleSecret"
+SCREEN_REMEDY: Final = "leave it out, set it with outlive secret set NAME, and name that in spec.consoleSecret"
 SHARED_PAGE: Final = "docs/operating/storage.md#shared"
 NAMED: Final = 6
 """VMs of a circle that a message names."""
@@ -80,7 +81,7 @@ def definition_warnings(vm: VirtualMachine) -> tuple[str, ...]:
     defined = parse(vm.spec.definition)
     told = [f"VM {vm.name}: after a restart on another host it has no {what}" for what in dict.fromkeys(defined.lost)]
     if defined.password:
-        told.append(f"VM {vm.name}: everybody who reads its definition reads the password of its screen: {PASSWORD}")
+        told.append(f"VM {vm.name}: who reads its definition reads the password of its screen: {SCREEN_REMEDY}")
     return tuple(told)
 
 
@@ -252,7 +253,7 @@ class Neighbours:
         known = tree(before).iterfind("devices/graphics[@passwd]") if before else ()
         if passwords and passwords != [one.attrib["passwd"] for one in known]:
             what = f"<graphics passwd=…> of VM {vm.name} would be read by everybody who reads its definition"
-            raise Invalid(what, place=PLACE, remedy=PASSWORD)
+            raise Invalid(what, place=PLACE, remedy=SCREEN_REMEDY)
 
     async def _check_own_disks(self, vm: VirtualMachine) -> None:
         """``Invalid`` for a disk that it does not have yet, and that another VM has which does not share it with it."""

@@ -138,7 +138,7 @@ DISKS = {
     "<disk type='file' device='cdrom'><source file='/c/{n}'/><target dev='sc{n}'/></disk>": "",
     "<disk type='file'><source file='/r/{n}'/><target dev='vo{n}'/><readonly/></disk>": "",
     "<filesystem type='mount'><source dir='/share/{n}'/><target dir='t{n}'/><readonly/></filesystem>": "",
-    "<memory model='nvdimm'><source><path>/m/{n}</path></source><target><size>1</size><readonly/></target></memory>": "",
+    "<memory model='nvdimm'><source><path>/m/{n}</path></source><target><readonly/></target></memory>": "",
     "<serial type='pty'><source path='/dev/pts/{n}'/></serial>": "",
     "<tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm>": "",
     "<rng model='virtio'><backend model='random'>/dev/urandom</backend></rng>": "",

@@ -164,5 +164,5 @@ def test_each_cluster_is_asked_for_its_own_disks(settings: StorageSettings, tmp_
     ],
 )
 def test_a_monitor_is_of_one_cluster_and_there_are_not_too_many(given: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="write at most|name it once"):
+    with pytest.raises(ValueError, match=r"write at most|name it once"):
         StorageSettings(**given)  # type: ignore[arg-type]

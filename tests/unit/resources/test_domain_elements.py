@@ -1,4 +1,4 @@
-"""What a definition may say: ordinary domains pass, and nothing reaches out of its VM that no setting of a host names."""
+"""What a definition may say: ordinary domains pass, and what reaches out of its VM is refused or told."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class LibvirtHypervisor:
         await _outlives(work)
 
     async def _password(self, vm: VirtualMachine) -> str:
-        """Of its screens. Where it cannot be had the guest starts, and nobody opens its screens until the next start."""
+        """Of its screens. Where it cannot be had the guest starts, and its screens stay closed until the next start."""
         if not vm.spec.console_secret:
             return ""
         why = "this host asks no server for it"

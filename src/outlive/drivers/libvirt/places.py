@@ -1,4 +1,4 @@
-"""What of this host its settings let guests have: files, devices and sockets that a VM names (``libvirt.diskPaths``, …).
+"""What of this host its settings let guests have: files, devices, sockets that a VM names (``libvirt.diskPaths``, …).
 
 A path is compared as it is written, and once more right before libvirt opens it, with every link in it followed: a link
 below an allowed folder leads to nothing outside of one. An image of type ``qcow2`` names further files by itself, of
@@ -65,7 +65,7 @@ def _check_chain(what: str, path: str, settings: LibvirtSettings) -> None:
         backing = backing_file(path)
         if not backing:
             return
-        path = os.path.realpath(os.path.join(os.path.dirname(os.path.realpath(path)), backing))
+        path = os.path.realpath(Path(os.path.realpath(path)).parent / backing)
         one = Outside("devices/disk/backingStore", path, Setting.DISKS)
         if re.match(r"[A-Za-z0-9+]+:", backing) or not _is_allowed(one, path, settings):
             raise _refused(what, one, backing)
@@ -73,7 +73,7 @@ def _check_chain(what: str, path: str, settings: LibvirtSettings) -> None:
 
 
 def backing_file(path: str) -> str:
-    """What the header of an image names; empty: nothing, or it is no ``qcow2``. ``Refused`` for data in another file."""
+    """What the header of an image names; empty: nothing, or it is no ``qcow2``. ``Refused``: its data is elsewhere."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(HEADER_BYTES)

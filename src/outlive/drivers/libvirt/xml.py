@@ -128,7 +128,7 @@ def _defined(vm: VirtualMachine) -> ET.Element:
 
 
 def _inside(vm: str, domain: ET.Element) -> tuple[Outside, ...]:
-    """What of the host it names; what libvirt makes by itself is left out of it. ``Refused`` for what no host accepts."""
+    """What it names of the host; what libvirt makes by itself is left out. ``Refused`` for what no host accepts."""
     try:
         examined = examine(domain)
     except BadInput as error:

@@ -1,6 +1,6 @@
-"""All disks of a host, each by the driver of its kind: ``rbd:POOL/IMAGE``, ``rbd+MONITOR,…:POOL/IMAGE``, ``file:/PATH``,
-``block:/dev/…``, ``drbd:RESOURCE``. Each Ceph cluster is a kind of its own: a disk in one that this host does not know
-has no driver, so nothing is proven of it and nothing starts with it."""
+"""All disks of a host, each by the driver of its kind: ``rbd:POOL/IMAGE``, ``rbd+MONITOR,…:POOL/IMAGE``,
+``file:/PATH``, ``block:/dev/…``, ``drbd:RESOURCE``. Each Ceph cluster is a kind of its own: a disk in one that this
+host does not know has no driver, so nothing is proven of it and nothing starts with it."""
 
 from __future__ import annotations
 
