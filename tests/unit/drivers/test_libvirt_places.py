@@ -101,6 +101,16 @@ def test_a_link_leads_to_nothing_outside_of_what_is_allowed(tmp_path: Path) -> N
             check_paths("web-1", xml, settings)
 
 
+def test_a_volume_of_lvm_is_a_link_that_the_kernel_s_tools_have_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = LibvirtSettings(disk_paths=("/dev/vg0",))
+    xml = made(definition("<disk type='block'><source dev='/dev/vg0/a'/><target dev='vda'/></disk>"), settings)
+    monkeypatch.setattr("os.path.realpath", lambda path: "/dev/dm-3")
+    check_paths("web-1", xml, settings)
+    monkeypatch.setattr("os.path.realpath", lambda path: "/etc/shadow")
+    with pytest.raises(Refused, match="leads to /etc/shadow"):
+        check_paths("web-1", xml, settings)
+
+
 def test_an_image_names_no_file_that_its_guest_may_not_have(tmp_path: Path) -> None:
     """A guest may have written such a header itself, while its disk was of another type."""
     allowed, secret = tmp_path / "images", tmp_path / "secret.raw"

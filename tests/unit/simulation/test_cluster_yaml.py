@@ -64,6 +64,7 @@ VM: Final = {
     "powerState": "stopped",
     "disks": ["d1"],
     "sharedDisks": ["d1"],
+    "consoleSecret": "console-web",
     "ports": ["p1", "p2"],
     "diskCache": "directsync",
     "networkPolicy": "accept-duplicate",

@@ -1,7 +1,8 @@
 """What of this host its settings let guests have: files, devices, sockets that a VM names (``libvirt.diskPaths``, …).
 
 A path is compared as it is written, and once more right before libvirt opens it, with every link in it followed: a link
-below an allowed folder leads to nothing outside of one. An image of type ``qcow2`` names further files by itself, of
+below an allowed folder leads to nothing outside of one; those in ``/dev`` are made by the kernel's own tools, and lead to
+the device that is meant. An image of type ``qcow2`` names further files by itself, of
 which the same is asked.
 """
 
@@ -20,9 +21,7 @@ from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.resources.domain_elements import Outside, Setting, examine, lies_below
 
 VOLUMES: Final = re.compile(r"/dev/(drbd/by-res/[^/]+/\d+|rbd/[^/]+/.+)")
-"""Devices of storage that Outlive knows itself: such a name leads to nothing else, …"""
-VOLUME: Final = re.compile(r"/dev/(drbd\d+|rbd\d+(p\d+)?)")
-"""… and what they are links to."""
+"""Devices of storage that Outlive knows itself, which need no setting."""
 IMAGES_LIMIT: Final = 16
 """Images of one chain."""
 MAGIC: Final = b"QFI\xfb"
@@ -55,7 +54,8 @@ def check_paths(vm: str, xml: str, settings: LibvirtSettings) -> None:
     for one in examine(domain).outside:
         if one.value.startswith("/"):
             real = os.path.realpath(one.value)
-            if real != one.value and not _is_allowed(one, real, settings) and not _is_own(one, settings):
+            of_kernel = one.value.startswith("/dev/") and real.startswith("/dev/")
+            if real != one.value and not (of_kernel or _is_allowed(one, real, settings) or _is_own(one, settings)):
                 raise _refused(what, one, f"{one.value}, which leads to {real}")
 
 
@@ -94,9 +94,7 @@ def backing_file(path: str) -> str:
 def _is_allowed(one: Outside, value: str, settings: LibvirtSettings) -> bool:
     match one.setting:
         case Setting.DISKS:
-            pattern = VOLUMES if value == one.value else VOLUME
-            known = VOLUMES.fullmatch(one.value) is not None and pattern.fullmatch(value) is not None
-            return known or lies_below(value, settings.disk_paths)
+            return VOLUMES.fullmatch(value) is not None or lies_below(value, settings.disk_paths)
         case Setting.FIRMWARE:
             return lies_below(value, settings.firmware_paths)
         case Setting.CONSOLES:

@@ -10,13 +10,14 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from tests.support.api import GROUP
-from tests.support.command import Server, outlive, spawned, up
 
 from outlive.cli.node_ports import screen_passwords
 from outlive.resources import API_VERSION
+from tests.support.api import GROUP
+from tests.support.command import Server, outlive, spawned, up
 
 VALUE = "s3cret-8"
 XML = (
@@ -27,7 +28,8 @@ XML = (
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    with up(tmp_path / "state") as one:
+    with up(tmp_path / "state", "--listen", "0.0.0.0:0") as one:
+        one.url = f"https://127.0.0.1:{urlsplit(one.url).port}"
         yield one
 
 
