@@ -1,9 +1,8 @@
 """What of this host its settings let guests have: files, devices, sockets that a VM names (``libvirt.diskPaths``, …).
 
 A path is compared as it is written, and once more right before libvirt opens it, with every link in it followed: a link
-below an allowed folder leads to nothing outside of one; those in ``/dev`` are made by the kernel's own tools, and lead to
-the device that is meant. An image of type ``qcow2`` names further files by itself, of
-which the same is asked.
+below an allowed folder leads to nothing outside of one. Links in ``/dev`` are made by root's own tools, and lead to the
+device that is meant. An image of type ``qcow2`` names further files by itself, of which the same is asked.
 """
 
 from __future__ import annotations
