@@ -360,7 +360,7 @@ def disk_id(kind: str, source: ET.Element) -> str:
     name = source.get("name", "")
     if kind == "network" and source.get("protocol") == "rbd":
         pool, _, image = name.partition("/")
-        if not pool or not image or not name.isprintable():
+        if not pool or not image or not name.isprintable() or name.startswith("-"):
             raise _bad(f"{name[:64]!r} is no RBD image", "write name='POOL/IMAGE'")
         hosts = [f"{one.get('name', '')}:{one.get('port') or 6789}" for one in source.iterfind("host[@name]")]
         return f"rbd{monitors_kind(hosts)}:{name}"

@@ -75,7 +75,7 @@ ALLOWED: Final[Mapping[str, str]] = {
     "os/loader": "#:firmware readonly=yes secure stateless type=rom|pflash format",
     "os/nvram": "#:variables template:firmware templateFormat format=raw|qcow2 type=file",
     "os/nvram/source": "file:variables",
-    "os/varstore": "path:variables template:firmware",
+    "os/varstore": "path- template:firmware",
     "os/kernel|initrd|dtb": "#:firmware",
     "os/cmdline": "#",
     "os/acpi": "",
@@ -130,7 +130,7 @@ ALLOWED: Final[Mapping[str, str]] = {
     "devices/interface/source": "network bridge portgroup portid- connectionid dev:device mode type=unix path:socket",
     "devices/interface/source/address": "@device type domain bus slot function",
     "devices/interface/source/reconnect": "enabled timeout",
-    "devices/interface/target": "dev managed",
+    "devices/interface/target": "dev managed=yes",
     "devices/interface/model": "type",
     "devices/interface/driver": f"{_VIRTIO}|vhost txmode ioeventfd event_idx queues rx_queue_size tx_queue_size rss"
     " rss_hash_report",

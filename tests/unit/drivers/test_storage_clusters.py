@@ -10,7 +10,7 @@ import pytest
 from tests.support.loops import run_real
 
 from outlive.base.clock import SystemClock
-from outlive.base.errors import NotFound, Unavailable
+from outlive.base.errors import BadInput, NotFound, Unavailable
 from outlive.drivers.storage import disks
 from outlive.drivers.storage.ceph import CephCommands
 from outlive.drivers.storage.disks import Cuts
@@ -134,6 +134,17 @@ def test_nothing_starts_with_a_disk_in_a_cluster_that_its_host_does_not_know(
         run_real(port.locks(parse(definition(B)).disk_ids))
     assert "storage.clusters" in refused.value.remedy
     assert not asked(settings, "a")
+
+
+@pytest.mark.parametrize("volume", ["rbd:--log-file=/etc/cron.d/x", "drbd:--force", "rbd+b:-c/x"])
+def test_a_disk_is_no_option_of_a_program(settings: StorageSettings, tmp_path: Path, volume: str) -> None:
+    with pytest.raises(Unavailable, match="option of a program"):
+        run_real(disks(both(settings), "10.0.1.1", tmp_path).locks((volume,)))
+    with pytest.raises(NotFound):
+        run_real(cuts(both(settings)).cut("kvm-7", 3, (f"disk:{volume}",)))
+    assert not asked(settings, "a")
+    with pytest.raises(BadInput, match="no RBD image"):
+        parse(definition("").replace("volumes/erp", "--log-file=/etc/cron.d/x"))
 
 
 def test_each_cluster_is_asked_for_its_own_disks(settings: StorageSettings, tmp_path: Path) -> None:

@@ -42,10 +42,14 @@ def check_paths(vm: str, xml: str, settings: LibvirtSettings) -> None:
     """``Refused`` where a path of this domain leads elsewhere. It follows links and reads images, and may hang."""
     domain = ET.fromstring(xml)  # noqa: S314 - the driver's own
     what = f"{vm} does not start"
-    for disk in domain.iterfind("devices/disk"):
-        driver, source = disk.find("driver"), disk.find("source")
-        path = (source.get("file") or source.get("dev") or "") if source is not None else ""
-        if path and driver is not None and driver.get("type") == "qcow2":
+    images = [
+        disk.find("source")
+        for disk in domain.iterfind("devices/disk")
+        if disk.find("driver[@type='qcow2']") is not None
+    ]
+    paths = [source.get("file") or source.get("dev") for source in images if source is not None]
+    for path in (*paths, domain.findtext("os/nvram[@format='qcow2']")):
+        if path:
             _check_chain(what, path, settings)
     for tag in ("resource", "commandline"):
         for element in [one for one in domain if str(one.tag).endswith(tag)]:

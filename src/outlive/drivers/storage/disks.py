@@ -48,6 +48,11 @@ def driver_of(kinds: Mapping[str, T], kind: str) -> T | None:
     return None
 
 
+def is_option(volume: str) -> bool:
+    """Whether the programs of storage would take it for an option: whoever writes a VM names its disks."""
+    return volume.partition(":")[2].startswith("-")
+
+
 class Unlocked:
     """What has no locks: firmware files and devices of the host (``outlive.resources.definitions``)."""
 
@@ -92,6 +97,8 @@ class Disks:
 
     def _driver(self, volume: str) -> Locks:
         kind = volume.partition(":")[0]
+        if is_option(volume):
+            raise Unavailable(f"{volume!r} would be an option of a program", remedy="correct the VM's disks")
         found = driver_of(self._kinds, kind)
         if found is None and "+" in kind:
             monitors = kind.partition("+")[2].replace(",", ", ")
@@ -115,7 +122,8 @@ class Cuts:
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """By each of them; the first that fails is raised after all were asked."""
-        await self._all(lambda part: part.cut(host, epoch, scope), self._meant(scope), host)
+        meant = tuple(one for one in scope if not is_option(one.removeprefix("disk:")))
+        await self._all(lambda part: part.cut(host, epoch, meant), self._meant(meant), host)
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
         """All of it. One that does not answer is none that says that nothing is shut out."""
@@ -148,7 +156,8 @@ class Cuts:
         return found
 
     def _meant(self, scope: tuple[str, ...]) -> list[CutPort]:
-        kinds = {one.removeprefix("disk:").partition(":")[0] for one in scope if one.startswith("disk:")}
+        volumes = [one.removeprefix("disk:") for one in scope if one.startswith("disk:")]
+        kinds = {one.partition(":")[0] for one in volumes if not is_option(one)}
         wanted = [part for kind in sorted(kinds) if (part := driver_of(self._parts, kind)) is not None]
         return [part for part in self._parts.values() if part in wanted]
 
