@@ -11,7 +11,7 @@ A step that this version does not know is a warning, never an error, so that a r
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from starlette.responses import Response
@@ -39,6 +39,8 @@ LOOKED_AT: Final = 256
 """VMs that are read to see whether some start after each other in a circle; a larger one is found when they start."""
 SCREEN_REMEDY: Final = "leave it out, set it with outlive secret set NAME, and name that in spec.consoleSecret"
 SHARED_PAGE: Final = "docs/operating/storage.md#shared"
+OWNERS_S: Final = 60.0
+"""How long a server remembers which VM has which disk; what others wrote meanwhile is seen when they start."""
 NAMED: Final = 6
 """VMs of a circle that a message names."""
 
@@ -153,22 +155,43 @@ def _detached(vm: VirtualMachine) -> str:
     return ""
 
 
-def _disks_of(vm: VirtualMachine) -> dict[str, bool]:
-    return {disk: disk in vm.spec.shared_disks for disk in vm.spec.disks}
+class DiskOwners:
+    """Which VMs may have which disk: as all were read at most ``OWNERS_S`` ago, and as they were checked since."""
+
+    def __init__(self, store: Store, now_s: Callable[[], float] = lambda: 0.0) -> None:
+        self._store = store
+        self._now_s = now_s
+        self._names: dict[str, dict[str, None]] | None = None
+        self._read_s = 0.0
+
+    async def of(self, disk: str) -> tuple[str, ...]:
+        """Names of VMs that have it, or had it. Errors of the store."""
+        if self._names is None or self._now_s() - self._read_s > OWNERS_S:
+            since_s, names = self._now_s(), dict[str, dict[str, None]]()
+            async for vm in list_all(self._store, VirtualMachine):
+                for one in vm.spec.disks:
+                    names.setdefault(one, {})[vm.name] = None
+            self._names, self._read_s = names, since_s
+        return tuple(self._names.get(disk, ()))
+
+    def put(self, vm: VirtualMachine) -> None:
+        """It is about to be written."""
+        if self._names is not None:
+            for disk in vm.spec.disks:
+                self._names.setdefault(disk, {})[vm.name] = None
 
 
 class Neighbours:
     """What VMs are checked beside: those of the store, and on top of them what was checked before."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, owners: DiskOwners | None = None) -> None:
         self._store = store
+        self._owners = owners or DiskOwners(store)
         self._checked: dict[tuple[type[Resource], str], Resource] = {}
         self._groups: HardGroups | None = None
         """Read when a VM is first checked that needs them, …"""
         self._zones: dict[str, str] = {}
         """… and the hosts as well."""
-        self._disks: dict[str, dict[str, bool]] | None = None
-        """Read when a VM is first checked that has other disks than before."""
 
     async def check(self, obj: Resource) -> None:
         """``Invalid`` for a VM that from now on starts after itself, or contradicts others. Errors of the store.
@@ -185,8 +208,8 @@ class Neighbours:
             await self._check_rules(obj)
         self._put(obj)
         self._checked[type(obj), obj.name] = obj
-        if self._disks is not None and isinstance(obj, VirtualMachine):
-            self._disks[obj.name] = _disks_of(obj)
+        if isinstance(obj, VirtualMachine):
+            self._owners.put(obj)
 
     def _put(self, obj: Resource) -> None:
         if self._groups is None:
@@ -262,22 +285,16 @@ class Neighbours:
         now = {(disk, disk in vm.spec.shared_disks) for disk in vm.spec.disks if not disk.startswith("local:")}
         if not now - known:
             return
-        for other, of in (await self._read_disks()).items():
-            both = (disk for disk, shared in sorted(now - known) if disk in of and not (shared and of[disk]))
-            if other != vm.name and (taken := next(both, "")):
+        for disk, shared in sorted(now - known):
+            for name in await self._owners.of(disk):
+                other = await self._vm(name) if name != vm.name else None
+                if other is None or disk not in other.spec.disks or (shared and disk in other.spec.shared_disks):
+                    continue
                 raise Invalid(
-                    f"disk {taken} of VM {vm.name} is one of VM {other} as well",
+                    f"disk {disk} of VM {vm.name} is one of VM {name} as well",
                     place="spec.disks",
                     remedy=f"give each a disk of its own, or name it in spec.sharedDisks of both: see {SHARED_PAGE}",
                 )
-
-    async def _read_disks(self) -> dict[str, dict[str, bool]]:
-        """The disks of every VM, and whether it shares them."""
-        if self._disks is None:
-            every = {vm.name: vm async for vm in list_all(self._store, VirtualMachine)}
-            every |= {one.name: one for one in self._checked.values() if isinstance(one, VirtualMachine)}
-            self._disks = {name: _disks_of(vm) for name, vm in every.items()}
-        return self._disks
 
     async def _check_circle(self, vm: VirtualMachine) -> None:
         if not vm.spec.start_after:

@@ -17,7 +17,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
+from outlive.api.admission import DiskOwners, Neighbours, admitted, check_deletion, completed, warned
 from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_read, check_write, may_read, may_write
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
@@ -95,6 +95,7 @@ class Resources:
         self._caches = caches
         self._watches = watches
         self._clock = clock
+        self._owners = DiskOwners(store, clock.monotonic)
         self._ids = ids
 
     def _target(self, request: Request, *, status: bool = False) -> Target:
@@ -293,7 +294,7 @@ class Resources:
     async def _admitted(self, obj: Resource) -> tuple[str, ...]:
         """Warnings for whoever writes it; ``Invalid`` where it cannot be used."""
         warnings = admitted(obj)
-        await Neighbours(self._store).check(obj)
+        await Neighbours(self._store, self._owners).check(obj)
         return warnings
 
     async def _create(self, request: Request, identity: Identity, target: Target) -> Response:
