@@ -21,8 +21,8 @@ from lab import guest, watchdog
 from lab.bmc import PASSWORD, USERNAME, Ipmi
 from lab.ceph import GUESTS_SECRET, POOL, Ceph
 from lab.hosts import NET, PROJECT, STORE, Host, Switch, Volume, hosts
+from lab.libvirtd import ALLOWED, Libvirtd
 from lab.libvirtd import GUESTS as GUEST_GROUP
-from lab.libvirtd import Libvirtd
 from lab.processes import LabError, Process, run, until
 
 HOSTS = 3
@@ -222,6 +222,7 @@ class Lab:
                 "user": "root",
                 "migrationAddress": host.address,
                 "startService": f"{ask} start libvirtd",
+                **ALLOWED,
             },
             "guard": {"socket": GUARD_SOCKET},
         }

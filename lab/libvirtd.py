@@ -19,6 +19,14 @@ GUESTS = "/sys/fs/cgroup/machine"
 """The cgroup of all guests, as the host sees it."""
 SERVICE = "20-libvirtd"
 
+ALLOWED: dict[str, list[str]] = {
+    "diskPaths": ["/"],
+    "firmwarePaths": ["/"],
+    "consolePaths": ["/"],
+    "hostDevices": ["user"],
+}
+"""Settings of the section ``libvirt``: guests of a lab may have whatever the lab makes, which lies below its folder."""
+
 
 class Libvirtd:
     """The hypervisor service of one host."""

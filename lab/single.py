@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.hosts import NET, PROJECT, STORE, Host, Switch
-from lab.libvirtd import Libvirtd
+from lab.libvirtd import ALLOWED, Libvirtd
 from lab.processes import Process, run, until
 
 PORT = 8080
@@ -46,7 +46,13 @@ class Single:
         settings: dict[str, dict[str, Any]] = {
             "server": {"url": self.url, "insecure": True},
             "host": {"name": NAME, "addresses": {"cluster": self.host.address}},
-            "libvirt": {"uri": "qemu:///system", "kind": "qemu", "slice": "/sys/fs/cgroup/machine", "user": "root"},
+            "libvirt": {
+                "uri": "qemu:///system",
+                "kind": "qemu",
+                "slice": "/sys/fs/cgroup/machine",
+                "user": "root",
+                **ALLOWED,
+            },
             "log": {"form": "json", "file": "/var/log/node.log"},
         }
         for name, more in self._sections.items():

@@ -165,7 +165,8 @@ def test_changes_that_say_nothing_or_contradict_are_refused(cloud: Cloud) -> Non
 def test_a_definition_takes_no_other_vms_name_and_fits_some_host_that_it_may_run_on(cloud: Cloud) -> None:
     assert cloud.define(xml()).code == 0
     other = "00000000-5a0b-4c1d-9e57-0a4b6c8d2e10"
-    refused = cloud.define(xml(uuid=other))
+    assert "disk file:/vms/web.raw" in cloud.define(xml(uuid=other)).line
+    refused = cloud.define(xml(uuid=other).replace("/vms/web.raw", "/vms/other.raw"))
     assert (refused.code, refused.err.count("\n")) == (1, 1)
     assert f"{UUID} is called 'web' already" in refused.err
     sizes = "".join(

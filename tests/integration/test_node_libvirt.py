@@ -20,6 +20,8 @@ from lab.processes import LabError, run, until
 from lab.single import Single
 
 from outlive.base.errors import Unavailable
+from outlive.resources.definitions import parse, tree
+from outlive.resources.domain_elements import examine
 
 pytestmark = [pytest.mark.component("libvirt"), pytest.mark.slow]
 
@@ -62,6 +64,41 @@ def test_each_guest_is_counted(single: Single) -> None:
     until(lambda: set(usage(single).get("guests", {})) == {"vm-1", "vm-2"}, "both are counted", 30, 0.5)
     kinds = {"cpu", "memory", "diskRead", "diskWritten", "netReceived", "netSent"}
     assert all(set(used) == kinds for used in usage(single)["guests"].values())
+
+
+RICH = """<domain type='qemu'><name>rich</name><uuid>0f6a1c52-4c1f-4a56-9f0e-2a4d1b1c0001</uuid>
+<metadata><x:os xmlns:x="http://example.org/x" id="debian"/></metadata><memory unit='MiB'>32</memory>
+<memoryBacking><source type='memfd'/></memoryBacking><vcpu placement='static'>2</vcpu><iothreads>1</iothreads>
+<os><type arch='x86_64' machine='q35'>hvm</type><boot dev='hd'/><bootmenu enable='yes'/><smbios mode='sysinfo'/></os>
+<sysinfo type='smbios'><system><entry name='manufacturer'>Example</entry></system></sysinfo>
+<features><acpi/><apic/><hyperv mode='custom'><relaxed state='on'/></hyperv><vmport state='off'/></features>
+<cpu mode='custom' match='exact' check='none'><model fallback='allow'>qemu64</model></cpu>
+<clock offset='utc'><timer name='rtc' tickpolicy='catchup'/><timer name='hpet' present='no'/></clock>
+<pm><suspend-to-mem enabled='no'/></pm><devices>
+<disk type='file' device='disk'><driver name='qemu' type='raw' cache='none' discard='unmap' iothread='1'/>
+<source file='/rich.raw'/><target dev='vda' bus='virtio'/><serial>abc</serial></disk>
+<disk type='file' device='cdrom'><target dev='sda' bus='sata'/><readonly/></disk>
+<controller type='usb' model='qemu-xhci' ports='15'/><controller type='scsi' model='virtio-scsi'/>
+<interface type='user'><model type='virtio'/></interface><serial type='pty'/>
+<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel><input type='tablet' bus='usb'/>
+<graphics type='vnc' autoport='yes'/><video><model type='virtio' heads='1'/></video>
+<watchdog model='i6300esb' action='reset'/><memballoon model='virtio'><stats period='10'/></memballoon>
+<rng model='virtio'><backend model='random'>/dev/urandom</backend></rng><panic model='isa'/></devices></domain>"""
+
+
+def test_what_this_libvirt_prints_of_a_guest_is_a_definition(single: Single) -> None:
+    folder = single.host.folder
+    (folder / "rich.raw").write_bytes(bytes(1 << 20))
+    (folder / "rich.xml").write_text(RICH.replace("/rich.raw", f"{folder}/rich.raw"))
+    virsh = ("virsh", "--connect", "qemu:///system")
+    single.host.run(*virsh, "create", str(folder / "rich.xml"), "--paused")
+    try:
+        for words in ((), ("--inactive",), ("--migratable",)):
+            printed = single.host.run(*virsh, "dumpxml", "rich", *words)
+            assert len(examine(tree(printed)).outside) == 2, printed
+            assert parse(printed).disk_ids == (f"file:{folder}/rich.raw",)
+    finally:
+        single.host.run(*virsh, "destroy", "rich")
 
 
 def test_what_a_guest_writes_to_its_console_is_kept_and_its_screen_is_known(single: Single) -> None:

@@ -1,8 +1,9 @@
 """What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
 a VM's protection is one that settings could name, whether it could ever start before itself, whether its rules can be
-met beside those of others, and whether its definition can be read, from which size, disks and ports are written out;
-and before a host or its Membership is deleted, whether it has VMs. The cluster is never deleted, and a VM that was
-deleted changes no more and keeps its name until it has gone (docs/concepts/safety.md#deleting).
+met beside those of others, whether its disks are its own, and whether its definition can be read, from which size,
+disks and ports are written out, and names nothing that no host may ever accept; and before a host or its Membership is
+deleted, whether it has VMs. The cluster is never deleted, and a VM that was deleted changes no more and keeps its name
+until it has gone (docs/concepts/safety.md#deleting).
 
 A step that this version does not know is a warning, never an error, so that a roll-out may name steps of a newer one
 (docs/reference/placement.md). Status writes always pass.
@@ -11,7 +12,7 @@ A step that this version does not know is a warning, never an error, so that a r
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -37,9 +38,10 @@ from outlive.resources import (
     Secret,
     VirtualMachine,
 )
-from outlive.resources.definitions import cache_refusal
+from outlive.resources.definitions import PLACE, cache_refusal, parse, tree
 from outlive.resources.definitions import completed as completed_vm
 from outlive.resources.devices import device_of
+from outlive.resources.domain_elements import examine
 from outlive.resources.meta import ZONE_LABEL
 from outlive.resources.policies import AFFINITY_LIMIT, WEIGHT_LIMIT
 from outlive.resources.reasons import Reason, render
@@ -48,6 +50,10 @@ from outlive.store import Store, list_all, read
 
 LOOKED_AT: Final = 256
 """VMs that are read to see whether some start after each other in a circle; a larger one is found when they start."""
+SCREEN_REMEDY: Final = "leave it out, set it with outlive secret set NAME, and name that in spec.consoleSecret"
+SHARED_PAGE: Final = "docs/operating/storage.md#shared"
+OWNERS_S: Final = 60.0
+"""How long a server remembers which VM has which disk; what others wrote meanwhile is seen when they start."""
 NAMED: Final = 6
 """VMs of a circle that a message names."""
 
@@ -64,12 +70,6 @@ def completed(obj: Resource) -> Resource:
 
 def admitted(obj: Resource) -> tuple[str, ...]:
     """Warnings for whoever writes it; ``Invalid`` with all errors where it cannot be used."""
-    if isinstance(obj, VirtualMachine):
-        check_vm_protection(obj.name, obj.spec.protection, obj.spec.restart_priority)
-        _check_names(obj)
-        _check_rules(obj)
-        if why := cache_refusal(obj.spec.disk_cache):
-            raise Invalid(f"VM {obj.name} would not start: {why}", place="spec.diskCache", remedy="write none")
     if isinstance(obj, VirtualMachine | Flavor | Reservation):
         below = next((name for name, amount in obj.spec.resources.items() if amount < 0), "")
         if below:
@@ -78,6 +78,13 @@ def admitted(obj: Resource) -> tuple[str, ...]:
                 place=f"spec.resources.{below}",
                 remedy="write 0 or more",
             )
+    if isinstance(obj, VirtualMachine):
+        check_vm_protection(obj.name, obj.spec.protection, obj.spec.restart_priority)
+        _check_names(obj)
+        _check_rules(obj)
+        if why := cache_refusal(obj.spec.disk_cache):
+            raise Invalid(f"VM {obj.name} would not start: {why}", place="spec.diskCache", remedy="write none")
+        return definition_warnings(obj)
     if isinstance(obj, Secret) and not obj.spec.key:
         remedy = f"set it with: outlive secret set {obj.name}"
         raise Invalid(f"secret {obj.name} holds no sealed value", place="spec.sealed", remedy=remedy)
@@ -88,6 +95,33 @@ def admitted(obj: Resource) -> tuple[str, ...]:
         errors = "; ".join(str(error) for error in admission.errors)
         raise Invalid(f"pipeline {obj.name}: {errors}", place="spec", remedy="see docs/reference/placement.md")
     return admission.warnings
+
+
+def definition_warnings(vm: VirtualMachine) -> tuple[str, ...]:
+    """What to know of a VM with such a definition, which is accepted."""
+    if not vm.spec.definition:
+        return ()
+    defined = parse(vm.spec.definition)
+    told = [f"VM {vm.name}: after a restart on another host it has no {what}" for what in dict.fromkeys(defined.lost)]
+    if defined.password:
+        told.append(f"VM {vm.name}: who reads its definition reads the password of its screen: {SCREEN_REMEDY}")
+    return tuple(told)
+
+
+def _check_shared(vm: VirtualMachine) -> None:
+    """``Invalid`` where the disks that it shares are not those that say so."""
+    shared, place = set(vm.spec.shared_disks), "spec.sharedDisks"
+    if gone := sorted(shared - set(vm.spec.disks)):
+        raise Invalid(f"VM {vm.name} shares {gone[0]}, which is no disk of it", place=place, remedy="leave it out")
+    if not vm.spec.definition:
+        return
+    may = {disk.id for disk in parse(vm.spec.definition).disks if disk.id and disk.shareable}
+    if unsaid := sorted(may - shared):
+        remedy = f"name it in spec.sharedDisks of each VM that has it, or leave <shareable/> out: see {SHARED_PAGE}"
+        raise Invalid(f"disk {unsaid[0]} of VM {vm.name} is shareable", place=place, remedy=remedy)
+    if alone := sorted(shared - may):
+        what = f"disk {alone[0]} of VM {vm.name} is shared, and its definition does not say so"
+        raise Invalid(what, place=place, remedy="write <shareable/> into its <disk>")
 
 
 def _check_names(vm: VirtualMachine) -> None:
@@ -142,11 +176,38 @@ def _detached(vm: VirtualMachine) -> str:
     return ""
 
 
+class DiskOwners:
+    """Which VMs may have which disk: as all were read at most ``OWNERS_S`` ago, and as they were checked since."""
+
+    def __init__(self, store: Store, now_s: Callable[[], float] = lambda: 0.0) -> None:
+        self._store = store
+        self._now_s = now_s
+        self._names: dict[str, dict[str, None]] | None = None
+        self._read_s = 0.0
+
+    async def of(self, disk: str) -> tuple[str, ...]:
+        """Names of VMs that have it, or had it. Errors of the store."""
+        if self._names is None or self._now_s() - self._read_s > OWNERS_S:
+            since_s, names = self._now_s(), dict[str, dict[str, None]]()
+            async for vm in list_all(self._store, VirtualMachine):
+                for one in vm.spec.disks:
+                    names.setdefault(one, {})[vm.name] = None
+            self._names, self._read_s = names, since_s
+        return tuple(self._names.get(disk, ()))
+
+    def put(self, vm: VirtualMachine) -> None:
+        """It is about to be written."""
+        if self._names is not None:
+            for disk in vm.spec.disks:
+                self._names.setdefault(disk, {})[vm.name] = None
+
+
 class Neighbours:
     """What VMs are checked beside: those of the store, and on top of them what was checked before."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, owners: DiskOwners | None = None) -> None:
         self._store = store
+        self._owners = owners or DiskOwners(store)
         self._checked: dict[tuple[type[Resource], str], Resource] = {}
         self._groups: HardGroups | None = None
         """Read when a VM is first checked that needs them, …"""
@@ -162,11 +223,15 @@ class Neighbours:
         """
         if isinstance(obj, VirtualMachine):
             await self._check_deletion(obj)
+            await self._check_definition(obj)
             await self._check_disks(obj)
+            await self._check_own_disks(obj)
             await self._check_circle(obj)
             await self._check_rules(obj)
         self._put(obj)
         self._checked[type(obj), obj.name] = obj
+        if isinstance(obj, VirtualMachine):
+            self._owners.put(obj)
 
     def _put(self, obj: Resource) -> None:
         if self._groups is None:
@@ -238,6 +303,43 @@ class Neighbours:
                 place="spec.disks",
                 remedy=f"outlive vm stop {vm.name} -w first, or outlive vm detach {vm.name} DEVICE",
             )
+
+    async def _check_definition(self, vm: VirtualMachine) -> None:
+        """``Invalid`` for a definition that reaches out of its VM, shares what is not said, or has a password in it."""
+        found = await self._vm(vm.name)
+        text, before = vm.spec.definition, found.spec.definition if found is not None else ""
+        if found is None or (text, vm.spec.shared_disks) != (before, found.spec.shared_disks):
+            _check_shared(vm)
+        if not text or text == before:
+            return
+        domain = tree(text)
+        try:
+            examine(domain)
+        except BadInput as error:
+            raise Invalid(f"VM {vm.name}: {error.message}", place=error.place, remedy=error.remedy) from None
+        passwords = [one.attrib["passwd"] for one in domain.iterfind("devices/graphics[@passwd]")]
+        known = tree(before).iterfind("devices/graphics[@passwd]") if before else ()
+        if passwords and passwords != [one.attrib["passwd"] for one in known]:
+            what = f"<graphics passwd=…> of VM {vm.name} would be read by everybody who reads its definition"
+            raise Invalid(what, place=PLACE, remedy=SCREEN_REMEDY)
+
+    async def _check_own_disks(self, vm: VirtualMachine) -> None:
+        """``Invalid`` for a disk that it does not have yet, and that another VM has which does not share it with it."""
+        found = await self._vm(vm.name)
+        known = {(disk, disk in found.spec.shared_disks) for disk in found.spec.disks} if found is not None else set()
+        now = {(disk, disk in vm.spec.shared_disks) for disk in vm.spec.disks if not disk.startswith("local:")}
+        if not now - known:
+            return
+        for disk, shared in sorted(now - known):
+            for name in await self._owners.of(disk):
+                other = await self._vm(name) if name != vm.name else None
+                if other is None or disk not in other.spec.disks or (shared and disk in other.spec.shared_disks):
+                    continue
+                raise Invalid(
+                    f"disk {disk} of VM {vm.name} is one of VM {name} as well",
+                    place="spec.disks",
+                    remedy=f"give each a disk of its own, or name it in spec.sharedDisks of both: see {SHARED_PAGE}",
+                )
 
     async def _check_circle(self, vm: VirtualMachine) -> None:
         if not vm.spec.start_after:

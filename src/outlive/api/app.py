@@ -46,18 +46,19 @@ from outlive.api.resources import Resources
 from outlive.api.watch import Watches
 from outlive.api.watch_cache import WatchCaches
 from outlive.base.clock import Clock
-from outlive.base.errors import Forbidden, OutliveError, Unavailable
+from outlive.base.errors import Forbidden, NotFound, OutliveError, Unavailable
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.service import CommitmentService
 from outlive.node.storage_statistics import StorageGauges
 from outlive.placement.external import ExternalAnswer
 from outlive.placement.service import PlacementService
-from outlive.resources import API_VERSION, PLURALS, Hypervisor, Resource
+from outlive.resources import API_VERSION, PLURALS, Hypervisor, Resource, Secret, VirtualMachine
+from outlive.resources.vms import CONSOLE_SECRETS
 from outlive.runtime.audit import AuditLog, Refusals
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store, read
-from outlive.store.tls import AUTHORITY_PATH, JOIN_PATH, KEY_PATH
+from outlive.store.tls import AUTHORITY_PATH, JOIN_PATH, KEY_PATH, SCREEN_PATH
 
 Query = Callable[[Mapping[str, str]], Awaitable[Any]]
 """Answers a question with plain values, from the parameters of the query string."""
@@ -96,6 +97,8 @@ class ApiDeps:
     """Exchanges the join token of a request for a host's own."""
     cluster_key: Callable[[], str] | None = None
     """What opens the cluster's secrets, for coordinators."""
+    opened: Callable[[Secret], str] | None = None
+    """The value of a secret."""
     audit: AuditLog | None = None
     """Where it is written down who did what; absent: nowhere."""
     audit_routine: bool = False
@@ -278,8 +281,22 @@ def _operation(deps: ApiDeps) -> list[Endpoint]:
         _log.info("cluster_key.given", host=identity.host)
         return answer
 
+    async def screen_password(request: Request, identity: Identity) -> Response:
+        vm = await read(deps.store, VirtualMachine, request.path_params["name"])
+        if vm is None or identity.host not in vm.hosts():
+            raise Forbidden(f"no VM of {identity.host} has that name", remedy="ask for those that it is to run")
+        secret = await read(deps.store, Secret, vm.spec.console_secret) if vm.spec.console_secret else None
+        if secret is None or not secret.name.startswith(CONSOLE_SECRETS):
+            name = vm.spec.console_secret or f"of {vm.name}"
+            raise NotFound(f"secret {name} does not exist", remedy=f"outlive secret set {CONSOLE_SECRETS}NAME")
+        answer = json_response({"password": deps.opened(secret)} if deps.opened is not None else {})
+        answer.headers["cache-control"] = "no-store"
+        _log.info("screen_password.given", host=identity.host, vm=vm.name, secret=secret.name)
+        return answer
+
     joins = "Exchange a join token for the token of a host"
     opens = "What opens the cluster's secrets, for coordinators"
+    shows = "The password of a VM's screens, for the host that is to run it"
     trusts = "The server's own authority, whose fingerprint clients compare"
     is_ready = "Whether the process is ready: 200, or 503 and why not"
     metrics_access = Access.OPEN if deps.settings.metrics_auth == "none" else Access.READ
@@ -290,6 +307,7 @@ def _operation(deps: ApiDeps) -> list[Endpoint]:
         Endpoint("/metrics", metrics, metrics_access, "Metrics in Prometheus' text format", "operation"),
         *([Endpoint(JOIN_PATH, deps.join, Access.JOIN, joins, "operation", ("POST",))] if deps.join else []),
         *([Endpoint(KEY_PATH, cluster_key, Access.CLUSTER_KEY, opens, "operation")] if deps.cluster_key else []),
+        *([Endpoint(SCREEN_PATH, screen_password, Access.SCREEN, shows, "operation")] if deps.opened else []),
         *([Endpoint(AUTHORITY_PATH, authority, Access.OPEN, trusts, "operation")] if deps.authority else []),
     ]
 

@@ -25,11 +25,12 @@ from outlive.resources import (
 )
 from outlive.runtime.audit import FIELDS, TEXT, AuditEntry, AuditLog, Refusals
 from outlive.runtime.metrics import Metrics
+from outlive.store.tls import KEY_PATH, SCREEN_PATH
 
 TARGET: Final = "target"
 CHANGED: Final = "changed"
 """Keys of a request's state: what it is about, and (name, fields, version) of what it changed."""
-SECRET_PATHS: Final = ("/cluster-key",)
+SECRET_PATHS: Final = (KEY_PATH, SCREEN_PATH.partition("{")[0])
 VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
 UNAUDITED: Final = ("/scheduler/", "/apis/authorization.k8s.io/")
 """Below these nothing is written, whatever the method."""

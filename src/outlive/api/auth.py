@@ -70,6 +70,7 @@ class Access(enum.StrEnum):
     JOIN = "join"
     OPERATE = "have the server do something"
     CLUSTER_KEY = "have the key of the cluster's secrets"
+    SCREEN = "have the passwords of the screens of its own VMs"
     LIQUID_READ = "read what LIQUID reports"
     LIQUID_QUOTA = "set quota"
     LIQUID_CHANGE = "change commitments"
@@ -84,17 +85,19 @@ LIQUID_ACTIONS: Final[Mapping[Access, LiquidAction]] = {
 _SOLD: Final = frozenset({Access.LIQUID_QUOTA, Access.LIQUID_CHANGE})
 """What the service that sells capacity changes, and nobody else but an admin."""
 
+_OF_HOSTS: Final = frozenset({Access.CLUSTER_KEY, Access.SCREEN})
+"""What is handed to hosts, which have to use it, and to nobody else."""
 _READER: Final = frozenset({Access.OPEN, Access.READ, Access.EXPLAIN, Access.KNOWN, Access.LIQUID_READ})
 _WRITER: Final = frozenset({Access.OPEN, Access.READ, Access.EXPLAIN, Access.KNOWN, Access.WRITE})
 GRANTS: Final[dict[Role, frozenset[Access]]] = {
-    Role.ADMIN: frozenset(Access) - {Access.CLUSTER_KEY},
-    Role.OPERATOR: frozenset(Access) - _SOLD - {Access.CLUSTER_KEY, Access.JOIN},
+    Role.ADMIN: frozenset(Access) - _OF_HOSTS,
+    Role.OPERATOR: frozenset(Access) - _SOLD - _OF_HOSTS - {Access.JOIN},
     Role.VIEWER: _READER,
     Role.SCHEDULER: frozenset({Access.OPEN, Access.PLACE, Access.EXPLAIN, Access.KNOWN}),
     Role.LIQUID: _SOLD | {Access.OPEN, Access.KNOWN, Access.LIQUID_READ},
     Role.CONTROLLER: _WRITER | {Access.PLACE},
-    Role.HOST: _WRITER,
-    Role.COORDINATOR: _WRITER | {Access.CLUSTER_KEY},
+    Role.HOST: _WRITER | {Access.SCREEN},
+    Role.COORDINATOR: _WRITER | _OF_HOSTS,
     Role.JOIN: frozenset({Access.OPEN, Access.KNOWN, Access.JOIN}),
 }
 """What each role may; for writes ``may_write`` and ``check_write`` decide further."""

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from outlive.api.admission import (
+    DiskOwners,
     Neighbours,
     admitted,
     as_new,
@@ -104,6 +105,7 @@ class Resources:
         self._caches = caches
         self._watches = watches
         self._clock = clock
+        self._owners = DiskOwners(store, clock.monotonic)
         self._ids = ids
 
     def _target(self, request: Request, *, status: bool = False) -> Target:
@@ -284,7 +286,7 @@ class Resources:
     async def _admitted(self, obj: Resource) -> tuple[str, ...]:
         """Warnings for whoever writes it; ``Invalid`` where it cannot be used."""
         warnings = admitted(obj)
-        await Neighbours(self._store).check(obj)
+        await Neighbours(self._store, self._owners).check(obj)
         return warnings
 
     async def _create(self, request: Request, identity: Identity, target: Target) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import msgspec
 
@@ -17,10 +18,11 @@ from outlive.drivers.libvirt.settings import unreachable
 from outlive.drivers.secrets import KeyCopy, Secrets
 from outlive.drivers.storage import CephStatistics, cuts, disks
 from outlive.roles.node import NodePorts
-from outlive.store.tls import AUTHORITY_BYTES, KEY_PATH, trusting
+from outlive.store.tls import AUTHORITY_BYTES, KEY_PATH, SCREEN_PATH, trusting
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Awaitable, Callable
 
     from outlive.base.clock import Clock
     from outlive.cli.node_settings import HostConfig, ServerSettings
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 _log = get_logger("node")
 
 
-def hypervisor_port(config: HostConfig) -> LibvirtHypervisor | NoHypervisor:
+def hypervisor_port(
+    config: HostConfig, screen_password: Callable[[str], Awaitable[str]] | None = None
+) -> LibvirtHypervisor | NoHypervisor:
     """The host's libvirt, or nothing."""
     if not config.libvirt.uri:
         return NoHypervisor()
@@ -53,7 +57,7 @@ def hypervisor_port(config: HostConfig) -> LibvirtHypervisor | NoHypervisor:
         settings = msgspec.structs.replace(settings, migration_address=cluster)
         if not settings.migration_address:
             _log.warning("libvirt.no_address_for_moves", remedy=migration.NO_ADDRESS)
-    return hypervisor.LibvirtHypervisor(settings)
+    return hypervisor.LibvirtHypervisor(settings, screen_password)
 
 
 def storage_port(config: HostConfig) -> StoragePort:
@@ -83,11 +87,22 @@ def cluster_keys(config: HostConfig, store: HttpStore) -> KeyCopy:
     return KeyCopy(fetch, Path(config.server.key_file))
 
 
+def screen_passwords(store: HttpStore) -> Callable[[str], Awaitable[str]]:
+    """The password of the screens of a VM of this host, from the server."""
+
+    async def fetch(vm: str) -> str:
+        answer = await store.question(SCREEN_PATH.format(name=quote(vm, safe="")))
+        found = answer.get("password") if isinstance(answer, dict) else None
+        return found if isinstance(found, str) else ""
+
+    return fetch
+
+
 def node_ports(
     config: HostConfig, machine: LinuxMachine, guard: GuardClient, store: HttpStore, clock: Clock
 ) -> NodePorts:
     """All of them."""
-    hypervisor = hypervisor_port(config)
+    hypervisor = hypervisor_port(config, screen_passwords(store))
     return NodePorts(
         hypervisor=hypervisor,
         machine=machine,

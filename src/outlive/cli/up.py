@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from outlive.drivers.openstack.session import OpenStackSession
     from outlive.failover.config import FailoverUpkeepSettings
     from outlive.placement.vms import VMSource
+    from outlive.resources import Secret
     from outlive.roles.settings import RoleSettings
     from outlive.roles.up import Ports, UpRole
     from outlive.store import Store
@@ -205,6 +206,10 @@ async def _serve(
     role.fault_sources.append(
         lambda: audit_faults(omitted=audit.omitted, failure=audit.failure, surge=refusals.surge(clock.now()))
     )
+
+    def opened(secret: Secret) -> str:
+        return ClusterKey.parse(cluster_key(), KEY_FILE).unseal(secret).decode(errors="replace")
+
     deps = ApiDeps(
         store=store,
         clock=clock,
@@ -212,6 +217,7 @@ async def _serve(
         tokens=Tokens(tokens, stored.identify),
         join=HostJoin(store, stored, clock=clock, ids=ids, cluster_key=cluster_key).join,
         cluster_key=cluster_key,
+        opened=opened,
         metrics=role.metrics,
         version=__version__,
         settings=api,

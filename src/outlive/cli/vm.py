@@ -98,7 +98,7 @@ async def define(
     wait: Wait = False,
 ) -> ExitCode | None:
     """Define a VM, or change what it is: by the UUID in FILE. It is not started; only options that are given change."""
-    from outlive.api.admission import Neighbours
+    from outlive.api.admission import Neighbours, definition_warnings
 
     given, labels = _given(limit, selector, autostart, method, downtime), labels_of(tags, protected_tags)
     text, uuid = _read(file)
@@ -122,6 +122,8 @@ async def define(
         await check_size(store, vm, to)
         outcome = await write_resource(store, vm)
         write(f"{called(vm)}: {'defined' if outcome == 'created' else outcome} as {vm.name}\n")
+        for text in definition_warnings(vm):
+            write(f"note: {text}\n")
         if not wait or outcome != "created" or vm.spec.request is None:
             return None
         return await _follow(access, store, vm, vm.spec.request)

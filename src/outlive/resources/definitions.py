@@ -1,12 +1,13 @@
 """A VM's definition: the domain XML of libvirt as its user wrote it, read and checked. Pure.
 
 What is read here is what placement, fencing and locks have to know of a VM: its size, what it may write to, and its
-ports. The driver makes the domain from the same text (``outlive.drivers.libvirt.xml``). What would write where nobody
-looks for locks (arguments of the hypervisor's own, shared folders, disks of an unknown kind) is refused: no VM has a
-disk that is not listed.
+ports. The driver makes the domain from the same text (``outlive.drivers.libvirt.xml``). A disk of an unknown kind is
+refused here, and everything else that would write where nobody looks for locks by the table of what is allowed
+(``outlive.resources.domain_elements``): no VM has a disk that is not listed.
 
-Ids of disks, as locks and cuts name them: ``rbd:POOL/IMAGE``, ``drbd:RESOURCE``, ``block:/dev/…``, ``file:/PATH``,
-and what has no locks (``FIRMWARE_FILE``, ``HOST_DEVICES``).
+Ids of disks, as locks and cuts name them: ``rbd:POOL/IMAGE``, ``rbd+MONITOR,…:POOL/IMAGE`` in the Ceph cluster that
+has these monitors, ``drbd:RESOURCE``, ``block:/dev/…``, ``file:/PATH``, and what has no locks (``FIRMWARE_FILE``,
+``HOST_DEVICES``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hashlib
 import posixpath
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -56,7 +58,6 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _DRBD: Final = re.compile(r"/dev/drbd/by-res/([^/]+)/\d+")
 _RBD: Final = re.compile(r"/dev/rbd/([^/]+)/(.+)")
-_OWN_ARGUMENTS: Final = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 
 
 class DefinedDisk(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +69,8 @@ class DefinedDisk(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """As the definition names it: a path, or ``POOL/IMAGE``."""
     cache: str = ""
+    shareable: bool = False
+    """Whether other VMs may have it open at the same time."""
 
 
 class DefinedPort(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +99,10 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """Whether devices of the host are passed through: such a guest cannot move while it runs."""
     firmware_file: bool = False
     """Whether the firmware keeps its variables in a file or disk that the definition names."""
+    lost: tuple[str, ...] = ()
+    """What of its state lies on its host only, and is new after a restart on another one."""
+    password: bool = False
+    """Whether a password of its screen is written in it."""
 
     @property
     def disk_ids(self) -> tuple[str, ...]:
@@ -129,7 +136,6 @@ def parse(xml: str) -> Definition:
         raise _bad(f"a definition begins with <domain>, not <{domain.tag[:64]}>", "write libvirt's domain XML")
     if domain.get("type") not in TYPES:
         raise _bad(f"<domain type={domain.get('type', '')!r}> is not run here", f"write one of {', '.join(TYPES)}")
-    _check_supported(domain)
     uuid = _uuid(domain)
     devices = domain.find("devices")
     disks = tuple(_disks(devices)) if devices is not None else ()
@@ -149,7 +155,17 @@ def parse(xml: str) -> Definition:
         host_devices=domain.find("devices/hostdev") is not None
         or domain.find("devices/interface[@type='hostdev']") is not None,
         firmware_file=any((one.text or "").strip() or len(one) for one in domain.iterfind("os/nvram")),
+        lost=tuple(what for path, what in LOST.items() if domain.find(path) is not None),
+        password=any("passwd" in one.attrib for one in domain.iterfind("devices/graphics")),
     )
+
+
+LOST: Final = {
+    "os[@firmware='efi']": "variables of the firmware",
+    "os/nvram": "variables of the firmware, unless their file lies on shared storage",
+    "devices/tpm/backend[@type='emulator']": "state of the emulated TPM, with every key that is sealed by it",
+}
+"""Elements whose state a host keeps for itself."""
 
 
 def has_uuid(xml: str, uuid: str) -> bool:
@@ -242,26 +258,6 @@ def _bad(message: str, remedy: str) -> BadInput:
     return BadInput(message, place=PLACE, remedy=remedy)
 
 
-def _check_supported(domain: ET.Element) -> None:
-    """``BadInput`` for whatever could write where nobody looks."""
-    if any(str(one.tag).startswith(_OWN_ARGUMENTS) for one in domain.iter()):
-        remedy = "use elements of libvirt: what arguments open is locked and cut off by nobody"
-        raise _bad("arguments of QEMU's own (qemu:commandline) are not supported", remedy)
-    for one in domain.iterfind("devices/filesystem"):
-        if one.find("readonly") is None:
-            remedy = "add <readonly/>, or use a disk: a folder of the host is locked and cut off by nobody"
-            raise _bad("a folder of the host that the guest may write to is not supported", remedy)
-    for one in domain.iterfind("devices/hostdev"):
-        kind = "SCSI" if one.get("type", "").startswith("scsi") else one.get("type", "")
-        if kind in ("SCSI", "storage"):
-            remedy = "use a disk of type block: what the device holds is locked and cut off by nobody"
-            raise _bad(f"a {kind} device of the host is not supported", remedy)
-    for one in domain.iterfind("devices/memory"):
-        if one.get("model") in ("nvdimm", "virtio-pmem") and one.find("target/readonly") is None:
-            remedy = "add <readonly/> to its target, or use a disk: its file is locked and cut off by nobody"
-            raise _bad(f"memory of model {one.get('model')} that the guest may write to is not supported", remedy)
-
-
 def _text(domain: ET.Element, tag: str, example: str) -> str:
     text = (domain.findtext(tag) or "").strip()
     if not text:
@@ -325,7 +321,7 @@ def _disks(devices: ET.Element) -> list[DefinedDisk]:
             if device in ("cdrom", "floppy"):
                 continue  # an empty drive
             raise _bad(f"disk {name} has no source", "write <source …/>")
-        read_only = disk.find("readonly") is not None or device == "cdrom"
+        read_only = not is_written(disk)
         cache = driver.get("cache", "") if driver is not None else ""
         cache = "" if cache == "default" else cache
         if not read_only and (why := cache_refusal(cache)):
@@ -336,8 +332,15 @@ def _disks(devices: ET.Element) -> list[DefinedDisk]:
             remedy = "use a file, a block device or an RBD image: others are locked and cut off by nobody"
             raise _bad(f"disk {name} of type {kind[:64]!r} is not supported", remedy)
         place = source.get("file") or source.get("dev") or source.get("name") or ""
-        found.append(DefinedDisk(id="" if read_only else identity, target=name, source=place, cache=cache))
+        shareable = disk.find("shareable") is not None
+        identity = "" if read_only else identity
+        found.append(DefinedDisk(id=identity, target=name, source=place, cache=cache, shareable=shareable))
     return found
+
+
+def is_written(disk: ET.Element) -> bool:
+    """Whether the guest may write to it."""
+    return disk.find("readonly") is None and disk.get("device", "disk") != "cdrom"
 
 
 def disk_id(kind: str, source: ET.Element) -> str:
@@ -357,10 +360,28 @@ def disk_id(kind: str, source: ET.Element) -> str:
     name = source.get("name", "")
     if kind == "network" and source.get("protocol") == "rbd":
         pool, _, image = name.partition("/")
-        if not pool or not image or not name.isprintable():
+        if not pool or not image or not name.isprintable() or name.startswith("-"):
             raise _bad(f"{name[:64]!r} is no RBD image", "write name='POOL/IMAGE'")
-        return f"rbd:{name}"
+        hosts = [f"{one.get('name', '')}:{one.get('port') or 6789}" for one in source.iterfind("host[@name]")]
+        return f"rbd{monitors_kind(hosts)}:{name}"
     return ""
+
+
+def monitors_kind(monitors: Iterable[str]) -> str:
+    """How the kind of a disk says in which Ceph cluster it lies: ``+a,b``; empty: in the one of the host.
+
+    Monitors are ``NAME``, ``NAME:PORT`` or an address in brackets with or without a port; the usual ports are left out.
+    """
+    return "".join(("+", ",".join(names))) if (names := sorted({monitor_name(one) for one in monitors})) else ""
+
+
+def monitor_name(text: str) -> str:
+    """The name of one in the id of a disk, without what separates the parts of that."""
+    name, _, port = text.rpartition(":") if re.search(r":\d+$", text) else (text, "", "")
+    name = name.strip("[]").lower().replace(":", "_")
+    if not re.fullmatch(r"[a-z0-9._-]{1,253}", name):
+        raise _bad(f"{text[:64]!r} is no monitor of Ceph", "write <host name='mon-1.example' port='6789'/>")
+    return name if port in ("", "6789", "3300") else f"{name}#{port}"
 
 
 def _ports(devices: ET.Element, uuid: str) -> list[DefinedPort]:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from outlive.base.errors import BadInput, NotFound, Refused
-from outlive.resources.definitions import disk_id, made_mac, parse, tree
+from outlive.resources.definitions import disk_id, is_written, made_mac, parse, tree
+from outlive.resources.domain_elements import examine
 
 PLACE: Final = "the device"
 SLOTS: Final = range(0x1F, 0x0F, -1)
@@ -60,8 +61,8 @@ def devices_of(domain: ET.Element, uuid: str) -> Iterator[Device]:
         name = target.get("dev", "") if target is not None else ""
         if not name:
             raise BadInput("a disk has no target", place=PLACE, remedy="write <target dev='vdb' bus='virtio'/>")
-        writes = disk.find("readonly") is None and disk.get("device", "disk") in ("disk", "lun")
-        identity = disk_id(disk.get("type", "file"), source) if source is not None and writes else ""
+        there = source is not None and bool(source.attrib) and is_written(disk)
+        identity = disk_id(disk.get("type", "file"), source) if source is not None and there else ""
         yield Device(name, identity, disk)
     for index, interface in enumerate(domain.iterfind("devices/interface")):
         mac = interface.find("mac")
@@ -117,6 +118,7 @@ def attached(definition: str, device: str) -> tuple[str, str]:
     (ET.SubElement(domain, "devices") if devices is None else devices).append(element)
     text = ET.tostring(domain, encoding="unicode")
     parse(text)
+    examine(domain)
     return text, new.name
 
 

@@ -66,6 +66,10 @@ class Answer(Part, frozen=True, kw_only=True):
     """The rule by which it was refused, or the soft rules that it goes against."""
 
 
+CONSOLE_SECRETS: Final = "console-"
+"""How names of secrets begin whose values are given to hosts: passwords of controllers are no such."""
+
+
 class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     """What a user wants of a VM. ``resources`` are kept even when the flavor is unknown to this cluster."""
 
@@ -104,6 +108,12 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     """Ids of its disks, as locks and cuts name them."""
     ports: tuple[str, ...] = ()
     """Ids of its network ports."""
+    shared_disks: Annotated[tuple[str, ...], Meta(max_length=32)] = ()
+    """Ids of those of its disks that other VMs write to as well, each of which names them here too; in a definition
+    they are ``<shareable/>``. What is on them has to bear several writers (docs/operating/storage.md#shared)."""
+    console_secret: Annotated[str, Meta(pattern=f"^({CONSOLE_SECRETS}.+)?$")] = ""
+    """The ``Secret`` whose value is the password of its screens (docs/operating/secrets.md#screens); empty: none. Its
+    name begins with ``console-``: no other secret is given to a host."""
     disk_cache: Literal["", "none", "directsync", "writethrough", "writeback", "unsafe"] = ""
     """Of its disks on the host; empty: ``none``. Only ``none`` and ``directsync`` start: the others leave writes to the
     host, which come after the VM was killed there and runs elsewhere."""

@@ -54,6 +54,8 @@ class SimDomain:
     devices: dict[str, str] = field(default_factory=dict)
     """Its disks and interfaces by name, and the id of each disk."""
     disks: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    """Those of them that domains of other VMs may write as well."""
     ports: tuple[str, ...] = ()
     accept_duplicate: bool = False
     crashed: bool = False
@@ -102,6 +104,7 @@ def domain_of(vm: VirtualMachine, run_id: str, epoch: int, state: DomainState) -
         memory_bytes=spec.resources.memory_bytes,
         devices=devices_named(spec.definition) if spec.definition else {disk: disk for disk in spec.disks},
         disks=spec.disks,
+        shared=spec.shared_disks,
         ports=spec.ports,
         accept_duplicate=spec.network_policy == "accept-duplicate",
     )

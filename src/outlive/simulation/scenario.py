@@ -20,7 +20,7 @@ from outlive.roles.settings import SECTIONS
 from outlive.runtime.units import Duration, decode_unit
 from outlive.runtime.validation import at_text, mistakes
 from outlive.simulation.expectations import AFTER_S, Expectations, read_expectations
-from outlive.simulation.spec import WorldSpec, hosts_of, read_as, vms_of
+from outlive.simulation.spec import VmSpec, WorldSpec, hosts_of, read_as, vms_of
 from outlive.simulation.states import States
 from outlive.simulation.timeline import Act, read_timeline
 
@@ -141,6 +141,13 @@ def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
     for vm in vms_of(spec):
         if vm.host not in known:
             problems.add(f"{place}: vms: {vm.name}", f"its host {vm.host!r} is not there", "name one of the hosts")
+    owners = dict[str, VmSpec]()
+    for vm in vms_of(spec):
+        for disk in vm.disks or ():
+            other = owners.setdefault(disk, vm)
+            if other is not vm and not (disk in vm.shared_disks and disk in other.shared_disks):
+                what = f"disk {disk!r} is one of VM {other.name} as well"
+                problems.add(f"{place}: vms: {vm.name}", what, "name it in sharedDisks of both, or give each its own")
     return spec
 
 

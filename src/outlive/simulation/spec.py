@@ -183,6 +183,8 @@ class VmSpec(_Vm, frozen=True, kw_only=True):
     disk_gib: Number = 0
     disks: tuple[str, ...] | None = None
     """Absent: one disk, named after the VM."""
+    shared_disks: tuple[str, ...] = ()
+    console_secret: str = ""
     ports: tuple[str, ...] | None = None
     """Absent: one port, named after the VM."""
     start_after: tuple[str, ...] = ()

@@ -24,8 +24,11 @@ from outlive.base.errors import BadInput, Forbidden, NotFound, Unavailable
 AUTHORITY_PATH: Final = "/ca"
 """Where a server gives away the certificate of its own authority."""
 JOIN_PATH: Final = "/join"
-KEY_PATH: Final = "/cluster-key"
 """Where a host exchanges its join token."""
+KEY_PATH: Final = "/cluster-key"
+"""Where a coordinator gets what opens secrets."""
+SCREEN_PATH: Final = "/screen-passwords/{name}"
+"""Where a host gets the password of the screens of a VM of its own."""
 AUTHORITY_BYTES: Final = 16 * 1024
 ASKED_WITHIN_S: Final = 15.0
 HEX_DIGITS: Final = 64

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from outlive.base.errors import InUse, Refused, Unavailable
+from outlive.base.errors import InUse, OutliveError, Refused, Unavailable
 from outlive.drivers.libvirt.migration import Pace, connected
 from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, mark, receives, start_time
 from outlive.drivers.libvirt.runs import POST_COPY, Run, Runs, Sending
@@ -24,7 +24,13 @@ from outlive.node.vm.context import GuestCounts
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.definitions import completed, tree
 
-SETTINGS = LibvirtSettings(uri="qemu:///system", partition="/guests")
+SETTINGS = LibvirtSettings(
+    uri="qemu:///system",
+    partition="/guests",
+    disk_paths=("/a", "/b", "/iso", "/dev/x"),
+    console_paths=("/log",),
+    host_devices=("user",),
+)
 DEFINITION = """<domain type='qemu' id='3'><name>web</name><uuid>7b0a2c5e-0000-4000-8000-00000000d0d0</uuid>
 <memory unit='MiB'>96</memory><vcpu>1</vcpu><os><type>hvm</type></os><on_crash>restart</on_crash><devices>
 <disk type='file'><driver name='qemu' type='raw'/><source file='/a'/><target dev='vda'/></disk>
@@ -120,6 +126,43 @@ def test_a_vm_whose_disks_are_not_those_of_its_definition_does_not_start() -> No
     one = vm()
     with pytest.raises(Refused, match=r"spec.disks of web-1 is not what its definition has: file:/a, file:/b"):
         made(replace(one, spec=replace(one.spec, disks=("file:/a",))))
+
+
+def test_screens_have_the_password_of_the_secret_or_one_that_nobody_knows() -> None:
+    hypervisor = pytest.importorskip("outlive.drivers.libvirt.hypervisor")
+    answers: dict[str, str | OutliveError] = {
+        "good": "s3cret-8",
+        "empty": "",
+        "long": "more-than-eight",
+        "away": Unavailable("no server answers"),
+    }
+
+    async def answer(name: str) -> str:
+        found = answers[name]
+        if isinstance(found, OutliveError):
+            raise found
+        return found
+
+    async def scenario() -> None:
+        driver = hypervisor.LibvirtHypervisor(SETTINGS, answer)
+        given = {}
+        for name in answers:
+            one = replace(vm(console_secret="console-a"), metadata=ObjectMeta(name=name))
+            given[name] = await driver._password(one)
+        assert given.pop("good") == "s3cret-8"
+        assert all(len(one) == 8 for one in given.values())
+        assert not set(given.values()) & {"more-tha", "s3cret-8"}
+        spice = replace(
+            vm(DEFINITION.replace("'vnc'", "'spice'"), console_secret="console-a"), metadata=ObjectMeta(name="long")
+        )
+        assert await driver._password(spice) == "more-than-eight"
+        assert await driver._password(vm()) == ""
+
+    asyncio.run(scenario())
+    start = Start(vm(), "r1", 7, False, {"qmp": "/q"}, "s3cret-8")
+    graphics = tree(domain_xml(start, SETTINGS)).find("devices/graphics")
+    assert graphics is not None
+    assert graphics.get("passwd") == "s3cret-8"
 
 
 def run(run_id: str = "r1") -> Run:

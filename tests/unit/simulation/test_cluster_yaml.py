@@ -63,6 +63,8 @@ VM: Final = {
     "recoveryTimeObjectiveS": 60.0,
     "powerState": "stopped",
     "disks": ["d1"],
+    "sharedDisks": ["d1"],
+    "consoleSecret": "console-web",
     "ports": ["p1", "p2"],
     "diskCache": "directsync",
     "networkPolicy": "accept-duplicate",

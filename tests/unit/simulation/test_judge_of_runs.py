@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
 from tests.support.judges import judged, make_holder, make_member, make_vm, put_domain
 from tests.support.virtual_hosts import Bench, small_vm
 
 from outlive.node.ports import DomainState
+from outlive.resources.documents import BadInputs
 from outlive.simulation.hypervisors import domain_of
+from outlive.simulation.scenario import read_scenario
 
 
 def test_two_running_domains_are_two_writers_and_two_presences() -> None:
@@ -85,3 +92,25 @@ def test_running_domain_without_an_entry_is_found() -> None:
         put_domain(bench, "h1")
 
     assert judged(story) == ["held"]
+
+
+@pytest.mark.parametrize(("shared", "broken"), [((), True), (("h1",), True), (("h1", "h2"), False)])
+def test_two_vms_that_write_one_disk_are_two_writers_unless_both_share_it(
+    shared: tuple[str, ...], broken: bool
+) -> None:
+    async def story(bench: Bench) -> None:
+        for host, name in (("h1", "vm-1"), ("h2", "vm-2")):
+            vm = small_vm(name)
+            spec = replace(vm.spec, disks=("disk",), shared_disks=("disk",) if host in shared else ())
+            put_domain(bench, host, f"r-{name}", vm=replace(vm, spec=spec))
+
+    assert judged(story) == (["S1a"] if broken else [])
+
+
+def test_a_cluster_in_which_two_vms_have_one_disk_that_they_do_not_share_is_refused(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "scenarios/pair-that-shares-a-disk-loses-one-host"
+    shutil.copytree(source, tmp_path / "pair")
+    text = (tmp_path / "pair/cluster.yaml").read_text()
+    (tmp_path / "pair/cluster.yaml").write_text(text.replace('sharedDisks: ["rbd:vms/shared"]', "sharedDisks: []", 1))
+    with pytest.raises(BadInputs, match="'rbd:vms/shared' is one of VM db-1 as well"):
+        read_scenario(tmp_path / "pair")

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import shlex
 import xml.etree.ElementTree as ET
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import libvirt
 
+from outlive.base.deadline import deadline
 from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.drivers.libvirt.consoles import make_log
 from outlive.drivers.libvirt.devices import Devices
 from outlive.drivers.libvirt.disk_io import DiskWatch
 from outlive.drivers.libvirt.migration import BROKEN, SPLIT, Moves, listen
+from outlive.drivers.libvirt.places import check_paths
 from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, receives, start_time
 from outlive.drivers.libvirt.runs import POST_COPY, SOCKETS, Run, Runs
 from outlive.drivers.libvirt.service import Service, text_of
@@ -28,8 +32,11 @@ from outlive.guard.options import LIBVIRT
 from outlive.node.ports import DiskIo, Domain, DomainState, MigrationProgress, MigrationSettings
 from outlive.node.vm.context import GuestCounts
 from outlive.resources import VirtualMachine, Vnc
+from outlive.resources.definitions import parse
 
 T = TypeVar("T")
+VNC_PASSWORD: Final = 8
+"""Characters that VNC has for a password."""
 KILL_S: Final = 5.0
 """How long a killed process may take to end."""
 FORGET_POLLS: Final = 250
@@ -69,8 +76,12 @@ class Said(NamedTuple):
 class LibvirtHypervisor:
     """``HypervisorPort`` of the host that this process runs on. Create and use it on one event loop."""
 
-    def __init__(self, settings: LibvirtSettings) -> None:
+    def __init__(
+        self, settings: LibvirtSettings, screen_password: Callable[[str], Awaitable[str]] | None = None
+    ) -> None:
+        """``screen_password``: that of the screens of a VM, by its name; ``OutliveError``."""
         self.settings = settings
+        self._screen_password = screen_password
         self.service = Service(settings.uri, threads=settings.threads, limit_s=float(settings.call_limit))
         self.runs = Runs(settings.folder, settings.user)
         self._scans = Scans(Processes(settings.slice, known=self.runs.processes()), float(settings.call_limit))
@@ -199,7 +210,8 @@ class LibvirtHypervisor:
         if problems := await self.problems():
             raise Refused(f"{vm.name} is not started: {problems[0]}", remedy="see the fault of its host")
         sockets = {name: self.runs.socket(vm.name, run_id, name) for name in SOCKETS}
-        xml = domain_xml(Start(vm, run_id, epoch, incoming is not None, sockets), self.settings)
+        password = await self._password(vm)
+        xml = domain_xml(Start(vm, run_id, epoch, incoming is not None, sockets, password), self.settings)
         old = self.runs.of(vm.name)
         there = await self._processes(vm.name)
         if there or vm.name in self._creating or (old is not None and await self._may_appear([old])):
@@ -225,6 +237,24 @@ class LibvirtHypervisor:
         work.add_done_callback(lambda _: self._creating.pop(vm.name, None))
         await _outlives(work)
 
+    async def _password(self, vm: VirtualMachine) -> str:
+        """Of its screens. Where it cannot be had the guest starts, and its screens stay closed until the next start."""
+        if not vm.spec.console_secret:
+            return ""
+        why = "this host asks no server for it"
+        if self._screen_password is not None:
+            try:
+                with deadline(float(self.settings.call_limit)):
+                    password = await self._screen_password(vm.name)
+                has_vnc = not vm.spec.definition or "vnc" in parse(vm.spec.definition).graphics
+                if password and (len(password) <= VNC_PASSWORD or not has_vnc):
+                    return password
+                why = f"it is empty, or longer than the {VNC_PASSWORD} characters of VNC"
+            except (OutliveError, TimeoutError) as error:
+                why = str(error) or "no answer in time"
+        _log.warning("domain.screen_locked", vm=vm.name, secret=vm.spec.console_secret, why=why)
+        return secrets.token_urlsafe(6)
+
     async def _free(self, vm: str) -> None:
         """Nobody has the name: libvirt takes a moment to see that a process has ended. ``InUse`` where somebody has."""
         for _ in range(FORGET_POLLS):
@@ -238,7 +268,8 @@ class LibvirtHypervisor:
         flags = libvirt.VIR_DOMAIN_START_PAUSED if incoming is not None else 0
 
         def begin(connection: libvirt.virConnect) -> Vnc | None:
-            self._make_places(run.vm)  # here, since a disk may hang
+            check_paths(run.vm, xml, self.settings)  # here, since a disk may hang
+            self._make_places(run.vm)
             return _created(connection, xml, flags)
 
         try:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import posixpath
 from ipaddress import ip_address
 from typing import Literal
 
 import msgspec
 
 from outlive.runtime.units import Duration
+
+FIRMWARE = (
+    "/usr/share/OVMF",
+    "/usr/share/AAVMF",
+    "/usr/share/edk2",
+    "/usr/share/edk2-ovmf",
+    "/usr/share/ovmf",
+    "/usr/share/qemu",
+    "/usr/share/qemu-efi-aarch64",
+    "/usr/share/seabios",
+)
+"""Where distributions put it."""
+PATHS_LIMIT = 64
 
 
 class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -35,6 +49,19 @@ class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """First and last port for guests that arrive."""
     migration_tls: str = ""
     """Folder of certificates for moves over TLS (``ca-cert.pem``, ``server-*.pem``, ``client-*.pem``)."""
+    disk_paths: tuple[str, ...] = ()
+    """Folders and devices that guests may have as disks, media, folders and kept memory: files, block devices, links
+    (``/var/lib/libvirt/images``, ``/dev/vg0``). Images of Ceph and DRBD need none."""
+    firmware_paths: tuple[str, ...] = FIRMWARE
+    """Folders of firmware, its templates, kernels and ROMs that guests may be started with."""
+    console_paths: tuple[str, ...] = ()
+    """Folders of files that serial ports and consoles of definitions may be written to."""
+    socket_paths: tuple[str, ...] = ()
+    """Folders of sockets that ports and interfaces of definitions may name."""
+    host_devices: tuple[str, ...] = ()
+    """Devices of this host that guests may have: ``0000:03:00.0``, ``usb:1d6b:0002``, ``usb:1.4``, the UUID of a
+    mediated device, an interface (``eth0``), a path (``/dev/tpm0``), or ``user``, QEMU's own network, by which a guest
+    reaches what listens on this host's loopback."""
     ceph_user: str = ""
     """User of Ceph, without ``client.``, for images whose definition has no ``<auth>``; empty: ``admin``, by the
     keyring of Ceph's own configuration."""
@@ -55,6 +82,14 @@ class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
             raise ValueError(f"migrationPorts {first} to {last} are no ports; write two from 1024 to 65535")
         if not 2 <= self.threads <= 256:
             raise ValueError(f"threads {self.threads}; write 2 to 256")
+        for name in ("disk_paths", "firmware_paths", "console_paths", "socket_paths"):
+            places = getattr(self, name)
+            wrong = next((one for one in places if not one.startswith("/") or one != posixpath.normpath(one)), None)
+            if wrong is not None or len(places) > PATHS_LIMIT:
+                what = f"{wrong} is no path" if wrong is not None else f"{len(places)} paths"
+                raise ValueError(f"{name}: {what}; write at most {PATHS_LIMIT} from / on, without .. or / at the end")
+        if len(self.host_devices) > PATHS_LIMIT or not all(self.host_devices):
+            raise ValueError(f"hostDevices names {len(self.host_devices)} devices; write at most {PATHS_LIMIT}")
         if bool(self.ceph_user) != bool(self.ceph_secret):
             raise ValueError("cephUser and cephSecret belong together; write both or none of them")
         if why := unreachable(self.migration_address):

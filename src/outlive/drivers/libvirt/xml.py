@@ -1,8 +1,9 @@
 """The domain that is made of a VM: its definition, and what the driver decides whatever that says. Pure.
 
 The driver owns: name (the VM's), UUID, what happens at poweroff, reboot and crash, the cgroup's partition, the cache of
-disks, MAC addresses that are not written, where consoles are logged, the address of screens, the metadata with run and
-epoch, and the monitors by which it reaches QEMU.
+disks, MAC addresses that are not written, where consoles are logged, address and password of screens, the metadata with
+run and epoch, and the monitors by which it reaches QEMU. What of the host a VM names has to be allowed by the host's
+settings (``outlive.drivers.libvirt.places``).
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Final, NamedTuple
 
 from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.drivers.libvirt.consoles import console_path
+from outlive.drivers.libvirt.places import check_settings
 from outlive.drivers.libvirt.processes import mark
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.resources import VirtualMachine, Vnc
-from outlive.resources.definitions import cache_refusal, parse, tree
+from outlive.resources.definitions import cache_refusal, disk_id, is_written, parse, tree
 from outlive.resources.devices import check_pluggable, device_of
+from outlive.resources.domain_elements import Outside, examine
 
 METADATA: Final = "https://outlive.dev/libvirt/1"
 QEMU: Final = "http://libvirt.org/schemas/domain/qemu/1.0"
@@ -41,6 +44,8 @@ class Start(NamedTuple):
     incoming: bool
     sockets: Mapping[str, str]
     """Of its monitors, by their names."""
+    password: str = ""
+    """Of its screens; empty: none, or the one that an old definition still has."""
 
 
 def domain_xml(start: Start, settings: LibvirtSettings) -> str:
@@ -49,6 +54,7 @@ def domain_xml(start: Start, settings: LibvirtSettings) -> str:
     if why := cache_refusal(vm.spec.disk_cache):
         raise Refused(f"{vm.name} does not start: {why}", remedy="change spec.diskCache")
     domain = _defined(vm) if vm.spec.definition else _plain(vm, settings)
+    check_settings(f"{vm.name} does not start", _inside(vm.name, domain), settings)
     _put(domain, "name", vm.name)
     for tag, what in ENDS.items():
         _put(domain, tag, what)
@@ -61,6 +67,9 @@ def domain_xml(start: Start, settings: LibvirtSettings) -> str:
         graphics.set("listen", settings.vnc_listen)
         graphics.set("autoport", "yes")
         graphics.attrib.pop("port", None)
+        graphics.attrib.pop("tlsPort", None)
+        if start.password:
+            graphics.set("passwd", start.password)
         for listen in graphics.findall("listen"):
             graphics.remove(listen)
     _metadata(domain, start)
@@ -78,8 +87,10 @@ def device_xml(vm: VirtualMachine, name: str, settings: LibvirtSettings) -> tupl
         raise Refused(f"{vm.name}: {error.message}", remedy=error.remedy) from None
     if device is None:
         raise Refused(f"{vm.name} has no definition that has device {name}", remedy="outlive vm define")
-    devices = ET.Element("devices")
+    domain = ET.Element("domain")
+    devices = ET.SubElement(domain, "devices")
     devices.append(device.element)
+    check_settings(f"{vm.name} does not get {name}", _inside(vm.name, domain), settings)
     if device.disk:
         _disks(devices, vm.spec.disk_cache, settings)
     elif device.element.find("mac") is None:
@@ -110,10 +121,31 @@ def _defined(vm: VirtualMachine) -> ET.Element:
             remedy = "write the VM again with outlive apply, which reads them from the definition"
             has = ", ".join(defined) or "none"
             raise Refused(f"spec.{what} of {vm.name} is not what its definition has: {has}", remedy=remedy)
-    domain.attrib.pop("id", None)
+    unsaid = next((one.id for one in definition.disks if one.shareable and one.id not in vm.spec.shared_disks), "")
+    if unsaid:
+        remedy = "name it in spec.sharedDisks of each VM that has it, or leave <shareable/> out"
+        raise Refused(f"{vm.name} does not start: its disk {unsaid} is shareable", remedy=remedy)
     for interface, port in zip(domain.iterfind("devices/interface"), definition.ports, strict=True):
         _child(interface, "mac").set("address", port.mac)
     return domain
+
+
+def _inside(vm: str, domain: ET.Element) -> tuple[Outside, ...]:
+    """What it names of the host; what libvirt makes by itself is left out. ``Refused`` for what no host accepts."""
+    try:
+        examined = examine(domain)
+    except BadInput as error:
+        raise Refused(f"{vm} does not start: {error.message}", remedy=error.remedy) from None
+    examined.strip()
+    for loader in domain.iterfind("os/loader"):
+        if (loader.text or "").strip():
+            loader.set("readonly", "yes")
+    for variables in domain.iterfind("os/nvram"):
+        source = variables.find("source")
+        if source is not None and not source.attrib:
+            variables.remove(source)
+            variables.attrib.pop("type", None)
+    return examined.outside
 
 
 def _plain(vm: VirtualMachine, settings: LibvirtSettings) -> ET.Element:
@@ -135,7 +167,10 @@ def _plain(vm: VirtualMachine, settings: LibvirtSettings) -> ET.Element:
         domain.append(ET.Element("cpu", {"mode": "host-model"}))
     devices = _child(domain, "devices")
     for index, disk in enumerate(vm.spec.disks):
-        devices.append(_plain_disk(vm.name, disk, f"vd{chr(ord('a') + index)}"))
+        element = _plain_disk(vm.name, disk, f"vd{chr(ord('a') + index)}")
+        if disk in vm.spec.shared_disks:
+            ET.SubElement(element, "shareable")
+        devices.append(element)
     ET.SubElement(devices, "graphics", {"type": "vnc"})
     ET.SubElement(ET.SubElement(devices, "video"), "model", {"type": "vga"})
     return domain
@@ -155,7 +190,12 @@ def _plain_disk(vm: str, identity: str, target: str) -> ET.Element:
     of_kind, source = sources[kind]
     disk = ET.Element("disk", {"type": of_kind, "device": "disk"})
     ET.SubElement(disk, "driver", {"name": "qemu", "type": "raw"})
-    ET.SubElement(disk, "source", source)
+    try:
+        named = disk_id(of_kind, ET.SubElement(disk, "source", source))
+    except BadInput as error:
+        raise Refused(f"{vm} does not start: {error.message}", remedy=error.remedy) from None
+    if named != identity:
+        raise Refused(f"disk {identity!r} of {vm} is {named} in truth", remedy="write that")
     ET.SubElement(disk, "target", {"dev": target, "bus": "virtio"})
     return disk
 
@@ -167,7 +207,7 @@ def _disks(devices: ET.Element, cache: str, settings: LibvirtSettings) -> None:
         if source is not None and settings.ceph_user and disk.find(".//auth") is None:
             auth = ET.SubElement(source, "auth", {"username": settings.ceph_user})
             ET.SubElement(auth, "secret", {"type": "ceph", "uuid": settings.ceph_secret})
-        if disk.find("readonly") is None and disk.get("device", "disk") in ("disk", "lun"):
+        if is_written(disk):
             driver = _child(disk, "driver")
             written = driver.get("cache", "")
             driver.set("cache", cache or (written if written == "directsync" else "none"))

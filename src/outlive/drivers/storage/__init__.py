@@ -21,7 +21,7 @@ def disks(settings: StorageSettings, address: str, state: Path) -> Disks:
     """The locks on all disks of a host with this address on the storage network."""
     files = FileLocks(address, float(settings.command_limit))
     kinds: dict[str, Locks] = {
-        "rbd": RbdLocks(CephCommands(settings)),
+        **{kind: RbdLocks(CephCommands(one)) for kind, one in settings.ceph_clusters().items()},
         "file": files,
         "block": files,
         "drbd": Drbd(settings, state, address),
@@ -32,12 +32,9 @@ def disks(settings: StorageSettings, address: str, state: Path) -> Disks:
 
 def cuts(settings: StorageSettings, store: Store, clock: Clock, *, host: str, address: str, state: Path) -> Cuts:
     """Who can shut hosts out of disks, as this host reaches them."""
-    rbd = RbdCut(
-        CephCommands(settings),
-        StorageAddresses(store),
-        clock,
-        host=host,
-        own=address,
-        lasts_s=float(settings.blocklist),
-    )
-    return Cuts({"rbd": rbd, "drbd": Drbd(settings, state, address)})
+    addresses, lasts_s = StorageAddresses(store), float(settings.blocklist)
+    rbd = {
+        kind: RbdCut(CephCommands(one), addresses, clock, host=host, own=address, lasts_s=lasts_s, kind=kind)
+        for kind, one in settings.ceph_clusters().items()
+    }
+    return Cuts({**rbd, "drbd": Drbd(settings, state, address)})

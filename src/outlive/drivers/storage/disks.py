@@ -1,5 +1,6 @@
-"""All disks of a host, each by the driver of its kind: ``rbd:POOL/IMAGE``, ``file:/PATH``, ``block:/dev/…``,
-``drbd:RESOURCE``."""
+"""All disks of a host, each by the driver of its kind: ``rbd:POOL/IMAGE``, ``rbd+MONITOR,…:POOL/IMAGE``,
+``file:/PATH``, ``block:/dev/…``, ``drbd:RESOURCE``. Each Ceph cluster is a kind of its own: a disk in one that this
+host does not know has no driver, so nothing is proven of it and nothing starts with it."""
 
 from __future__ import annotations
 
@@ -43,6 +44,24 @@ class Locks(Protocol):
     async def unreached(self, place: str) -> str:
         """Why this host does not reach it; empty: it does, or nobody can say."""
         ...
+
+
+def driver_of(kinds: Mapping[str, T], kind: str) -> T | None:
+    """That of a kind; a definition may name some of the monitors of its cluster."""
+    head, _, monitors = kind.partition("+")
+    if not monitors:
+        return kinds.get(kind)
+    wanted = set(monitors.split(","))
+    for known, found in kinds.items():
+        its_head, _, its_monitors = known.partition("+")
+        if its_head == head and wanted <= set(its_monitors.split(",")):
+            return found
+    return None
+
+
+def is_option(volume: str) -> bool:
+    """Whether the programs of storage would take it for an option: whoever writes a VM names its disks."""
+    return volume.partition(":")[2].startswith("-")
 
 
 class Unlocked:
@@ -118,12 +137,21 @@ class Disks:
 
     def _driver(self, volume: str) -> Locks:
         kind = volume.partition(":")[0]
-        if kind not in self._kinds:
+        if is_option(volume):
+            raise Unavailable(f"{volume!r} would be an option of a program", remedy="correct the VM's disks")
+        found = driver_of(self._kinds, kind)
+        if found is None and "+" in kind:
+            monitors = kind.partition("+")[2].replace(",", ", ")
+            raise Unavailable(
+                f"disk {volume} lies in a Ceph cluster that this host does not know: its monitors are {monitors}",
+                remedy="name them in storage.cephMonitors or storage.clusters of node.yaml, or leave <host> out",
+            )
+        if found is None:
             raise Unavailable(
                 f"nobody here knows the locks on disk {volume!r}",
                 remedy=f"disks of hosts with a daemon are named {', '.join(f'{one}:…' for one in self._kinds)}",
             )
-        return self._kinds[kind]
+        return found
 
 
 class Cuts:
@@ -134,7 +162,8 @@ class Cuts:
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """By each of them; the first that fails is raised after all were asked."""
-        await self._all(lambda part: part.cut(host, epoch, scope), self._meant(scope), host)
+        meant = tuple(one for one in scope if not is_option(one.removeprefix("disk:")))
+        await self._all(lambda part: part.cut(host, epoch, meant), self._meant(meant), host)
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
         """All of it. One that does not answer is none that says that nothing is shut out."""
@@ -167,8 +196,10 @@ class Cuts:
         return found
 
     def _meant(self, scope: tuple[str, ...]) -> list[CutPort]:
-        kinds = {one.removeprefix("disk:").partition(":")[0] for one in scope if one.startswith("disk:")}
-        return [part for kind, part in self._parts.items() if kind in kinds]
+        volumes = [one.removeprefix("disk:") for one in scope if one.startswith("disk:")]
+        kinds = {one.partition(":")[0] for one in volumes if not is_option(one)}
+        wanted = [part for kind in sorted(kinds) if (part := driver_of(self._parts, kind)) is not None]
+        return [part for part in self._parts.values() if part in wanted]
 
     async def _all(
         self, call: Callable[[CutPort], Awaitable[T]], parts: list[CutPort], host: str, *, some_will_do: bool = False

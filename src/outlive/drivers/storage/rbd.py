@@ -29,10 +29,12 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import LimitExceeded, NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.drivers.storage.ceph import CephCommands, decoded
+from outlive.drivers.storage.disks import driver_of
 from outlive.node.ports import REACH_S, CutReport, DiskLock
 
 SCHEME: Final = "rbd:"
-SCOPE: Final = f"disk:{SCHEME}"
+NAMED: Final = "rbd+"
+"""How ids begin whose definition names the monitors."""
 AT_ONCE: Final = 4
 """Images that are asked for at the same time."""
 BARRIER_S: Final = 15.0
@@ -53,7 +55,7 @@ Addresses = Callable[[str], Awaitable[tuple[str, ...]]]
 
 
 class RbdLocks:
-    """The part of ``StoragePort`` for ``rbd:POOL/IMAGE``."""
+    """The part of ``StoragePort`` for ``rbd:POOL/IMAGE`` and ``rbd+MONITOR,…:POOL/IMAGE``, in one cluster."""
 
     def __init__(self, ceph: CephCommands) -> None:
         self._ceph = ceph
@@ -77,7 +79,7 @@ class RbdLocks:
         """Of one image. ``NotFound``: there is none."""
         async with self._turn:
             try:
-                words = ("lock", "ls", volume.removeprefix(SCHEME), "--format", "json")
+                words = ("lock", "ls", _image(volume), "--format", "json")
                 found = decoded(await self._ceph.images(*words), words)
             except NotFound as error:
                 raise NotFound(
@@ -92,7 +94,7 @@ class RbdLocks:
     async def release(self, lock: DiskLock) -> None:
         """Remove it and block the one client that had it."""
         try:
-            await self._ceph.order_images("lock", "rm", lock.volume.removeprefix(SCHEME), lock.id, lock.locker)
+            await self._ceph.order_images("lock", "rm", _image(lock.volume), lock.id, lock.locker)
         except NotFound:
             return
 
@@ -103,7 +105,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     epoch: int = 0
     addresses: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
-    """``POOL/IMAGE``."""
+    """``POOL/IMAGE``, and the whole id of a disk whose definition names the monitors."""
 
 
 class ClusterMap(NamedTuple):
@@ -118,11 +120,23 @@ class ClusterMap(NamedTuple):
 
 
 class RbdCut:
-    """The part of ``CutPort`` for images. ``host`` is this very host, ``own`` its address on the storage network."""
+    """The part of ``CutPort`` for the images of one cluster, whose disks are of that ``kind``.
+
+    ``host`` is this very host, ``own`` its address on the storage network.
+    """
 
     def __init__(
-        self, ceph: CephCommands, addresses: Addresses, clock: Clock, *, host: str, own: str, lasts_s: float
+        self,
+        ceph: CephCommands,
+        addresses: Addresses,
+        clock: Clock,
+        *,
+        host: str,
+        own: str,
+        lasts_s: float,
+        kind: str = "rbd",
     ) -> None:
+        self._kind = kind
         self._ceph = ceph
         self._addresses = addresses
         self._clock = clock
@@ -134,7 +148,7 @@ class RbdCut:
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """Block all addresses of the host."""
-        images = tuple(sorted(one.removeprefix(SCOPE) for one in scope if one.startswith(SCOPE)))
+        images = tuple(sorted(one.removeprefix("disk:").removeprefix(SCHEME) for one in self._mine(scope)))
         if not images:
             raise NotFound(f"{host} is to be isolated from no image of Ceph")
         self._ceph.configured()
@@ -170,14 +184,14 @@ class RbdCut:
             return CutReport()
         blocked = ", ".join(sorted(addresses))
         return CutReport(
-            scope=tuple(f"{SCOPE}{image}" for image in note.images),
+            scope=tuple(f"disk:{image if image.startswith(NAMED) else SCHEME + image}" for image in note.images),
             evidence=f"Ceph {seen.fsid} blocks {blocked} as of map {seen.epoch}, through epoch {note.epoch} of {host}",
             expires_in_s=left_s,
         )
 
     async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """Wait for the storage daemons; ``Unavailable`` also where this very host is blocked."""
-        mine = tuple(one for one in scope if one.startswith(SCOPE))
+        mine = self._mine(scope)
         if not mine:
             return ()
         seen = await self._map()
@@ -220,6 +234,10 @@ class RbdCut:
             except OutliveError as error:
                 _log.warning("storage.note_not_read", key=key, error=str(error))
         return found
+
+    def _mine(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        kinds = {self._kind: self}
+        return tuple(one for one in scope if driver_of(kinds, one.removeprefix("disk:").partition(":")[0]) is self)
 
     async def _lifted(self, host: str) -> None:
         """No order of this host's to let in is under way: each ends before the next begins."""
@@ -312,6 +330,10 @@ def _entry(address: str) -> str:
     except ValueError:
         raise NotFound(f"{address!r} is no address of a client of Ceph", remedy="see host.addresses") from None
     return f"[{found.compressed}]:0/0" if found.version == 6 else f"{found}:0/0"
+
+
+def _image(volume: str) -> str:
+    return volume.partition(":")[2]
 
 
 def _note_key(host: str) -> str:

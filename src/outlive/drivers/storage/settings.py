@@ -6,14 +6,29 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.resources import check_name
+from outlive.resources.definitions import monitor_name, monitors_kind
 from outlive.runtime.units import Duration
+
+
+class CephCluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A further Ceph cluster: where disks lie whose definition names its monitors."""
+
+    monitors: tuple[str, ...]
+    """As in ``cephMonitors``."""
+    ceph_conf: str
+    ceph_user: str = "outlive"
+    ceph_keyring: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.monitors:
+            raise ValueError("monitors is empty, and definitions could not name this cluster; write its monitors")
 
 
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Section ``storage`` of a host's configuration: how its daemon reaches what the disks lie on."""
 
     ceph_conf: str = "/etc/ceph/ceph.conf"
-    """Configuration of the Ceph cluster of all ``rbd:`` disks."""
+    """Configuration of the Ceph cluster of all ``rbd:`` disks that name no monitors."""
     ceph_user: str = "outlive"
     """The daemon's own user in it, without ``client.``; its rights are in docs/operating/storage.md."""
     ceph_keyring: str = ""
@@ -26,6 +41,11 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """The same."""
     volume_program: str = "ceph-volume"
     """The same; it knows on which devices the storage daemons of this host keep their data."""
+    ceph_monitors: tuple[str, ...] = ()
+    """Its monitors, as definitions may name them (``<host name=…/>``): names or addresses, ``:PORT`` after an unusual
+    one. A disk that names others lies in none of this host's clusters, and its VM does not start here."""
+    clusters: dict[str, CephCluster] = {}
+    """Further Ceph clusters, by names of your own; at most ``CLUSTERS_LIMIT``."""
     drbd_program: str = "drbdsetup"
     """The same."""
     command_limit: Duration = Duration(10.0)
@@ -44,6 +64,18 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
             raise ValueError(f"commandLimit {self.command_limit} leaves no time for an answer")
         if self.statistics_limit <= 0:
             raise ValueError(f"statisticsLimit {self.statistics_limit} leaves no time for an answer")
+        of = dict[str, str]()
+        for name, monitors in (
+            ("cephMonitors", self.ceph_monitors),
+            *((n, c.monitors) for n, c in self.clusters.items()),
+        ):
+            for monitor in monitors:
+                if of.setdefault(monitor_name(monitor), name) != name:
+                    raise ValueError(
+                        f"monitor {monitor} is one of {of[monitor_name(monitor)]} and of {name}; name it once"
+                    )
+        if len(self.clusters) > CLUSTERS_LIMIT:
+            raise ValueError(f"clusters names {len(self.clusters)}; write at most {CLUSTERS_LIMIT}")
         try:
             check_name(self.cluster)
         except OutliveError as error:
@@ -51,7 +83,19 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         if self.blocklist < LEAST_BLOCKLIST_S:
             raise ValueError(f"blocklist {self.blocklist} ends too soon; it has to last {LEAST_BLOCKLIST_S:g} s")
 
+    def ceph_clusters(self) -> dict[str, StorageSettings]:
+        """The settings of each Ceph cluster, by the kind of its disks (``outlive.resources.definitions.disk_id``)."""
+        found = {"rbd": self}
+        if self.ceph_monitors:
+            found[f"rbd{monitors_kind(self.ceph_monitors)}"] = self
+        for one in self.clusters.values():
+            found[f"rbd{monitors_kind(one.monitors)}"] = msgspec.structs.replace(
+                self, ceph_conf=one.ceph_conf, ceph_user=one.ceph_user, ceph_keyring=one.ceph_keyring
+            )
+        return found
 
+
+CLUSTERS_LIMIT = 8
 LEAST_BLOCKLIST_S = 1800.0
 """A host that is isolated stays so while another fencer takes over (``fencing.isolation.LEAST_LASTS_S``), also where
 the clocks of the monitors and of this host differ."""

@@ -13,6 +13,9 @@ no other definition has the disk, and its figures, which list what is on it, nam
 without a document. Two of them that were written after the lock was seen, by the same daemon, are needed, because the
 first may be older than its writing.
 
+A disk that several virtual machines share (``spec.sharedDisks``) is asked for no locks: a partner that lives has it
+open. Who held this very one is proven to write no more before it starts, as for every disk.
+
 What this does not give: a lock that is taken right after it was read; and guests that Outlive did not make, whose disks
 nobody asks for.
 """
@@ -140,11 +143,12 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
         await node.isolation.barrier(vm)
     except OutliveError as error:
         return reason(VmReason.ISOLATION_UNCONFIRMED, error=error.message)
-    if not vm.spec.disks:
+    disks = tuple(disk for disk in vm.spec.disks if disk not in vm.spec.shared_disks)
+    if not disks:
         return None
     try:
         with deadline(float(node.settings.call_limit)):
-            locks = await node.storage.locks(vm.spec.disks)
+            locks = await node.storage.locks(disks)
         if not locks:
             return None
         known = await owners(node, vm, locks)
@@ -153,7 +157,7 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
     over = (*known.stale, *known.unknown) if strangers else known.stale
     given = StartLocksInput(
         storage_ip="",  # it is among the stale ones, where all its locks are
-        volumes=vm.spec.disks,
+        volumes=disks,
         locks=locks,
         vm_state=VmState.START,
         fenced_ips=over,

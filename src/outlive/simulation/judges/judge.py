@@ -38,6 +38,7 @@ from outlive.simulation.judges.vms import (
     leaves_alive_and_for_better,
     never_from_the_past,
     one_presence,
+    one_vm_writes,
     one_writer,
 )
 from outlive.simulation.judges.writes import (
@@ -188,6 +189,7 @@ class Judge:
 
     def _running(self, vm: str) -> None:
         self._found("S1a", vm, one_writer(self.truth, vm))
+        self._found("S1a", vm, one_vm_writes(self.truth, vm))
         self._found("S1a", vm, never_from_the_past(self.truth, vm))
         self._found("S1b", vm, one_presence(self.truth, vm))
         self._held(vm)

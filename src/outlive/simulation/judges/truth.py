@@ -65,6 +65,8 @@ class Truth:
     """Whether a backup was put back: until a host has registered again, the store knows less than is so of it."""
     holding: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """VM → hosts with a domain of it, kept up by whoever changes a domain."""
+    had: dict[str, dict[str, None]] = field(default_factory=dict)
+    """Disk → VMs of which a domain has ever had it."""
 
     def running(self, vm: str) -> tuple[str, ...]:
         """Hosts whose domain of it really runs."""
@@ -80,7 +82,10 @@ class Truth:
     def noticed(self, host: str, vm: str) -> None:
         """Its domain on that host came, changed or went."""
         hosts = self.holding.get(vm, ())
-        there = vm in self.hypervisors[host].domains
+        domain = self.hypervisors[host].domains.get(vm)
+        there = domain is not None
+        for disk in domain.disks if domain is not None else ():
+            self.had.setdefault(disk, {})[vm] = None
         if there and host not in hosts:
             self.holding[vm] = (*hosts, host)
         elif not there and host in hosts:

@@ -28,6 +28,22 @@ def one_writer(truth: Truth, vm: str) -> str:
     return f"{' and '.join(writers)} write its disks" if len(writers) > 1 else ""
 
 
+def one_vm_writes(truth: Truth, vm: str) -> str:
+    """S1a, between VMs: a disk that not both of them share is written by a domain of it and by one of another VM."""
+    for host in truth.running(vm):
+        domain = truth.hypervisors[host].domains[vm]
+        if not truth.disks.reaches_disks(host, domain):
+            continue
+        for disk in domain.disks:
+            for other in truth.had.get(disk, ()):
+                for there in truth.running(other) if other != vm else ():
+                    second = truth.hypervisors[there].domains[other]
+                    both = disk in domain.shared and disk in second.shared
+                    if disk in second.disks and not both and truth.disks.reaches_disks(there, second):
+                        return f"{host} writes its disk {disk}, and {there} does for {other}"
+    return ""
+
+
 def never_from_the_past(truth: Truth, vm: str) -> str:
     """S1a, over time: a domain whose state was handed over and ran elsewhere runs again, on disks that went on."""
     for host in truth.holding.get(vm, ()):

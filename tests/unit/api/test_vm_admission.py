@@ -1,0 +1,111 @@
+"""What the server asks of a VM's definition and disks before it is written, beside those of other VMs."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.support.loops import run_real
+
+from outlive.api.admission import Neighbours, admitted, completed
+from outlive.base.clock import SystemClock
+from outlive.base.errors import Invalid
+from outlive.base.ids import SystemIds
+from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
+from outlive.store.memory import MemoryStore
+
+ASM = "rbd:vms/asm"
+DISK = "<disk type='network'><source protocol='rbd' name='vms/asm'/><target dev='vda' bus='virtio'/>{}</disk>"
+SHAREABLE = DISK.format("<shareable/>")
+
+
+def defined(name: str, devices: str, **spec: object) -> VirtualMachine:
+    xml = (
+        f"<domain type='kvm'><name>{name}</name><uuid>7b0a2c5e-0000-4000-8000-00000000d0d0</uuid><memory>1024</memory>"
+        f"<vcpu>1</vcpu><devices>{devices}</devices></domain>"
+    )
+    made = VirtualMachineSpec(definition=xml, **spec)  # type: ignore[arg-type]
+    return completed(VirtualMachine(metadata=ObjectMeta(name=name), spec=made))  # type: ignore[return-value]
+
+
+def plain(name: str, *disks: str, shared: tuple[str, ...] = ()) -> VirtualMachine:
+    return VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(disks=disks, shared_disks=shared))
+
+
+def checked(stored: tuple[VirtualMachine, ...], *vms: VirtualMachine) -> None:
+    """Each of them, beside those that are stored and those before it."""
+
+    async def check() -> None:
+        store = MemoryStore(SystemClock(), SystemIds())
+        for one in stored:
+            await store.create(one)
+        neighbours = Neighbours(store)
+        for one in vms:
+            await neighbours.check(one)
+
+    run_real(check())
+
+
+def changed(vm: VirtualMachine, **spec: object) -> VirtualMachine:
+    return replace(vm, spec=replace(vm.spec, **spec))
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_two_vms_have_no_disk_in_common_unless_both_share_it(stored: bool) -> None:
+    first, second = plain("rac-1", "rbd:vms/rac-1", ASM), plain("rac-2", "rbd:vms/rac-2", ASM)
+    both = [changed(one, shared_disks=(ASM,)) for one in (first, second)]
+    for pair, refused in (((first, second), True), ((first, both[1]), True), ((both[0], second), True), (both, False)):
+        before, after = ((pair[0],), (pair[1],)) if stored else ((), tuple(pair))
+        if not refused:
+            checked(before, *after)
+            continue
+        with pytest.raises(Invalid, match=f"disk {ASM} of VM rac-2 is one of VM rac-1 as well") as told:
+            checked(before, *after)
+        assert "spec.sharedDisks" in told.value.remedy
+
+
+def test_what_two_vms_had_in_common_before_is_not_refused_again() -> None:
+    first, second = plain("rac-1", ASM), plain("rac-2", ASM)
+    checked((first, second), changed(second, autostart=True))
+    with pytest.raises(Invalid):
+        checked((first, second), changed(second, shared_disks=(ASM,)))
+    checked((plain("a", "local:nvram"),), plain("b", "local:nvram"))
+
+
+def test_a_shareable_disk_is_one_that_the_vm_says_it_shares() -> None:
+    checked((), defined("rac-1", SHAREABLE, shared_disks=(ASM,)))
+    for vm, said in (
+        (defined("rac-1", SHAREABLE), "is shareable"),
+        (defined("rac-1", DISK.format(""), shared_disks=(ASM,)), "does not say so"),
+        (plain("rac-1", "rbd:a/b", shared=(ASM,)), "no disk of it"),
+    ):
+        with pytest.raises(Invalid, match=said):
+            checked((), vm)
+    old = defined("rac-1", SHAREABLE)
+    checked((old,), changed(old, autostart=True))
+
+
+def test_a_definition_that_reaches_out_is_refused_when_it_is_new() -> None:
+    bad = defined("web", "<shmem name='other'><model type='ivshmem-plain'/></shmem>")
+    with pytest.raises(Invalid, match="<shmem>"):
+        checked((), bad)
+    checked((bad,), changed(bad, autostart=True))  # a host refuses its start, and it can be stopped and changed
+    with pytest.raises(Invalid, match="<shmem>"):
+        checked((bad,), changed(bad, definition=bad.spec.definition.replace("other", "another")))
+
+
+def test_a_password_in_a_definition_is_refused_and_an_old_one_is_told() -> None:
+    old = defined("web", "<graphics type='vnc' passwd='hunter2'/>")
+    with pytest.raises(Invalid, match="passwd") as refused:
+        checked((), old)
+    assert "outlive secret set" in refused.value.remedy
+    assert "hunter2" not in str(refused.value)
+    checked((old,), changed(old, autostart=True))
+    assert any("password of its screen" in one and "hunter2" not in one for one in admitted(old))
+    with pytest.raises(Invalid):
+        checked((old,), changed(old, definition=old.spec.definition.replace("hunter2", "hunter3")))
+
+
+def test_what_is_lost_with_its_host_is_told() -> None:
+    tpm = defined("win", "<tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm>")
+    assert any("after a restart on another host it has no state of the emulated TPM" in one for one in admitted(tpm))
+    assert admitted(defined("web", "")) == ()
