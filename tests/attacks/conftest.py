@@ -13,14 +13,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.support.command import Server, up
-from tests.support.guards import Cgroups, Guard, Watchdog, boot_time_s, closing
 
 from outlive.api.tokens import digest_of
 from outlive.base.clock import SystemClock
 from outlive.base.random import Random
 from outlive.resources import MemberRecord, Membership, ObjectMeta, Token
 from outlive.store.http import HttpStore
+from tests.support.command import Server, up
+from tests.support.guards import Cgroups, Guard, Watchdog, boot_time_s, closing
 
 GUARD_S = 3.0
 """T: an armed guard ends its guests when the last acknowledged renewal was sent so long ago."""
@@ -110,7 +110,7 @@ class RenewingHost:
                 async with asyncio.timeout(WRITE_LIMIT_S):
                     member = await self.store.replace(wanted)
                 self.guard.beat(sent_s)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the host goes on
+            except Exception as error:
                 self.failures.append(repr(error))
                 with contextlib.suppress(Exception):
                     async with asyncio.timeout(WRITE_LIMIT_S):

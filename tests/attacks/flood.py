@@ -1,7 +1,8 @@
-"""Floods of one server of this machine, as a process of their own: ``python -m tests.attacks.flood FLOOD``, a JSON line.
+"""Floods of one server of this machine, each a process of its own (``python -m tests.attacks.flood FLOOD``).
 
-Each is a loop over some connections that go on as soon as they can, for a few seconds. Nothing here obeys ``Retry-After``.
-The answer is a JSON line: how many connections were opened, and how many answers of each status came.
+Each is a loop over some connections that go on as soon as they can, for a few seconds. Nothing here obeys
+``Retry-After``. What is printed is a JSON line: how many connections were opened, and how many answers of each status
+came.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.attacks.conftest import Attacked, renewing
-from tests.attacks.flood import Flood, flooding
-from tests.support.loops import run_real
 
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.amounts import Amounts
+from tests.attacks.conftest import Attacked, renewing
+from tests.attacks.flood import Flood, flooding
+from tests.support.loops import run_real
 
 pytestmark = [pytest.mark.slow, pytest.mark.component("openssl")]
 
@@ -88,15 +88,13 @@ def test_reads_of_one_viewer(attacked: Attacked, tmp_path: Path) -> None:
         token = await attacked.token("viewer", "viewer")
         await filled(attacked, 3000)
         path = f"{GROUP}/virtualmachines"
-        whole, page = path, f"{path}?limit=5000"
-        await endured(
-            attacked,
-            tmp_path,
-            *(
-                Flood(kind="asks", port=attacked.port, authority=attacked.authority, token=token, path=asked, connections=100)
-                for asked in (whole, page)
-            ),
+        whole, page = (
+            Flood(
+                kind="asks", port=attacked.port, authority=attacked.authority, token=token, path=asked, connections=100
+            )
+            for asked in (path, f"{path}?limit=5000")
         )
+        await endured(attacked, tmp_path, whole, page)
 
     run_real(claim(), limit_s=120.0)
 

@@ -10,6 +10,7 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -161,6 +162,12 @@ def table(
 ) -> dict[str, Any]:
     """The whole table of one page or one object."""
     return _table(version, metadata, columns(kind), [row(obj, now, include) for obj in objects])
+
+
+def table_head(kind: type[Resource], version: str) -> bytes:
+    """The beginning of a table of that kind, up to its first row."""
+    head = {"kind": "Table", "apiVersion": f"meta.k8s.io/{version}", "columnDefinitions": columns(kind)}
+    return msgspec.json.encode(head)[:-1] + b',"rows":['
 
 
 def _table(version: str, metadata: Any, columns: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
