@@ -120,7 +120,7 @@ def test_faults_of_one_host(attacked: Attacked, tmp_path: Path) -> None:
             "apiVersion": "outlive.dev/v1alpha1",
             "kind": "Fault",
             "metadata": {"name": "flood-{n}.kvm-9"},
-            "code": "clock-unsynchronised",
+            "code": "figures-stale",
             "subject": {"kind": "Hypervisor", "name": "kvm-9"},
             "message": "x" * 500,
             "firstSeen": "2026-01-01T00:00:00Z",

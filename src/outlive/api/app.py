@@ -27,9 +27,9 @@ from starlette.routing import Route
 from outlive.api import kubernetes
 from outlive.api.auth import ANYBODY, PEER, Access, Authenticator, Identity, KeystoneAccess, Tokens
 from outlive.api.config import BODY_SECONDS, ApiSettings, SchedulerAuth, check_scheduler_auth
-from outlive.api.connections import PROVEN
+from outlive.api.connections import CONNECTION, Connection
 from outlive.api.errors import SlowBody, TimedOut
-from outlive.api.levels import Levels, Turns, level_of
+from outlive.api.levels import Level, Levels, Turns, level_of
 from outlive.api.liquid import PATHS, QUOTA_SUFFIX, USAGE_SUFFIX, Liquid
 from outlive.api.middleware import (
     AUTHENTICATE,
@@ -185,12 +185,15 @@ def _route(endpoint: Endpoint, authenticator: Authenticator, levels: Levels, lim
             async with levels.suspicious(client_of(request)):
                 identity = await authenticator.authenticate(request, endpoint.access)
         state[IDENTITY] = identity
-        if identity is not ANYBODY or state.get(PEER):
-            state.get(PROVEN, lambda: None)()
+        connection: Connection | None = state.get(CONNECTION)
+        if connection is not None and (identity is not ANYBODY or state.get(PEER)):
+            connection.prove()
         state[FLOW] = identity.flow if identity is not ANYBODY else client_of(request)
         if request.method not in ("GET", "HEAD"):
             await _read_body(request)
         level = level_of(identity, endpoint.access, endpoint.path, request)
+        if connection is not None and level is Level.PROTOCOL and identity.host:
+            connection.serve_first(identity.flow)
         state[SEAT] = give = await levels.take(level, state[FLOW])
         try:
             async with asyncio.timeout(limit_s):

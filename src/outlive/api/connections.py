@@ -40,15 +40,18 @@ from outlive.api.config import (
     UNKNOWN_WRITE_SECONDS,
     WRITE_SECONDS,
 )
+from outlive.runtime.selector import current_selector
 
-PROVEN: Final = "proven"
-"""Key of a request's state: called when its connection has shown a valid token."""
+CONNECTION: Final = "connection"
+"""Key of a request's state: its connection."""
 HANDSHAKES_SHARE: Final = 4
 """One connection of so many may be one whose TLS handshake is not finished."""
 HANDSHAKE_SECONDS: Final = 0.5
 """How long a handshake may take when others wait for its place."""
-ACCEPTED_AT_ONCE: Final = 16
+ACCEPTED_AT_ONCE: Final = 4
 """Connections that are accepted before others on the event loop get their turn."""
+FIRST_CONNECTIONS: Final = 4
+"""Connections of one host that are served in every round of the event loop."""
 SWEEP_SECONDS: Final = 1.0
 """How often the server looks for connections whose peers take nothing."""
 _HEAD_TOO_LARGE = (
@@ -67,6 +70,9 @@ class Connections:
 
     def __init__(self, limit: int, ended: Callable[[str], None] = lambda _why: None) -> None:
         self.limit = limit
+        self._selector = current_selector()
+        self._first: dict[str, dict[Connection, None]] = {}
+        """Host's token → its connections that are served in every round of the event loop, in order of use."""
         self.known_limit = max(1, limit - max(1, limit // NEWCOMERS_SHARE))
         self.listeners: tuple[Listener, ...] = ()
         """Those that wait for the end of its handshake."""
@@ -94,6 +100,22 @@ class Connections:
         self._take(self._unknown, connection)
         self._put(self._known, connection)
 
+    def serve_first(self, connection: Connection, flow: str) -> None:
+        """The connection renews a lease: from now on it is served in every round of the event loop, as are the last
+        few of that token that did."""
+        if self._selector is None:
+            return
+        group = self._first.setdefault(flow, {})
+        if connection in group:
+            return
+        if len(group) >= FIRST_CONNECTIONS:
+            former = next(iter(group))
+            del group[former]
+            self._selector.move(former.fd, first=False)
+        group[connection] = None
+        connection.first_of = flow
+        self._selector.move(connection.fd, first=True)
+
     def is_known(self, connection: Connection) -> bool:
         """Whether it has shown a valid token, and has its place for that."""
         return connection in self._known.get(connection.client_group, ())
@@ -102,12 +124,16 @@ class Connections:
         """The connection is gone, or about to go."""
         self._take(self._unknown, connection)
         self._take(self._known, connection)
+        group = self._first.get(connection.first_of, {})
+        group.pop(connection, None)
+        if not group:
+            self._first.pop(connection.first_of, None)
 
     def end(self, connection: Connection, why: str) -> None:
         """End it at once: nothing that waits for its peer is kept."""
         self.remove(connection)
         self._ended(why)
-        connection.transport.abort()
+        connection.abort()
 
     def sweep(self, now_s: float) -> dict[str, int]:
         """End those whose peers have taken nothing for too long; how many are left, by state."""
@@ -188,6 +214,9 @@ class Listener(socket.socket):
     def __init__(self, listening: socket.socket, limit: int) -> None:
         super().__init__(listening.family, listening.type, listening.proto, fileno=listening.detach())
         self.setblocking(False)
+        self._selector = current_selector()
+        if self._selector is not None:
+            self._selector.mark_later(self)
         self._limit = limit
         self._accepted = 0
         """Connections that were accepted in this round of the event loop."""
@@ -211,6 +240,8 @@ class Listener(socket.socket):
             raise BlockingIOError
         connection, peer = super().accept()
         self._accepted += 1
+        if self._selector is not None:
+            self._selector.mark_later(connection)
         self._begun.pop(connection.fileno(), None)
         self._begun[connection.fileno()] = (connection, now)
         return connection, peer
@@ -226,6 +257,9 @@ class Connection(HttpToolsProtocol):
     pool: Connections
     """Set by the subclass of one server."""
     client_group = ""
+    first_of = ""
+    """The token of a host for which it is served in every round of the event loop."""
+    fd = -1
     idle_since = 0.0
     """When it was opened, or its last answer was complete, or its peer took something last."""
     _head_bytes = 0
@@ -246,10 +280,11 @@ class Connection(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=BUFFER_BYTES)
         self.idle_since = self.loop.time()
         self.client_group = client_group(self.client[0] if self.client else "")
+        self.fd = transport.get_extra_info("socket").fileno()
         for listener in self.pool.listeners:
-            listener.finished(transport.get_extra_info("socket").fileno())
+            listener.finished(self.fd)
         self._watch_head()
-        self.app_state = {**self.app_state, PROVEN: lambda: self.pool.prove(self)}
+        self.app_state = {**self.app_state, CONNECTION: self}
         if self.scheme == "https" and transport.get_extra_info("peercert"):
             self.app_state[PEER] = True
         self.pool.add(self)
@@ -285,12 +320,29 @@ class Connection(HttpToolsProtocol):
         self._unwatch_head()
         self._unset_keepalive_if_required()
         self.pool.remove(self)
-        for cycle in (self._answered, *(cycle for cycle, _ in self.pipeline)):  # uvicorn tells only the last one
+        self._tell_requests()
+        super().connection_lost(exc)
+
+    def prove(self) -> None:
+        """It has shown a valid token."""
+        self.pool.prove(self)
+
+    def serve_first(self, flow: str) -> None:
+        """It renews the lease of the host with this token."""
+        self.pool.serve_first(self, flow)
+
+    def abort(self) -> None:
+        """End it at once: what waits for its peer is thrown away, and its requests hear that it is gone."""
+        self._tell_requests()
+        self.transport.abort()
+
+    def _tell_requests(self) -> None:
+        """Tell all its requests that the peer is gone; uvicorn tells only the one that came last."""
+        for cycle in (self._answered, *(cycle for cycle, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
         self.pipeline.clear()
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, within the limit of a head."""
@@ -305,6 +357,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A head begins."""
+        if self.transport.is_closing():
+            return
         super().on_message_begin()
         self._reading_head, self._head_bytes = True, 0
         if self._head_timer is None:

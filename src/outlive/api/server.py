@@ -96,12 +96,10 @@ async def serving(
     context = tls_context(settings) if tls is None else tls.context
     sockets = listen(host, port)
     connections = Connections(_connections_limit(settings.connections), app.state.recorder.connection_ended)
-    if context is not None:
-        sockets = [Listener(each, max(1, connections.limit // HANDSHAKES_SHARE)) for each in sockets]
-        connections.listeners = tuple(each for each in sockets if isinstance(each, Listener))
+    connections.listeners = tuple(Listener(each, max(1, connections.limit // HANDSHAKES_SHARE)) for each in sockets)
     server = _Server(_config(app, _protocol(connections), context), app)
-    url = address(sockets[0], tls=context is not None)
-    task = asyncio.create_task(server.serve(sockets=sockets), name="api")
+    url = address(connections.listeners[0], tls=context is not None)
+    task = asyncio.create_task(server.serve(sockets=list(connections.listeners)), name="api")
     sweeping = asyncio.create_task(connections.run(app.state.recorder.count_connections), name="connections")
     started = asyncio.create_task(server.started_event.wait())
     try:
@@ -121,7 +119,7 @@ async def serving(
         app.state.watches.close()
         await asyncio.shield(asyncio.wait([task]))
         sweeping.cancel()
-        for opened in sockets:
+        for opened in connections.listeners:
             opened.close()
         if state_dir is not None:
             withdraw(state_dir)
