@@ -12,8 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from outlive.node.permissions import REPORTER_LABEL
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.amounts import Amounts
+from outlive.resources.meta import HOST_LABEL
 from tests.attacks.conftest import Attacked, renewing
 from tests.attacks.flood import Flood, flooding
 from tests.support.loops import run_real
@@ -56,6 +58,7 @@ async def endured(attacked: Attacked, folder: Path, *floods: Flood) -> dict[str,
                 await asyncio.sleep(0.2)
                 most_mib = max(most_mib, attacked.resident_mib())
         asking.cancel()
+        await asyncio.wait([asking])
         took_s = sorted(one for host in hosts for one in host.took_s)
         p99_s = took_s[int(len(took_s) * 0.99)]
         failures = [one for host in hosts for one in host.failures]
@@ -119,7 +122,7 @@ def test_faults_of_one_host(attacked: Attacked, tmp_path: Path) -> None:
         fault = {
             "apiVersion": "outlive.dev/v1alpha1",
             "kind": "Fault",
-            "metadata": {"name": "flood-{n}.kvm-9"},
+            "metadata": {"name": "flood-{n}.kvm-9", "labels": {REPORTER_LABEL: "daemon", HOST_LABEL: "kvm-9"}},
             "code": "figures-stale",
             "subject": {"kind": "Hypervisor", "name": "kvm-9"},
             "message": "x" * 500,
@@ -136,7 +139,8 @@ def test_faults_of_one_host(attacked: Attacked, tmp_path: Path) -> None:
             body=json.dumps(fault),
             connections=200,
         )
-        await endured(attacked, tmp_path, flood)
+        figures = await endured(attacked, tmp_path, flood)
+        assert figures["floods"][0]["statuses"]["201"] > 0
 
     run_real(claim(), limit_s=120.0)
 

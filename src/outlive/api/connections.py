@@ -322,6 +322,9 @@ class Connection(HttpToolsProtocol):
         self.pool.remove(self)
         self._tell_requests()
         super().connection_lost(exc)
+        # Whatever leads back to this object, so that its buffers are freed now and not by the collector of garbage.
+        self.app_state = {}
+        self.scope = self.cycle = self._answered = None  # type: ignore[assignment]
 
     def prove(self) -> None:
         """It has shown a valid token."""
