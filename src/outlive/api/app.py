@@ -227,7 +227,7 @@ def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches, turns: Turn
     """Every path that is served."""
     endpoints = [
         *_resources(Resources(deps.store, deps.plurals, caches, watches, turns, deps.clock, deps.ids)),
-        *_kubernetes(deps),
+        *_kubernetes(deps, turns),
         *_operation(deps),
         *_scheduler(deps.placement),
         *_liquid(Liquid(deps.commitments, deps.clock)),
@@ -255,9 +255,9 @@ def _resources(resources: Resources) -> list[Endpoint]:
     ]
 
 
-def _kubernetes(deps: ApiDeps) -> list[Endpoint]:
+def _kubernetes(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     """What clients of the Kubernetes protocol ask around the resources."""
-    events, reviews = kubernetes.CoreEvents(deps.store, deps.clock), kubernetes.AccessReviews(deps.plurals)
+    events, reviews = kubernetes.CoreEvents(deps.store, deps.clock, turns), kubernetes.AccessReviews(deps.plurals)
     authorization = f"/apis/{kubernetes.AUTHORIZATION}/v1"
     read: list[tuple[str, Handler, str]] = [
         ("/api", _constant(kubernetes.core_versions()), "Versions of the core group"),
