@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from outlive.api import kubernetes
@@ -228,7 +228,7 @@ def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches, turns: Turn
     endpoints = [
         *_resources(Resources(deps.store, deps.plurals, caches, watches, turns, deps.clock, deps.ids)),
         *_kubernetes(deps, turns),
-        *_operation(deps),
+        *_operation(deps, turns),
         *_scheduler(deps.placement),
         *_liquid(Liquid(deps.commitments, deps.clock)),
         *(
@@ -284,7 +284,7 @@ def _kubernetes(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     ]
 
 
-def _operation(deps: ApiDeps) -> list[Endpoint]:
+def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     """What those who run the server ask."""
 
     async def alive(_request: Request, _identity: Identity) -> Response:
@@ -299,7 +299,12 @@ def _operation(deps: ApiDeps) -> list[Endpoint]:
 
     async def metrics(_request: Request, _identity: Identity) -> Response:
         await storage.refresh()
-        return Response(deps.metrics.render(), media_type=METRICS_TYPE)
+        return StreamingResponse(written(), media_type=METRICS_TYPE)
+
+    async def written() -> AsyncIterator[bytes]:
+        for part in deps.metrics.parts():
+            yield part
+            await turns.turn()
 
     async def authority(_request: Request, _identity: Identity) -> Response:
         return Response(deps.authority, media_type="application/x-pem-file")

@@ -61,7 +61,7 @@ class Room(NamedTuple):
 
 ROOMS: Final[Mapping[Level, Room]] = {
     Level.PROTOCOL: Room(seats=256, share=8, queue=64),
-    Level.WORK: Room(seats=64, share=32, queue=256),
+    Level.WORK: Room(seats=128, share=64, queue=256),
     Level.PEOPLE: Room(seats=32, share=16, queue=128),
     Level.ANONYMOUS: Room(seats=32, share=16, queue=64),
 }
