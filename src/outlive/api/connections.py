@@ -40,7 +40,7 @@ from outlive.api.config import (
     UNKNOWN_WRITE_SECONDS,
     WRITE_SECONDS,
 )
-from outlive.runtime.selector import current_selector
+from outlive.runtime.selector import FairSelector, current_selector
 
 CONNECTION: Final = "connection"
 """Key of a request's state: its connection."""
@@ -66,11 +66,14 @@ Groups = dict[str, dict["Connection", None]]
 
 
 class Connections:
-    """All connections of one server. ``ended`` is called with why one was ended before its time."""
+    """All connections of one server. ``ended`` is called with why one was ended before its time; ``selector``: of the
+    event loop, if it serves some connections first."""
 
-    def __init__(self, limit: int, ended: Callable[[str], None] = lambda _why: None) -> None:
+    def __init__(
+        self, limit: int, ended: Callable[[str], None] = lambda _why: None, selector: FairSelector | None = None
+    ) -> None:
         self.limit = limit
-        self._selector = current_selector()
+        self._selector = selector
         self._first: dict[str, dict[Connection, None]] = {}
         """Host's token → its connections that are served in every round of the event loop, in order of use."""
         self.known_limit = max(1, limit - max(1, limit // NEWCOMERS_SHARE))

@@ -36,6 +36,7 @@ from outlive.api.connections import HANDSHAKES_SHARE, Connection, Connections, L
 from outlive.base.errors import BadInput, Forbidden, InUse, OutliveError
 from outlive.base.files import write_whole
 from outlive.base.logging import get_logger
+from outlive.runtime.selector import current_selector
 
 BACKLOG: Final = 2048
 OTHER_DESCRIPTORS: Final = 128
@@ -95,8 +96,9 @@ async def serving(
     settings = settings or ApiSettings()
     context = tls_context(settings) if tls is None else tls.context
     sockets = listen(host, port)
-    connections = Connections(_connections_limit(settings.connections), app.state.recorder.connection_ended)
-    connections.listeners = tuple(Listener(each, max(1, connections.limit // HANDSHAKES_SHARE)) for each in sockets)
+    limit = _connections_limit(settings.connections)
+    connections = Connections(limit, app.state.recorder.connection_ended, current_selector())
+    connections.listeners = tuple(Listener(each, max(1, limit // HANDSHAKES_SHARE)) for each in sockets)
     server = _Server(_config(app, _protocol(connections), context), app)
     url = address(connections.listeners[0], tls=context is not None)
     task = asyncio.create_task(server.serve(sockets=list(connections.listeners)), name="api")
