@@ -41,6 +41,8 @@ from outlive.runtime.selector import current_selector
 BACKLOG: Final = 2048
 OTHER_DESCRIPTORS: Final = 128
 """Descriptors that are kept free of connections: for files, watches of our own, and children."""
+SEND_BYTES: Final = 128 * 1024
+"""What the kernel keeps for a peer that reads nothing, about; else it grows to megabytes a connection."""
 KUBECONFIG_FILE: Final = "kubeconfig"
 _log = get_logger("api.serve")
 
@@ -145,6 +147,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # connections inherit it
             opened.bind(target)
             opened.listen(BACKLOG)
             opened.setblocking(False)
