@@ -25,7 +25,6 @@ from typing import Any, Final
 REPOSITORY: Final = Path(__file__).parents[2]
 RECEIVE_BYTES: Final = 4096
 """What the kernel takes for a client that reads nothing."""
-PIPELINED: Final = 64
 CONNECTIONS_MOST: Final = 1200
 SECONDS_MOST: Final = 10.0
 
@@ -43,6 +42,8 @@ class Flood:
     path: str = "/schema/openapi.json"
     body: str = ""
     """``{n}`` in it is the number of the request."""
+    pipelined: int = 3
+    """Requests that are sent at once where no answer is read."""
     connections: int = 64
     seconds: float = 8.0
     host: str = "127.0.0.1"
@@ -82,7 +83,7 @@ async def never_reads(attack: Attack) -> None:
     """Sends many requests at once, and reads no answer."""
     _, writer = await attack.open()
     writer.transport.pause_reading()  # type: ignore[attr-defined]
-    writer.write(attack.flood.request() * PIPELINED)
+    writer.write(attack.flood.request() * attack.flood.pipelined)
     while not writer.is_closing():
         await asyncio.sleep(0.2)
         writer.write(b"\r\n")  # notices that the connection is gone, and is no request

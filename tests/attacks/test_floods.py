@@ -81,8 +81,16 @@ async def endured(attacked: Attacked, folder: Path, *floods: Flood) -> dict[str,
         return figures
 
 
-def test_answers_that_nobody_reads(attacked: Attacked, tmp_path: Path) -> None:
-    flood = Flood(kind="never_reads", port=attacked.port, authority=attacked.authority, connections=1100)
+@pytest.mark.parametrize("pipelined", [3, 64])
+def test_answers_that_nobody_reads(attacked: Attacked, tmp_path: Path, pipelined: int) -> None:
+    flood = Flood(
+        kind="never_reads",
+        port=attacked.port,
+        authority=attacked.authority,
+        pipelined=pipelined,
+        connections=1100,
+        seconds=10.0,
+    )
     run_real(endured(attacked, tmp_path, flood))
 
 

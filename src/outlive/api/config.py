@@ -29,7 +29,7 @@ STALLED_SECONDS: Final = 2.0
 """A connection that waits for its peer for so long counts as idle."""
 BUFFER_BYTES: Final = 32 * 1024
 """What waits for one peer before its handler does; answers are written in pieces of this size."""
-TLS_READ_BYTES: Final = 32 * 1024
+TLS_READ_BYTES: Final = 16 * 1024
 """What is read from one TLS connection at once."""
 PIPELINED_REQUESTS: Final = 4
 """Requests of one connection that wait for the answer of an earlier one; with more it is ended."""
@@ -37,7 +37,7 @@ NEWCOMERS_SHARE: Final = 8
 """One connection of so many is for those that have not shown a token."""
 BODY_SECONDS: Final = 30.0
 """How long a client may take to send a body."""
-SMALL_BODY_BYTES: Final = 64 * 1024
+SMALL_BODY_BYTES: Final = 32 * 1024
 """Bodies up to this size count as part of their connection."""
 BODIES_AT_ONCE: Final = 4
 """So many times ``api.bodyLimit`` are the bytes of larger bodies in memory together."""

@@ -25,7 +25,6 @@ from asyncio import sslproto
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from outlive.api.auth import PEER
@@ -382,10 +381,19 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A part of a body came."""
+        """A part of a body came; what is more than a handler takes waits in the kernel."""
+        if self.transport.is_closing():
+            return
         super().on_body(body)
-        if self.pipeline and len(self.cycle.body) > HIGH_WATER_LIMIT and not self.transport.is_closing():
-            self.pool.end(self, "pipelined")  # nobody reads it yet, and the request before it keeps the socket open
+        if len(self.cycle.body) > BUFFER_BYTES:
+            self.flow.pause_reading()
+            if self.pipeline:  # nobody reads it yet, and the request before it may go on reading the socket
+                self.pool.end(self, "pipelined")
+
+    def on_message_complete(self) -> None:
+        """A request is complete."""
+        if not self.transport.is_closing():
+            super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
