@@ -203,5 +203,5 @@ def flooding(flood: Flood) -> Iterator[Flooding]:
 
 
 if __name__ == "__main__":
-    os.nice(10)  # attackers come from other machines, and take no processor time from the server
+    os.nice(5)  # attackers come from other machines, and take no processor time from the server
     print(json.dumps(asyncio.run(run(Flood(**json.loads(sys.argv[1]))))))
