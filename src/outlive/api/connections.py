@@ -322,7 +322,7 @@ class Connection(HttpToolsProtocol):
         self._unwatch_head()
         self._unset_keepalive_if_required()
         self.pool.remove(self)
-        self._tell_requests()
+        self.tell_requests()
         super().connection_lost(exc)
         # Whatever leads back to this object, so that its buffers are freed now and not by the collector of garbage.
         self.app_state = {}
@@ -338,10 +338,10 @@ class Connection(HttpToolsProtocol):
 
     def abort(self) -> None:
         """End it at once: what waits for its peer is thrown away, and its requests hear that it is gone."""
-        self._tell_requests()
+        self.tell_requests()
         self.transport.abort()
 
-    def _tell_requests(self) -> None:
+    def tell_requests(self) -> None:
         """Tell all its requests that the peer is gone; uvicorn tells only the one that came last."""
         for cycle in (self._answered, *(cycle for cycle, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:

@@ -177,7 +177,7 @@ class RequestMiddleware:
                 connection: Connection | None = state.get(CONNECTION)
                 for start in range(0, len(whole), BUFFER_BYTES):
                     if connection is not None and connection.transport.is_closing():
-                        return
+                        connection.tell_requests()  # else asyncio warns of each write until the loop's next round
                     last = start + BUFFER_BYTES >= len(whole)
                     part = whole[start : start + BUFFER_BYTES]
                     await send({"type": message["type"], "body": part, "more_body": more or not last})
