@@ -21,29 +21,34 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from outlive.api import kubernetes
 from outlive.api.audit import RequestAudit
-from outlive.api.auth import Access, Authenticator, Identity, KeystoneAccess, Tokens
-from outlive.api.config import ApiSettings, SchedulerAuth, check_scheduler_auth
-from outlive.api.errors import TimedOut
+from outlive.api.auth import ANYBODY, PEER, Access, Authenticator, Identity, KeystoneAccess, Tokens
+from outlive.api.config import BODY_SECONDS, ApiSettings, SchedulerAuth, check_scheduler_auth
+from outlive.api.connections import CONNECTION, Connection
+from outlive.api.errors import SlowBody, TimedOut
+from outlive.api.levels import Level, Levels, Turns, level_of
 from outlive.api.liquid import PATHS, QUOTA_SUFFIX, USAGE_SUFFIX, Liquid
 from outlive.api.middleware import (
     AUTHENTICATE,
     ERROR,
+    FLOW,
     IDENTITY,
     PLACED,
     ROUTE,
+    SEAT,
     Recorder,
     RequestMiddleware,
     answer_error,
+    client_of,
 )
 from outlive.api.openapi import Documents
 from outlive.api.requests import GROUP_PATH, JSON, json_response
 from outlive.api.resources import Resources
-from outlive.api.watch import Watches
+from outlive.api.watch import Watches, WatchResponse
 from outlive.api.watch_cache import WatchCaches
 from outlive.base.clock import Clock
 from outlive.base.errors import Forbidden, NotFound, OutliveError, Unavailable
@@ -133,9 +138,15 @@ def create_app(deps: ApiDeps) -> Starlette:
     check_scheduler_auth(deps.scheduler_auth, deps.settings)
     recorder = Recorder(deps.metrics)
     audit = RequestAudit(deps.audit, deps.refusals, deps.metrics, deps.clock, routine=deps.audit_routine)
+    levels, turns = Levels(deps.clock), Turns()
+    deps.metrics.register_collector(levels.collect)
     caches = WatchCaches(deps.store, clock=deps.clock)
     watches = Watches(
-        clock=deps.clock, limit=deps.settings.watches, gauge=lambda count: recorder.watches.set(float(count))
+        clock=deps.clock,
+        turns=turns,
+        limit=deps.settings.watches,
+        share=deps.settings.watches_per_token,
+        gauge=lambda count: recorder.watches.set(float(count)),
     )
     authenticator = Authenticator(deps.tokens, deps.scheduler_auth, deps.keystone)
     limit_s = float(deps.settings.request_timeout)
@@ -149,7 +160,9 @@ def create_app(deps: ApiDeps) -> Starlette:
             await caches.close()
 
     app = Starlette(
-        routes=[_route(endpoint, authenticator, limit_s) for endpoint in _endpoints(deps, caches, watches)],
+        routes=[
+            _route(endpoint, authenticator, levels, limit_s) for endpoint in _endpoints(deps, caches, watches, turns)
+        ],
         middleware=[
             Middleware(
                 RequestMiddleware,
@@ -163,12 +176,16 @@ def create_app(deps: ApiDeps) -> Starlette:
         exception_handlers={HTTPException: answer_error, OutliveError: answer_error},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # the framework's own redirect trusts the header Host
     app.state.watches = watches
+    app.state.recorder = recorder
+    app.state.levels = levels
     return app
 
 
-def _route(endpoint: Endpoint, authenticator: Authenticator, limit_s: float) -> Route:
-    """The endpoint as the framework serves it: authenticated, and in limited time (a stream's body is not limited)."""
+def _route(endpoint: Endpoint, authenticator: Authenticator, levels: Levels, limit_s: float) -> Route:
+    """The endpoint as the framework serves it: authenticated, its body read, by a seat of its level, and in limited
+    time (a stream's body is not limited)."""
     handler = endpoint.handler
 
     async def serve(request: Request) -> Response:
@@ -176,13 +193,30 @@ def _route(endpoint: Endpoint, authenticator: Authenticator, limit_s: float) -> 
         state[ROUTE] = endpoint.path
         state[AUTHENTICATE] = lambda: authenticator.identify(request, endpoint.access)
         try:
+            identity = authenticator.identify(request, endpoint.access)
+        except Forbidden:
+            async with levels.suspicious(client_of(request)):
+                identity = await authenticator.authenticate(request, endpoint.access)
+        state[IDENTITY] = identity
+        connection: Connection | None = state.get(CONNECTION)
+        if connection is not None and (identity is not ANYBODY or state.get(PEER)):
+            connection.prove()
+        state[FLOW] = identity.flow if identity is not ANYBODY else client_of(request)
+        if request.method not in ("GET", "HEAD"):
+            await _read_body(request)
+        level = level_of(identity, endpoint.access, endpoint.path, request)
+        if connection is not None and level is Level.PROTOCOL and identity.host:
+            connection.serve_first(identity.flow)
+        state[SEAT] = give = await levels.take(level, state[FLOW])
+        try:
             async with asyncio.timeout(limit_s):
-                state[IDENTITY] = identity = await authenticator.authenticate(request, endpoint.access)
                 response = await handler(request, identity)
         except TimeoutError:
             raise TimedOut(
                 f"the request took longer than {limit_s:g} s", remedy="read the object to see whether it was applied"
             ) from None
+        if isinstance(response, WatchResponse):
+            give()  # it has a place of its own
         if response.status_code >= 400:
             state.setdefault(ERROR, str(response.status_code))
         return response
@@ -191,12 +225,23 @@ def _route(endpoint: Endpoint, authenticator: Authenticator, limit_s: float) -> 
     return Route(endpoint.path, serve, methods=[] if endpoint.any_method else list(endpoint.methods))
 
 
-def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches) -> list[Endpoint]:
+async def _read_body(request: Request) -> None:
+    """Have the body read, which the request then keeps; ``SlowBody`` if it does not come in time."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            await request.body()
+    except TimeoutError:
+        raise SlowBody(
+            f"the body did not come within {BODY_SECONDS:g} s", remedy="send it at once; nothing was done"
+        ) from None
+
+
+def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches, turns: Turns) -> list[Endpoint]:
     """Every path that is served."""
     endpoints = [
-        *_resources(Resources(deps.store, deps.plurals, caches, watches, deps.clock, deps.ids)),
-        *_kubernetes(deps),
-        *_operation(deps),
+        *_resources(Resources(deps.store, deps.plurals, caches, watches, turns, deps.clock, deps.ids)),
+        *_kubernetes(deps, turns),
+        *_operation(deps, turns),
         *_scheduler(deps.placement),
         *_liquid(Liquid(deps.commitments, deps.clock)),
         *(
@@ -223,9 +268,9 @@ def _resources(resources: Resources) -> list[Endpoint]:
     ]
 
 
-def _kubernetes(deps: ApiDeps) -> list[Endpoint]:
+def _kubernetes(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     """What clients of the Kubernetes protocol ask around the resources."""
-    events, reviews = kubernetes.CoreEvents(deps.store, deps.clock), kubernetes.AccessReviews(deps.plurals)
+    events, reviews = kubernetes.CoreEvents(deps.store, deps.clock, turns), kubernetes.AccessReviews(deps.plurals)
     authorization = f"/apis/{kubernetes.AUTHORIZATION}/v1"
     read: list[tuple[str, Handler, str]] = [
         ("/api", _constant(kubernetes.core_versions()), "Versions of the core group"),
@@ -252,7 +297,7 @@ def _kubernetes(deps: ApiDeps) -> list[Endpoint]:
     ]
 
 
-def _operation(deps: ApiDeps) -> list[Endpoint]:
+def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     """What those who run the server ask."""
 
     async def alive(_request: Request, _identity: Identity) -> Response:
@@ -267,7 +312,12 @@ def _operation(deps: ApiDeps) -> list[Endpoint]:
 
     async def metrics(_request: Request, _identity: Identity) -> Response:
         await storage.refresh()
-        return Response(deps.metrics.render(), media_type=METRICS_TYPE)
+        return StreamingResponse(written(), media_type=METRICS_TYPE)
+
+    async def written() -> AsyncIterator[bytes]:
+        for part in deps.metrics.parts():
+            yield part
+            await turns.turn()
 
     async def authority(_request: Request, _identity: Identity) -> Response:
         return Response(deps.authority, media_type="application/x-pem-file")

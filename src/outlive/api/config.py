@@ -21,6 +21,26 @@ HEAD_SECONDS: Final = 30.0
 """How long a client may take to send its headers, or stay silent on a new connection."""
 KEEP_ALIVE_SECONDS: Final = 75
 """How long an idle connection is kept; longer than clients keep theirs, so that they never write into a closing one."""
+WRITE_SECONDS: Final = 20.0
+"""How long a connection may wait for a peer that does not take what was written; then it is ended."""
+UNKNOWN_WRITE_SECONDS: Final = 5.0
+"""The same of one that has not shown a token."""
+STALLED_SECONDS: Final = 2.0
+"""A connection that waits for its peer for so long counts as idle."""
+BUFFER_BYTES: Final = 32 * 1024
+"""What waits for one peer before its handler does; answers are written in pieces of this size."""
+TLS_READ_BYTES: Final = 16 * 1024
+"""What is read from one TLS connection at once."""
+PIPELINED_REQUESTS: Final = 4
+"""Requests of one connection that wait for the answer of an earlier one; with more it is ended."""
+NEWCOMERS_SHARE: Final = 8
+"""One connection of so many is for those that have not shown a token."""
+BODY_SECONDS: Final = 30.0
+"""How long a client may take to send a body."""
+SMALL_BODY_BYTES: Final = 32 * 1024
+"""Bodies up to this size count as part of their connection."""
+BODIES_AT_ONCE: Final = 4
+"""So many times ``api.bodyLimit`` are the bytes of larger bodies in memory together."""
 SHUTDOWN_SECONDS: Final = 5
 """How long requests that run may take to finish when the server stops."""
 BOOKMARK_SECONDS: Final = 15.0
@@ -29,6 +49,10 @@ WATCH_SECONDS: Final = 3600.0
 """A watch ends after this time, and the client begins a new one."""
 RING_CHANGES: Final = 10_000
 """Changes of a kind that are kept for watches that resume; older places are answered 410."""
+WATCHES_SHARE: Final = 4
+"""One watch of so many is kept for hosts, and one token has at most one of so many."""
+WATCHES_LEAST: Final = 16
+"""Watches that every token may have, if there are so many."""
 CACHE_READY_SECONDS: Final = 30.0
 """How long a request waits for the first listing of a kind before a watch can be served."""
 PATCH_ATTEMPTS: Final = 5
@@ -39,6 +63,10 @@ POINTER_CHARACTERS: Final = 2048
 """Of one path in a JSON patch."""
 PATCH_COPIED_BYTES: Final = limits.OBJECT_BYTES
 """What all ``copy`` operations of one JSON patch make, as JSON."""
+LIST_SLICE_OBJECTS: Final = 64
+"""Objects of a list that are read and written in one round of the event loop."""
+LIST_SLICE_BYTES: Final = 256 * 1024
+"""The same in bytes, about: of large objects there are fewer."""
 LIST_OBJECTS: Final = 10 * limits.PAGE_OBJECTS
 """Objects on one page at most, whatever the client asks for."""
 
@@ -83,9 +111,11 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     request_timeout: Duration = Duration(60.0)
     """How long a request may take, lists and watches excepted."""
     watches: int = 256
-    """Watches at the same time."""
+    """Watches at the same time; a quarter of them is kept for hosts."""
+    watches_per_token: int = 0
+    """Watches of one token at the same time; 0 is a quarter of all, and at least 16."""
     connections: int = 1024
-    """Connections at the same time; for one more, that which has been idle for longest is closed."""
+    """Connections at the same time; for one more, an idle one of the client that has the most is closed."""
 
     def __post_init__(self) -> None:
         try:
@@ -99,6 +129,8 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         for name in ("body_limit", "request_timeout", "watches", "connections"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} {getattr(self, name)} is not above 0")
+        if self.watches_per_token < 0:
+            raise ValueError(f"watchesPerToken {self.watches_per_token} is below 0")
 
 
 def parse_listen(text: str, *, place: str = "api.listen") -> tuple[str, int]:

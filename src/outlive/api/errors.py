@@ -6,6 +6,7 @@ The edge adds to the tree of ``outlive.base.errors``::
     └── Unauthenticated     401  no token, or none that is known
     BadInput
     ├── MethodNotAllowed    405
+    ├── SlowBody            408  the body did not come in time
     └── UnsupportedMedia    415
     Conflict
     └── Expired             410  the place in a watch is too old: list again
@@ -54,6 +55,12 @@ class UnsupportedMedia(errors.BadInput):
     code = "unsupported-media-type"
 
 
+class SlowBody(errors.BadInput):
+    """The request body did not come in time; nothing was done."""
+
+    code = "body-timeout"
+
+
 class Expired(errors.Conflict):
     """The place in a watch is too old, or of another run of the server."""
 
@@ -94,6 +101,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 STATUSES: Final[tuple[tuple[type[errors.OutliveError], Status], ...]] = (
     (Unauthenticated, Status(http=401, reason="Unauthorized")),
     (MethodNotAllowed, Status(http=405, reason="MethodNotAllowed")),
+    (SlowBody, Status(http=408, reason="Timeout")),
     (UnsupportedMedia, Status(http=415, reason="UnsupportedMediaType")),
     (Expired, Status(http=410, reason="Expired")),
     (TooLarge, Status(http=413, reason="RequestEntityTooLarge")),

@@ -7,14 +7,25 @@ read only.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from outlive.api.auth import Access, Identity, allow, may_read, may_write
-from outlive.api.requests import IncludeObject, document_of, field_selector, json_response, media_type, wanted_table
+from outlive.api.config import LIST_SLICE_OBJECTS
+from outlive.api.levels import Turns
+from outlive.api.requests import (
+    JSON,
+    IncludeObject,
+    document_of,
+    field_selector,
+    json_response,
+    media_type,
+    wanted_table,
+)
 from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import BadInput, Forbidden
 from outlive.resources import API_VERSION, GROUP, VERSION, Event, ObjectMeta, Resource
@@ -163,6 +174,12 @@ def table(
     return _table(version, metadata, columns(kind), [row(obj, now, include) for obj in objects])
 
 
+def table_head(kind: type[Resource], version: str) -> bytes:
+    """The beginning of a table of that kind, up to its first row."""
+    head = {"kind": "Table", "apiVersion": f"meta.k8s.io/{version}", "columnDefinitions": columns(kind)}
+    return msgspec.json.encode(head)[:-1] + b',"rows":['
+
+
 def _table(version: str, metadata: Any, columns: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
     head = {"kind": "Table", "apiVersion": f"meta.k8s.io/{version}", "metadata": metadata}
     return {**head, "columnDefinitions": columns, "rows": rows}
@@ -188,9 +205,10 @@ def _since(elapsed: float) -> str:
 class CoreEvents:
     """The handlers of ``/api/v1/events``."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, turns: Turns) -> None:
         self._store = store
         self._clock = clock
+        self._turns = turns
 
     async def list(self, request: Request, _identity: Identity) -> Response:
         """The events that the field selector asks for."""
@@ -205,9 +223,21 @@ class CoreEvents:
         version = wanted_table(request)
         if version:
             titles = [_column(title) for title in ("Last Seen", "Type", "Reason", "Object", "Message")]
-            return json_response(_table(version, {}, titles, [self._row(event) for event in found]))
-        items = [core_event(event) for event in found]
-        return json_response({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": items})
+            return StreamingResponse(self._parts(_table(version, {}, titles, []), found, self._row), media_type=JSON)
+        document = {"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []}
+        return StreamingResponse(self._parts(document, found, core_event), media_type=JSON)
+
+    async def _parts(
+        self, document: dict[str, Any], events: Sequence[Event], render: Callable[[Event], dict[str, Any]]
+    ) -> AsyncIterator[bytes]:
+        """The document, whose last member is an empty list, with the events in that, some at a time."""
+        comma, chunk = b"", msgspec.json.encode(document)[:-2]
+        for start in range(0, len(events), LIST_SLICE_OBJECTS):
+            await self._turns.turn()
+            part = events[start : start + LIST_SLICE_OBJECTS]
+            yield chunk + comma + b",".join([msgspec.json.encode(render(event)) for event in part])
+            comma, chunk = b",", b""
+        yield chunk + b"]}\n"
 
     async def get(self, request: Request, _identity: Identity) -> Response:
         """One event."""

@@ -7,15 +7,18 @@ it is in the answer, in every log line, and in every error (docs/reference/http-
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from outlive.api.config import HEADERS_BYTES
+from outlive.api.config import BODIES_AT_ONCE, BUFFER_BYTES, HEADERS_BYTES, SMALL_BODY_BYTES
+from outlive.api.connections import CONNECTION, Connection, client_group
 from outlive.api.errors import (
     HeadTooLarge,
     MethodNotAllowed,
@@ -27,6 +30,7 @@ from outlive.api.errors import (
     status_document,
     status_of,
 )
+from outlive.api.levels import Bodies
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, NotFound, OutliveError
 from outlive.base.ids import Ids
@@ -42,10 +46,12 @@ ERROR: Final = "error"
 IDENTITY: Final = "identity"
 AUTHENTICATE: Final = "authenticate"
 """Asks again whose the request is, as an answer without an end has to; ``Unauthenticated``, ``Forbidden``."""
+FLOW: Final = "flow"
+SEAT: Final = "seat"
 PLACED: Final = "placed"
 REQUEST_ID: Final = "request_id"
-"""Keys of a request's state: the route for metrics, the error's code, who asks, whether placement measured the call
-itself, the request's id."""
+"""Keys of a request's state: the route for metrics, the error's code, who asks, the flow that it belongs to, what gives
+its seat back, whether placement measured the call itself, the request's id."""
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 REQUEST_ID_HEADER: Final = "x-request-id"
@@ -55,6 +61,9 @@ _GLOBAL_ID_HEADERS: Final = (b"x-global-request-id", b"x-openstack-global-reques
 _KUBERNETES: Final = ("/api", "/apis", "/openapi", "/version")
 _LIQUID: Final = "/commitments/"
 _SCHEDULER: Final = "/scheduler/"
+_EVERY_ANSWER: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+"""Where the answer says nothing else."""
+_HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 
 _log = get_logger("api")
@@ -76,6 +85,19 @@ class Recorder:
             ("method", "path", "status", "error"),
         )
         self.watches = metrics.gauge("http_watches", "Watches that are open")
+        self._connections = metrics.gauge("http_connections", "Connections by what they do", ("state",))
+        self._connections_ended = metrics.counter(
+            "http_connections_ended_total", "Connections that the server ended before their time", ("why",)
+        )
+
+    def count_connections(self, counts: Mapping[str, int]) -> None:
+        """So many connections are in each state."""
+        for state, count in counts.items():
+            self._connections.labels(state).set(float(count))
+
+    def connection_ended(self, why: str) -> None:
+        """The server has ended a connection before its time."""
+        self._connections_ended.labels(why).inc()
 
     def record(self, scope: Scope, status: int, seconds: float) -> None:
         """Record one finished request. Reads that succeed are logged only at level debug."""
@@ -99,6 +121,34 @@ class Recorder:
         )
 
 
+class _Body:
+    """How much of a request's body was declared, read, and taken of what all bodies may take."""
+
+    def __init__(self, declared: int) -> None:
+        self.declared = declared
+        self.size = 0
+        self.values = 0
+        self.reserved = 0
+
+    @property
+    def unread(self) -> bool:
+        """Whether so much of it is still to come that the connection is better ended."""
+        return self.declared - self.size > SMALL_BODY_BYTES
+
+
+def _completed(headers: Iterable[tuple[bytes, bytes]], scope: Scope, *, unread: bool) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer with those that every answer has."""
+    made = list(headers)
+    names = {name for name, _ in made}
+    made.append((REQUEST_ID_HEADER.encode(), scope["state"][REQUEST_ID].encode()))
+    made += [each for each in _EVERY_ANSWER if each[0] not in names]
+    if scope.get("scheme") == "https":
+        made.append(_HSTS)
+    if unread and b"connection" not in names:
+        made.append((b"connection", b"close"))
+    return made
+
+
 class RequestMiddleware:
     """Stands around the router; see the module."""
 
@@ -111,6 +161,7 @@ class RequestMiddleware:
         self._recorder = recorder
         self._audit = audit
         self._body_limit = body_limit
+        self._bodies = Bodies(BODIES_AT_ONCE * body_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
@@ -119,22 +170,33 @@ class RequestMiddleware:
             return
         started = self._clock.monotonic()
         request_id, global_id, size, length = self._read_head(scope)
-        scope.setdefault("state", {})[REQUEST_ID] = request_id
-        header = (b"x-request-id", request_id.encode())
+        state = scope.setdefault("state", {})
+        state[REQUEST_ID] = request_id
+        body = _Body(length)
         status = 0
 
         async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], header]
+                message["headers"] = _completed(message["headers"], scope, unread=body.unread)
+            elif len(message["body"]) > BUFFER_BYTES:  # so that no more than that waits for the peer
+                whole, more = message["body"], message.get("more_body", False)
+                connection: Connection | None = state.get(CONNECTION)
+                for start in range(0, len(whole), BUFFER_BYTES):
+                    if connection is not None and connection.transport.is_closing():
+                        connection.tell_requests()  # else asyncio warns of each write until the loop's next round
+                    last = start + BUFFER_BYTES >= len(whole)
+                    part = whole[start : start + BUFFER_BYTES]
+                    await send({"type": message["type"], "body": part, "more_body": more or not last})
+                return
             await send(message)
 
         with request_context(greq=global_id or request_id, req=request_id):
             try:
                 if size > HEADERS_BYTES:
                     raise HeadTooLarge(f"headers of {size} bytes", remedy=f"send at most {HEADERS_BYTES}")
-                await self._app(scope, self._limited(receive, length, scope["path"]), sending)
+                await self._app(scope, self._limited(receive, body, scope), sending)
             except ClientDisconnect:
                 status = status or 499
             except Exception as error:  # the last resort: whatever happens is logged and answered
@@ -145,6 +207,10 @@ class RequestMiddleware:
                     raise  # the answer has begun: uvicorn closes the connection, so that nobody takes it for whole
                 await error_response(Request(scope), error)(scope, receive, sending)
             finally:
+                if SEAT in state:
+                    state[SEAT]()
+                if body.reserved:
+                    self._bodies.give(state[FLOW], body.reserved)
                 self._recorder.record(scope, status or 500, self._clock.monotonic() - started)
                 self._audit.record(scope, status or 500)
 
@@ -166,27 +232,30 @@ class RequestMiddleware:
         )
         return request_id.decode() or made, global_id.decode(), size, length
 
-    def _limited(self, receive: Receive, declared: int, path: str) -> Receive:
-        """``receive``, which raises ``TooLarge`` for a body beyond the limit of bytes or of values.
+    def _limited(self, receive: Receive, body: _Body, scope: Scope) -> Receive:
+        """``receive``, which raises ``TooLarge`` for a body beyond the limit of bytes or of values, and
+        ``TooManyRequests`` for a large one while others are in memory.
 
         Each value of a JSON document but the first follows a comma or opens a list or map, so these are counted: commas
         in texts as well, which are few.
         """
-        size = values = 0
-        most = OBJECT_VALUES if path.startswith("/apis/") else REQUEST_VALUES
+        most = OBJECT_VALUES if scope["path"].startswith("/apis/") else REQUEST_VALUES
 
         async def receiving() -> Message:
-            nonlocal size, values
-            if declared > self._body_limit:
-                raise self._too_large(declared)
+            if body.declared > self._body_limit:
+                raise self._too_large(body.declared)
             message = await receive()
-            body = message.get("body", b"")
-            size += len(body)
-            if size > self._body_limit:
-                raise self._too_large(size)
-            values += body.count(b",") + body.count(b"[") + body.count(b"{")
-            if values > most:
+            part = message.get("body", b"")
+            body.size += len(part)
+            if body.size > self._body_limit:
+                raise self._too_large(body.size)
+            body.values += part.count(b",") + part.count(b"[") + part.count(b"{")
+            if body.values > most:
                 raise TooLarge(f"the body has over {most} values", remedy="send less at a time")
+            if body.size > SMALL_BODY_BYTES and not body.reserved:
+                size = body.declared or self._body_limit
+                self._bodies.take(scope["state"][FLOW], size)
+                body.reserved = size
             return message
 
         return receiving
@@ -208,7 +277,7 @@ def error_response(request: Request, error: Exception) -> Response:
         headers["www-authenticate"] = 'Bearer realm="outlive"'
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = ", ".join(error.allow)
-    if status.http in (413, 431):
+    if status.http in (408, 413, 431):
         headers["connection"] = "close"
     if status.http in (429, 503):
         headers["retry-after"] = "1"
@@ -219,8 +288,23 @@ def error_response(request: Request, error: Exception) -> Response:
 
 
 async def answer_error(request: Request, error: Any) -> Response:
-    """``error_response`` as the framework calls it."""
+    """``error_response`` as the framework calls it. A path with a slash at its end leads to the one without."""
+    path = request.scope["path"]
+    if isinstance(error, HTTPException):
+        if error.status_code == 404 and path.strip("/") and path.endswith("/"):
+            query = request.scope["query_string"].decode("latin-1")
+            return RedirectResponse(f"/{quote(path.strip('/'))}{'?' if query else ''}{query}", 307)
+        try:
+            async with request.app.state.levels.suspicious(client_of(request)):
+                raise _of_routing(error, path, request.method)
+        except OutliveError as refused:
+            error = refused
     return error_response(request, error)
+
+
+def client_of(request: Request) -> str:
+    """The client that a request without a token counts for."""
+    return client_group(request.client.host if request.client is not None else "")
 
 
 def _of_routing(error: Exception, path: str, method: str) -> Exception:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -44,9 +43,9 @@ def object_response(obj: Resource, status: int = 200) -> Response:
     return Response(encode(obj) + b"\n", status, media_type=JSON)
 
 
-def list_head(kind: type[Resource], metadata: Mapping[str, str]) -> bytes:
+def list_head(kind: type[Resource]) -> bytes:
     """The beginning of a list document, up to its first item."""
-    head = {"kind": f"{kind.kind()}List", "apiVersion": API_VERSION, "metadata": metadata}
+    head = {"kind": f"{kind.kind()}List", "apiVersion": API_VERSION}
     return msgspec.json.encode(head)[:-1] + b',"items":['
 
 

@@ -8,9 +8,8 @@ A dry run goes to a store in memory that holds nothing but the object as it is, 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -30,10 +29,11 @@ from outlive.api.admission import (
 )
 from outlive.api.audit import CHANGED, TARGET
 from outlive.api.auth import CHECKED, HOSTS, Identity, check_read, may_read, may_write
-from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
+from outlive.api.config import LIST_OBJECTS, LIST_SLICE_BYTES, LIST_SLICE_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
-from outlive.api.kubernetes import table
-from outlive.api.middleware import AUTHENTICATE, REQUEST_ID, ROUTE
+from outlive.api.kubernetes import row, table, table_head
+from outlive.api.levels import Turns
+from outlive.api.middleware import AUTHENTICATE, IDENTITY, REQUEST_ID, ROUTE
 from outlive.api.patches import (
     APPLY_PATCH,
     PATCH_REMEDY,
@@ -47,6 +47,7 @@ from outlive.api.patches import (
 from outlive.api.permission import permit_write
 from outlive.api.requests import (
     JSON,
+    IncludeObject,
     Target,
     check_preconditions,
     document_of,
@@ -67,7 +68,6 @@ from outlive.api.requests import (
 )
 from outlive.api.watch import Render, Watches, WatchRequest
 from outlive.api.watch_cache import Entry, WatchCaches
-from outlive.base import limits
 from outlive.base.clock import Clock
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound
 from outlive.base.ids import Ids
@@ -97,6 +97,7 @@ class Resources:
         plurals: Mapping[str, type[Resource]],
         caches: WatchCaches,
         watches: Watches,
+        turns: Turns,
         clock: Clock,
         ids: Ids,
     ) -> None:
@@ -104,6 +105,7 @@ class Resources:
         self._plurals = plurals
         self._caches = caches
         self._watches = watches
+        self._turns = turns
         self._clock = clock
         self._owners = DiskOwners(store, clock.monotonic)
         self._ids = ids
@@ -175,18 +177,18 @@ class Resources:
             position = str((await self._caches.of(target.kind)).number)
         version = wanted_table(request)
         if wanted_name:
-            page = await self._named(target, wanted_name, selector)
-        elif limit or version:
-            page = await self._store.list(target.kind, selector=selector, limit=limit or LIST_OBJECTS, token=token)
+            pages = self._only(await self._named(target, wanted_name, selector))
         else:
-            return await self._stream_list(target, selector, position)
-        metadata = {"resourceVersion": position}
-        if page.token:
-            metadata["continue"] = f"{position}.{page.token}"
-        if version:
-            return json_response(self._table(request, target, list(page.items), version, metadata))
-        items = b",".join([encode(item) for item in page.items])
-        return Response(b"".join((list_head(target.kind, metadata), items, b"]}\n")), media_type=JSON)
+            pages = self._pages(target, selector, limit or (LIST_OBJECTS if version else 0), token)
+        body = self._list_document(request, target, pages, version, position)
+        first = await anext(body)  # what fails, fails before the answer begins
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield first
+            async for chunk in body:
+                yield chunk
+
+        return StreamingResponse(chunks(), media_type=JSON)
 
     async def _named(self, target: Target, name: str, selector: Selector | None) -> Page[Resource]:
         try:
@@ -195,29 +197,49 @@ class Resources:
             return Page(())
         return Page((obj,) if selector is None or selector.matches(obj.metadata.labels) else ())
 
-    async def _stream_list(self, target: Target, selector: Selector | None, position: str) -> Response:
-        """All objects page by page, so that no answer is ever held as a whole."""
-        pages = self._pages(target, selector)
-        first = await anext(pages)  # what fails, fails before the answer begins
+    async def _only(self, page: Page[Resource]) -> AsyncGenerator[Page[Resource], int]:
+        yield page
 
-        async def body() -> AsyncIterator[bytes]:
-            yield list_head(target.kind, {"resourceVersion": position}) + first
-            async for page in pages:
-                yield page
-            yield b"]}\n"
-
-        return StreamingResponse(body(), media_type=JSON)
-
-    async def _pages(self, target: Target, selector: Selector | None) -> AsyncIterator[bytes]:
-        token, comma = "", b""
+    async def _pages(
+        self, target: Target, selector: Selector | None, most: int, token: str
+    ) -> AsyncGenerator[Page[Resource], int]:
+        """Small pages, up to so many objects together (0: all). It is sent the bytes of each page, and reads fewer
+        objects at a time where they are large."""
+        size, count = LIST_SLICE_OBJECTS, 0
         while True:
-            page = await self._store.list(target.kind, selector=selector, limit=limits.PAGE_OBJECTS, token=token)
-            yield comma + b",".join([encode(item) for item in page.items]) if page.items else b""
-            comma = b"," if page.items or comma else b""
-            token = page.token
-            if not token:
+            await self._turns.turn()
+            page = await self._store.list(
+                target.kind, selector=selector, limit=min(size, most - count) if most else size, token=token
+            )
+            written = yield page
+            count, token = count + len(page.items), page.token
+            if not token or count == most:
                 return
-            await asyncio.sleep(0)
+            size = max(1, min(LIST_SLICE_OBJECTS, len(page.items) * LIST_SLICE_BYTES // max(1, written)))
+
+    async def _list_document(
+        self, request: Request, target: Target, pages: AsyncGenerator[Page[Resource], int], version: str, position: str
+    ) -> AsyncIterator[bytes]:
+        """A list, or its table, page by page, so that no answer is ever held as a whole; what is said of the whole
+        stands at its end."""
+        head: bytes = list_head(target.kind)
+        include: IncludeObject = "Metadata"
+        if version:
+            head, include = table_head(target.kind, version), include_object(request)
+        token, comma = "", b""
+        with contextlib.suppress(StopAsyncIteration):
+            page = await anext(pages)
+            while True:
+                rows = [
+                    msgspec.json.encode(row(item, self._clock.now(), include)) if version else encode(item)
+                    for item in page.items
+                ]
+                chunk = head + (comma + b",".join(rows) if rows else b"")
+                head, comma, token = b"", b"," if rows else comma, page.token
+                yield chunk
+                page = await pages.asend(len(chunk))
+        metadata = {"resourceVersion": position} | ({"continue": f"{position}.{token}"} if token else {})
+        yield b'],"metadata":%b}\n' % msgspec.json.encode(metadata)
 
     def _table(
         self, request: Request, target: Target, objects: list[Resource], version: str, metadata: dict[str, str]
@@ -247,7 +269,9 @@ class Resources:
         def check() -> None:
             may_read(authenticate(), target.kind)
 
-        return self._watches.response(cache, wanted, self._renderer(request, target), request_id, check)
+        return self._watches.response(
+            cache, wanted, self._renderer(request, target), request_id, check, request.scope["state"][IDENTITY]
+        )
 
     def _renderer(self, request: Request, target: Target) -> Render:
         version = wanted_table(request)

@@ -2,24 +2,20 @@
 
 Whoever runs the process owns its signals: this stops when its task is cancelled or ``Serving.stop`` is called,
 ends all watches, gives running requests ``SHUTDOWN_SECONDS``, and removes ``server.json`` and ``kubeconfig``.
-uvicorn has no limit on the size of request headers and none on the time that a client takes to send them, and answers
-503 to everybody once its limit of connections is reached, however idle they are; ``_Protocol`` adds both limits, closes
-the connection that has been idle for longest for a new one, and says whether a client certificate was verified.
-asyncio has no limit on TLS handshakes that were begun and not finished; ``_Listener`` adds one.
+What one connection may cost, and which one goes when there are too many, is in ``outlive.api.connections``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import errno
 import ipaddress
 import os
 import resource
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -27,12 +23,8 @@ from typing import Any, Final, Protocol
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from outlive.api.auth import PEER
 from outlive.api.config import (
-    HEAD_SECONDS,
-    HEADERS_BYTES,
     KEEP_ALIVE_SECONDS,
     SERVER_FILE,
     SHUTDOWN_SECONDS,
@@ -40,23 +32,18 @@ from outlive.api.config import (
     ApiSettings,
     ServerFile,
 )
+from outlive.api.connections import HANDSHAKES_SHARE, Connection, Connections, Listener
 from outlive.base.errors import BadInput, Forbidden, InUse, OutliveError
 from outlive.base.files import write_whole
 from outlive.base.logging import get_logger
+from outlive.runtime.selector import current_selector
 
 BACKLOG: Final = 2048
 OTHER_DESCRIPTORS: Final = 128
 """Descriptors that are kept free of connections: for files, watches of our own, and children."""
-HANDSHAKES_SHARE: Final = 4
-"""One connection of so many may be one whose TLS handshake is not finished."""
-HANDSHAKE_SECONDS: Final = 0.5
-"""How long a handshake may take when others wait for its place."""
+SEND_BYTES: Final = 128 * 1024
+"""What the kernel keeps for a peer that reads nothing, about; else it grows to megabytes a connection."""
 KUBECONFIG_FILE: Final = "kubeconfig"
-_HEAD_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    b'content-length: 81\r\n\r\n{"code":"headers-too-large","message":"the request\'s headers are beyond the limit"}'
-)
-
 _log = get_logger("api.serve")
 
 
@@ -112,11 +99,12 @@ async def serving(
     context = tls_context(settings) if tls is None else tls.context
     sockets = listen(host, port)
     limit = _connections_limit(settings.connections)
-    if context is not None:
-        sockets = [_Listener(each, max(1, limit // HANDSHAKES_SHARE)) for each in sockets]
-    server = _Server(_config(app, _protocol(limit, sockets), context), app)
-    url = address(sockets[0], tls=context is not None)
-    task = asyncio.create_task(server.serve(sockets=sockets), name="api")
+    connections = Connections(limit, app.state.recorder.connection_ended, current_selector())
+    connections.listeners = tuple(Listener(each, max(1, limit // HANDSHAKES_SHARE)) for each in sockets)
+    server = _Server(_config(app, _protocol(connections), context), app)
+    url = address(connections.listeners[0], tls=context is not None)
+    task = asyncio.create_task(server.serve(sockets=list(connections.listeners)), name="api")
+    sweeping = asyncio.create_task(connections.run(app.state.recorder.count_connections), name="connections")
     started = asyncio.create_task(server.started_event.wait())
     try:
         await asyncio.wait([task, started], return_when="FIRST_COMPLETED")
@@ -134,7 +122,8 @@ async def serving(
         server.should_exit = True
         app.state.watches.close()
         await asyncio.shield(asyncio.wait([task]))
-        for opened in sockets:
+        sweeping.cancel()
+        for opened in connections.listeners:
             opened.close()
         if state_dir is not None:
             withdraw(state_dir)
@@ -158,6 +147,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # connections inherit it
             opened.bind(target)
             opened.listen(BACKLOG)
             opened.setblocking(False)
@@ -253,7 +243,7 @@ def read_server_file(path: Path) -> ServerFile | None:
         return None
 
 
-def _config(app: Starlette, protocol: type[_Protocol], context: ssl.SSLContext | None) -> uvicorn.Config:
+def _config(app: Starlette, protocol: type[Connection], context: ssl.SSLContext | None) -> uvicorn.Config:
     options: dict[str, Any] = {}
     if context is not None:
         options["ssl_context_factory"] = lambda _config, _default: context
@@ -279,12 +269,11 @@ def _connections_limit(wanted: int) -> int:
     return max(1, wanted if descriptors == resource.RLIM_INFINITY else min(wanted, descriptors - OTHER_DESCRIPTORS))
 
 
-def _protocol(limit: int, sockets: Sequence[socket.socket]) -> type[_Protocol]:
-    """The protocol of a server that serves so many connections at once, which come from these sockets."""
+def _protocol(connections: Connections) -> type[Connection]:
+    """The protocol of the server that has these connections."""
 
-    class Protocol(_Protocol):
-        connections_limit = limit
-        listeners = tuple(each for each in sockets if isinstance(each, _Listener))
+    class Protocol(Connection):
+        pool = connections
 
     return Protocol
 
@@ -311,115 +300,3 @@ class _Server(uvicorn.Server):
         self.stopping.set()
         self._app.state.watches.close()
         await super().shutdown(sockets=sockets)
-
-
-class _Listener(socket.socket):
-    """A listening socket that keeps few connections open whose TLS handshake is not finished.
-
-    When there are ``limit`` of them, the oldest is closed for a new one; if it is younger than ``HANDSHAKE_SECONDS``,
-    new ones wait. So those who never finish keep nobody out, and many who come at once are served one after the other.
-    """
-
-    def __init__(self, listening: socket.socket, limit: int) -> None:
-        super().__init__(listening.family, listening.type, listening.proto, fileno=listening.detach())
-        self.setblocking(False)
-        self._limit = limit
-        self._begun: dict[int, tuple[socket.socket, float]] = {}
-        """Descriptor -> connection, and since when, in the order in which they came."""
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection; ``BlockingIOError`` if there is none, or no room for it yet."""
-        now = asyncio.get_running_loop().time()
-        if len(self._begun) >= self._limit:
-            self._begun = {number: each for number, each in self._begun.items() if each[0].fileno() == number}
-        if len(self._begun) >= self._limit:
-            number, (oldest, since) = next(iter(self._begun.items()))
-            if now - since >= HANDSHAKE_SECONDS:
-                del self._begun[number]
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)
-            raise BlockingIOError
-        connection, peer = super().accept()
-        self._begun.pop(connection.fileno(), None)
-        self._begun[connection.fileno()] = (connection, now)
-        return connection, peer
-
-    def finished(self, number: int) -> None:
-        """The handshake of the connection with this descriptor is finished."""
-        self._begun.pop(number, None)
-
-
-class _Protocol(HttpToolsProtocol):
-    """One connection, with limits on its head."""
-
-    connections_limit = 1024
-    listeners: tuple[_Listener, ...] = ()
-    """Those that wait for the end of its handshake."""
-    idle_since = 0.0
-    """When it was opened, or its last answer was complete."""
-    _head_bytes = 0
-    _reading_head = False
-    """Whether a head has begun and is not complete."""
-    _served = False
-    """Whether a whole head was ever read."""
-    _head_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]
-        self.idle_since = self.loop.time()
-        for listener in self.listeners:
-            listener.finished(transport.get_extra_info("socket").fileno())
-        self._make_room()
-        self._watch_head()
-        if self.scheme == "https" and transport.get_extra_info("peercert"):
-            self.app_state = {**self.app_state, PEER: True}
-
-    @property
-    def idle(self) -> bool:
-        """Whether no request of it is being answered."""
-        return self.cycle is None or self.cycle.response_complete
-
-    def on_response_complete(self) -> None:
-        self.idle_since = self.loop.time()
-        super().on_response_complete()
-
-    def _make_room(self) -> None:
-        """Close the connection that has been idle for longest when there are too many: this one, if all others work."""
-        if len(self.connections) <= self.connections_limit:
-            return
-        others = [each for each in self.connections if isinstance(each, _Protocol) and each is not self]
-        idle = [each for each in others if each.idle and not each.transport.is_closing()]
-        min(idle, key=lambda each: each.idle_since, default=self).transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._unwatch_head()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        before = self._reading_head
-        super().data_received(data)
-        # What came together with the end of an earlier request may be that one's body, and is not counted.
-        if self._reading_head and (before or not self._served):
-            self._head_bytes += len(data)
-            if self._head_bytes > 2 * HEADERS_BYTES and not self.transport.is_closing():
-                self.transport.write(_HEAD_TOO_LARGE)
-                self.transport.close()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._reading_head, self._head_bytes = True, 0
-        if self._head_timer is None:
-            self._watch_head()
-
-    def on_headers_complete(self) -> None:
-        self._reading_head, self._served = False, True
-        self._unwatch_head()
-        super().on_headers_complete()
-
-    def _watch_head(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
-
-    def _unwatch_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None

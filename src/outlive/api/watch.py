@@ -3,8 +3,9 @@
 A watch begins with the present states (``resourceVersion`` absent or 0, or ``sendInitialEvents=true``), or where
 an earlier list or watch left off. Bookmarks say at least every ``BOOKMARK_SECONDS`` that the stream is alive, if
 the client allows them; none is sent while the server itself is in doubt about its store. A place that is too old
-is one ERROR event with a ``Status`` of code 410; a token that was revoked meanwhile, or has ended, is one of code
-401, and one that may not read the kind any more is one of code 403: both are asked again before anything is sent.
+is one ERROR event with a ``Status`` of code 410, and so is the place of a client that takes its events too slowly; a
+token that was revoked meanwhile, or has ended, is one of code 401, and one that may not read the kind any more is one
+of code 403: both are asked again before anything is sent.
 Deliveries are at least once; a state in between may be left out only where a watch resumes
 (docs/reference/http-api.md#watch).
 """
@@ -12,16 +13,21 @@ Deliveries are at least once; a state in between may be left out only where a wa
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from outlive.api.config import BOOKMARK_SECONDS, WATCH_SECONDS
+from outlive.api.auth import HOSTS, Identity
+from outlive.api.config import BOOKMARK_SECONDS, WATCH_SECONDS, WATCHES_LEAST, WATCHES_SHARE
 from outlive.api.errors import TooManyRequests, status_document
+from outlive.api.levels import Turns
 from outlive.api.requests import JSON
 from outlive.api.watch_cache import Entry, WatchCache, WatchEvent, coalesced
+from outlive.base import limits
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.resources.meta import API_VERSION
@@ -55,14 +61,44 @@ Render = Callable[[Entry], bytes]
 """An entry as the document that is sent: itself, or a table of one row."""
 
 
-class Watches:
-    """All watches of a server: how many there are, and the end of all of them."""
+class WatchResponse(StreamingResponse):
+    """The answer to a watch, which has a place among the watches until it ends."""
 
-    def __init__(self, *, clock: Clock, limit: int, gauge: Callable[[int], None] = lambda _count: None) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
+        super().__init__(chunks, headers={"cache-control": "no-store"}, media_type=JSON)
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; its place is free afterwards, also where the client left before the first byte."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
+
+
+class Watches:
+    """All watches of a server: how many there are, whose, and the end of all of them.
+
+    One token has at most ``share``, and all that belong to no host leave a quarter of the places to hosts.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        turns: Turns,
+        limit: int,
+        share: int = 0,
+        gauge: Callable[[int], None] = lambda _count: None,
+    ) -> None:
         self._clock = clock
         self._limit = limit
+        self._share = min(limit, share or max(WATCHES_LEAST, limit // WATCHES_SHARE))
         self._gauge = gauge
-        self._open = 0
+        self._turns = turns
+        self._open: Counter[str] = Counter()
+        """Watches by flow."""
+        self._of_hosts = 0
         self._closing = asyncio.Event()
 
     def close(self) -> None:
@@ -70,20 +106,43 @@ class Watches:
         self._closing.set()
 
     def response(
-        self, cache: WatchCache, wanted: WatchRequest, render: Render, request_id: str, check: Callable[[], object]
-    ) -> StreamingResponse:
+        self,
+        cache: WatchCache,
+        wanted: WatchRequest,
+        render: Render,
+        request_id: str,
+        check: Callable[[], object],
+        identity: Identity,
+    ) -> WatchResponse:
         """An answer that ends when the client leaves, its time is over, the server stops, or ``check``, which is asked
         before anything is sent, says that it must."""
-        if self._open >= self._limit:
-            raise TooManyRequests(f"{self._open} watches are open", remedy="close some, or raise api.watches")
-        chunks = self._stream(cache, wanted, render, request_id, check)
-        return StreamingResponse(chunks, headers={"cache-control": "no-store"}, media_type=JSON)
+        leave = self._enter(identity)
+        return WatchResponse(self._stream(cache, wanted, render, request_id, check), leave)
+
+    def _enter(self, identity: Identity) -> Callable[[], None]:
+        """Take a place; what gives it back. ``TooManyRequests`` if there is none for this token."""
+        count, host = self._open.total(), identity.role in HOSTS
+        if self._open[identity.flow] >= self._share:
+            raise TooManyRequests(
+                f"the token {identity.name!r} has {self._share} watches open",
+                remedy="close some, or raise api.watchesPerToken",
+            )
+        if count >= self._limit or (not host and count - self._of_hosts >= self._limit - self._limit // WATCHES_SHARE):
+            kept = "" if host or count >= self._limit else f", and {self._limit // WATCHES_SHARE} are kept for hosts"
+            raise TooManyRequests(f"{count} watches are open{kept}", remedy="close some, or raise api.watches")
+        self._count(identity.flow, host, 1)
+        return lambda: self._count(identity.flow, host, -1)
+
+    def _count(self, flow: str, host: bool, change: int) -> None:
+        self._open[flow] += change
+        self._of_hosts += change if host else 0
+        if not self._open[flow]:
+            del self._open[flow]
+        self._gauge(self._open.total())
 
     async def _stream(
         self, cache: WatchCache, wanted: WatchRequest, render: Render, request_id: str, check: Callable[[], object]
     ) -> AsyncIterator[bytes]:
-        self._open += 1
-        self._gauge(self._open)
         closing: asyncio.Future[Any] = asyncio.ensure_future(self._closing.wait())
         try:
             async for chunk in self._chunks(cache, wanted, render, closing):
@@ -93,8 +152,6 @@ class Watches:
             yield line("ERROR", msgspec.json.encode(status_document(error, request_id)))
         finally:
             closing.cancel()
-            self._open -= 1
-            self._gauge(self._open)
 
     async def _chunks(
         self, cache: WatchCache, wanted: WatchRequest, render: Render, closing: asyncio.Future[Any]
@@ -102,15 +159,16 @@ class Watches:
         deadline = self._clock.monotonic() + wanted.seconds
         if wanted.initial or wanted.version in ("", "0"):
             states, number = cache.states()
-            for chunk in gathered(line("ADDED", render(entry)) for entry in states if wanted.selects(entry)):
+            parts = (line("ADDED", render(entry)) if wanted.selects(entry) else b"" for entry in states)
+            async for chunk in self._gathered(parts, cache, number):
                 yield chunk
             if wanted.initial:
                 yield bookmark(cache, number, initial_end=True)
         else:
-            number = cache.place(wanted.version)
-            changes = coalesced(cache.since(number))
+            start = cache.place(wanted.version)
+            changes = coalesced(cache.since(start))
             number = cache.number
-            for chunk in gathered(lines(changes, wanted, render)):
+            async for chunk in self._gathered(lines(changes, wanted, render), cache, number):
                 yield chunk
         while not closing.done():
             left = deadline - self._clock.monotonic()
@@ -121,23 +179,39 @@ class Watches:
             if changed.done():
                 events = list(cache.since(number))
                 number = cache.number
-                for chunk in gathered(lines(events, wanted, render)):
+                async for chunk in self._gathered(lines(events, wanted, render), cache, number):
                     yield chunk
             else:
                 changed.cancel()
                 if wanted.bookmarks and cache.trusted:
                     yield bookmark(cache, number)
 
+    async def _gathered(self, parts: Iterable[bytes], cache: WatchCache, number: int) -> AsyncIterator[bytes]:
+        """The parts in chunks of about ``CHUNK_BYTES``. ``Expired`` if the client takes them so slowly that the ring
+        loses what comes after ``number`` meanwhile: else all that it has not taken would be kept for it."""
+        chunk = bytearray()
+        for count, part in enumerate(parts, 1):
+            chunk += part
+            if len(chunk) >= CHUNK_BYTES:
+                yield bytes(chunk)
+                chunk.clear()
+                cache.check(number)
+            if count % limits.YIELD_OBJECTS == 0:
+                await self._turns.turn()
+        if chunk:
+            yield bytes(chunk)
+
 
 def lines(events: Iterable[WatchEvent], wanted: WatchRequest, render: Render) -> Iterable[bytes]:
-    """The lines of those events that the client wants; leaving the selection is a deletion to it."""
+    """The lines of the events; empty for those that the client does not want. Leaving the selection is a deletion to
+    it."""
     for event in events:
         now = event.type != "DELETED" and wanted.selects(event.entry)
         before = wanted.selects(event.before)
         if now:
             yield line("MODIFIED" if before else "ADDED", render(event.entry))
-        elif before:
-            yield line("DELETED", render(event.entry))
+        else:
+            yield line("DELETED", render(event.entry)) if before else b""
 
 
 def line(what: str, document: bytes) -> bytes:
@@ -152,15 +226,3 @@ def bookmark(cache: WatchCache, number: int, *, initial_end: bool = False) -> by
         metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
     document = {"kind": cache.kind.kind(), "apiVersion": API_VERSION, "metadata": metadata}
     return line("BOOKMARK", msgspec.json.encode(document))
-
-
-def gathered(parts: Iterable[bytes]) -> Iterable[bytes]:
-    """The parts in chunks of about ``CHUNK_BYTES``."""
-    chunk = bytearray()
-    for part in parts:
-        chunk += part
-        if len(chunk) >= CHUNK_BYTES:
-            yield bytes(chunk)
-            chunk.clear()
-    if chunk:
-        yield bytes(chunk)

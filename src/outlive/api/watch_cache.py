@@ -208,10 +208,14 @@ class WatchCache:
             return int(version)
         raise self._expired(version)
 
-    def since(self, number: int) -> Iterator[WatchEvent]:
-        """Everything after that number; ``Expired`` if a part of it has left the ring."""
+    def check(self, number: int) -> None:
+        """``Expired`` if something after that number has left the ring."""
         if number < self._oldest:
             raise self._expired(str(number))
+
+    def since(self, number: int) -> Iterator[WatchEvent]:
+        """Everything after that number; ``Expired`` if a part of it has left the ring."""
+        self.check(number)
         if number >= self.number:
             return iter(())
         newer = self.number - number

@@ -22,6 +22,7 @@ import typer
 
 from outlive.cli.access import Access
 from outlive.cli.output import Form, Output, Report, write
+from outlive.runtime.selector import FairLoop
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -163,7 +164,8 @@ def _run(function: Callable[..., Any], values: dict[str, Any], output: Output | 
     log_little()
     if output is not None and output.watching:
         return asyncio.run(interruptible(watch(function, values, output)))
-    answer: int | None = asyncio.run(interruptible(function(**values)))
+    with asyncio.Runner(loop_factory=FairLoop) as runner:
+        answer: int | None = runner.run(interruptible(function(**values)))
     return answer
 
 

@@ -19,6 +19,8 @@ from prometheus_client.registry import Collector
 
 SERIES_LIMIT: Final = 10_000
 """Label combinations of one metric."""
+PART_SERIES: Final = 500
+"""Samples that are written at once."""
 OVERFLOW: Final = "overflow"
 """The label value of everything beyond the limit."""
 SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -124,7 +126,18 @@ class Metrics:
 
     def render(self) -> bytes:
         """Everything, in Prometheus' text format."""
-        return generate_latest(_WithoutCreated(self._registry))
+        return b"".join(self.parts())
+
+    def parts(self) -> Iterator[bytes]:
+        """The same in parts of at most ``PART_SERIES`` samples, for those who must do something else in between."""
+        for metric in self._registry.collect():
+            # without the creation times that the client library adds to every counter
+            samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            for start in range(0, max(1, len(samples)), PART_SERIES):
+                part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+                part.samples = samples[start : start + PART_SERIES]
+                text = generate_latest(_Only(part))
+                yield text if start == 0 else text.split(b"\n", 2)[2]  # the lines HELP and TYPE only once
 
     def _family(
         self, family: type[F], kind: type[Any], name: str, doc: str, labels: Sequence[str], **options: Any
@@ -159,14 +172,11 @@ class _Late(Collector):
             yield named
 
 
-class _WithoutCreated:
-    """The registry without the creation times that the client library adds to every counter."""
+class _Only:
+    """One metric, as a registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
 
     def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
-            plain = Metric(metric.name, metric.documentation, metric.type, metric.unit)
-            plain.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield plain
+        yield self._metric

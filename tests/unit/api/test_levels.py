@@ -1,0 +1,208 @@
+"""Who is served first: seats, queues that are fair, turns, and the bytes of bodies."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.requests import Request
+from tests.support.loops import run
+
+from outlive.api.auth import ANYBODY, Access, Identity, Role
+from outlive.api.errors import TooManyRequests
+from outlive.api.levels import QUEUE_SECONDS, Bodies, Level, Levels, Room, Seats, Turns, level_of
+from outlive.base.clock import LoopClock
+from outlive.base.errors import Forbidden
+
+GROUP = "/apis/outlive.dev/v1alpha1"
+HOST = Identity("host-kvm-1", Role.HOST, "kvm-1")
+
+
+def seats(count: int, share: int, queue: int = 100) -> Seats:
+    return Seats(Level.PEOPLE, Room(seats=count, share=share, queue=queue), LoopClock())
+
+
+def asked(method: str, plural: str = "", *names: str) -> Request:
+    parameters = {"plural": plural} | dict(zip(("name",), names, strict=False))
+    return Request({"type": "http", "method": method, "path": "/", "headers": [], "path_params": parameters})
+
+
+@pytest.mark.parametrize(
+    ("role", "method", "plural", "name", "route", "level"),
+    [
+        (Role.HOST, "PUT", "memberships", "kvm-1", "", Level.PROTOCOL),
+        (Role.HOST, "GET", "memberships", "kvm-1", "", Level.PROTOCOL),
+        (Role.HOST, "POST", "memberships", "", "", Level.PROTOCOL),
+        (Role.HOST, "GET", "memberships", "", "", Level.WORK),
+        (Role.COORDINATOR, "PUT", "elections", "primary", "", Level.PROTOCOL),
+        (Role.HOST, "PUT", "virtualmachines", "vm-1", "/status", Level.PROTOCOL),
+        (Role.HOST, "GET", "virtualmachines", "vm-1", "/status", Level.WORK),
+        (Role.HOST, "POST", "faults", "", "", Level.WORK),
+        (Role.CONTROLLER, "PUT", "memberships", "kvm-1", "", Level.WORK),
+        (Role.OPERATOR, "PUT", "memberships", "kvm-1", "", Level.PEOPLE),
+        (Role.VIEWER, "GET", "virtualmachines", "", "", Level.PEOPLE),
+        (Role.LIQUID, "POST", "", "", "", Level.WORK),
+    ],
+)
+def test_level_of_a_request(role: Role, method: str, plural: str, name: str, route: str, level: Level) -> None:
+    request = asked(method, plural, *filter(None, [name]))
+    assert level_of(Identity("t", role), Access.READ, f"{GROUP}/{{plural}}{route}", request) is level
+
+
+def test_probes_are_served_at_once_and_pages_are_anonymous() -> None:
+    assert level_of(ANYBODY, Access.OPEN, "/healthz", asked("GET")) is Level.PROTOCOL
+    assert level_of(ANYBODY, Access.OPEN, "/schema/openapi.json", asked("GET")) is Level.ANONYMOUS
+    assert level_of(ANYBODY, Access.PLACE, "/scheduler/nova/external", asked("POST")) is Level.WORK
+
+
+def test_flows_that_wait_are_served_in_turn() -> None:
+    async def claim() -> None:
+        room, served = seats(1, 1), []
+
+        async def work(flow: str) -> None:
+            await room.take(flow)
+            served.append(flow)
+            await asyncio.sleep(1)
+            room.give(flow)
+
+        await asyncio.gather(*(work(flow) for flow in "aaaabbc"))
+        assert "".join(served) == "aabcaba"
+        assert (room.taken, room.waiting) == (0, 0)
+
+    run(claim())
+
+
+def test_one_flow_has_its_share_of_the_seats_and_no_more() -> None:
+    async def claim() -> None:
+        room = seats(4, 2)
+        for _ in range(2):
+            await room.take("a")
+        third = asyncio.create_task(room.take("a"))
+        await asyncio.sleep(0)
+        assert not third.done()
+        await room.take("b")
+        room.give("a")
+        await third
+        assert room.taken == 3
+
+    run(claim())
+
+
+def test_who_finds_no_place_to_wait_is_refused_after_a_pause_and_the_rest_is_served() -> None:
+    async def claim() -> None:
+        room, clock = seats(1, 1, queue=2), LoopClock()
+        await room.take("a")
+        waiting = [asyncio.create_task(room.take("a")) for _ in range(2)]
+        await asyncio.sleep(0)
+        began = clock.monotonic()
+        with pytest.raises(TooManyRequests, match="level people"):
+            await room.take("a")
+        assert clock.monotonic() - began >= 1.0
+        assert room.refused == 1
+        for task in waiting:
+            room.give("a")
+            await task
+
+    run(claim())
+
+
+def test_who_waits_too_long_or_goes_away_leaves_no_trace() -> None:
+    async def claim() -> None:
+        room, clock = seats(1, 1), LoopClock()
+        await room.take("a")
+        gone = asyncio.create_task(room.take("b"))
+        slow = asyncio.create_task(room.take("c"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        with pytest.raises(TooManyRequests):
+            await slow
+        assert clock.monotonic() >= QUEUE_SECONDS
+        assert room.waiting == 0
+        last = asyncio.create_task(room.take("d"))
+        await asyncio.sleep(0)
+        room.give("a")
+        await last
+        room.give("d")
+        assert room.taken == 0
+
+    run(claim())
+
+
+def test_a_seat_that_was_given_to_a_request_that_was_cancelled_meanwhile_is_not_lost() -> None:
+    async def claim() -> None:
+        room = seats(1, 1)
+        await room.take("a")
+        waiting = asyncio.create_task(room.take("b"))
+        await asyncio.sleep(0)
+        room.give("a")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert room.taken == 0
+
+    run(claim())
+
+
+def test_a_client_without_a_token_keeps_its_seat_for_a_moment_when_it_is_refused() -> None:
+    async def claim() -> None:
+        levels, clock = Levels(LoopClock()), LoopClock()
+        began = clock.monotonic()
+        with pytest.raises(Forbidden):
+            async with levels.suspicious("192.0.2.1"):
+                raise Forbidden("no")
+        assert clock.monotonic() - began == pytest.approx(0.1)
+        assert levels.seats[Level.ANONYMOUS].taken == 0
+
+    run(claim())
+
+
+def test_a_seat_is_given_back_once() -> None:
+    async def claim() -> None:
+        levels = Levels(LoopClock())
+        give = await levels.take(Level.WORK, "a")
+        give()
+        give()
+        assert levels.seats[Level.WORK].taken == 0
+
+    run(claim())
+
+
+def test_one_slice_runs_in_each_round_of_the_loop() -> None:
+    async def claim() -> None:
+        turns, rounds, slices = Turns(), 0, []
+
+        async def count() -> None:
+            nonlocal rounds
+            while True:
+                rounds += 1
+                await asyncio.sleep(0)
+
+        async def compute(name: str) -> None:
+            for _ in range(3):
+                await turns.turn()
+                slices.append((rounds, name))
+
+        counting = asyncio.create_task(count())
+        gone = asyncio.create_task(turns.turn())
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(*(compute(name) for name in "abc"))
+        counting.cancel()
+        assert [name for _, name in slices] == list("abcabcabc")
+        assert len({when for when, _ in slices}) == 9
+
+    run(claim())
+
+
+def test_large_bodies_share_what_there_is() -> None:
+    bodies = Bodies(100)
+    bodies.take("a", 50)
+    with pytest.raises(TooManyRequests):
+        bodies.take("a", 1)
+    bodies.take("b", 30)
+    with pytest.raises(TooManyRequests):
+        bodies.take("c", 21)
+    bodies.give("a", 50)
+    bodies.take("c", 50)
