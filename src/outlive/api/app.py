@@ -187,7 +187,7 @@ def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches) -> list[End
         *_scheduler(deps.placement),
         *_liquid(Liquid(deps.commitments, deps.clock)),
         *(
-            Endpoint(path, _query(query), Access.READ, f"Answers {path}", "questions")
+            Endpoint(path, _query(query), Access.SURVEY, f"Answers {path}", "questions")
             for path, query in sorted(deps.queries.items())
         ),
         *(
@@ -221,6 +221,8 @@ def _kubernetes(deps: ApiDeps) -> list[Endpoint]:
         ("/apis/outlive.dev", _constant(kubernetes.group()), "The API group"),
         (GROUP_PATH, _constant(kubernetes.resources(deps.plurals)), "Kinds of the API group"),
         (authorization, _constant(kubernetes.authorization_resources()), "Questions about what a token may"),
+    ]
+    served: list[tuple[str, Handler, str]] = [
         ("/api/v1/events", events.list, "Events in the form of the core group"),
         ("/api/v1/namespaces/{namespace}/events", events.list, "The same of one namespace"),
         ("/api/v1/namespaces/{namespace}/events/{name}", events.get, "One event"),
@@ -231,6 +233,7 @@ def _kubernetes(deps: ApiDeps) -> list[Endpoint]:
     ]
     return [
         *(Endpoint(path, handler, Access.READ, summary) for path, handler, summary in read),
+        *(Endpoint(path, handler, Access.SURVEY, summary) for path, handler, summary in served),
         *(
             Endpoint(f"{authorization}/{name}", handler, Access.KNOWN, summary, methods=("POST",))
             for name, handler, summary in posted
@@ -272,7 +275,7 @@ def _operation(deps: ApiDeps) -> list[Endpoint]:
     opens = "What opens the cluster's secrets, for coordinators"
     trusts = "The server's own authority, whose fingerprint clients compare"
     is_ready = "Whether the process is ready: 200, or 503 and why not"
-    metrics_access = Access.OPEN if deps.settings.metrics_auth == "none" else Access.READ
+    metrics_access = Access.OPEN if deps.settings.metrics_auth == "none" else Access.SURVEY
     return [
         Endpoint("/healthz", alive, Access.OPEN, "Whether the process serves at all", "operation"),
         Endpoint("/livez", alive, Access.OPEN, "Whether the process serves at all", "operation"),

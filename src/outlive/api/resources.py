@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
-from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_read, check_write, may_read, may_write
+from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_write, may_read, may_write, not_shown, shown_to
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
 from outlive.api.kubernetes import table
@@ -74,8 +75,16 @@ from outlive.resources import (
 )
 from outlive.resources.codec import convert, decode, encode
 from outlive.resources.documents import parse_documents
+from outlive.resources.readers import OF_A_VM, hosts_of, restored
 from outlive.store import Page, Selector, Store, read
 from outlive.store.memory import MemoryStore
+
+_Part = Callable[[Resource], Resource | None]
+"""What a reader is shown of an object; ``None``: nothing."""
+
+
+def _whole(obj: Resource) -> Resource:
+    return obj
 
 
 class Resources:
@@ -116,8 +125,7 @@ class Resources:
         if request.method == "POST":
             may_write(identity, target.kind, verb="create")
             return await self._create(request, identity, target)
-        may_read(identity, target.kind)
-        return await (self._watch if flag(request, "watch") else self._list)(request, target)
+        return await (self._watch if flag(request, "watch") else self._list)(request, identity, target)
 
     async def item(self, request: Request, identity: Identity) -> Response:
         """Read, replace, patch or delete one object."""
@@ -129,11 +137,7 @@ class Resources:
 
     async def _one(self, request: Request, identity: Identity, target: Target) -> Response:
         if request.method in ("GET", "HEAD"):
-            may_read(identity, target.kind, target.name)
-            if identity.role in HOSTS and target.kind is Console:
-                vm = await read(self._store, VirtualMachine, target.name)
-                check_read(identity, target.kind, target.name, vm)
-            return await self._get(request, target)
+            return await self._get(request, identity, target)
         verb = "delete" if request.method == "DELETE" else "update"
         may_write(identity, target.kind, status=target.status, name=target.name, verb=verb)
         match request.method:
@@ -146,16 +150,43 @@ class Resources:
 
     # Reading
 
-    async def _get(self, request: Request, target: Target) -> Response:
+    async def _get(self, request: Request, identity: Identity, target: Target) -> Response:
+        own, vm = may_read(identity, target.kind).own, None
+        if own and issubclass(target.kind, OF_A_VM):
+            vm = await read(self._store, VirtualMachine, target.name)
+            if vm is None or identity.host not in hosts_of(vm):
+                raise not_shown(identity, target.kind, target.name)
         fresh = "resourceVersion" not in request.query_params
-        obj = await self._store.get(target.kind, target.name, fresh=fresh)
+        obj = shown_to(identity, await self._store.get(target.kind, target.name, fresh=fresh), vm=vm)
+        if obj is None:
+            raise not_shown(identity, target.kind, target.name)
         version = wanted_table(request)
         if not version:
             return object_response(obj)
         metadata = {"resourceVersion": obj.metadata.resource_version}
         return json_response(self._table(request, target, [obj], version, metadata))
 
-    async def _list(self, request: Request, target: Target) -> Response:
+    async def _seen(self, identity: Identity, obj: Resource) -> Resource | None:
+        """What the identity is shown of an object that it writes, or has written; ``None``: nothing."""
+        of_a_vm = identity.role in HOSTS and isinstance(obj, OF_A_VM)
+        return shown_to(identity, obj, vm=await read(self._store, VirtualMachine, obj.name) if of_a_vm else None)
+
+    async def _readable(self, identity: Identity, target: Target, current: Resource) -> Resource:
+        """What the writer is shown of the object; ``Forbidden``: nobody changes what it may not read."""
+        seen = await self._seen(identity, current)
+        if seen is None:
+            raise not_shown(identity, target.kind, target.name)
+        return seen
+
+    async def _written(self, identity: Identity, obj: Resource) -> Response:
+        """The answer to a write; what the writer may not read any more it has written itself."""
+        seen = await self._seen(identity, obj)
+        return object_response(obj if seen is None else seen)
+
+    async def _list(self, request: Request, identity: Identity, target: Target) -> Response:
+        part: _Part = partial(shown_to, identity, verb="list")
+        if may_read(identity, target.kind, "list").everything:
+            part = _whole
         selector = label_selector(request)
         wanted_name = name_selector(request)
         limit = number(request, "limit", default=0, most=LIST_OBJECTS)
@@ -164,11 +195,11 @@ class Resources:
             position = str((await self._caches.of(target.kind)).number)
         version = wanted_table(request)
         if wanted_name:
-            page = await self._named(target, wanted_name, selector)
+            page = await self._named(target, wanted_name, selector, part)
         elif limit or version:
-            page = await self._store.list(target.kind, selector=selector, limit=limit or LIST_OBJECTS, token=token)
+            page = await self._page(target, selector, part, limit or LIST_OBJECTS, token)
         else:
-            return await self._stream_list(target, selector, position)
+            return await self._stream_list(target, selector, position, part)
         metadata = {"resourceVersion": position}
         if page.token:
             metadata["continue"] = f"{position}.{page.token}"
@@ -177,16 +208,25 @@ class Resources:
         items = b",".join([encode(item) for item in page.items])
         return Response(b"".join((list_head(target.kind, metadata), items, b"]}\n")), media_type=JSON)
 
-    async def _named(self, target: Target, name: str, selector: Selector | None) -> Page[Resource]:
+    async def _named(self, target: Target, name: str, selector: Selector | None, part: _Part) -> Page[Resource]:
         try:
-            obj = await self._store.get(target.kind, name, fresh=True)
+            obj = part(await self._store.get(target.kind, name, fresh=True))
         except NotFound:
-            return Page(())
-        return Page((obj,) if selector is None or selector.matches(obj.metadata.labels) else ())
+            obj = None
+        return Page((obj,) if obj is not None and (selector is None or selector.matches(obj.metadata.labels)) else ())
 
-    async def _stream_list(self, target: Target, selector: Selector | None, position: str) -> Response:
+    async def _page(
+        self, target: Target, selector: Selector | None, part: _Part, limit: int, token: str
+    ) -> Page[Resource]:
+        """One page of the store, of which the reader may be shown less."""
+        page: Page[Resource] = await self._store.list(target.kind, selector=selector, limit=limit, token=token)
+        if part is _whole:
+            return page
+        return Page(tuple(one for one in map(part, page.items) if one is not None), page.token)
+
+    async def _stream_list(self, target: Target, selector: Selector | None, position: str, part: _Part) -> Response:
         """All objects page by page, so that no answer is ever held as a whole."""
-        pages = self._pages(target, selector)
+        pages = self._pages(target, selector, part)
         first = await anext(pages)  # what fails, fails before the answer begins
 
         async def body() -> AsyncIterator[bytes]:
@@ -197,10 +237,10 @@ class Resources:
 
         return StreamingResponse(body(), media_type=JSON)
 
-    async def _pages(self, target: Target, selector: Selector | None) -> AsyncIterator[bytes]:
+    async def _pages(self, target: Target, selector: Selector | None, part: _Part) -> AsyncIterator[bytes]:
         token, comma = "", b""
         while True:
-            page = await self._store.list(target.kind, selector=selector, limit=limits.PAGE_OBJECTS, token=token)
+            page = await self._page(target, selector, part, limits.PAGE_OBJECTS, token)
             yield comma + b",".join([encode(item) for item in page.items]) if page.items else b""
             comma = b"," if page.items or comma else b""
             token = page.token
@@ -220,7 +260,8 @@ class Resources:
             metadata=dict(metadata),
         )
 
-    async def _watch(self, request: Request, target: Target) -> Response:
+    async def _watch(self, request: Request, identity: Identity, target: Target) -> Response:
+        found = may_read(identity, target.kind, "watch")
         wanted = WatchRequest(
             selector=label_selector(request),
             name=name_selector(request),
@@ -228,24 +269,38 @@ class Resources:
             initial=flag(request, "sendInitialEvents"),
             bookmarks=flag(request, "allowWatchBookmarks"),
             seconds=float(number(request, "timeoutSeconds", default=3600, most=3600)),
+            host=identity.host if found.own else "",
         )
         cache = await self._caches.of(target.kind)
         request_id: str = request.scope["state"].get(REQUEST_ID, "")
         authenticate: Callable[[], Identity] = request.scope["state"][AUTHENTICATE]
 
         def check() -> None:
-            may_read(authenticate(), target.kind)
+            may_read(authenticate(), target.kind, "watch")
 
-        return self._watches.response(cache, wanted, self._renderer(request, target), request_id, check)
+        return self._watches.response(cache, wanted, self._renderer(request, identity, target), request_id, check)
 
-    def _renderer(self, request: Request, target: Target) -> Render:
-        version = wanted_table(request)
+    def _renderer(self, request: Request, identity: Identity, target: Target) -> Render:
+        """Each entry as the reader is shown it; what has left its host, as single objects of others are shown."""
+        version, found = wanted_table(request), may_read(identity, target.kind, "watch")
+
+        def part(entry: Entry) -> Resource:
+            mine = not found.own or identity.host in entry.hosts
+            seen = shown_to(identity, decode(target.kind, entry.raw), "watch" if mine else "get")
+            assert seen is not None
+            return seen
+
+        def document(entry: Entry) -> bytes:
+            mine = not found.own or identity.host in entry.hosts
+            whole = mine and (found.view is None or found.mark not in entry.raw)
+            return entry.raw if whole else encode(part(entry))
+
         if not version:
-            return lambda entry: entry.raw
+            return document
         include_object(request)  # what is malformed is refused before the stream begins
 
         def one_row(entry: Entry) -> bytes:
-            obj = decode(target.kind, entry.raw)
+            obj = part(entry)
             return msgspec.json.encode(self._table(request, target, [obj], version, {"resourceVersion": entry.version}))
 
         return one_row
@@ -319,11 +374,12 @@ class Resources:
             obj = with_uid(obj, await _current(store, target))
         if identity.role in CHECKED:
             current = await _current(store, target)
-            if current.metadata.resource_version == obj.metadata.resource_version:  # else the store refuses it
-                await self._permitted(identity, target, current, obj)
+            with_uid(obj, current)  # a conflict comes before anything else
+            obj = restored(current, await self._readable(identity, target, current), obj, status=target.status)
+            await self._permitted(identity, target, current, obj)
         obj = obj if target.status else completed(obj)
         warnings = () if target.status else await self._admitted(obj)
-        return warned(object_response(await _write(store, target, obj)), warnings)
+        return warned(await self._written(identity, await _write(store, target, obj)), warnings)
 
     async def _patch(self, request: Request, identity: Identity, target: Target) -> Response:
         """Read, change, compare-and-swap; a server-side apply creates the object where it is missing."""
@@ -340,20 +396,24 @@ class Resources:
         attempt = 1
         while True:
             current = await (_existing if applies and not target.status else _current)(store, target)
-            if current is None or applies:
-                document = applied(current, patch, manager=manager, force=force)
+            seen = await self._readable(identity, target, current) if current is not None else None
+            if seen is None or applies:
+                document = applied(seen, patch, manager=manager, force=force)
                 wanted = named(convert(target.kind, document), target)
             else:
-                wanted = patched(current, patch, media)
+                wanted = patched(seen, patch, media)
+            if current is not None and seen is not None:
+                wanted = restored(current, seen, wanted, status=target.status)
             await self._permitted(identity, target, current, wanted)
             try:
                 if current is not None and not whole and same_but_labels(wanted, current):
-                    return object_response(await store.patch_metadata(current.ref, **label_changes(current, wanted)))
+                    labelled = await store.patch_metadata(current.ref, **label_changes(current, wanted))
+                    return await self._written(identity, labelled)
                 wanted = wanted if target.status else completed(wanted)
                 warnings = () if target.status else await self._admitted(wanted)
                 if current is None:
                     return warned(object_response(await store.create(wanted), 201), warnings)
-                return warned(object_response(await _write(store, target, wanted)), warnings)
+                return warned(await self._written(identity, await _write(store, target, wanted)), warnings)
             except (AlreadyExists, Conflict):
                 if conditional or attempt == PATCH_ATTEMPTS:
                     raise
@@ -382,7 +442,7 @@ class Resources:
                 with contextlib.suppress(NotFound):
                     await store.delete(ObjectRef(kind=kind.kind(), name=current.name))
         if current.metadata.finalizers and (left := await _existing(store, target)) is not None:
-            return object_response(left)
+            return await self._written(identity, left)
         plural = target.kind.info.plural
         return json_response(success_document(plural=plural, name=target.name, uid=current.metadata.uid))
 

@@ -41,6 +41,8 @@ class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Send the present states first, then a bookmark that says so."""
     bookmarks: bool = False
     seconds: float = WATCH_SECONDS
+    host: str = ""
+    """Only what belongs to this host; empty: to anybody."""
 
     def selects(self, entry: Entry | None) -> bool:
         """Whether the client wants to see this state."""
@@ -48,6 +50,7 @@ class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
             entry is not None
             and (not self.name or entry.name == self.name)
             and (self.selector is None or self.selector.matches(entry.labels))
+            and (not self.host or self.host in entry.hosts)
         )
 
 
@@ -130,7 +133,7 @@ class Watches:
 
 
 def lines(events: Iterable[WatchEvent], wanted: WatchRequest, render: Render) -> Iterable[bytes]:
-    """The lines of those events that the client wants; leaving the selection is a deletion to it."""
+    """The lines of those events that the client wants; what leaves the selection, or its host, is deleted for it."""
     for event in events:
         now = event.type != "DELETED" and wanted.selects(event.entry)
         before = wanted.selects(event.before)

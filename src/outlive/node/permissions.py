@@ -95,13 +95,6 @@ def host_refusal(
     return rule(who, what, before, after, tuple(members))
 
 
-def read_refusal(host: str, kind: type[Resource], name: str, vm: VirtualMachine | None) -> str:
-    """Why this host may not read that object, as the end of a sentence; empty where it may. ``vm``: whose console."""
-    if kind is not Console or (vm is not None and is_related(host, vm)):
-        return ""
-    return f"may not read {kind.kind()}/{name}: {host} has nothing to do with the VM"
-
-
 def kind_refusal(who: HostWriter, kind: type[Resource], name: str = "", verb: str = "update") -> str:
     """Why this host may write no object of the kind (of this name, if one is given), as far as that can be said before
     the object is known; empty where it may write some."""
@@ -157,9 +150,7 @@ def dropped(host: str, before: VirtualMachine, after: VirtualMachine) -> tuple[H
 def is_related(host: str, vm: VirtualMachine) -> bool:
     """Whether the host is one of a virtual machine's: assigned, a holder, a side of its move, its home, or one that it
     prefers and comes back to by itself."""
-    spec = vm.spec
-    prefers = spec.failback in ("planned", "auto") and host in spec.preferred_hosts.weights
-    return host in vm.hosts() or vm.status.home == host or prefers
+    return host in vm.related_hosts()
 
 
 def _fields(what: str, before: Resource | None, after: Resource, names: tuple[str, ...]) -> str:
