@@ -324,7 +324,8 @@ def shown_to(
 
 def not_shown(identity: Identity, kind: type[Resource], name: str) -> Forbidden:
     """The refusal of one object that belongs to others."""
-    return _refused(identity, f"may not read {kind.kind()}/{name}: {identity.host} has nothing to do with it")
+    what = "the VM" if issubclass(kind, OF_A_VM) else "it"
+    return _refused(identity, f"may not read {kind.kind()}/{name}: {identity.host} has nothing to do with {what}")
 
 
 def check_write(

@@ -289,7 +289,8 @@ def restored(current: Resource, seen: Resource, wanted: Resource, *, status: boo
     names = [field.name for field in msgspec.structs.fields(type(current))]
     if current.has_status():
         names = ["status"] if status else [name for name in names if name != "status"]
-    return _restored_fields(current, seen, wanted, {name: name for name in names})
+    merged: Resource = _restored_fields(current, seen, wanted, {name: name for name in names})
+    return merged
 
 
 def _restored_fields(current: Any, seen: Any, wanted: Any, paths: Mapping[str, str]) -> Any:
