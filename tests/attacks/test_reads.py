@@ -215,7 +215,7 @@ def vm_on(name: str, host: str) -> VirtualMachine:
     held = Holder(hypervisor=host, member_uid="u", epoch=1, run_id="r")
     return VirtualMachine(
         metadata=ObjectMeta(name=name, labels={HOST_LABEL: host}),
-        spec=VirtualMachineSpec(definition=SCREEN, disks=("d",)),
+        spec=VirtualMachineSpec(definition=SCREEN),
         status=VirtualMachineStatus(assigned=Assigned(hypervisor=host), holders=(held,)),
     )
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal
+from xml.sax.saxutils import escape
 
 import msgspec
 
-from outlive.base.errors import Forbidden
+from outlive.base.errors import BadInput, Forbidden
 from outlive.resources import (
     HOST_LABEL,
     Cluster,
@@ -49,6 +50,7 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachineSpec,
 )
+from outlive.resources.definitions import tree
 
 Verb = Literal["get", "list", "watch"]
 VERBS: Final[tuple[Verb, ...]] = ("get", "list", "watch")
@@ -90,7 +92,9 @@ class Reads(msgspec.Struct, frozen=True, kw_only=True):
 # Views
 
 
-_PASSWORD: Final = re.compile(r"""passwd\s*=\s*(\\{0,7}["']).*?\1""", re.DOTALL)
+_PASSWORD: Final = re.compile(
+    r"""passwd(?:\s|\\{1,7}[nrt])*=(?:\s|\\{1,7}[nrt])*(\\{0,7}(?:["']|u002[27])).*?\1""", re.DOTALL
+)
 """An attribute of a definition, also of one that is quoted in JSON."""
 _UUID: Final = re.compile(r"<uuid>\s*[0-9A-Fa-f-]{32,36}\s*</uuid>")
 
@@ -112,13 +116,13 @@ def whereabouts(vm: VirtualMachine) -> VirtualMachine:
     Nothing of what their users wrote, but the UUID of the definition: by that a host recognises a domain that somebody
     else started.
     """
-    spec, uuid = vm.spec, _UUID.search(vm.spec.definition)
+    spec, uuid = vm.spec, _uuid_element(vm.spec.definition)
     holders = tuple(_replace(one, vnc=None) if one.vnc is not None else one for one in vm.status.holders)
     return _replace(
         vm,
         metadata=_replace(vm.metadata, annotations={}),
         spec=VirtualMachineSpec(
-            definition=f"<domain>{uuid[0]}</domain>" if uuid is not None else "",
+            definition=f"<domain>{uuid}</domain>" if uuid else "",
             server_group=spec.server_group,
             server_group_policy=spec.server_group_policy,
             affinity=spec.affinity,
@@ -130,6 +134,18 @@ def whereabouts(vm: VirtualMachine) -> VirtualMachine:
         ),
         status=_replace(vm.status, holders=holders) if holders != vm.status.holders else vm.status,
     )
+
+
+def _uuid_element(definition: str) -> str:
+    """The definition's UUID as it is written there; a definition is parsed only where a search might mislead."""
+    found = _UUID.findall(definition)
+    if len(found) == 1 and "<!" not in definition:
+        return str(found[0])
+    try:
+        element = tree(definition).find("uuid") if found else None
+    except BadInput:
+        return ""
+    return f"<uuid>{escape(element.text)}</uuid>" if element is not None and element.text else ""
 
 
 def _without_controller(host: Hypervisor) -> Hypervisor:

@@ -32,13 +32,20 @@ class TokenStore(StoreProxy):
     embedded: bool = False
 
     def __init__(
-        self, store: ProcessStore, role: str, host: str, world: WorldStore, known: dict[tuple[str, str], Shown]
+        self,
+        store: ProcessStore,
+        role: str,
+        host: str,
+        world: WorldStore,
+        known: dict[tuple[str, str], Shown],
+        refused: Callable[[str], None],
     ) -> None:
         self._store = store
         self._role = role
         self._host = host
         self._world = world
         self._known = known
+        self._refused = refused
 
     async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """What the host is shown of it; ``Forbidden`` where that is nothing."""
@@ -46,11 +53,11 @@ class TokenStore(StoreProxy):
         if found.own and issubclass(kind, OF_A_VM):
             vm = self._world.look(VirtualMachine, name)
             if vm is None or self._host not in hosts_of(vm):
-                raise Forbidden(f"{self._host} has nothing to do with the VM {name}")
+                raise self._refusal(f"{kind.kind()}/{name}, and {self._host} has nothing to do with the VM")
             return await self._store.get(kind, name, fresh=fresh)
         seen = self._part(found, await self._store.get(kind, name, fresh=fresh), "get")
         if seen is None:
-            raise Forbidden(f"{kind.kind()}/{name} is not {self._host}'s")
+            raise self._refusal(f"{kind.kind()}/{name}, and {self._host} has nothing to do with it")
         return seen
 
     async def list(
@@ -83,8 +90,12 @@ class TokenStore(StoreProxy):
     def _reads(self, kind: type[Resource], verb: Verb) -> Reads:
         found = reads(self._role, kind, verb)
         if found is None:
-            raise Forbidden(f"the role {self._role} may not {verb} {kind.info.plural}")
+            raise self._refusal(f"{kind.info.plural} by {verb}, as {self._role}")
         return found
+
+    def _refusal(self, what: str) -> Forbidden:
+        self._refused(what)
+        return Forbidden(f"the token may not read {what}")
 
     def _part(self, found: Reads, obj: R, verb: Verb) -> R | None:
         if found.everything:

@@ -273,7 +273,13 @@ class World:
             power=PowerClient(process, self._bmcs, lambda other: self.networks.reaches(Segment.BMC, name, other)),
             cut=None if self.spec.cuts == "none" else storage,
         )
-        shown = partial(TokenStore, host=name, world=self.store, known=self._shown)
+        shown = partial(
+            TokenStore,
+            host=name,
+            world=self.store,
+            known=self._shown,
+            refused=partial(self.judge.read, host.daemon.name),
+        )
         random = self.random.fork(f"daemon/{process.part.name}")
         settings = msgspec.convert(self.spec.settings.get("node", {}), NodeSettings, dec_hook=decode_unit)
         return NodeRole(
