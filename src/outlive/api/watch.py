@@ -49,8 +49,8 @@ class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
         return (
             entry is not None
             and (not self.name or entry.name == self.name)
-            and (self.selector is None or self.selector.matches(entry.labels))
             and (not self.host or self.host in entry.hosts)
+            and (self.selector is None or self.selector.matches(entry.labels))
         )
 
 
