@@ -25,7 +25,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from outlive.api import kubernetes
-from outlive.api.auth import Access, Authenticator, Identity, KeystoneAccess, Tokens
+from outlive.api.auth import Access, Authenticator, Identity, KeystoneAccess, Tokens, check_coordinates
 from outlive.api.config import ApiSettings, SchedulerAuth, check_scheduler_auth
 from outlive.api.errors import TimedOut
 from outlive.api.liquid import PATHS, QUOTA_SUFFIX, USAGE_SUFFIX, Liquid
@@ -45,16 +45,16 @@ from outlive.api.resources import Resources
 from outlive.api.watch import Watches
 from outlive.api.watch_cache import WatchCaches
 from outlive.base.clock import Clock
-from outlive.base.errors import Forbidden, OutliveError, Unavailable
+from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.service import CommitmentService
 from outlive.node.storage_statistics import StorageGauges
 from outlive.placement.external import ExternalAnswer
 from outlive.placement.service import PlacementService
-from outlive.resources import API_VERSION, PLURALS, Hypervisor, Resource
+from outlive.resources import API_VERSION, PLURALS, Resource
 from outlive.runtime.metrics import Metrics
-from outlive.store import Store, read
+from outlive.store import Store
 from outlive.store.tls import AUTHORITY_PATH, JOIN_PATH, KEY_PATH
 
 Query = Callable[[Mapping[str, str]], Awaitable[Any]]
@@ -263,9 +263,7 @@ def _operation(deps: ApiDeps) -> list[Endpoint]:
         return Response(deps.authority, media_type="application/x-pem-file")
 
     async def cluster_key(_request: Request, identity: Identity) -> Response:
-        host = await read(deps.store, Hypervisor, identity.host)
-        if host is None or host.spec.mode != "coordinator":  # its token still says what it was when it joined
-            raise Forbidden(f"{identity.host} is no coordinator", remedy="set its spec.mode, if it is to be one")
+        await check_coordinates(deps.store, identity)
         answer = json_response({"key": deps.cluster_key()} if deps.cluster_key is not None else {})
         answer.headers["cache-control"] = "no-store"
         _log.info("cluster_key.given", host=identity.host)

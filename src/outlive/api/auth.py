@@ -40,6 +40,7 @@ from outlive.node.permissions import (
 from outlive.resources import Hypervisor, Resource, VirtualMachine
 from outlive.resources.readers import OF_A_VM, Reads, Verb, hosts_of, reads
 from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER, HUMANS, PRIMARY
+from outlive.store import Store, read
 
 TOKEN_LENGTH_LEAST: Final = 16
 TOKEN_LENGTH_MOST: Final = 1024
@@ -326,6 +327,13 @@ def not_shown(identity: Identity, kind: type[Resource], name: str) -> Forbidden:
     """The refusal of one object that belongs to others."""
     what = "the VM" if issubclass(kind, OF_A_VM) else "it"
     return _refused(identity, f"may not read {kind.kind()}/{name}: {identity.host} has nothing to do with {what}")
+
+
+async def check_coordinates(store: Store, identity: Identity) -> None:
+    """``Forbidden`` unless the host is a coordinator now: its token still says what it was when it joined."""
+    host = await read(store, Hypervisor, identity.host)
+    if host is None or host.spec.mode != "coordinator":
+        raise Forbidden(f"{identity.host} is no coordinator", remedy="set its spec.mode, if it is to be one")
 
 
 def check_write(

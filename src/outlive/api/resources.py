@@ -19,7 +19,18 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from outlive.api.admission import Neighbours, admitted, check_deletion, completed, warned
-from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_write, may_read, may_write, not_shown, shown_to
+from outlive.api.auth import (
+    CHECKED,
+    HOSTS,
+    Identity,
+    Role,
+    check_coordinates,
+    check_write,
+    may_read,
+    may_write,
+    not_shown,
+    shown_to,
+)
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
 from outlive.api.kubernetes import table
@@ -71,6 +82,7 @@ from outlive.resources import (
     Membership,
     ObjectRef,
     Resource,
+    Secret,
     VirtualMachine,
 )
 from outlive.resources.codec import convert, decode, encode
@@ -156,6 +168,8 @@ class Resources:
             vm = await read(self._store, VirtualMachine, target.name)
             if vm is None or identity.host not in hosts_of(vm):
                 raise not_shown(identity, target.kind, target.name)
+        if identity.role is Role.COORDINATOR and target.kind is Secret:
+            await check_coordinates(self._store, identity)
         fresh = "resourceVersion" not in request.query_params
         obj = shown_to(identity, await self._store.get(target.kind, target.name, fresh=fresh), vm=vm)
         if obj is None:
@@ -269,7 +283,7 @@ class Resources:
             initial=flag(request, "sendInitialEvents"),
             bookmarks=flag(request, "allowWatchBookmarks"),
             seconds=float(number(request, "timeoutSeconds", default=3600, most=3600)),
-            host=identity.host if found.own else "",
+            host=identity.host if found.own else None,
         )
         cache = await self._caches.of(target.kind)
         request_id: str = request.scope["state"].get(REQUEST_ID, "")

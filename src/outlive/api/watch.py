@@ -41,15 +41,15 @@ class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Send the present states first, then a bookmark that says so."""
     bookmarks: bool = False
     seconds: float = WATCH_SECONDS
-    host: str = ""
-    """Only what belongs to this host; empty: to anybody."""
+    host: str | None = None
+    """Only what belongs to this host; ``None``: to anybody."""
 
     def selects(self, entry: Entry | None) -> bool:
         """Whether the client wants to see this state."""
         return (
             entry is not None
             and (not self.name or entry.name == self.name)
-            and (not self.host or self.host in entry.hosts)
+            and (self.host is None or self.host in entry.hosts)
             and (self.selector is None or self.selector.matches(entry.labels))
         )
 

@@ -203,7 +203,7 @@ OF_A_VM: Final = (Console, Coverage)
 def hosts_of(obj: Resource) -> tuple[str, ...]:
     """The hosts to which the object itself says that it belongs."""
     found = _HOSTS.get(type(obj))
-    return tuple(found(obj)) if found is not None else ()
+    return tuple(host for host in found(obj) if host) if found is not None else ()
 
 
 # The table
