@@ -25,6 +25,8 @@ from outlive.resources import (
     Assigned,
     Console,
     Holder,
+    Hypervisor,
+    HypervisorSpec,
     ObjectMeta,
     Resource,
     Secret,
@@ -239,7 +241,7 @@ def test_a_vm_appears_in_the_watch_of_its_host_and_vanishes_when_it_leaves(tmp_p
     run_real(story())
 
 
-def test_a_host_takes_nothing_of_others_by_writing(tmp_path: Path) -> None:
+def test_a_host_reads_nothing_that_is_not_its_own(tmp_path: Path) -> None:
     async def story() -> None:
         moment = datetime(2026, 1, 1, tzinfo=UTC)
         console = Console(
@@ -265,6 +267,23 @@ def test_a_host_takes_nothing_of_others_by_writing(tmp_path: Path) -> None:
                 status, _, _ = await served.call("GET", path, role=Role.HOST, ssl=tls)
                 assert status in (403, 404), path
             await store.close()
+
+    run_real(story())
+
+
+def test_a_host_that_is_no_coordinator_any_more_reads_no_secrets(tmp_path: Path) -> None:
+    async def story() -> None:
+        now = Hypervisor(metadata=ObjectMeta(name=MINE), spec=HypervisorSpec(mode="hypervisor"))
+        secret = Secret(metadata=ObjectMeta(name="ipmi"))
+        async with attacked(tmp_path, now, secret) as (served, tls):
+            store, admin = client(served, tls, Role.COORDINATOR), client(served, tls, Role.ADMIN)
+            with pytest.raises(Forbidden, match="is no coordinator"):
+                await store.get(Secret, "ipmi")
+            host = await admin.get(Hypervisor, MINE)
+            await admin.replace(_replace(host, spec=HypervisorSpec(mode="coordinator")))
+            assert (await store.get(Secret, "ipmi")).name == "ipmi"
+            await store.close()
+            await admin.close()
 
     run_real(story())
 
