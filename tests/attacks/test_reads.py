@@ -263,6 +263,8 @@ def test_a_host_reads_nothing_that_is_not_its_own(tmp_path: Path) -> None:
             ):
                 with pytest.raises(Forbidden):
                     await work
+            status, _, _ = await served.call("POST", "/scheduler/nova/explain", role=Role.HOST, ssl=tls, data=b"{}")
+            assert status == 403
             for path in ("/faults", "/api/v1/events", "/metrics", "/failover/coverage"):
                 status, _, _ = await served.call("GET", path, role=Role.HOST, ssl=tls)
                 assert status in (403, 404), path
