@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -300,6 +303,24 @@ def test_a_dump_is_what_the_state_is(state: Path, file: Path) -> None:
     second = decode_state(outlive("dump", "--state-dir", state).out.encode())
     assert state_digest(first.objects) == state_digest(second.objects)
     assert len(first.objects) == 8 + 16 + 2
+
+
+def test_a_dump_holds_no_password_and_only_its_owner_reads_the_file(tmp_path: Path) -> None:
+    from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
+    from outlive.resources.state import State, decode_state, encode_state
+
+    spec = VirtualMachineSpec(definition="<domain><graphics type='vnc' passwd='hunter2'/></domain>")
+    vm = VirtualMachine(metadata=ObjectMeta(name="vm-1", annotations={"was": spec.definition}), spec=spec)
+    older, dumped = tmp_path / "older.json", tmp_path / "dumped.json"
+    older.write_bytes(encode_state(State(taken_at=datetime(2026, 1, 1, tzinfo=UTC), objects=(vm,))))
+    dumped.touch(mode=0o644)
+    with dumped.open("wb") as stream:
+        subprocess.run([sys.executable, "-m", "outlive", "dump", "--state", older], stdout=stream, check=True)
+    assert dumped.stat().st_mode & 0o777 == 0o600
+    (found,) = decode_state(dumped.read_bytes()).objects
+    assert isinstance(found, VirtualMachine)
+    assert found.spec.definition == "<domain><graphics type='vnc' /></domain>"
+    assert b"hunter2" not in dumped.read_bytes()
 
 
 def test_a_state_file_is_never_written(file: Path) -> None:

@@ -303,12 +303,12 @@ def test_a_watch_ends_before_it_says_anything_to_a_token_that_was_revoked() -> N
             _, body = await ask("kvm-1")
             headers = {"Authorization": f"Bearer {body['token']}"}
             admin = served.client()
-            async with served.session.get(f"{served.url}{GROUP}/hypervisors?watch=true", headers=headers) as answer:
-                await admin.create(hypervisor("kvm-1"))
+            async with served.session.get(f"{served.url}{GROUP}/memberships?watch=true", headers=headers) as answer:
+                await admin.create(member("kvm-1"))
                 first = json.loads(await answer.content.readline())
                 assert (first["type"], first["object"]["metadata"]["name"]) == ("ADDED", "kvm-1")
                 await admin.delete((await admin.get(Token, "host.kvm-1")).ref)
-                await admin.create(hypervisor("kvm-2"))
+                await admin.create(member("kvm-2"))
                 last = json.loads(await answer.content.readline())
                 assert (last["type"], last["object"]["code"]) == ("ERROR", 401)
                 assert await answer.content.readline() == b""
@@ -361,11 +361,12 @@ def test_a_revoked_token_is_refused_at_once() -> None:
     async def story() -> None:
         async with joining() as (served, ask):
             _, body = await ask("kvm-1")
-            assert (await of(served, body["token"], Token, "host.kvm-1")).name == "host.kvm-1"
             admin = served.client()
+            await admin.create(member("kvm-1"))
+            assert (await of(served, body["token"], Membership, "kvm-1")).name == "kvm-1"
             await admin.delete((await admin.get(Token, "host.kvm-1")).ref)
             await admin.close()
             with pytest.raises(OutliveError, match="the token is not known"):
-                await of(served, body["token"], Token, "host.kvm-1")
+                await of(served, body["token"], Membership, "kvm-1")
 
     run_real(story())

@@ -26,7 +26,16 @@ from starlette.routing import Route
 
 from outlive.api import kubernetes
 from outlive.api.audit import RequestAudit
-from outlive.api.auth import ANYBODY, PEER, Access, Authenticator, Identity, KeystoneAccess, Tokens
+from outlive.api.auth import (
+    ANYBODY,
+    PEER,
+    Access,
+    Authenticator,
+    Identity,
+    KeystoneAccess,
+    Tokens,
+    check_coordinates,
+)
 from outlive.api.config import BODY_SECONDS, ApiSettings, SchedulerAuth, check_scheduler_auth
 from outlive.api.connections import CONNECTION, Connection
 from outlive.api.errors import SlowBody, TimedOut
@@ -58,7 +67,7 @@ from outlive.commitments.service import CommitmentService
 from outlive.node.storage_statistics import StorageGauges
 from outlive.placement.external import ExternalAnswer
 from outlive.placement.service import PlacementService
-from outlive.resources import API_VERSION, PLURALS, Hypervisor, Resource, Secret, VirtualMachine
+from outlive.resources import API_VERSION, PLURALS, Resource, Secret, VirtualMachine
 from outlive.resources.vms import CONSOLE_SECRETS
 from outlive.runtime.audit import AuditLog, Refusals
 from outlive.runtime.metrics import Metrics
@@ -245,7 +254,7 @@ def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches, turns: Turn
         *_scheduler(deps.placement),
         *_liquid(Liquid(deps.commitments, deps.clock)),
         *(
-            Endpoint(path, _query(query), Access.READ, f"Answers {path}", "questions")
+            Endpoint(path, _query(query), Access.SURVEY, f"Answers {path}", "questions")
             for path, query in sorted(deps.queries.items())
         ),
         *(
@@ -279,6 +288,8 @@ def _kubernetes(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
         ("/apis/outlive.dev", _constant(kubernetes.group()), "The API group"),
         (GROUP_PATH, _constant(kubernetes.resources(deps.plurals)), "Kinds of the API group"),
         (authorization, _constant(kubernetes.authorization_resources()), "Questions about what a token may"),
+    ]
+    served: list[tuple[str, Handler, str]] = [
         ("/api/v1/events", events.list, "Events in the form of the core group"),
         ("/api/v1/namespaces/{namespace}/events", events.list, "The same of one namespace"),
         ("/api/v1/namespaces/{namespace}/events/{name}", events.get, "One event"),
@@ -289,6 +300,7 @@ def _kubernetes(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     ]
     return [
         *(Endpoint(path, handler, Access.READ, summary) for path, handler, summary in read),
+        *(Endpoint(path, handler, Access.SURVEY, summary) for path, handler, summary in served),
         *(
             Endpoint(f"{authorization}/{name}", handler, Access.KNOWN, summary, methods=("POST",))
             for name, handler, summary in posted
@@ -323,9 +335,7 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
         return Response(deps.authority, media_type="application/x-pem-file")
 
     async def cluster_key(_request: Request, identity: Identity) -> Response:
-        host = await read(deps.store, Hypervisor, identity.host)
-        if host is None or host.spec.mode != "coordinator":  # its token still says what it was when it joined
-            raise Forbidden(f"{identity.host} is no coordinator", remedy="set its spec.mode, if it is to be one")
+        await check_coordinates(deps.store, identity)
         answer = json_response({"key": deps.cluster_key()} if deps.cluster_key is not None else {})
         answer.headers["cache-control"] = "no-store"
         _log.info("cluster_key.given", host=identity.host)
@@ -349,7 +359,7 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     shows = "The password of a VM's screens, for the host that is to run it"
     trusts = "The server's own authority, whose fingerprint clients compare"
     is_ready = "Whether the process is ready: 200, or 503 and why not"
-    metrics_access = Access.OPEN if deps.settings.metrics_auth == "none" else Access.READ
+    metrics_access = Access.OPEN if deps.settings.metrics_auth == "none" else Access.SURVEY
     return [
         Endpoint("/healthz", alive, Access.OPEN, "Whether the process serves at all", "operation"),
         Endpoint("/livez", alive, Access.OPEN, "Whether the process serves at all", "operation"),

@@ -28,9 +28,11 @@ from outlive.base.logging import get_logger
 from outlive.commitments.access import LiquidAction, LiquidPolicy, shown
 from outlive.commitments.ports import TokenValidator
 from outlive.node.permission_facts import NO_FACTS, Facts, HostWriter
-from outlive.node.permissions import host_refusal, kind_refusal, read_refusal, write_refusal
-from outlive.resources import Console, Resource, VirtualMachine
+from outlive.node.permissions import host_refusal, kind_refusal, write_refusal
+from outlive.resources import Hypervisor, Resource, VirtualMachine
+from outlive.resources.readers import OF_A_VM, Reads, Verb, hosts_of, reads
 from outlive.resources.writers import ROLES, may_write_some
+from outlive.store import Store, read
 
 TOKEN_LENGTH_LEAST: Final = 16
 TOKEN_LENGTH_MOST: Final = 1024
@@ -61,6 +63,7 @@ class Access(enum.StrEnum):
 
     OPEN = "open"
     READ = "read"
+    SURVEY = "read what is about the whole cluster"
     WRITE = "write"
     PLACE = "place"
     EXPLAIN = "explain"
@@ -86,20 +89,20 @@ _SOLD: Final = frozenset({Access.LIQUID_QUOTA, Access.LIQUID_CHANGE})
 
 _OF_HOSTS: Final = frozenset({Access.CLUSTER_KEY, Access.SCREEN})
 """What is handed to hosts, which have to use it, and to nobody else."""
-_READER: Final = frozenset({Access.OPEN, Access.READ, Access.EXPLAIN, Access.KNOWN, Access.LIQUID_READ})
-_WRITER: Final = frozenset({Access.OPEN, Access.READ, Access.EXPLAIN, Access.KNOWN, Access.WRITE})
+_READER: Final = frozenset({Access.OPEN, Access.READ, Access.SURVEY, Access.EXPLAIN, Access.KNOWN, Access.LIQUID_READ})
+_HOST: Final = frozenset({Access.OPEN, Access.READ, Access.KNOWN, Access.WRITE})
 GRANTS: Final[dict[Role, frozenset[Access]]] = {
     Role.ADMIN: frozenset(Access) - _OF_HOSTS,
     Role.OPERATOR: frozenset(Access) - _SOLD - _OF_HOSTS - {Access.JOIN},
     Role.VIEWER: _READER,
     Role.SCHEDULER: frozenset({Access.OPEN, Access.PLACE, Access.EXPLAIN, Access.KNOWN}),
     Role.LIQUID: _SOLD | {Access.OPEN, Access.KNOWN, Access.LIQUID_READ},
-    Role.CONTROLLER: _WRITER | {Access.PLACE},
-    Role.HOST: _WRITER | {Access.SCREEN},
-    Role.COORDINATOR: _WRITER | _OF_HOSTS,
+    Role.CONTROLLER: _HOST | {Access.SURVEY, Access.EXPLAIN, Access.PLACE},
+    Role.HOST: _HOST | {Access.SCREEN},
+    Role.COORDINATOR: _HOST | _OF_HOSTS,
     Role.JOIN: frozenset({Access.OPEN, Access.KNOWN, Access.JOIN}),
 }
-"""What each role may; for writes ``may_write`` and ``check_write`` decide further."""
+"""What each role may; for reads ``resources.readers`` decides further, for writes ``may_write`` and ``check_write``."""
 WRITERS: Final[Mapping[Role, tuple[str, ...]]] = {Role(role): names for role, names in ROLES.items()}
 """The names of ``KindInfo.writers`` under which each role writes; an admin writes everything, other roles nothing."""
 HOSTS: Final = frozenset({Role.HOST, Role.COORDINATOR})
@@ -275,27 +278,43 @@ def may_write(
         raise _refused(identity, why)
 
 
-def may_read(identity: Identity, kind: type[Resource], name: str = "") -> None:
-    """``Forbidden`` unless the identity may read the object (``name``), or list and observe the kind, as far as that
-    can be said before the object is known.
-
-    Consoles may contain secrets of guests: viewers and controllers do not read them, and hosts only single ones
-    (``check_read``), to write them.
-    """
+def may_read(identity: Identity, kind: type[Resource], verb: Verb = "get") -> Reads:
+    """What the identity is shown of the kind in answer to the verb; ``Forbidden`` where that is nothing."""
     allow(identity, Access.READ)
-    if kind is not Console or identity.role in (Role.ADMIN, Role.OPERATOR) or (name and identity.role in HOSTS):
-        return
-    raise Forbidden(
-        f"the role {identity.role} may not read {kind.info.plural}",
-        remedy="use a token of the role operator; see docs/reference/http-api.md#tokens",
-    )
+    found = reads(identity.role, kind, verb)
+    if found is None:
+        one_by_one = verb != "get" and reads(identity.role, kind) is not None
+        raise Forbidden(
+            f"the role {identity.role} may not {verb} {kind.info.plural}",
+            remedy="get those that you need, by name"
+            if one_by_one
+            else "use a token of another role; see docs/concepts/security.md#who-reads-what",
+        )
+    return found
 
 
-def check_read(identity: Identity, kind: type[Resource], name: str, vm: VirtualMachine | None) -> None:
-    """``Forbidden`` unless the identity may read this very object; ``may_read`` comes first. ``vm``: whose console it
-    is, ``None`` where there is no such VM."""
-    if identity.role in HOSTS and (why := read_refusal(identity.host, kind, name, vm)):
-        raise _refused(identity, why)
+def shown_to(
+    identity: Identity, obj: Resource, verb: Verb = "get", vm: VirtualMachine | None = None
+) -> Resource | None:
+    """What the identity is shown of the object; ``None``: nothing. ``vm``: the one that a console or so is of."""
+    found = reads(identity.role, type(obj), verb)
+    if found is None or found.everything:
+        return obj if found is not None else None
+    hosts = hosts_of(vm) if isinstance(obj, OF_A_VM) and vm is not None else hosts_of(obj)
+    return found.part(obj, verb, own=identity.host in hosts)
+
+
+def not_shown(identity: Identity, kind: type[Resource], name: str) -> Forbidden:
+    """The refusal of one object that belongs to others."""
+    what = "the VM" if issubclass(kind, OF_A_VM) else "it"
+    return _refused(identity, f"may not read {kind.kind()}/{name}: {identity.host} has nothing to do with {what}")
+
+
+async def check_coordinates(store: Store, identity: Identity) -> None:
+    """``Forbidden`` unless the host is a coordinator now: its token still says what it was when it joined."""
+    host = await read(store, Hypervisor, identity.host)
+    if host is None or host.spec.mode != "coordinator":
+        raise Forbidden(f"{identity.host} is no coordinator", remedy="set its spec.mode, if it is to be one")
 
 
 def check_write(

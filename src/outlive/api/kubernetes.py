@@ -31,6 +31,7 @@ from outlive.base.errors import BadInput, Forbidden
 from outlive.resources import API_VERSION, GROUP, VERSION, Event, ObjectMeta, Resource
 from outlive.resources.codec import to_builtins
 from outlive.resources.columns import cells
+from outlive.resources.readers import VERBS, Verb
 from outlive.store import Store, list_all
 
 SERVED_MAJOR, SERVED_MINOR = "1", "32"
@@ -49,7 +50,7 @@ _EVENT_FIELDS: Final[Mapping[str, Callable[[Event], str]]] = {
     "type": lambda event: event.type,
 }
 _WRITES: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
-_READS: Final = frozenset({"get", "list", "watch"})
+_READS: Final[Mapping[str, Verb]] = {verb: verb for verb in VERBS}
 
 
 # Discovery
@@ -330,9 +331,9 @@ class AccessReviews:
         verb, name = str(about.get("verb", "")), str(about.get("resource", ""))
         served = about.get("group") in ("", None) and name == "events"
         if verb in _READS and (served or about.get("group") in (GROUP, "*")):
-            allow(identity, Access.READ)
+            allow(identity, Access.SURVEY if served else Access.READ)
             if not served and (kind := self._plurals.get(name)) is not None:
-                may_read(identity, kind, str(about.get("name") or "") if verb == "get" else "")
+                may_read(identity, kind, _READS[verb])
             return
         kinds = list(self._plurals.values()) if name == "*" else [self._plurals.get(name)]
         if about.get("group") not in (GROUP, "*") or (verb != "*" and verb not in _WRITES):

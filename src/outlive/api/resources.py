@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -28,12 +29,22 @@ from outlive.api.admission import (
     with_finalizer,
 )
 from outlive.api.audit import CHANGED, TARGET
-from outlive.api.auth import CHECKED, HOSTS, Identity, check_read, may_read, may_write
+from outlive.api.auth import (
+    CHECKED,
+    HOSTS,
+    Identity,
+    Role,
+    check_coordinates,
+    may_read,
+    may_write,
+    not_shown,
+    shown_to,
+)
 from outlive.api.config import LIST_OBJECTS, LIST_SLICE_BYTES, LIST_SLICE_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.errors import success_document
 from outlive.api.kubernetes import row, table, table_head
 from outlive.api.levels import Turns
-from outlive.api.middleware import AUTHENTICATE, IDENTITY, REQUEST_ID, ROUTE
+from outlive.api.middleware import AUTHENTICATE, REQUEST_ID, ROUTE
 from outlive.api.patches import (
     APPLY_PATCH,
     PATCH_REMEDY,
@@ -72,20 +83,28 @@ from outlive.base.clock import Clock
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound
 from outlive.base.ids import Ids
 from outlive.resources import (
-    Console,
     HostLog,
     Hypervisor,
     HypervisorUsage,
     ObjectRef,
     Resource,
+    Secret,
     VirtualMachine,
 )
 from outlive.resources.codec import convert, decode, encode
 from outlive.resources.documents import parse_request
+from outlive.resources.readers import OF_A_VM, hosts_of, restored
 from outlive.resources.writers import changed_fields, given_fields
 from outlive.store import Page, Selector, Store, read
 from outlive.store.memory import MemoryStore
 from outlive.store.rules import check_metadata_patch
+
+_Part = Callable[[Resource], Resource | None]
+"""What a reader is shown of an object; ``None``: nothing."""
+
+
+def _whole(obj: Resource) -> Resource:
+    return obj
 
 
 class Resources:
@@ -129,8 +148,7 @@ class Resources:
         if request.method == "POST":
             may_write(identity, target.kind, verb="create")
             return await self._create(request, identity, target)
-        may_read(identity, target.kind)
-        return await (self._watch if flag(request, "watch") else self._list)(request, target)
+        return await (self._watch if flag(request, "watch") else self._list)(request, identity, target)
 
     async def item(self, request: Request, identity: Identity) -> Response:
         """Read, replace, patch or delete one object."""
@@ -142,11 +160,7 @@ class Resources:
 
     async def _one(self, request: Request, identity: Identity, target: Target) -> Response:
         if request.method in ("GET", "HEAD"):
-            may_read(identity, target.kind, target.name)
-            if identity.role in HOSTS and target.kind is Console:
-                vm = await read(self._store, VirtualMachine, target.name)
-                check_read(identity, target.kind, target.name, vm)
-            return await self._get(request, target)
+            return await self._get(request, identity, target)
         verb = "delete" if request.method == "DELETE" else "update"
         may_write(identity, target.kind, status=target.status, name=target.name, verb=verb)
         match request.method:
@@ -159,16 +173,56 @@ class Resources:
 
     # Reading
 
-    async def _get(self, request: Request, target: Target) -> Response:
+    async def _get(self, request: Request, identity: Identity, target: Target) -> Response:
+        own, vm = may_read(identity, target.kind).own, None
+        if own and issubclass(target.kind, OF_A_VM):
+            vm = await read(self._store, VirtualMachine, target.name)
+            if vm is None or identity.host not in hosts_of(vm):
+                raise not_shown(identity, target.kind, target.name)
+        if identity.role is Role.COORDINATOR and target.kind is Secret:
+            await check_coordinates(self._store, identity)
         fresh = "resourceVersion" not in request.query_params
-        obj = await self._store.get(target.kind, target.name, fresh=fresh)
+        obj = shown_to(identity, await self._store.get(target.kind, target.name, fresh=fresh), vm=vm)
+        if obj is None:
+            raise not_shown(identity, target.kind, target.name)
         version = wanted_table(request)
         if not version:
             return object_response(obj)
         metadata = {"resourceVersion": obj.metadata.resource_version}
         return json_response(self._table(request, target, [obj], version, metadata))
 
-    async def _list(self, request: Request, target: Target) -> Response:
+    async def _seen(self, identity: Identity, obj: Resource) -> Resource | None:
+        """What the identity is shown of an object that it writes, or has written; ``None``: nothing."""
+        of_a_vm = identity.role in HOSTS and isinstance(obj, OF_A_VM)
+        return shown_to(identity, obj, vm=await read(self._store, VirtualMachine, obj.name) if of_a_vm else None)
+
+    async def _readable(self, identity: Identity, target: Target, current: Resource) -> Resource:
+        """What the writer is shown of the object; ``Forbidden``: nobody changes what it may not read."""
+        seen = await self._seen(identity, current)
+        if seen is None:
+            raise not_shown(identity, target.kind, target.name)
+        return seen
+
+    async def _answer(
+        self,
+        request: Request,
+        identity: Identity,
+        before: Resource | None,
+        after: Resource,
+        warnings: tuple[str, ...] = (),
+        status: int = 200,
+    ) -> Response:
+        """The answer to a write, whose changed fields the audit log names; what the writer may not read any more it has
+        written itself."""
+        fields = changed_fields(before, after) if before is not None else given_fields(after)
+        request.scope["state"][CHANGED] = (after.name, tuple(fields), after.metadata.resource_version)
+        seen = await self._seen(identity, after)
+        return warned(object_response(after if seen is None else seen, status), warnings)
+
+    async def _list(self, request: Request, identity: Identity, target: Target) -> Response:
+        part: _Part = partial(shown_to, identity, verb="list")
+        if may_read(identity, target.kind, "list").everything:
+            part = _whole
         selector = label_selector(request)
         wanted_name = name_selector(request)
         limit = number(request, "limit", default=0, most=LIST_OBJECTS)
@@ -180,7 +234,7 @@ class Resources:
             pages = self._only(await self._named(target, wanted_name, selector))
         else:
             pages = self._pages(target, selector, limit or (LIST_OBJECTS if version else 0), token)
-        body = self._list_document(request, target, pages, version, position)
+        body = self._list_document(request, target, pages, part, version, position)
         first = await anext(body)  # what fails, fails before the answer begins
 
         async def chunks() -> AsyncIterator[bytes]:
@@ -218,10 +272,16 @@ class Resources:
             size = max(1, min(LIST_SLICE_OBJECTS, len(page.items) * LIST_SLICE_BYTES // max(1, written)))
 
     async def _list_document(
-        self, request: Request, target: Target, pages: AsyncGenerator[Page[Resource], int], version: str, position: str
+        self,
+        request: Request,
+        target: Target,
+        pages: AsyncGenerator[Page[Resource], int],
+        part: _Part,
+        version: str,
+        position: str,
     ) -> AsyncIterator[bytes]:
         """A list, or its table, page by page, so that no answer is ever held as a whole; what is said of the whole
-        stands at its end."""
+        stands at its end. ``part``: what the reader is shown of each object."""
         head: bytes = list_head(target.kind)
         include: IncludeObject = "Metadata"
         if version:
@@ -232,7 +292,8 @@ class Resources:
             while True:
                 rows = [
                     msgspec.json.encode(row(item, self._clock.now(), include)) if version else encode(item)
-                    for item in page.items
+                    for item in map(part, page.items)
+                    if item is not None
                 ]
                 chunk = head + (comma + b",".join(rows) if rows else b"")
                 head, comma, token = b"", b"," if rows else comma, page.token
@@ -253,7 +314,8 @@ class Resources:
             metadata=dict(metadata),
         )
 
-    async def _watch(self, request: Request, target: Target) -> Response:
+    async def _watch(self, request: Request, identity: Identity, target: Target) -> Response:
+        found = may_read(identity, target.kind, "watch")
         wanted = WatchRequest(
             selector=label_selector(request),
             name=name_selector(request),
@@ -261,26 +323,40 @@ class Resources:
             initial=flag(request, "sendInitialEvents"),
             bookmarks=flag(request, "allowWatchBookmarks"),
             seconds=float(number(request, "timeoutSeconds", default=3600, most=3600)),
+            host=identity.host if found.own else None,
         )
         cache = await self._caches.of(target.kind)
         request_id: str = request.scope["state"].get(REQUEST_ID, "")
         authenticate: Callable[[], Identity] = request.scope["state"][AUTHENTICATE]
 
         def check() -> None:
-            may_read(authenticate(), target.kind)
+            may_read(authenticate(), target.kind, "watch")
 
         return self._watches.response(
-            cache, wanted, self._renderer(request, target), request_id, check, request.scope["state"][IDENTITY]
+            cache, wanted, self._renderer(request, identity, target), request_id, check, identity
         )
 
-    def _renderer(self, request: Request, target: Target) -> Render:
-        version = wanted_table(request)
+    def _renderer(self, request: Request, identity: Identity, target: Target) -> Render:
+        """Each entry as the reader is shown it; what has left its host, as single objects of others are shown."""
+        version, found = wanted_table(request), may_read(identity, target.kind, "watch")
+
+        def part(entry: Entry) -> Resource:
+            mine = not found.own or identity.host in entry.hosts
+            seen = shown_to(identity, decode(target.kind, entry.raw), "watch" if mine else "get")
+            assert seen is not None
+            return seen
+
+        def document(entry: Entry) -> bytes:
+            mine = not found.own or identity.host in entry.hosts
+            whole = mine and (found.view is None or found.mark not in entry.raw)
+            return entry.raw if whole else encode(part(entry))
+
         if not version:
-            return lambda entry: entry.raw
+            return document
         include_object(request)  # what is malformed is refused before the stream begins
 
         def one_row(entry: Entry) -> bytes:
-            obj = decode(target.kind, entry.raw)
+            obj = part(entry)
             return msgspec.json.encode(self._table(request, target, [obj], version, {"resourceVersion": entry.version}))
 
         return one_row
@@ -320,7 +396,7 @@ class Resources:
         await self._permitted(identity, target, None, obj)
         obj = completed(obj)
         warnings = await self._admitted(obj)
-        return _written(request, None, await _created(store, obj), warnings, 201)
+        return await self._answer(request, identity, None, await _created(store, obj), warnings, 201)
 
     async def _replace(self, request: Request, identity: Identity, target: Target) -> Response:
         media_type(request)
@@ -335,10 +411,11 @@ class Resources:
         current = await _current(store, target)
         obj = replacing(obj, current)
         obj = obj if target.status else with_finalizer(obj, current)
+        obj = restored(current, await self._readable(identity, target, current), obj, status=target.status)
         await self._permitted(identity, target, current, obj)
         obj = obj if target.status else completed(obj)
         warnings = () if target.status else await self._admitted(obj)
-        return _written(request, current, await _write(store, target, obj), warnings)
+        return await self._answer(request, identity, current, await _write(store, target, obj), warnings)
 
     async def _patch(self, request: Request, identity: Identity, target: Target) -> Response:
         """Read, change, compare-and-swap; a server-side apply creates the object where it is missing."""
@@ -355,25 +432,29 @@ class Resources:
         attempt = 1
         while True:
             current = await (_existing if applies and not target.status else _current)(store, target)
-            if current is None or applies:
-                document = applied(current, patch, manager=manager, force=force)
+            seen = await self._readable(identity, target, current) if current is not None else None
+            if seen is None or applies:
+                document = applied(seen, patch, manager=manager, force=force)
                 wanted = named(convert(target.kind, document), target)
                 wanted = as_new(wanted) if current is None else wanted
             else:
-                wanted = patched(current, patch, media)
+                wanted = patched(seen, patch, media)
+            if current is not None and seen is not None:
+                wanted = restored(current, seen, wanted, status=target.status)
             await self._permitted(identity, target, current, wanted)
             try:
                 if current is not None and not whole and same_but_labels(wanted, current):
                     changes = label_changes(current, wanted)
                     check_metadata_patch(target.kind, current.ref, changes["labels"])
                     if identity.role in CHECKED:  # it was judged on this version, and is written on no other
-                        return _written(request, current, await store.replace(wanted))
-                    return _written(request, current, await store.patch_metadata(current.ref, **changes))
+                        return await self._answer(request, identity, current, await store.replace(wanted))
+                    labelled = await store.patch_metadata(current.ref, **changes)
+                    return await self._answer(request, identity, current, labelled)
                 wanted = wanted if target.status else completed(wanted)
                 warnings = () if target.status else await self._admitted(wanted)
                 if current is None:
-                    return _written(request, None, await store.create(wanted), warnings, 201)
-                return _written(request, current, await _write(store, target, wanted), warnings)
+                    return await self._answer(request, identity, None, await store.create(wanted), warnings, 201)
+                return await self._answer(request, identity, current, await _write(store, target, wanted), warnings)
             except (AlreadyExists, Conflict):
                 if conditional or attempt == PATCH_ATTEMPTS:
                     raise
@@ -411,18 +492,9 @@ class Resources:
                 with contextlib.suppress(NotFound):
                     await store.delete(ObjectRef(kind=kind.kind(), name=current.name))
         if current.metadata.finalizers and (left := await _existing(store, target)) is not None:
-            return object_response(left)
+            return await self._answer(request, identity, current, left)
         plural = target.kind.info.plural
         return json_response(success_document(plural=plural, name=target.name, uid=current.metadata.uid))
-
-
-def _written(
-    request: Request, before: Resource | None, after: Resource, warnings: tuple[str, ...] = (), status: int = 200
-) -> Response:
-    """The answer to a write; the audit log names the fields that it changed."""
-    fields = changed_fields(before, after) if before is not None else given_fields(after)
-    request.scope["state"][CHANGED] = (after.name, tuple(fields), after.metadata.resource_version)
-    return warned(object_response(after, status), warnings)
 
 
 def half_written(current: Resource, wanted: Resource, *, status: bool) -> Resource:

@@ -47,12 +47,15 @@ class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Send the present states first, then a bookmark that says so."""
     bookmarks: bool = False
     seconds: float = WATCH_SECONDS
+    host: str | None = None
+    """Only what belongs to this host; ``None``: to anybody."""
 
     def selects(self, entry: Entry | None) -> bool:
         """Whether the client wants to see this state."""
         return (
             entry is not None
             and (not self.name or entry.name == self.name)
+            and (self.host is None or self.host in entry.hosts)
             and (self.selector is None or self.selector.matches(entry.labels))
         )
 
@@ -203,8 +206,8 @@ class Watches:
 
 
 def lines(events: Iterable[WatchEvent], wanted: WatchRequest, render: Render) -> Iterable[bytes]:
-    """The lines of the events; empty for those that the client does not want. Leaving the selection is a deletion to
-    it."""
+    """The lines of the events; empty for those that the client does not want. What leaves the selection, or its host,
+    is deleted for it."""
     for event in events:
         now = event.type != "DELETED" and wanted.selects(event.entry)
         before = wanted.selects(event.before)

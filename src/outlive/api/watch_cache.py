@@ -27,6 +27,7 @@ from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.resources import Resource
 from outlive.resources.codec import encode
+from outlive.resources.readers import hosts_of
 from outlive.store import Change, Delete, Reset, Store, Synced, Upsert
 
 RESTART_SECONDS_LEAST: Final = 0.5
@@ -48,6 +49,8 @@ class Entry:
     version: str
     labels: dict[str, str]
     raw: bytes
+    hosts: tuple[str, ...] = ()
+    """Those that it belongs to (``resources.readers.hosts_of``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ class WatchCache:
         if before is not None and before.uid != meta.uid:
             self._remove(before)
             before = None
-        entry = Entry(meta.name, meta.uid, meta.resource_version, meta.labels, encode(obj))
+        entry = Entry(meta.name, meta.uid, meta.resource_version, meta.labels, encode(obj), hosts_of(obj))
         self._entries[key] = entry
         self._record("ADDED" if before is None else "MODIFIED", entry, before)
 

@@ -180,11 +180,14 @@ class _StoppedClock(SystemClock):
 
 
 async def all_objects(store: Store) -> list[Resource]:
-    """Everything that a state file has."""
+    """Everything that a state file has: no passwords, whoever reads, so that all read the same state."""
+    from outlive.resources import VirtualMachine
+    from outlive.resources.readers import without_passwords
     from outlive.resources.state import DUMPED
     from outlive.store import list_all
 
-    return [item for kind in DUMPED async for item in list_all(store, kind)]
+    found = [item for kind in DUMPED async for item in list_all(store, kind)]
+    return [without_passwords(item) if isinstance(item, VirtualMachine) else item for item in found]
 
 
 def check_store_there(directory: Path) -> None:

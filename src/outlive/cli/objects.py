@@ -8,7 +8,10 @@ are restored whole, with new versions and uids.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import os
+import stat
 import sys
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -342,13 +345,16 @@ async def _delete(store: Store, item: Resource, *, force: bool) -> None:
 
 
 async def dump(access: Access) -> None:
-    """Write the whole state to standard output, as one file for --state."""
+    """Write the whole state to standard output, as one file for --state, which only its owner may read."""
     from outlive.resources.state import State, encode_state
 
     async with access.open() as store:
         with progress("reading the cluster"):
             objects = tuple(await all_objects(store))
     raw = encode_state(State(taken_at=as_datetime(access.clock.now()), objects=objects))
+    with contextlib.suppress(OSError):  # of others' files the mode stays, and of what is no file
+        if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
+            os.fchmod(sys.stdout.fileno(), 0o600)
     sys.stdout.buffer.write(raw)
     sys.stdout.buffer.flush()
 

@@ -18,7 +18,6 @@ from outlive.node.permissions_of_protocol import (
     dropped,
     entered_holders,
     hypervisor_of_host,
-    is_related,
     lost_membership,
     membership_of_host,
     vm_of_host,
@@ -102,13 +101,6 @@ def host_refusal(who: HostWriter, before: Resource | None, after: Resource | Non
             return f"may not write {what}: that is another host's, and {who.host} is no coordinator"
     why, rule = table_refusal(names, before, after), RULES_OF_HOSTS.get(type(obj))
     return why if why or rule is None else rule(who, what, before, after, facts)
-
-
-def read_refusal(host: str, kind: type[Resource], name: str, vm: VirtualMachine | None) -> str:
-    """Why this host may not read that object, as the end of a sentence; empty where it may. ``vm``: whose console."""
-    if kind is not Console or (vm is not None and is_related(host, vm)):
-        return ""
-    return f"may not read {kind.kind()}/{name}: {host} has nothing to do with the VM"
 
 
 def kind_refusal(who: HostWriter, kind: type[Resource], name: str = "", verb: str = "update") -> str:

@@ -173,7 +173,7 @@ def has_uuid(xml: str, uuid: str) -> bool:
     if uuid.replace("-", "") not in xml.lower().replace("-", ""):
         return False
     try:
-        return parse(xml).uuid == uuid
+        return _uuid(tree(xml)) == uuid
     except BadInput:
         return False
 

@@ -417,6 +417,12 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
         moving = (status.migration.source, status.migration.target) if status.migration is not None else ()
         return frozenset((*assigned, *moving, *(holder.hypervisor for holder in status.holders)))
 
+    def related_hosts(self) -> frozenset[str]:
+        """``hosts``, its home, and those that it prefers and comes back to by itself."""
+        spec, home = self.spec, self.status.home
+        prefers = spec.preferred_hosts.weights if spec.failback in ("planned", "auto") else ()
+        return self.hosts().union(prefers, (home,) if home else ())
+
 
 class CoverageStatus(Part, frozen=True, kw_only=True):
     """Whether one VM has its slots, as the failover controller last saw it."""

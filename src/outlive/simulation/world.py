@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -42,6 +43,7 @@ from outlive.simulation.process import Process, go
 from outlive.simulation.setup import already_running, resources_of
 from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of
 from outlive.simulation.stores import QUIET, Author, ProcessStore, Way, WorldStore
+from outlive.simulation.tokens import Shown, TokenStore
 from outlive.simulation.verbs import VERBS
 from outlive.store.tables import Write
 
@@ -84,6 +86,7 @@ class World:
         self._hypervisors: dict[str, SimHypervisor] = {}
         self._bmcs: dict[str, Bmc] = {}
         self._ways: dict[str, list[tuple[Process, Way]]] = {}
+        self._shown: dict[tuple[str, str], Shown] = {}
         self.slow: dict[str, float] = {}
         """Hosts whose way to the store is slow, and by how many seconds more, one way; the empty name: everybody's."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -276,11 +279,18 @@ class World:
             power=PowerClient(process, self._bmcs, lambda other: self.networks.reaches(Segment.BMC, name, other)),
             cut=None if self.spec.cuts == "none" else storage,
         )
+        shown = partial(
+            TokenStore,
+            host=name,
+            world=self.store,
+            known=self._shown,
+            refused=partial(self.judge.read, host.daemon.name),
+        )
         random = self.random.fork(f"daemon/{process.part.name}")
         settings = msgspec.convert(self.spec.settings.get("node", {}), NodeSettings, dec_hook=decode_unit)
         return NodeRole(
-            store.named(*DAEMON),
-            store.named(*FENCER, *(CANDIDATE if self.spec.primary_role else ())),
+            shown(store.named(*DAEMON), "host"),
+            shown(store.named(*FENCER, *(CANDIDATE if self.spec.primary_role else ())), "coordinator"),
             settings,
             ports,
             host=name,

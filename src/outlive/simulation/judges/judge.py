@@ -197,6 +197,10 @@ class Judge:
     def _held(self, vm: str) -> None:
         self._found("held", vm, held_where_it_runs(self.truth, vm, self.truth.vm(vm)))
 
+    def read(self, process: str, what: str) -> None:
+        """A process asked for what the server would refuse its token: a daemon needs nothing of that."""
+        self._found("token", what, f"{process} reads {what}")
+
     def _found(self, invariant: str, subject: str, text: str) -> None:
         if not text or (invariant, subject, text) in self._reported or len(self.violations) >= VIOLATIONS_LIMIT:
             return

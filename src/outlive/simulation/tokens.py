@@ -1,0 +1,170 @@
+"""The store as the token of a host shows it: a daemon of a simulated cluster reads by the server's own table, so every
+seed and every scenario shows that it needs no more (``outlive.resources.readers``)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Generic, TypeVar, cast
+
+import msgspec
+
+from outlive.base.errors import Forbidden
+from outlive.resources import R, Resource, VirtualMachine
+from outlive.resources.readers import OF_A_VM, Reads, Verb, hosts_of, reads, restored
+from outlive.simulation.stores import ProcessStore, WorldStore
+from outlive.store import Change, Delete, Page, Selector, Store, Upsert
+from outlive.store.proxy import StoreProxy
+
+T = TypeVar("T")
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """One version of an object: to whom it belongs, and what others are shown of it."""
+
+    whole: Resource
+    hosts: tuple[str, ...]
+    rest: Resource | None
+
+
+class TokenStore(StoreProxy):
+    """See the module. ``known``: of every object its last version, shared by the stores of a cluster."""
+
+    embedded: bool = False
+
+    def __init__(
+        self,
+        store: ProcessStore,
+        role: str,
+        host: str,
+        world: WorldStore,
+        known: dict[tuple[str, str], Shown],
+        refused: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._role = role
+        self._host = host
+        self._world = world
+        self._known = known
+        self._refused = refused
+
+    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
+        """What the host is shown of it; ``Forbidden`` where that is nothing."""
+        found = self._reads(kind, "get")
+        if found.own and issubclass(kind, OF_A_VM):
+            vm = self._world.look(VirtualMachine, name)
+            if vm is None or self._host not in hosts_of(vm):
+                raise self._refusal(f"{kind.kind()}/{name}, and {self._host} has nothing to do with the VM")
+            return await self._store.get(kind, name, fresh=fresh)
+        seen = self._part(found, await self._store.get(kind, name, fresh=fresh), "get")
+        if seen is None:
+            raise self._refusal(f"{kind.kind()}/{name}, and {self._host} has nothing to do with it")
+        return seen
+
+    async def list(
+        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
+    ) -> Page[R]:
+        """One page, of which the host may be shown less."""
+        found = self._reads(kind, "list")
+        page = await self._store.list(kind, selector=selector, limit=limit, token=token)
+        if found.everything:
+            return page
+        parts = (self._part(found, one, "list") for one in page.items)
+        return Page(tuple(one for one in parts if one is not None), page.token)
+
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> AsyncIterator[Change[R]]:
+        """What belongs to the host, as long as it does."""
+        found, changes = self._reads(kind, "watch"), self._store.observe(kind, selector=selector)
+        return changes if found.everything else _Own(changes, lambda obj: self._part(found, obj, "watch"))
+
+    async def replace(self, obj: R) -> R:
+        """As the store behind; what the host was not shown stays as it is."""
+        return self._after(await super().replace(self._restored(obj, status=False)))
+
+    async def replace_status(self, obj: R) -> R:
+        """The same of the status half."""
+        return self._after(await super().replace_status(self._restored(obj, status=True)))
+
+    async def close(self) -> None:
+        """The store is everybody's."""
+
+    def _reads(self, kind: type[Resource], verb: Verb) -> Reads:
+        found = reads(self._role, kind, verb)
+        if found is None:
+            raise self._refusal(f"{kind.info.plural} by {verb}, as {self._role}")
+        return found
+
+    def _refusal(self, what: str) -> Forbidden:
+        self._refused(what)
+        return Forbidden(f"the token may not read {what}")
+
+    def _part(self, found: Reads, obj: R, verb: Verb) -> R | None:
+        if found.everything:
+            return obj
+        shown = self._shown(found, obj)
+        if found.own and self._host not in shown.hosts:
+            return cast("R", shown.rest) if verb in found.rest_verbs else None
+        return cast("R | None", found.part(obj, verb, own=True))
+
+    def _shown(self, found: Reads, obj: Resource) -> Shown:
+        key = (obj.kind(), obj.name)
+        shown = self._known.get(key)
+        if shown is None or shown.whole is not obj:
+            rest = found.rest(obj) if found.rest is not None else None
+            self._known[key] = shown = Shown(obj, hosts_of(obj), rest)
+        return shown
+
+    def _restored(self, wanted: R, *, status: bool) -> R:
+        shown = self._known.get((wanted.kind(), wanted.name))
+        if shown is None or shown.rest is None or self._host in shown.hosts:
+            return wanted
+        whole = cast("R", shown.whole)
+        if whole.metadata.resource_version != wanted.metadata.resource_version:
+            return wanted  # the store refuses it
+        return cast("R", restored(whole, shown.rest, wanted, status=status))
+
+    def _after(self, obj: R) -> R:
+        found = reads(self._role, type(obj), "get")
+        seen = self._part(found, obj, "get") if found is not None and not isinstance(obj, OF_A_VM) else None
+        return obj if seen is None else seen
+
+    async def _read(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        return await call(self._store)
+
+    async def _write(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        return await call(self._store)
+
+
+class _Own(Generic[R]):
+    """Of the changes of a kind those of objects that belong to the host; one that does no more is deleted for it."""
+
+    def __init__(self, changes: AsyncIterator[Change[R]], part: Callable[[R], R | None]) -> None:
+        self._changes = changes
+        self._part = part
+        self._mine: set[str] = set()
+
+    def __aiter__(self) -> _Own[R]:
+        return self
+
+    async def __anext__(self) -> Change[R]:
+        """The next change that concerns the host."""
+        while True:
+            change = await anext(self._changes)
+            match change:
+                case Upsert(obj):
+                    seen = self._part(obj)
+                    if seen is not None:
+                        self._mine.add(obj.name)
+                        return Upsert(seen)
+                    if obj.name in self._mine:
+                        self._mine.remove(obj.name)
+                        return Delete(obj.ref)
+                case Delete(ref, _):
+                    if ref.name in self._mine:
+                        self._mine.remove(ref.name)
+                        return change
+                case _:
+                    return change
+
+    async def aclose(self) -> None:
+        """Stop."""
+        await self._changes.aclose()  # type: ignore[attr-defined]
