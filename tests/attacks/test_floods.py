@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.component("openssl")]
 
 GROUP = "/apis/outlive.dev/v1alpha1"
 RENEWAL_P99_S = 1.0
+"""What a flood may add to the slowest renewal of a quiet server, on a machine that may have other work."""
+QUIET_S = 2.0
 GROWTH_MIB = 200.0
 OTHERS_S = 5.0
 """How long somebody who comes anew waits for an answer at most."""
@@ -49,6 +51,10 @@ async def endured(attacked: Attacked, folder: Path, *floods: Flood) -> dict[str,
     """The bars hold under the floods; what was measured."""
     operator = await attacked.token("somebody-else", "operator")
     async with renewing(attacked, folder) as hosts:
+        await asyncio.sleep(QUIET_S)
+        quiet_s = max(one for host in hosts for one in host.took_s)
+        for host in hosts:
+            host.took_s.clear()
         before_mib, most_mib = attacked.resident_mib(), 0.0
         answers: list[float] = []
         asking = asyncio.create_task(others(attacked, operator, answers))
@@ -65,6 +71,7 @@ async def endured(attacked: Attacked, folder: Path, *floods: Flood) -> dict[str,
         figures = {
             "floods": [one.result for one in running],
             "renewals": len(took_s),
+            "quiet_s": round(quiet_s, 3),
             "p50_s": round(took_s[len(took_s) // 2], 3),
             "p99_s": round(p99_s, 3),
             "failures": failures[:5],
@@ -75,7 +82,7 @@ async def endured(attacked: Attacked, folder: Path, *floods: Flood) -> dict[str,
         assert attacked.server.process.poll() is None, "the server has ended"
         assert all(host.safe for host in hosts), f"a guard has shut: {figures}"
         assert not failures, figures
-        assert p99_s < RENEWAL_P99_S, figures
+        assert p99_s < RENEWAL_P99_S + quiet_s, figures
         assert most_mib - before_mib < GROWTH_MIB, figures
         assert sum(one < OTHERS_S for one in answers) >= max(1, 0.8 * len(answers)), figures
         return figures
