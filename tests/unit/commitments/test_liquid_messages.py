@@ -78,6 +78,7 @@ def test_a_batch_is_read_as_it_is_decided() -> None:
             ProjectRequest(
                 project="p1",
                 domain="d1",
+                domain_name="port",
                 resources=(
                     ResourceRequest(
                         name="hw_version_s4_ram",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from tests.support.sales import SETTINGS, ZONE, Market, asked, batch, host, in_cloud, project
 
-from outlive.commitments.ports import Project
+from outlive.commitments.ports import Domain, Project
 from outlive.commitments.state import ListedCommitment
 from outlive.roles.up import Limes
 
@@ -25,6 +25,9 @@ class Listed:
 
     async def list_projects(self) -> tuple[Project, ...]:
         return (Project(id="p1", domain_id="d1"),)
+
+    async def list_domains(self) -> tuple[Domain, ...]:
+        return (Domain(id="d1", name="internal"),)
 
     async def list_commitments(self, projects: Sequence[Project]) -> tuple[ListedCommitment, ...]:
         return self.commitments
@@ -63,7 +66,7 @@ def test_what_limes_lists_is_made_grows_and_ends_with_its_slots() -> None:
         assert await market.slots() == {}
         assert await market.ready("cores1") == "Accepted", "what a list lacks is not over"
 
-    in_cloud([host("h1")], story, settings=EVERY_MINUTE, limes=Limes(limes, limes))
+    in_cloud([host("h1")], story, settings=EVERY_MINUTE, limes=Limes(limes, limes), domains=limes)
 
 
 def test_a_list_that_was_begun_before_a_batch_does_not_take_back_what_was_accepted() -> None:
@@ -77,4 +80,4 @@ def test_a_list_that_was_begun_before_a_batch_does_not_take_back_what_was_accept
         await asyncio.sleep(300)
         assert (await market.commitments())["aaaaaa"].spec.amount == "8Gi"
 
-    in_cloud([host("h1")], story, settings=EVERY_MINUTE, limes=Limes(limes, limes))
+    in_cloud([host("h1")], story, settings=EVERY_MINUTE, limes=Limes(limes, limes), domains=limes)

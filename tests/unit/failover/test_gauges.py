@@ -38,7 +38,7 @@ def reservation(
     conditions = (Condition(type="Ready", status=ready, reason="R", message=message),) if ready else ()
     return Reservation(
         metadata=ObjectMeta(name=name),
-        spec=ReservationSpec(type=kind, resources=Amounts(cpu=cpu, memory=GIB)),
+        spec=ReservationSpec(type=kind, resources=Amounts(cpu=cpu, memory=GIB), target_host=host),
         status=ReservationStatus(host=host, conditions=conditions),
     )
 

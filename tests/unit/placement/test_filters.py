@@ -168,8 +168,9 @@ def test_external_customers_get_exclusive_hosts() -> None:
         return kept("filter_external_customer", *hosts, params=PREFIXES, hints=hints, intent=intent)
 
     assert left("iaas-acme") == ["a"]
-    assert left("iaas-acme", "reserve_for_committed_resource") == ["a"]
-    for unaffected in (left("acme"), left(None), left("iaas-acme", "reserve_for_failover"), left("IAAS-acme")):
+    for intent in ("reserve_for_committed_resource", "reserve_for_failover", "reuse_failover_reservation"):
+        assert left("iaas-acme", intent) == ["a"], "a slot lies where its VMs may go"
+    for unaffected in (left("acme"), left(None), left("iaas-acme", "capacity_probe"), left("IAAS-acme")):
         assert len(unaffected) == 3
 
 
