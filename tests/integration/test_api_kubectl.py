@@ -14,6 +14,8 @@ import pytest
 from tests.support.api import TOKENS, api
 from tests.support.loops import run_real
 
+from outlive.api.auth import Role
+from outlive.base.files import write_whole
 from outlive.resources import Amounts, Hypervisor, HypervisorStatus, ObjectMeta
 
 pytestmark = pytest.mark.component("kubectl")
@@ -31,7 +33,7 @@ spec: {flavorName: m1.small, resources: {cpu: "2", memory: 4Gi}}
 @asynccontextmanager
 async def kubectl(directory: Path) -> AsyncIterator[Kubectl]:
     """A function that runs kubectl against a server with three hosts: exit code, output, errors."""
-    (directory / "token").write_text(TOKENS["admin"])  # type: ignore[index]
+    write_whole(directory / "token", TOKENS[Role.ADMIN].encode())
     environment = {**os.environ, "KUBECONFIG": str(directory / "kubeconfig"), "HOME": str(directory)}
 
     async with api(state_dir=directory) as server:

@@ -70,6 +70,7 @@ from outlive.resources import (
     Membership,
     ObjectRef,
     Resource,
+    Token,
     VirtualMachine,
 )
 from outlive.resources.codec import convert, decode, encode
@@ -299,6 +300,8 @@ class Resources:
     async def _create(self, request: Request, identity: Identity, target: Target) -> Response:
         media_type(request)
         obj = decode(target.kind, await request.body())
+        if isinstance(obj, Token):
+            obj = obj.with_end(self._clock.now()).by(identity.name)
         store = await self._store_for(request, target, obj.metadata.name)
         await self._permitted(identity, target, None, obj)
         obj = completed(obj)

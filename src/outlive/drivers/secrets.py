@@ -11,22 +11,20 @@ The private half is a file of mode 600, which holds the newest key first and old
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hashlib
 import os
-import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import BadInput, Forbidden, NotFound, OutliveError, Unavailable
+from outlive.base.errors import BadInput, NotFound, OutliveError, Unavailable
+from outlive.base.files import read_private
 from outlive.drivers.bmc.driver import Credential
-from outlive.drivers.files import read_input, write_private
-from outlive.drivers.libvirt.threads import Threads
+from outlive.drivers.files import write_private
+from outlive.drivers.libvirt.threads import DiskThread
 from outlive.resources import Secret
 from outlive.store import read
 
@@ -35,12 +33,8 @@ if TYPE_CHECKING:
 
     from outlive.store import Store
 
-T = TypeVar("T")
-
 KEY_FILE: Final = "cluster-key"
 """In the state directory of ``outlive up``, and in ``/etc/outlive`` of coordinators."""
-DISK_S: Final = 10.0
-"""How long its disk may take."""
 KEY_FILE_BYTES: Final = 4096
 KEYS_LIMIT: Final = 8
 """Keys in the file: the newest, and older ones until nothing is sealed for them any more."""
@@ -123,14 +117,10 @@ class ClusterKey:
     def read(cls, path: Path) -> ClusterKey:
         """The key in a file that nobody else can read."""
         try:
-            mode = path.stat().st_mode
-        except FileNotFoundError:
+            raw = read_private(path, limit=KEY_FILE_BYTES)
+        except NotFound:
             raise NotFound("is not there, so no secret can be read here", place=str(path), remedy=_COPY) from None
-        except OSError as error:
-            raise Unavailable(f"cannot be read: {error.strerror}", place=str(path), remedy="see its folder") from None
-        if stat.S_IMODE(mode) & 0o077:
-            raise Forbidden("can be read by others", place=str(path), remedy=f"chmod 600 {path}")
-        return cls.parse(read_input(path, limit=KEY_FILE_BYTES).decode(errors="replace"), str(path))
+        return cls.parse(raw.decode(errors="replace"), str(path))
 
     @classmethod
     def ensure(cls, path: Path) -> ClusterKey:
@@ -196,34 +186,6 @@ class ClusterKey:
 _COPY: Final = f"copy {KEY_FILE} from the server, or join as a coordinator again"
 
 
-class _Disk:
-    """Reads and writes the key file in a thread, one call after the other: the loop that renews the membership waits
-    for no disk. ``Unavailable`` where one takes longer than ``DISK_S``, and while it hangs."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._threads = Threads(1, f"the disk with {path}")
-        self._turn = asyncio.Lock()
-
-    async def read(self) -> ClusterKey:
-        """See ``ClusterKey.read``."""
-        return await self._call(lambda: ClusterKey.read(self._path))
-
-    async def write(self, key: ClusterKey) -> None:
-        """See ``ClusterKey.write``."""
-        await self._call(lambda: key.write(self._path))
-
-    async def _call(self, work: Callable[[], T]) -> T:
-        async with self._turn:
-            answer = self._threads.submit(work)
-            try:
-                with deadline(DISK_S):
-                    return await answer
-            except TimeoutError:
-                why = f"was not read or written within {DISK_S:g} s"
-                raise Unavailable(why, place=str(self._path), remedy="see whether its disk hangs") from None
-
-
 class Secrets:
     """Credentials of controllers: each is read from the store, and opened with the key in the file, when it is used.
 
@@ -232,7 +194,8 @@ class Secrets:
 
     def __init__(self, store: Store, key_file: Path) -> None:
         self._store = store
-        self._disk = _Disk(key_file)
+        self._key_file = key_file
+        self._disk = DiskThread(key_file)
         self._last: dict[str, Secret] = {}
 
     async def credential(self, name: str) -> Credential:
@@ -249,7 +212,7 @@ class Secrets:
         self._last[name] = secret
         if len(self._last) > KEPT:
             del self._last[next(iter(self._last))]
-        value = (await self._disk.read()).unseal(secret)
+        value = (await self._disk.call(lambda: ClusterKey.read(self._key_file))).unseal(secret)
         try:
             return Credential(secret.spec.username, value.decode())
         except UnicodeDecodeError:
@@ -261,12 +224,13 @@ class KeyCopy:
 
     def __init__(self, fetch: Callable[[], Awaitable[str]], path: Path) -> None:
         self._fetch = fetch
-        self._disk = _Disk(path)
+        self._path = path
+        self._disk = DiskThread(path)
 
     async def ids(self) -> tuple[str, ...]:
         """Of the keys in the file; none where it is not there, or cannot be read."""
         try:
-            return (await self._disk.read()).ids
+            return (await self._disk.call(lambda: ClusterKey.read(self._path))).ids
         except OutliveError:
             return ()
 
@@ -279,7 +243,7 @@ class KeyCopy:
         if key.ids != ids or SealingKey.parse(sealing).id not in key.ids:
             has = " and ".join(key.ids)
             raise Unavailable(f"the server hands over {has}", remedy=f"see {KEY_FILE} in its state directory")
-        await self._disk.write(key)
+        await self._disk.call(lambda: key.write(self._path))
 
 
 def _shared(private: X25519PrivateKey, public: X25519PublicKey, ephemeral: bytes, recipient: bytes) -> bytes:
