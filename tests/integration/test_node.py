@@ -196,7 +196,7 @@ def test_another_machine_of_the_same_name_does_not_start(host: Host) -> None:
 
 def test_the_token_of_another_host_starts_nothing(server: tuple[Server, Path], host: Host, tmp_path: Path) -> None:
     other = Host(tmp_path / "other", f"{host.name}-2"[-60:], server[0].url, server[1] / "token")
-    made = outlive("token", "create", "--join", "--state-dir", server[1], "-o", "json")
+    made = outlive("token", "create", "--join", "--any-new-host", "--state-dir", server[1], "-o", "json")
     assert made.code == 0, made.err
     token = json.loads(made.out)["token"]
     joined = outlive("node", "join", server[0].url, "--token", token, "--config", other.config)

@@ -1,9 +1,10 @@
 """The cluster's key, and secrets sealed for it: set with its public half, read with the private one.
 
 A key is an X25519 pair. A value is sealed with a pair that is made for it alone: the shared secret of both gives, by
-HKDF-SHA256, the key of AES-256-GCM (the shape of ECIES, SEC 1, and HPKE, RFC 9180). The name of the secret is
-authenticated with it, so that a sealed value is worth nothing under another name. ``v1.KEY.DATA``: the id of the key,
-and the public half of the value's own pair, the nonce and what was encrypted, in URL-safe Base64.
+HKDF-SHA256, the key of AES-256-GCM (the shape of ECIES, SEC 1, and HPKE, RFC 9180). Name, user name and addresses of
+the secret are authenticated with it, so that a sealed value is worth nothing with others. ``v2.KEY.DATA``: the id of the
+key, and the public half of the value's own pair, the nonce and what was encrypted, in URL-safe Base64. In ``v1``, which
+is still opened, the name alone was authenticated.
 
 The private half is a file of mode 600, which holds the newest key first and older ones after it
 (docs/operating/secrets.md).
@@ -15,10 +16,12 @@ import base64
 import binascii
 import hashlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from outlive.base.errors import BadInput, NotFound, OutliveError, Unavailable
 from outlive.base.files import read_private
@@ -42,7 +45,8 @@ VALUE_BYTES: Final = 4096
 """The longest value."""
 KEPT: Final = 1000
 """Sealed secrets that are kept for when the store does not answer, the latest."""
-VERSION: Final = "v1"
+OLD_VERSION: Final = "v1"
+VERSION: Final = "v2"
 PUBLIC: Final = "x25519:"
 PRIVATE: Final = "x25519-private:"
 _PUBLIC_BYTES: Final = 32
@@ -74,8 +78,8 @@ class SealingKey:
         """In what is sealed for it."""
         return hashlib.sha256(self.raw).hexdigest()[:16]
 
-    def seal(self, name: str, value: bytes) -> str:
-        """The value for the secret of that name, as ``Secret.spec.sealed`` has it."""
+    def seal(self, name: str, value: bytes, username: str = "", addresses: Sequence[str] = ()) -> str:
+        """The value for the secret of that name, user and controllers, as ``Secret.spec.sealed`` has it."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -85,7 +89,7 @@ class SealingKey:
         pair = X25519PrivateKey.generate()
         mine, nonce = pair.public_key().public_bytes_raw(), os.urandom(_NONCE_BYTES)
         shared = _shared(pair, X25519PublicKey.from_public_bytes(self.raw), mine, self.raw)
-        closed = AESGCM(shared).encrypt(nonce, value, _associated(name))
+        closed = AESGCM(shared).encrypt(nonce, value, _associated(VERSION, name, username, addresses))
         return f"{VERSION}.{self.id}.{_encoded(mine + nonce + closed)}"
 
 
@@ -177,9 +181,11 @@ class ClusterKey:
                 theirs,
                 _public(private).raw,
             )
-            return AESGCM(shared).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], _associated(secret.name))
+            version, spec = secret.spec.sealed.partition(".")[0], secret.spec
+            bound = _associated(version, secret.name, spec.username, spec.addresses)
+            return AESGCM(shared).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], bound)
         except (InvalidTag, ValueError):
-            what = f"secret {secret.name} was damaged, or sealed under another name"
+            what = f"secret {secret.name} was damaged, or sealed under another name, user or address"
             raise Unavailable(what, remedy=again) from None
 
 
@@ -214,7 +220,7 @@ class Secrets:
             del self._last[next(iter(self._last))]
         value = (await self._disk.call(lambda: ClusterKey.read(self._key_file))).unseal(secret)
         try:
-            return Credential(secret.spec.username, value.decode())
+            return Credential(secret.spec.username, value.decode(), secret.spec.addresses)
         except UnicodeDecodeError:
             raise Unavailable(f"secret {name} holds no text", remedy=f"outlive secret set {name}") from None
 
@@ -260,8 +266,11 @@ def _public(private: bytes) -> SealingKey:
     return SealingKey(X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw())
 
 
-def _associated(name: str) -> bytes:
-    return f"Secret/{name}".encode()
+def _associated(version: str, name: str, username: str, addresses: Sequence[str]) -> bytes:
+    """What is authenticated with a sealed value."""
+    if version == OLD_VERSION:
+        return f"Secret/{name}".encode()
+    return msgspec.json.encode(["Secret", name, username, list(addresses)])
 
 
 def _encoded(raw: bytes) -> str:
