@@ -84,6 +84,22 @@ def test_get_prints_columns_and_wide_prints_more(tmp_path: Path) -> None:
     run_real(claim())
 
 
+def test_config_view_shows_no_token(tmp_path: Path) -> None:
+    """Nor does the address hold one; over plain HTTP kubectl sends none, so it is served by TLS beside it."""
+
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            code, out, err = await call("config", "view")
+            assert code == 0, err
+            assert "server: https://127.0.0.1:" in out
+            assert "token: REDACTED" in out
+            assert TOKENS[Role.ADMIN] not in out
+            assert "@" not in out
+            assert (await call("get", "ohv"))[0] == 0
+
+    run_real(claim())
+
+
 def test_describe_and_explain_say_what_the_code_says(tmp_path: Path) -> None:
     async def claim() -> None:
         async with kubectl(tmp_path) as call:

@@ -2,9 +2,9 @@
 
 A key is an X25519 pair. A value is sealed with a pair that is made for it alone: the shared secret of both gives, by
 HKDF-SHA256, the key of AES-256-GCM (the shape of ECIES, SEC 1, and HPKE, RFC 9180). Name, user name and addresses of
-the secret are authenticated with it, so that a sealed value is worth nothing with others. ``v2.KEY.DATA``: the id of the
-key, and the public half of the value's own pair, the nonce and what was encrypted, in URL-safe Base64. In ``v1``, which
-is still opened, the name alone was authenticated.
+the secret are authenticated with it, so that a sealed value is worth nothing with others. ``v2.KEY.DATA``: the id of
+the key, and the public half of the value's own pair, the nonce and what was encrypted, in URL-safe Base64. In ``v1``,
+which is still opened, the name alone was authenticated.
 
 The private half is a file of mode 600, which holds the newest key first and older ones after it
 (docs/operating/secrets.md).
