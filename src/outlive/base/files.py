@@ -107,7 +107,8 @@ def _exposure(found: os.stat_result, folder: os.stat_result, me: int, path: Path
     if not stat.S_ISREG(found.st_mode):
         return "holds a secret and is no ordinary file", "put it into a file"
     if stat.S_IMODE(found.st_mode) & 0o077:
-        return "holds a secret, and others may read it", f"chmod 600 {path}"
+        owned = "" if found.st_uid == me or me == 0 else f"chown {me} {path}, and "
+        return "holds a secret, and others may read it", f"{owned}chmod 600 {path}"
     if found.st_uid not in ({0, folder.st_uid} if me == 0 else {0, me}):
         return f"holds a secret and belongs to user {found.st_uid}", f"chown it to who reads it, and chmod 600 {path}"
     if stat.S_IMODE(folder.st_mode) & 0o022 and not folder.st_mode & stat.S_ISVTX:

@@ -124,6 +124,16 @@ def test_a_file_of_another_user_is_refused_and_root_reads_that_of_the_folder_s_o
         assert "belongs to user 1001" in why[0]
 
 
+def test_a_service_is_told_that_it_has_to_own_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "outlive.yaml"
+    path.write_text("x")
+    path.chmod(0o644)
+    mine = path.stat()
+    why = _exposure(os.stat_result([*mine[:4], 0, *mine[5:10]]), tmp_path.stat(), 998, path)
+    assert why is not None
+    assert why[1] == f"chown 998 {path}, and chmod 600 {path}"
+
+
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     with pytest.raises(Forbidden, match="no ordinary file"):
