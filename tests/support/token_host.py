@@ -159,10 +159,10 @@ class TokenServer:
         return True
 
 
-async def look(server: TokenServer, disk: Disk, faults: Iterator[str], seed: int) -> bool:
-    """One look of a daemon that has just started; whether the host lives on."""
+async def look(server: TokenServer, disk: Disk, faults: Iterator[str], seed: int, token: str = "") -> bool:
+    """One look of a daemon that has just started; whether the host lives on. ``token``: what it sends instead."""
     renewer = CredentialRenewer(
-        Credentials(disk, Line(server, disk.token, faults)),
+        Credentials(disk, Line(server, token or disk.token, faults)),
         clock=server.clock,
         random=Random(seed),
         make=SeededIds(Random(seed)).token,

@@ -149,6 +149,25 @@ def test_a_host_that_was_off_for_too_long_is_told_to_join_again(tmp_path: Path) 
     run(story())
 
 
+def test_a_host_whose_disk_forgot_the_last_step_ends_it_with_the_next_secret(tmp_path: Path) -> None:
+    """The server knows the next secret alone, which still lies beside the token: the connection goes on with that one
+    (``HttpStore``), and the look puts it in its place."""
+
+    async def story() -> None:
+        server, disk = TokenServer(), Disk(lambda _: None)
+        await server.begin()
+        await server.mark()
+        await look(server, disk, iter(()), 1)
+        await upkeep(server, tmp_path).look()
+        server.clock.ahead_s += OVERLAP.total_seconds() + 1.0
+        fresh, disk.next, disk.token = disk.token, disk.token, FIRST
+        assert not server.knows(disk.token)
+        await look(server, disk, iter(()), 2, token=fresh)
+        assert (disk.token, disk.next, server.knows(disk.token)) == (fresh, "", True)
+
+    run(story())
+
+
 def test_a_secret_that_was_renewed_renews_nothing_more(tmp_path: Path) -> None:
     """Who has copied the former secret cannot make another one of it."""
 
