@@ -14,6 +14,8 @@ import pytest
 from tests.support.api import TOKENS, api
 from tests.support.loops import run_real
 
+from outlive.api.auth import Role
+from outlive.base.files import write_whole
 from outlive.resources import Amounts, Hypervisor, HypervisorStatus, ObjectMeta
 
 pytestmark = pytest.mark.component("kubectl")
@@ -31,7 +33,7 @@ spec: {flavorName: m1.small, resources: {cpu: "2", memory: 4Gi}}
 @asynccontextmanager
 async def kubectl(directory: Path) -> AsyncIterator[Kubectl]:
     """A function that runs kubectl against a server with three hosts: exit code, output, errors."""
-    (directory / "token").write_text(TOKENS["admin"])  # type: ignore[index]
+    write_whole(directory / "token", TOKENS[Role.ADMIN].encode())
     environment = {**os.environ, "KUBECONFIG": str(directory / "kubeconfig"), "HOME": str(directory)}
 
     async with api(state_dir=directory) as server:
@@ -78,6 +80,22 @@ def test_get_prints_columns_and_wide_prints_more(tmp_path: Path) -> None:
             assert selected.split() == ["hypervisor.outlive.dev/h1"]
             _, raw, _ = await call("get", "--raw", "/version")
             assert json.loads(raw)["outlive"] == "0.0.0"
+
+    run_real(claim())
+
+
+def test_config_view_shows_no_token(tmp_path: Path) -> None:
+    """Nor does the address hold one; over plain HTTP kubectl sends none, so it is served by TLS beside it."""
+
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            code, out, err = await call("config", "view")
+            assert code == 0, err
+            assert "server: https://127.0.0.1:" in out
+            assert "token: REDACTED" in out
+            assert TOKENS[Role.ADMIN] not in out
+            assert "@" not in out
+            assert (await call("get", "ohv"))[0] == 0
 
     run_real(claim())
 

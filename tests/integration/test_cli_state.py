@@ -368,6 +368,7 @@ def test_the_plan_of_a_state_can_be_replayed_as_a_decision(file: Path) -> None:
 def test_config_show_hides_passwords(tmp_path: Path) -> None:
     settings = tmp_path / "outlive.yaml"
     settings.write_text("failoverUpkeep:\n  vmSource: database\n  databaseUrl: postgresql://nova:geheim@db/nova\n")
+    settings.chmod(0o600)
     result = outlive("config", "show", "--config", settings)
     assert result.code == 0
     assert "geheim" not in result.out
@@ -381,6 +382,9 @@ def test_config_show_hides_tokens_and_the_passwords_of_every_data_source(tmp_pat
         "failoverUpkeep:\n  vmSource: database\n  schedulerToken: geheim\n"
         "  dataSources:\n    other: postgresql://nova:geheim@db/nova\n    more: postgresql://db/n?user=a&password=geheim\n"
     )
+    refused = outlive("config", "show", "--config", settings)
+    assert (refused.code, f"chmod 600 {settings}" in refused.line) == (7, True)
+    settings.chmod(0o600)
     for form in ("json", "table"):
         result = outlive("config", "show", "--config", settings, "-o", form)
         assert result.code == 0, result.err

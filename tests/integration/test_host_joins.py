@@ -191,7 +191,11 @@ def test_a_host_joins_by_the_command_line(tmp_path: Path) -> None:
     config.write_text(f"# ours\nhost:\n  stateDir: {tmp_path / 'host'}\nlog:\n  level: info\n")
     with up(state, "--listen", "0.0.0.0:0") as server:
         pinned = json.loads((state / "server.json").read_text())["fingerprint"]
-        made = json.loads(outlive("token", "create", "--join", "--coordinator", "--state-dir", state, "-o", "json").out)
+        made = json.loads(
+            outlive(
+                "token", "create", "--join", "--coordinator", "--host", "kvm-1", "--state-dir", state, "-o", "json"
+            ).out
+        )
         assert f"--fingerprint {pinned}" in made["join"]
         options = ("--token", made["token"], "--config", config, "--name", "kvm-1")
         wrong = spawned("node", "join", server.url, *options, "--fingerprint", "0" * 64)
@@ -227,7 +231,9 @@ def test_a_configuration_that_lines_cannot_be_added_to_costs_no_join_token(tmp_p
     state, config = tmp_path / "state", tmp_path / "node.yaml"
     config.write_text(text := text.format(state=tmp_path / "host"))
     with up(state) as server:
-        made = json.loads(outlive("token", "create", "--join", "--state-dir", state, "-o", "json").out)
+        made = json.loads(
+            outlive("token", "create", "--join", "--any-new-host", "--state-dir", state, "-o", "json").out
+        )
         options = ("--token", made["token"], "--config", config, "--name", "kvm-1")
         refused = outlive("node", "join", server.url, *options)
         assert (refused.code, "is not written in lines" in refused.line, str(config) in refused.line) == (3, True, True)
@@ -252,7 +258,11 @@ def test_an_authority_in_a_file_is_not_taken_with_a_fingerprint(tmp_path: Path) 
         (("create", "--join", "--role", "viewer"), "say what the token is for"),
         (("create", "--role", "host"), "there is no role 'host'"),
         (("create", "--role", "viewer", "--host", "kvm-1"), "only join tokens are for hosts"),
-        (("create", "--join", "--for", "never"), "'never' is no time that a token may last"),
+        (("create", "--join", "--host", "kvm-1", "--for", "never"), "'never' is no time that a token may last"),
+        (("create", "--role", "viewer", "--for", "401d"), "'401d' is no time that a token may last"),
+        (("create", "--join"), "say which host is to join"),
+        (("create", "--join", "--host", "kvm-1", "--any-new-host"), "say which host is to join"),
+        (("create", "--join", "--coordinator", "--any-new-host"), "a coordinator gets the cluster's key"),
         (("create", "--role", "viewer", "host.kvm-1"), "is a name of a host's token"),
         (("revoke", "nobody"), "there is no token 'nobody'"),
     ],

@@ -194,9 +194,30 @@ def test_another_machine_of_the_same_name_does_not_start(host: Host) -> None:
     assert "give this machine another name" in said.line
 
 
+def test_its_token_is_renewed_without_joining_again(server: tuple[Server, Path], host: Host) -> None:
+    """``outlive token rotate`` marks it; the daemon renews it at its next look, here at its start, and lives on."""
+    created = outlive("token", "create", "--join", "--host", host.name, "--state-dir", server[1], "-o", "json")
+    del host.sections["server"]
+    host.configure()
+    token = json.loads(created.out)["token"]
+    joined = outlive("node", "join", server[0].url, "--token", token, "--config", host.config)
+    assert joined.code == 0, joined.err
+    file = host.directory / "node.token"
+    first = file.read_text()
+    said = outlive("token", "rotate", host.name, "--state-dir", server[1])
+    assert (said.code, "its host renews it" in said.out) == (0, True), said.err
+    host.start().ready()
+    assert within(LIMIT_S, lambda: file.read_text() != first), host.logged()[-3000:]
+    assert file.stat().st_mode & 0o777 == 0o600
+    seq = record(host, server[1])["seq"]
+    assert within(LIMIT_S, lambda: record(host, server[1])["seq"] > seq + 1)
+    assert host.stop() == 0
+    assert host.start().ready().stop() == 0
+
+
 def test_the_token_of_another_host_starts_nothing(server: tuple[Server, Path], host: Host, tmp_path: Path) -> None:
     other = Host(tmp_path / "other", f"{host.name}-2"[-60:], server[0].url, server[1] / "token")
-    made = outlive("token", "create", "--join", "--state-dir", server[1], "-o", "json")
+    made = outlive("token", "create", "--join", "--any-new-host", "--state-dir", server[1], "-o", "json")
     assert made.code == 0, made.err
     token = json.loads(made.out)["token"]
     joined = outlive("node", "join", server[0].url, "--token", token, "--config", other.config)

@@ -75,7 +75,16 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
             host.sections["host"]["mode"] = "coordinator"
             host.configure()
             made = outlive(
-                "token", "create", "--join", "--coordinator", "--state-dir", directory / "state", "-o", "json"
+                "token",
+                "create",
+                "--join",
+                "--coordinator",
+                "--host",
+                name,
+                "--state-dir",
+                directory / "state",
+                "-o",
+                "json",
             )
             token = json.loads(made.out)["token"]
             joined = spawned("node", "join", server.url, "--token", token, "--config", host.config)

@@ -13,7 +13,9 @@ import aiohttp
 
 from outlive.api.app import ApiDeps, create_app
 from outlive.api.auth import HOSTS, Identity, Role, Tokens
+from outlive.api.lifetimes import TokenService
 from outlive.api.server import OwnTls, Serving, serving
+from outlive.api.tls import ServerTls, names_of
 from outlive.api.tokens import HostJoin, StoredTokens
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
@@ -44,6 +46,7 @@ class Api:
     store: Store
     metrics: Metrics
     session: aiohttp.ClientSession
+    stored: StoredTokens | None = None
 
     @property
     def url(self) -> str:
@@ -84,6 +87,8 @@ async def api(
     known = [(token, Identity(f"{role}-of-tests", role, host_of(role))) for role, token in TOKENS.items()]
     tokens = Tokens(known, stored.identify) if joins else Tokens(known)
     if joins:
+        service = TokenService(behind, stored, clock=SystemClock())
+        deps |= {"own_token": service.show, "renew_token": service.renew}
         deps["join"] = HostJoin(
             behind, stored, clock=SystemClock(), ids=SystemIds(), cluster_key=lambda: "the key"
         ).join
@@ -100,12 +105,17 @@ async def api(
         )
     )
     settings = deps.get("settings")
-    async with (
-        stored.following() if joins else contextlib.nullcontext(),
-        serving(app, "127.0.0.1", port, state_dir=state_dir, version="0.0.0", settings=settings, tls=tls) as server,
-        aiohttp.ClientSession() as session,
-    ):
-        yield Api(server, behind, metrics, session)
+    shown: dict[str, Any] = {"state_dir": state_dir, "version": "0.0.0", "settings": settings, "tls": tls}
+    async with contextlib.AsyncExitStack() as stack:
+        if joins:
+            await stack.enter_async_context(stored.following())
+        if state_dir is not None and tls is None:  # for kubectl
+            own = ServerTls(state_dir, names_of("127.0.0.1"), SystemClock())
+            local = await stack.enter_async_context(serving(app, "127.0.0.1", 0, tls=own, lifespan=False))
+            shown["beside"] = (local, own)
+        server = await stack.enter_async_context(serving(app, "127.0.0.1", port, **shown))
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        yield Api(server, behind, metrics, session, stored)
 
 
 def vm(name: str = "vm-1", **meta: Any) -> dict[str, Any]:

@@ -72,7 +72,15 @@ from outlive.resources.vms import CONSOLE_SECRETS
 from outlive.runtime.audit import AuditLog, Refusals
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store, read
-from outlive.store.tls import AUTHORITY_PATH, JOIN_PATH, KEY_PATH, SCREEN_PATH
+from outlive.store.tls import (
+    AUTHORITY_PATH,
+    JOIN_PATH,
+    KEY_PATH,
+    RENEWAL_PATH,
+    ROTATION_PATH,
+    SCREEN_PATH,
+    TOKEN_PATH,
+)
 
 Query = Callable[[Mapping[str, str]], Awaitable[Any]]
 """Answers a question with plain values, from the parameters of the query string."""
@@ -109,6 +117,12 @@ class ApiDeps:
     """Why the process is not ready, in a few words; empty when it is."""
     join: Handler | None = None
     """Exchanges the join token of a request for a host's own."""
+    own_token: Handler | None = None
+    """Says what is known of the token of a request."""
+    renew_token: Handler | None = None
+    """Takes the digest of a host's next secret."""
+    rotate_authority: Handler | None = None
+    """Replaces the server's own authority."""
     cluster_key: Callable[[], str] | None = None
     """What opens the cluster's secrets, for coordinators."""
     opened: Callable[[Secret], str] | None = None
@@ -119,8 +133,8 @@ class ApiDeps:
     """Also what hosts and controllers write all the time."""
     refusals: Refusals = field(default_factory=Refusals)
     """Counts requests that were refused."""
-    authority: str = ""
-    """The certificate (PEM) of the server's own authority, where it has one."""
+    authority: Callable[[], str] | None = None
+    """The certificate (PEM) of the server's own authority, where it has one, and of the one that is to follow it."""
     queries: Mapping[str, Query] = field(default_factory=dict)
     """Further questions by path, such as ``/failover/coverage``."""
     commands: Mapping[str, Command] = field(default_factory=dict)
@@ -332,7 +346,7 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
             await turns.turn()
 
     async def authority(_request: Request, _identity: Identity) -> Response:
-        return Response(deps.authority, media_type="application/x-pem-file")
+        return Response(deps.authority() if deps.authority is not None else "", media_type="application/x-pem-file")
 
     async def cluster_key(_request: Request, identity: Identity) -> Response:
         await check_coordinates(deps.store, identity)
@@ -355,8 +369,11 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
         return answer
 
     joins = "Exchange a join token for the token of a host"
+    shows = "What is known of the token, and whether its host is to renew it"
+    renews = "Take the digest of the next secret of a host's token"
+    replaces = "Replace the server's own authority, in two steps"
     opens = "What opens the cluster's secrets, for coordinators"
-    shows = "The password of a VM's screens, for the host that is to run it"
+    screens = "The password of a VM's screens, for the host that is to run it"
     trusts = "The server's own authority, whose fingerprint clients compare"
     is_ready = "Whether the process is ready: 200, or 503 and why not"
     metrics_access = Access.OPEN if deps.settings.metrics_auth == "none" else Access.SURVEY
@@ -366,8 +383,19 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
         Endpoint("/readyz", ready, Access.OPEN, is_ready, "operation"),
         Endpoint("/metrics", metrics, metrics_access, "Metrics in Prometheus' text format", "operation"),
         *([Endpoint(JOIN_PATH, deps.join, Access.JOIN, joins, "operation", ("POST",))] if deps.join else []),
+        *([Endpoint(TOKEN_PATH, deps.own_token, Access.KNOWN, shows, "operation")] if deps.own_token else []),
+        *(
+            [Endpoint(RENEWAL_PATH, deps.renew_token, Access.RENEW, renews, "operation", ("POST",))]
+            if deps.renew_token
+            else []
+        ),
+        *(
+            [Endpoint(ROTATION_PATH, deps.rotate_authority, Access.TLS, replaces, "operation", ("POST",))]
+            if deps.rotate_authority
+            else []
+        ),
         *([Endpoint(KEY_PATH, cluster_key, Access.CLUSTER_KEY, opens, "operation")] if deps.cluster_key else []),
-        *([Endpoint(SCREEN_PATH, screen_password, Access.SCREEN, shows, "operation")] if deps.opened else []),
+        *([Endpoint(SCREEN_PATH, screen_password, Access.SCREEN, screens, "operation")] if deps.opened else []),
         *([Endpoint(AUTHORITY_PATH, authority, Access.OPEN, trusts, "operation")] if deps.authority else []),
     ]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import base64
 import enum
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,9 @@ from starlette.requests import Request
 
 from outlive.api.config import SchedulerAuth
 from outlive.api.errors import Unauthenticated
+from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import BadInput, Forbidden, OutliveError, Unavailable
+from outlive.base.files import read_private, write_whole
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.commitments.access import LiquidAction, LiquidPolicy, shown
@@ -38,6 +40,8 @@ TOKEN_LENGTH_LEAST: Final = 16
 TOKEN_LENGTH_MOST: Final = 1024
 TOKENS_LIMIT: Final = 1000
 TOKEN_FILE_BYTES: Final = 2 * 1024 * 1024
+UNTIL: Final = "until="
+"""Before the day on which a token of a file ends."""
 PEER: Final = "peer"
 """Key of a request's state: whether a client certificate was verified."""
 
@@ -70,6 +74,8 @@ class Access(enum.StrEnum):
     KNOWN = "ask what it may"
     """Any token that is known."""
     JOIN = "join"
+    RENEW = "renew itself"
+    TLS = "replace the authority of the server"
     OPERATE = "have the server do something"
     CLUSTER_KEY = "have the key of the cluster's secrets"
     SCREEN = "have the passwords of the screens of its own VMs"
@@ -92,14 +98,14 @@ _OF_HOSTS: Final = frozenset({Access.CLUSTER_KEY, Access.SCREEN})
 _READER: Final = frozenset({Access.OPEN, Access.READ, Access.SURVEY, Access.EXPLAIN, Access.KNOWN, Access.LIQUID_READ})
 _HOST: Final = frozenset({Access.OPEN, Access.READ, Access.KNOWN, Access.WRITE})
 GRANTS: Final[dict[Role, frozenset[Access]]] = {
-    Role.ADMIN: frozenset(Access) - _OF_HOSTS,
-    Role.OPERATOR: frozenset(Access) - _SOLD - _OF_HOSTS - {Access.JOIN},
+    Role.ADMIN: frozenset(Access) - _OF_HOSTS - {Access.JOIN, Access.RENEW},
+    Role.OPERATOR: frozenset(Access) - _SOLD - _OF_HOSTS - {Access.JOIN, Access.RENEW, Access.TLS},
     Role.VIEWER: _READER,
     Role.SCHEDULER: frozenset({Access.OPEN, Access.PLACE, Access.EXPLAIN, Access.KNOWN}),
     Role.LIQUID: _SOLD | {Access.OPEN, Access.KNOWN, Access.LIQUID_READ},
     Role.CONTROLLER: _HOST | {Access.SURVEY, Access.EXPLAIN, Access.PLACE},
-    Role.HOST: _HOST | {Access.SCREEN},
-    Role.COORDINATOR: _HOST | _OF_HOSTS,
+    Role.HOST: _HOST | {Access.SCREEN, Access.RENEW},
+    Role.COORDINATOR: _HOST | _OF_HOSTS | {Access.RENEW},
     Role.JOIN: frozenset({Access.OPEN, Access.KNOWN, Access.JOIN}),
 }
 """What each role may; for reads ``resources.readers`` decides further, for writes ``may_write`` and ``check_write``."""
@@ -120,6 +126,10 @@ class Identity(msgspec.Struct, frozen=True):
     """The host that it belongs to; empty for other roles."""
     machine_id: str = ""
     """Of the machine that has joined as this host."""
+    digest: str = ""
+    """Of the secret that was shown, where the token is one of the store."""
+    expires: datetime | None = None
+    """When its secret ends."""
 
     @property
     def flow(self) -> str:
@@ -136,13 +146,29 @@ ANYBODY: Final = Identity("anybody", Role.SCHEDULER)
 """Who asks without a token where none is asked for."""
 
 
+def check_end(identity: Identity, now: Instant) -> None:
+    """``Unauthenticated`` where its token has ended."""
+    if identity.expires is None or now < as_instant(identity.expires):
+        return
+    remedy = "ask an administrator for another one: outlive token create"
+    if identity.role in HOSTS:
+        remedy = f"join again, which costs no VM: outlive token create --join --host {identity.host}"
+    elif identity.role is Role.JOIN:
+        remedy += " --join"
+    raise Unauthenticated(f"the token {identity.name} ended at {identity.expires:%Y-%m-%d %H:%M} UTC", remedy=remedy)
+
+
 class Tokens:
-    """The tokens that are known; ``further`` knows more, such as those of the store."""
+    """The tokens that are known, of files for example; ``further`` knows more, such as those of the store."""
 
     def __init__(
-        self, tokens: Iterable[tuple[str, Identity]], further: Callable[[bytes], Identity | None] = lambda _: None
+        self,
+        tokens: Iterable[tuple[str, Identity]],
+        further: Callable[[bytes], Identity | None] = lambda _: None,
+        clock: Clock | None = None,
     ) -> None:
         self._further = further
+        self._clock = clock
         self._known = {_digest(token.encode()): identity for token, identity in tokens}
         if len(self._known) > TOKENS_LIMIT:
             raise BadInput(f"{len(self._known)} tokens", remedy=f"at most {TOKENS_LIMIT}")
@@ -156,6 +182,8 @@ class Tokens:
             )
         # How long it takes to find a digest says nothing about the token, which nobody can choose by its digest.
         found = self._known.get(_digest(token[: TOKEN_LENGTH_MOST + 1]))
+        if found is not None and self._clock is not None:
+            check_end(found, self._clock.now())
         if found is None:
             found = self._further(token)
         if found is None:
@@ -356,19 +384,27 @@ def _refused(identity: Identity, why: str) -> Forbidden:
 
 
 def read_tokens(path: Path) -> list[tuple[str, Identity]]:
-    """The tokens of a file: lines of ``ROLE TOKEN [NAME]``, ``#`` begins a comment; ``BadInput`` names the line."""
+    """The tokens of a file: lines of ``ROLE TOKEN [NAME] [until=YYYY-MM-DD]``, ``#`` begins a comment; ``BadInput``
+    names the line, ``Forbidden`` a file that others can read or replace."""
     tokens: list[tuple[str, Identity]] = []
     for number, line in enumerate(_private_text(path).splitlines(), start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         place = f"{path}:{number}"
+        until = words.pop().removeprefix(UNTIL) if words[-1].startswith(UNTIL) else ""
         if len(words) not in (2, 3) or words[0] not in IN_FILES:
             roles = ", ".join(IN_FILES)
-            raise BadInput("not a token line", place=place, remedy=f"write ROLE TOKEN [NAME]; roles: {roles}")
+            what = f"write ROLE TOKEN [NAME] [{UNTIL}YYYY-MM-DD]; roles: {roles}"
+            raise BadInput("not a token line", place=place, remedy=what)
         role = Role(words[0])
         check_token(words[1], place)
-        tokens.append((words[1], Identity(words[2] if len(words) == 3 else f"{role}-{number}", role)))
+        try:
+            ends = datetime.strptime(until, "%Y-%m-%d").replace(tzinfo=UTC) if until else None
+        except ValueError:
+            raise BadInput(f"{until[:20]!r} is no day", place=place, remedy=f"write {UNTIL}2027-03-31") from None
+        name = words[2] if len(words) == 3 else f"{role}-{number}"
+        tokens.append((words[1], Identity(name, role, expires=ends)))
     return tokens
 
 
@@ -385,11 +421,7 @@ def check_token(token: str, place: str) -> None:
 def ensure_token(path: Path, ids: Ids) -> str:
     """The token in the file, which is made (mode 600) where it is missing."""
     if not path.exists():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(ids.token() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        write_whole(path, ids.token().encode() + b"\n")
     token = _private_text(path).strip()
     check_token(token, str(path))
     return token
@@ -398,16 +430,6 @@ def ensure_token(path: Path, ids: Ids) -> str:
 def _private_text(path: Path) -> str:
     """The text of a file that only its owner may read."""
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            raw = file.read(TOKEN_FILE_BYTES + 1)
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", place=str(path), remedy="check the path") from None
-    if mode & 0o077:
-        raise BadInput("others may read this file of tokens", place=str(path), remedy=f"chmod 600 {path}")
-    if len(raw) > TOKEN_FILE_BYTES:
-        raise BadInput("the file of tokens is too large", place=str(path), remedy=f"at most {TOKEN_FILE_BYTES} bytes")
-    try:
-        return raw.decode()
+        return read_private(path, limit=TOKEN_FILE_BYTES).decode()
     except UnicodeDecodeError:
         raise BadInput("not a text file", place=str(path), remedy="write UTF-8") from None

@@ -93,7 +93,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     listen: str = "127.0.0.1:8080"
     """Address and port; ``[::1]:8080`` for IPv6, port 0 for any free one."""
     tokens_file: str = ""
-    """More tokens than the one in the state directory: lines of ``ROLE TOKEN [NAME]``."""
+    """More tokens than the one in the state directory: lines of ``ROLE TOKEN [NAME] [until=YYYY-MM-DD]``."""
     tls_certificate: str = ""
     """Certificate chain (PEM); with it the server speaks HTTPS only."""
     tls_key: str = ""

@@ -89,6 +89,7 @@ from outlive.resources import (
     ObjectRef,
     Resource,
     Secret,
+    Token,
     VirtualMachine,
 )
 from outlive.resources.codec import convert, decode, encode
@@ -392,6 +393,8 @@ class Resources:
     async def _create(self, request: Request, identity: Identity, target: Target) -> Response:
         media_type(request)
         obj = as_new(decode(target.kind, await request.body()))
+        if isinstance(obj, Token):
+            obj = obj.with_end(self._clock.now()).by(identity.name)
         store = await self._store_for(request, target, obj.metadata.name)
         await self._permitted(identity, target, None, obj)
         obj = completed(obj)

@@ -15,7 +15,7 @@ import os
 import resource
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -34,7 +34,7 @@ from outlive.api.config import (
 )
 from outlive.api.connections import HANDSHAKES_SHARE, Connection, Connections, Listener
 from outlive.base.errors import BadInput, Forbidden, InUse, OutliveError
-from outlive.base.files import write_whole
+from outlive.base.files import check_private, read_private, write_whole
 from outlive.base.logging import get_logger
 from outlive.runtime.selector import current_selector
 
@@ -44,6 +44,10 @@ OTHER_DESCRIPTORS: Final = 128
 SEND_BYTES: Final = 128 * 1024
 """What the kernel keeps for a peer that reads nothing, about; else it grows to megabytes a connection."""
 KUBECONFIG_FILE: Final = "kubeconfig"
+TOKEN_BYTES: Final = 4096
+"""The largest file of a token."""
+KEY_BYTES: Final = 64 * 1024
+"""The largest file of a private key."""
 _log = get_logger("api.serve")
 
 
@@ -66,10 +70,12 @@ class OwnTls(Protocol):
 class Serving:
     """A server that serves."""
 
-    def __init__(self, server: _Server, url: str) -> None:
+    def __init__(self, server: _Server, url: str, announce: Callable[[], None] = lambda: None) -> None:
         self._server = server
         self.url = url
         """Where it can be reached from this machine."""
+        self.announce = announce
+        """Write ``server.json`` and ``kubeconfig`` again: the token or the authority has changed."""
 
     def stop(self) -> None:
         """Begin to stop; ``serving`` ends once that is done."""
@@ -90,10 +96,14 @@ async def serving(
     state_dir: Path | None = None,
     version: str = "",
     tls: OwnTls | None = None,
+    beside: tuple[Serving, OwnTls] | None = None,
+    lifespan: bool = True,
 ) -> AsyncIterator[Serving]:
     """Serve while the block runs; it begins when the port accepts connections. Port 0 takes any free one.
 
-    ``tls``: the server's own certificate; without one the settings say whether it speaks TLS.
+    ``tls``: the server's own certificate; without one the settings say whether it speaks TLS. ``beside``: where the
+    same application is served by TLS for kubectl, which sends no token over plain HTTP. ``lifespan``: whether the
+    application begins and ends with this server.
     """
     settings = settings or ApiSettings()
     context = tls_context(settings) if tls is None else tls.context
@@ -101,7 +111,7 @@ async def serving(
     limit = _connections_limit(settings.connections)
     connections = Connections(limit, app.state.recorder.connection_ended, current_selector())
     connections.listeners = tuple(Listener(each, max(1, limit // HANDSHAKES_SHARE)) for each in sockets)
-    server = _Server(_config(app, _protocol(connections), context), app)
+    server = _Server(_config(app, _protocol(connections), context, lifespan=lifespan), app)
     url = address(connections.listeners[0], tls=context is not None)
     task = asyncio.create_task(server.serve(sockets=list(connections.listeners)), name="api")
     sweeping = asyncio.create_task(connections.run(app.state.recorder.count_connections), name="connections")
@@ -111,12 +121,17 @@ async def serving(
         if task.done():
             task.result()
             raise OutliveError("the HTTP server did not start", remedy="its log says why")
-        if state_dir is not None:
-            pinned = tls.fingerprint if tls is not None else ""
-            content = ServerFile(url=url, pid=os.getpid(), version=version, fingerprint=pinned)
-            announce(state_dir, content, tls.authority if tls is not None else "")
+
+        def announced() -> None:
+            if state_dir is not None:
+                pinned = tls.fingerprint if tls is not None else ""
+                content = ServerFile(url=url, pid=os.getpid(), version=version, fingerprint=pinned)
+                kubectl = (url, tls) if beside is None else (beside[0].url, beside[1])
+                announce(state_dir, content, kubectl[0], kubectl[1].authority if kubectl[1] is not None else "")
+
+        announced()
         _log.info("api.serving", url=url)
-        yield Serving(server, url)
+        yield Serving(server, url, announced)
     finally:
         started.cancel()
         server.should_exit = True
@@ -184,6 +199,8 @@ def tls_context(settings: ApiSettings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.tls_key and Path(settings.tls_key).exists():
+        check_private(Path(settings.tls_key).resolve(), limit=KEY_BYTES)
     with _naming("api.tlsCertificate", f"{settings.tls_certificate} with {settings.tls_key}"):
         context.load_cert_chain(settings.tls_certificate, settings.tls_key)
     if settings.tls_client_ca:
@@ -201,12 +218,14 @@ def _naming(place: str, what: str) -> Iterator[None]:
         raise BadInput(f"{what} cannot be used: {error}", place=place, remedy="give PEM files that fit") from None
 
 
-def announce(state_dir: Path, content: ServerFile, authority: str = "") -> None:
-    """Write ``server.json`` and, where there is a token, a ``kubeconfig`` that holds address, authority and token."""
+def announce(state_dir: Path, content: ServerFile, kubectl: str, authority: str = "") -> None:
+    """Write ``server.json`` and, where there is a token, a ``kubeconfig`` that holds the address for ``kubectl``,
+    authority and token."""
     write_whole(state_dir / SERVER_FILE, msgspec.json.encode(content) + b"\n")
     token = state_dir / TOKEN_FILE
     if token.is_file():
-        write_whole(state_dir / KUBECONFIG_FILE, kubeconfig(content.url, token.read_text().strip(), authority))
+        text = read_private(token, limit=TOKEN_BYTES).decode(errors="replace").strip()
+        write_whole(state_dir / KUBECONFIG_FILE, kubeconfig(kubectl, text, authority))
 
 
 def withdraw(state_dir: Path) -> None:
@@ -218,10 +237,9 @@ def withdraw(state_dir: Path) -> None:
 
 
 def kubeconfig(url: str, token: str, authority: str = "") -> bytes:
-    """Settings for kubectl. It sends no bearer token over plain HTTP, but what the address holds it does send."""
-    scheme, _, rest = url.partition("://")
-    server = url if scheme == "https" else f"{scheme}://outlive:{token}@{rest}"
-    cluster = {"server": server}
+    """Settings for kubectl. The token is where ``kubectl config view`` does not show it; over plain HTTP it is not sent
+    at all."""
+    cluster = {"server": url}
     if authority:
         cluster["certificate-authority-data"] = base64.b64encode(authority.encode()).decode()
     document = {
@@ -243,7 +261,9 @@ def read_server_file(path: Path) -> ServerFile | None:
         return None
 
 
-def _config(app: Starlette, protocol: type[Connection], context: ssl.SSLContext | None) -> uvicorn.Config:
+def _config(
+    app: Starlette, protocol: type[Connection], context: ssl.SSLContext | None, *, lifespan: bool
+) -> uvicorn.Config:
     options: dict[str, Any] = {}
     if context is not None:
         options["ssl_context_factory"] = lambda _config, _default: context
@@ -251,7 +271,7 @@ def _config(app: Starlette, protocol: type[Connection], context: ssl.SSLContext 
         app,
         http=protocol,
         ws="none",
-        lifespan="on",
+        lifespan="on" if lifespan else "off",
         log_config=None,
         access_log=False,
         proxy_headers=False,

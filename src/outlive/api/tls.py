@@ -1,9 +1,10 @@
 """The server's own authority and certificate, made at the first start and renewed in time.
 
-``ca.pem`` and ``ca.key`` (mode 600) in the state directory are the authority: clients pin its fingerprint, so it stays
-for as long as the directory does. ``server.pem`` and ``server.key`` are the certificate that the server shows; it names
-the addresses on which it listens, and is made anew when these change or a third of its time is left. The context takes
-a new certificate while the server runs (docs/reference/http-api.md#tls).
+``ca.pem`` and ``ca.key`` (mode 600) in the state directory are the authority, whose fingerprint clients pin. It is
+replaced in two steps: ``rotate`` makes ``ca-next.pem`` and ``ca-next.key`` and publishes both authorities, hosts come
+to believe both, and ``finish`` has the next one take the place of the first. ``server.pem`` and ``server.key`` are the
+certificate that the server shows; it names the addresses on which it listens, and is made anew when these change or a
+third of its time is left. The context takes a new certificate while the server runs (docs/reference/http-api.md#tls).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import ipaddress
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -25,15 +26,19 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from outlive.api.config import AUTHORITY_FILE
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import BadInput
-from outlive.base.files import write_whole
+from outlive.base.errors import BadInput, Refused
+from outlive.base.files import read_private, rename_whole, write_whole
 from outlive.base.logging import get_logger
 from outlive.store.tls import OWN_UNIT, fingerprint
 
 AUTHORITY_KEY_FILE: Final = "ca.key"
 CERTIFICATE_FILE: Final = "server.pem"
 CERTIFICATE_KEY_FILE: Final = "server.key"
-AUTHORITY_LASTS: Final = timedelta(days=30 * 365)
+NEXT_FILE: Final = "ca-next.pem"
+NEXT_KEY_FILE: Final = "ca-next.key"
+AUTHORITY_LASTS: Final = timedelta(days=10 * 365)
+AUTHORITY_TOLD_BEFORE: Final = timedelta(days=365)
+"""So long before its end the authority is a fault."""
 CERTIFICATE_LASTS: Final = timedelta(days=365)
 RENEWED_BEFORE: Final = timedelta(days=120)
 """So long before its end the certificate is made anew."""
@@ -56,6 +61,9 @@ class ServerTls:
         self._names = tuple(dict.fromkeys(names))[:NAMES_LIMIT]
         self._clock = clock
         self._authority, self._key = self._load_authority()
+        self._next = self._load_next()
+        self.changed: Callable[[], None] = lambda: None
+        """Called when another authority takes the place of the present one."""
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.renew()
@@ -67,9 +75,43 @@ class ServerTls:
         return self._authority.public_bytes(serialization.Encoding.PEM).decode()
 
     @property
+    def published(self) -> str:
+        """What clients may believe: the authority, and the one that is to follow it (PEM)."""
+        return self.authority + (_text(self._next[0]).decode() if self._next is not None else "")
+
+    @property
     def fingerprint(self) -> str:
         """Of the authority."""
         return fingerprint(self.authority)
+
+    @property
+    def next_fingerprint(self) -> str:
+        """Of the authority that is to follow; empty where there is none."""
+        return fingerprint(_text(self._next[0]).decode()) if self._next is not None else ""
+
+    def ends_soon(self) -> str:
+        """The day on which the authority ends, where people are to be told."""
+        end = self._authority.not_valid_after_utc
+        return f"{end:%Y-%m-%d}" if end - as_datetime(self._clock.now()) <= AUTHORITY_TOLD_BEFORE else ""
+
+    def rotate(self) -> None:
+        """Make the authority that is to follow, unless it is there."""
+        if self._next is None:
+            self._next = self._make_authority(NEXT_FILE, NEXT_KEY_FILE)
+
+    def finish(self) -> None:
+        """Have the next authority take the place of the present one; ``Refused`` where there is none.
+
+        The key goes first: a start in between finds that it fits the next certificate, and ends this.
+        """
+        if self._next is None:
+            raise Refused("there is no new authority", remedy="first: outlive tls rotate")
+        rename_whole(self._directory / NEXT_KEY_FILE, self._directory / AUTHORITY_KEY_FILE)
+        rename_whole(self._directory / NEXT_FILE, self._directory / AUTHORITY_FILE)
+        (self._authority, self._key), self._next = self._next, None
+        self.renew()
+        _log.info("tls.authority_replaced", fingerprint=self.fingerprint)
+        self.changed()
 
     def renew(self) -> bool:
         """Make the certificate anew where it is due; whether it was."""
@@ -107,25 +149,43 @@ class ServerTls:
 
     def _load_authority(self) -> tuple[x509.Certificate, _Key]:
         paths = self._directory / AUTHORITY_FILE, self._directory / AUTHORITY_KEY_FILE
+        following = self._directory / NEXT_FILE, self._directory / NEXT_KEY_FILE
+        if following[0].exists() and not following[1].exists():  # ``finish`` was interrupted, or ``rotate``
+            if paths[1].exists() and self._signs(paths[1], following[0]):
+                rename_whole(following[0], paths[0])
+            else:
+                following[0].unlink()
         used = (self._directory / CERTIFICATE_FILE).exists()
         missing = next((path for path in paths if not path.exists()), None)
         if missing is not None and not used:
-            return self._make_authority()
+            return self._make_authority(AUTHORITY_FILE, AUTHORITY_KEY_FILE)
         if missing is not None:
             again = f"put it back from a backup, or delete {CERTIFICATE_FILE}: then all hosts have to join again"
             raise BadInput("this part of the server's authority is missing", place=str(missing), remedy=again)
+        return self._load_pair(*paths)
+
+    def _load_next(self) -> tuple[x509.Certificate, _Key] | None:
+        paths = self._directory / NEXT_FILE, self._directory / NEXT_KEY_FILE
+        return self._load_pair(*paths) if all(path.exists() for path in paths) else None
+
+    def _load_pair(self, file: Path, key_file: Path) -> tuple[x509.Certificate, _Key]:
         try:
-            certificate = x509.load_pem_x509_certificate(_read(paths[0]))
-            key = serialization.load_pem_private_key(_read(paths[1]), password=None)
+            certificate = x509.load_pem_x509_certificate(_read(file))
+            key = serialization.load_pem_private_key(read_private(key_file, limit=FILE_BYTES), password=None)
         except ValueError:
-            raise BadInput("is no certificate with its key", place=str(paths[0]), remedy="put both back") from None
+            raise BadInput("is no certificate with its key", place=str(file), remedy="put both back") from None
         if not isinstance(key, _Key) or key.public_key() != certificate.public_key():
-            raise BadInput(f"does not fit {AUTHORITY_KEY_FILE}", place=str(paths[0]), remedy="put both back")
-        if paths[1].stat().st_mode & 0o077:
-            raise BadInput("others may read this key", place=str(paths[1]), remedy=f"chmod 600 {paths[1]}")
+            raise BadInput(f"does not fit {key_file.name}", place=str(file), remedy="put both back")
         return certificate, key
 
-    def _make_authority(self) -> tuple[x509.Certificate, _Key]:
+    def _signs(self, key_file: Path, file: Path) -> bool:
+        try:
+            self._load_pair(file, key_file)
+        except BadInput:
+            return False
+        return True
+
+    def _make_authority(self, file: str, key_file: str) -> tuple[x509.Certificate, _Key]:
         now, key = as_datetime(self._clock.now()), ec.generate_private_key(ec.SECP256R1())
         unit = x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, OWN_UNIT)
         name = x509.Name([unit, x509.NameAttribute(NameOID.COMMON_NAME, f"Outlive {socket.gethostname()}"[:64])])
@@ -143,8 +203,8 @@ class ServerTls:
             .sign(key, hashes.SHA256())
         )
         # The certificate first: once the key is there, neither is ever made again.
-        _write_public(self._directory / AUTHORITY_FILE, _text(certificate))
-        write_whole(self._directory / AUTHORITY_KEY_FILE, _key_text(key))
+        _write_public(self._directory / file, _text(certificate))
+        write_whole(self._directory / key_file, _key_text(key))
         _log.info("tls.authority_made", fingerprint=fingerprint(_text(certificate).decode()))
         return certificate, key
 

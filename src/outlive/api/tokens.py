@@ -1,6 +1,7 @@
 """Tokens of the store: known as soon as they are written, refused as soon as they are deleted; and how hosts join.
 
-A join token is used once, and joins a host anew only where it was made for that host. The server checks who comes with
+A join token is used once, for the host that it names; one that names none joins a host whose name nothing in the store
+refers to. The server checks who comes with
 it, marks it as used by compare-and-swap, and only then writes the host's own token; whoever loses an answer in between
 is given another join token. That a machine has joined under one name only is looked at before that, and once more
 before the host is given what was written (docs/operating/install.md#join).
@@ -21,16 +22,16 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outlive.api.auth import HOSTS, TOKEN_LENGTH_MOST, Identity, Role
+from outlive.api.auth import HOSTS, TOKEN_LENGTH_MOST, Identity, Role, check_end
 from outlive.api.errors import Unauthenticated
 from outlive.api.requests import JSON, document_of, json_response, media_type
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, Conflict, NotFound, Refused
+from outlive.base.clock import Clock, Instant, as_datetime
+from outlive.base.errors import BadInput, Conflict, Forbidden, NotFound, Refused
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.resources import Membership, ObjectMeta, Token, check_name
-from outlive.resources.tokens import HOST_TOKENS
+from outlive.resources import HOST_LABEL, Hypervisor, Membership, ObjectMeta, Token, VirtualMachine, check_name
+from outlive.resources.tokens import HOST_TOKENS, LASTS
 from outlive.runtime.informer import Informer
 from outlive.store import Store, compare_and_swap, list_all, read
 
@@ -47,8 +48,14 @@ class StoredTokens:
     def __init__(self, store: Store, *, clock: Clock, random: Random) -> None:
         self._clock = clock
         self.informer = Informer(
-            store, Token, clock=clock, random=random, indexes={BY_DIGEST: lambda token: (token.digest,)}
+            store,
+            Token,
+            clock=clock,
+            random=random,
+            indexes={BY_DIGEST: lambda one: filter(None, (one.digest, one.next_digest, one.former_digest))},
         )
+        self.used: dict[str, tuple[str, Instant]] = {}
+        """Digest and time of the last use, by name of the token, until it is written down."""
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -65,15 +72,21 @@ class StoredTokens:
         """Whose it is, if anybody's; ``Unauthenticated`` says why one is not good any more."""
         presented = digest_of(token[: TOKEN_LENGTH_MOST + 1])
         found = next(iter(self.informer.by_index(BY_DIGEST, presented)), None)
-        if found is None or not hmac.compare_digest(found.digest, presented) or found.role not in list(Role):
+        if found is None or found.role not in list(Role):
             return None
-        again = "ask an administrator for another one: outlive token create"
+        digests = (found.digest, found.next_digest, found.former_digest)
+        if not any(hmac.compare_digest(one, presented) for one in digests):
+            return None
         if found.used_by:
-            raise Unauthenticated(f"the join token {found.name} was used by {found.used_by}", remedy=f"{again} --join")
-        if found.expires is not None and found.expired(self._clock.now()):
-            raise Unauthenticated(f"the token {found.name} ended at {found.expires:%Y-%m-%d %H:%M} UTC", remedy=again)
-        role = Role(found.role)
-        return Identity(found.name, role, found.host if role in HOSTS else "", found.machine_id)
+            again = "ask an administrator for another one: outlive token create --join"
+            raise Unauthenticated(f"the join token {found.name} was used by {found.used_by}", remedy=again)
+        role, now = Role(found.role), self._clock.now()
+        host = found.host if role in HOSTS else ""
+        identity = Identity(found.name, role, host, found.machine_id, presented, found.end_of(presented))
+        check_end(identity, now)
+        if role is not Role.JOIN:
+            self.used[found.name] = (presented, now)
+        return identity
 
 
 def digest_of(token: bytes) -> str:
@@ -138,6 +151,8 @@ class HostJoin:
                 remedy="see /etc/machine-id of the host",
             )
         ticket = await self._store.get(Token, name, fresh=True)
+        if ticket.role != Role.JOIN:
+            raise Forbidden(f"the token {name} is no join token", remedy="outlive token create --join --host NAME")
         if ticket.host not in ("", wish.host):
             raise Refused(
                 f"the join token {name} is for {ticket.host}, and {wish.host} came with it",
@@ -154,13 +169,16 @@ class HostJoin:
             ) from None
         self._tokens.informer.note(used)
         role = Role.COORDINATOR if ticket.coordinator else Role.HOST
-        secret = self._ids.token()
+        secret, today = self._ids.token(), as_datetime(self._clock.now())
         wanted = Token(
             metadata=ObjectMeta(name=HOST_TOKENS + wish.host),
             role=role,
             digest=digest_of(secret.encode()),
             host=wish.host,
             machine_id=wish.machine_id,
+            issued=today,
+            expires=today + LASTS,
+            created_by=ticket.name,
         )
 
         def change(found: Token | None) -> Token:
@@ -175,6 +193,8 @@ class HostJoin:
         assert written is not None
         try:
             await self._check_names(wish)
+            if not ticket.host:
+                await self._check_new(wish.host, besides=written.name)
         except Refused:
             await self._withdraw(written)
             raise
@@ -189,7 +209,31 @@ class HostJoin:
         if token is not None or member is not None:
             known = token.machine_id if token is not None else ""
             _check_name(wish, ticket, known or (member.record.machine_id if member is not None else ""))
+        if not ticket.host:
+            await self._check_new(wish.host)
         await self._check_names(wish)
+
+    async def _check_new(self, host: str, besides: str = "") -> None:
+        """``Refused`` where anything in the store refers to a host of this name; ``besides``: the token that it got.
+
+        Who joins under a name gets what belongs to it: VMs that are assigned to it, for example.
+        """
+        found = ""
+        if await read(self._store, Hypervisor, host) is not None:
+            found = f"hypervisor {host}"
+        elif await read(self._store, Membership, host) is not None:
+            found = f"membership {host}"
+        if not found:
+            others = [one.name async for one in list_all(self._store, Token) if one.host == host]
+            found = next((f"token {one}" for one in others if one != besides), "")
+        if not found:
+            vms = [one.name async for one in list_all(self._store, VirtualMachine) if host in hosts_of(one)]
+            found = f"VM {vms[0]}" if vms else ""
+        if found:
+            raise Refused(
+                f"the join token is for new hosts, and {found} refers to {host} already",
+                remedy=f"create one for this host: outlive token create --join --host {host}",
+            )
 
     async def _check_names(self, wish: Joining) -> None:
         """``Refused`` for a machine that has another name already.
@@ -214,6 +258,16 @@ class HostJoin:
             now = await self._store.get(Token, token.name, fresh=True)
             if now.digest == token.digest:
                 await self._store.delete(now.ref, version=now.metadata.resource_version)
+
+
+def hosts_of(vm: VirtualMachine) -> set[str]:
+    """Every host that a VM refers to."""
+    spec, status = vm.spec, vm.status
+    found = {status.home, vm.metadata.labels.get(HOST_LABEL, ""), *spec.host_limit, *spec.preferred_hosts.weights}
+    found |= {one.hypervisor for one in status.holders}
+    found |= {status.assigned.hypervisor} if status.assigned is not None else set()
+    found |= {status.migration.source, status.migration.target} if status.migration is not None else set()
+    return found - {""}
 
 
 def _check_name(wish: Joining, ticket: Token, known: str) -> None:

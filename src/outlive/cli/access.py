@@ -19,10 +19,11 @@ import msgspec
 
 from outlive.api.config import AUTHORITY_FILE, SERVER_FILE, TOKEN_FILE, ServerFile
 from outlive.base.clock import Instant, SystemClock, as_instant
-from outlive.base.errors import BadInput, NotFound, Refused, Usage
+from outlive.base.errors import BadInput, Forbidden, NotFound, Refused, Usage
+from outlive.base.files import read_private
 from outlive.base.ids import SystemIds
 from outlive.base.random import system_random
-from outlive.drivers.files import read_input
+from outlive.drivers.files import STDIN, read_input
 
 if TYPE_CHECKING:
     import ssl
@@ -105,23 +106,34 @@ class Access:
             raise Usage(f"{address[:200]!r} is no address of a server", place="--server", remedy=remedy)
         from outlive.store.http import HttpStore
 
-        tls = await self._tls(address)
-        return HttpStore(
-            address, self._token(), clock=self.clock, random=system_random(), tls=tls, insecure=self.insecure
-        )
+        own = self._own_server(address)
+        token = self._token(address, own)
+        tls = await self._tls(address, own)
+        return HttpStore(address, token, clock=self.clock, random=system_random(), tls=tls, insecure=self.insecure)
 
-    async def _tls(self, address: str) -> ssl.SSLContext | None:
-        """What to believe: the authority of the fingerprint, that of the state directory, or those of the system."""
+    def _own_server(self, address: str) -> ServerFile | None:
+        """The server of the state directory, if that is the one at the address and with the pinned authority."""
+        from outlive.store.tls import origin, parse_fingerprints
+
+        own = read_server_file(self.directory)
+        if own is None or not _alive(own.pid) or origin(own.url) != origin(address):
+            return None
+        if self.fingerprint and own.fingerprint and own.fingerprint not in parse_fingerprints(self.fingerprint):
+            return None
+        return own
+
+    async def _tls(self, address: str, own: ServerFile | None) -> ssl.SSLContext | None:
+        """What to believe: the authority of the state directory where the server is its own, that of the fingerprint,
+        or those of the system."""
         if not address.startswith("https://"):
             return None
         from outlive.store.tls import fetch_authority, trusting
 
+        if own is not None and own.fingerprint:
+            authority = read_input(self.directory / AUTHORITY_FILE, limit=TOKEN_BYTES)
+            return trusting(authority.decode("ascii", "replace"), pinned=own.fingerprint)
         if self.fingerprint:
             return trusting(await fetch_authority(address, self.fingerprint), pinned=self.fingerprint)
-        server = read_server_file(self.directory)
-        if self.server is None and server is not None and server.fingerprint:
-            authority = read_input(self.directory / AUTHORITY_FILE, limit=TOKEN_BYTES)
-            return trusting(authority.decode("ascii", "replace"), pinned=server.fingerprint)
         return None
 
     async def _local(self, write: bool, or_empty: bool) -> Store:
@@ -157,14 +169,25 @@ class Access:
         """The same; once a state file is open, the time of day is when it was taken, so that answers repeat."""
         return SystemClock() if self.taken_at is None else _StoppedClock(as_instant(self.taken_at))
 
-    def _token(self) -> str:
-        """The token that was given, or the one in the state directory; the empty string where there is none."""
-        if self.token is not None and not self.token.startswith("@"):
-            return self.token
-        path = Path(self.token[1:]) if self.token is not None else self.directory / TOKEN_FILE
-        if self.token is None and not path.exists():
-            return ""
-        return read_input(path, limit=TOKEN_BYTES).decode("utf-8", "replace").strip()
+    def _token(self, address: str, own: ServerFile | None) -> str:
+        """The token for the server. That of the state directory is for its own server alone: ``Forbidden`` where it
+        would go to another one."""
+        if self.token is not None:
+            return read_token(Path(self.token[1:])) if self.token.startswith("@") else self.token
+        if own is None:
+            raise Forbidden(
+                f"no token is given for {address[:200]}, and that of {self.directory} is for its own server alone",
+                place="--token",
+                remedy="give --token TOKEN or OUTLIVE_TOKEN; outlive token create on the server makes one",
+            )
+        path = self.directory / TOKEN_FILE
+        return read_token(path) if path.exists() else ""
+
+
+def read_token(path: Path) -> str:
+    """The token in a file that nobody else can read, or on standard input (``-``)."""
+    raw = read_input(path, limit=TOKEN_BYTES) if path == STDIN else read_private(path, limit=TOKEN_BYTES)
+    return raw.decode("utf-8", "replace").strip()
 
 
 class _StoppedClock(SystemClock):

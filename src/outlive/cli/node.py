@@ -105,6 +105,7 @@ class NodeProcess:
     async def run(self) -> int:
         """Until it is asked to end, or must not run."""
         from outlive.cli.node_ports import node_ports, server_tls
+        from outlive.drivers.credentials import other_host_token
         from outlive.drivers.duties import CommandDuty
         from outlive.drivers.machine import LinuxMachine
         from outlive.drivers.service_manager import notify
@@ -125,6 +126,7 @@ class NodeProcess:
             random=system_random(),
             tls=server_tls(server),
             insecure=server.insecure,
+            former=other_host_token(Path(server.token_file)),
         )
         guard = GuardClient(config.guard.socket, guests=config.libvirt.slice if config.libvirt.uri else "")
         try:

@@ -18,8 +18,10 @@ import typer
 
 from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, Forbidden, NotFound, Refused, Unavailable, Unknown, Usage
+from outlive.cli.access import read_token
 from outlive.cli.node_settings import SECTIONS, check_clock, host_name, load_node, node_file
 from outlive.cli.output import write
+from outlive.drivers.credentials import forget_former
 from outlive.drivers.files import read_input, write_output, write_private
 from outlive.store.tls import JOIN_PATH, check_address, fetch_authority, parse_fingerprint, trusting
 
@@ -82,7 +84,7 @@ def join(
     if fingerprint:
         parse_fingerprint(fingerprint)
     if token.startswith("@"):
-        token = read_input(Path(token[1:]), limit=SECRET_BYTES).decode("utf-8", "replace").strip()
+        token = read_token(Path(token[1:]))
     file = node_file(config)
     text = _text_of(file)
     host, machine_id = _identity(file, text, name)
@@ -101,6 +103,7 @@ def join(
     probe.unlink()
     trust = trusting(pem, pinned=fingerprint) if pem else None
     joined = asyncio.run(_exchange(url, token, {"host": host, "machineId": machine_id}, trust))
+    forget_former(folder / TOKEN_FILE, folder / AUTHORITY_FILE)
     write_private(folder / TOKEN_FILE, joined.token.encode() + b"\n")
     if joined.cluster_key:
         write_private(folder / CLUSTER_KEY_FILE, joined.cluster_key.encode())

@@ -12,13 +12,15 @@ from outlive.base.errors import BadInput, OutliveError
 from outlive.base.logging import get_logger
 from outlive.drivers.absent import NoHypervisor
 from outlive.drivers.bmc import PowerControllers
+from outlive.drivers.credentials import CredentialFiles, known_authorities
 from outlive.drivers.files import read_input
 from outlive.drivers.libvirt.consoles import ConsoleFiles
 from outlive.drivers.libvirt.settings import unreachable
 from outlive.drivers.secrets import KeyCopy, Secrets
 from outlive.drivers.storage import CephStatistics, cuts, disks
+from outlive.node.credentials import Credentials
 from outlive.roles.node import NodePorts
-from outlive.store.tls import AUTHORITY_BYTES, KEY_PATH, SCREEN_PATH, trusting
+from outlive.store.tls import AUTHORITY_BYTES, KEY_PATH, SCREEN_PATH, believing, parse_fingerprint, trusting
 
 if TYPE_CHECKING:
     import ssl
@@ -98,6 +100,14 @@ def screen_passwords(store: HttpStore) -> Callable[[str], Awaitable[str]]:
     return fetch
 
 
+def credential_files(server: ServerSettings) -> CredentialFiles:
+    """This host's token, and the authorities that it believes where it has pinned one."""
+    own = server.url.startswith("https://") and bool(server.fingerprint)
+    authority = Path(server.ca_file) if own and server.ca_file else None
+    pinned = parse_fingerprint(server.fingerprint) if authority is not None else ""
+    return CredentialFiles(Path(server.token_file), authority, pinned)
+
+
 def node_ports(
     config: HostConfig, machine: LinuxMachine, guard: GuardClient, store: HttpStore, clock: Clock
 ) -> NodePorts:
@@ -112,6 +122,7 @@ def node_ports(
         cut=cut_port(config, store, clock),
         statistics=hypervisor.statistics,
         keys=cluster_keys(config, store),
+        credentials=Credentials(credential_files(config.server), store),
         storage_statistics=CephStatistics(config.storage),
         consoles=ConsoleFiles(config.libvirt.console_folder) if config.libvirt.uri else None,
     )
@@ -124,7 +135,9 @@ def server_tls(server: ServerSettings) -> ssl.SSLContext | None:
     if not server.ca_file:
         return None
     try:
-        return trusting(read_input(Path(server.ca_file), limit=AUTHORITY_BYTES).decode(), pinned=server.fingerprint)
+        if server.fingerprint:
+            return believing(known_authorities(Path(server.ca_file), parse_fingerprint(server.fingerprint)))
+        return trusting(read_input(Path(server.ca_file), limit=AUTHORITY_BYTES).decode())
     except (UnicodeDecodeError, OutliveError) as error:
         why = error.message if isinstance(error, OutliveError) else "it is no text"
         raise BadInput(why, place=server.ca_file, remedy="join again: outlive node join") from None

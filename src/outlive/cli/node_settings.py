@@ -16,7 +16,7 @@ import msgspec
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import BadInput, NotFound, Refused
-from outlive.drivers.files import read_input
+from outlive.drivers.credentials import read_host_token
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.machine import HostSettings
 from outlive.drivers.storage.settings import StorageSettings
@@ -29,8 +29,6 @@ YEAR_2020_S: Final = 1_577_836_800
 NODE_FILE: Final = Path("/etc/outlive/node.yaml")
 TOKEN_FILE: Final = "/etc/outlive/node.token"  # noqa: S105 - the name of a file
 KEY_FILE: Final = "/etc/outlive/cluster-key"
-TOKEN_BYTES: Final = 4096
-"""The largest file of a token."""
 NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 """Of names of objects."""
 
@@ -104,11 +102,7 @@ class HostConfig:
 
     def token(self) -> str:
         """This host's token; ``BadInput`` where the file holds none."""
-        place = self.server.token_file
-        token = read_input(Path(place), limit=TOKEN_BYTES).decode(errors="replace").strip()
-        if not token or not (token.isascii() and token.isprintable()) or " " in token:
-            raise BadInput("holds no token", place=place, remedy="join again: outlive node join URL --token TOKEN")
-        return token
+        return read_host_token(Path(self.server.token_file))
 
 
 def host_name(host: HostSettings) -> str:

@@ -43,16 +43,22 @@ async def set_secret(
     file: Annotated[
         Path, typer.Option("--file", "-f", metavar="FILE", help="Holds the value; else standard input.")
     ] = STDIN,
+    address: Annotated[
+        list[str] | None,
+        typer.Option("--address", metavar="ADDRESS", help="A power controller that may see it; else any."),
+    ] = None,
 ) -> None:
     """Create a secret, or give it another value."""
     value = _value(name, file)
     async with access.open(write=True) as store:
-        sealed = (await sealing_key(store)).seal(name, value)
+        key = await sealing_key(store)
 
         def change(old: Secret | None) -> Secret:
             kept = old if old is not None else Secret(metadata=ObjectMeta(name=name))
             user = username if username is not None else kept.spec.username
-            return msgspec.structs.replace(kept, spec=SecretSpec(username=user, sealed=sealed))
+            addresses = tuple(address) if address is not None else kept.spec.addresses
+            sealed = key.seal(name, value, user, addresses)
+            return msgspec.structs.replace(kept, spec=SecretSpec(username=user, addresses=addresses, sealed=sealed))
 
         await compare_and_swap(store, Secret, name, change, half="spec", clock=access.clock)
     write(f"secret/{name} set\n")
@@ -155,7 +161,7 @@ async def _seal_again(store: Store, clock: Clock, name: str, key: ClusterKey) ->
         if found is None or found.spec.key == key.ids[0]:
             return None
         done = 1
-        sealed = key.public.seal(name, key.unseal(found))
+        sealed = key.public.seal(name, key.unseal(found), found.spec.username, found.spec.addresses)
         return msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, sealed=sealed))
 
     await compare_and_swap(store, Secret, name, change, half="spec", clock=clock)

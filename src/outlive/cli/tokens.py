@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
 import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
+import msgspec
 import typer
 
-from outlive.base.errors import BadInput, LimitExceeded, NotFound, Usage
+from outlive.base.errors import BadInput, LimitExceeded, NotFound, Refused, Usage
 from outlive.cli.access import Access, read_server_file
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, Report, object_tables
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from outlive.resources import Token
     from outlive.store import Store
 
-JOIN_LASTS = "1h"
-"""How long a join token is good, unless ``--for`` says otherwise."""
 KEPT = timedelta(days=7)
 """How long a join token that nobody can use any more is listed."""
 TOKENS_LIMIT = 10_000
@@ -37,12 +37,16 @@ async def create(
     coordinator: Annotated[
         bool, typer.Option("--coordinator", help="With --join: the host becomes a coordinator.")
     ] = False,
-    host: Annotated[str, typer.Option("--host", metavar="NAME", help="With --join: only this host may use it.")] = "",
+    host: Annotated[str, typer.Option("--host", metavar="NAME", help="With --join: the host that may use it.")] = "",
+    any_new_host: Annotated[
+        bool, typer.Option("--any-new-host", help="With --join: for a name that nothing refers to yet.")
+    ] = False,
     role: Annotated[
         str, typer.Option("--role", metavar="ROLE", help="admin, operator, viewer, scheduler, liquid or controller.")
     ] = "",
     lasts: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="When it ends; a join token after 1h, others never.")
+        str,
+        typer.Option("--for", metavar="TIME", help="When it ends; a join token after 1h, others 90 days."),
     ] = "",
 ) -> None:
     """Create a token and show it, once. With --join also the command that a host joins with."""
@@ -51,12 +55,20 @@ async def create(
     from outlive.base.clock import as_datetime
     from outlive.base.ids import SystemIds
     from outlive.resources import ObjectMeta, Token, check_name
-    from outlive.resources.tokens import HOST_TOKENS
+    from outlive.resources.tokens import HOST_TOKENS, JOIN_LASTS, LASTS
 
     if join == bool(role):
         raise Usage("say what the token is for", place="--join, --role", remedy="give --join, or --role ROLE")
-    if not join and (coordinator or host):
+    if not join and (coordinator or host or any_new_host):
         raise Usage("only join tokens are for hosts", place="--coordinator, --host", remedy="give --join as well")
+    if join and bool(host) == any_new_host:
+        raise Usage(
+            "say which host is to join",
+            place="--host, --any-new-host",
+            remedy="give --host NAME, or --any-new-host for a name that nothing in the store refers to",
+        )
+    if coordinator and not host:
+        raise Usage("a coordinator gets the cluster's key", place="--coordinator", remedy="name it: --host NAME")
     if role and role not in list(IN_FILES):
         raise BadInput(f"there is no role {role[:80]!r}", place="--role", remedy=f"one of {', '.join(IN_FILES)}")
     ids = SystemIds()
@@ -66,15 +78,16 @@ async def create(
         check_name(host)
     if name.startswith(HOST_TOKENS):
         raise BadInput(f"{name!r} is a name of a host's token", place="NAME", remedy="use another name")
-    seconds = _seconds(lasts or (JOIN_LASTS if join else ""))
-    now, secret = access.clock.now(), ids.token()
+    time, now, secret = _time(lasts) or (JOIN_LASTS if join else LASTS), access.clock.now(), ids.token()
     token = Token(
         metadata=ObjectMeta(name=name),
         role=Role.JOIN if join else role,
         digest=digest_of(secret.encode()),
         host=host,
         coordinator=coordinator,
-        expires=as_datetime(now) + timedelta(seconds=seconds) if seconds else None,
+        issued=as_datetime(now),
+        expires=as_datetime(now) + time,
+        created_by=f"{getpass.getuser()}@{socket.gethostname()}",
     )
     async with access.open(write=True) as store:
         await _tidy(store, now)
@@ -95,7 +108,15 @@ async def list_tokens(access: Access, output: Output) -> None:
         found = [one async for one in list_all(store, Token)]
     output.show(
         [
-            {"name": one.name, "role": one.role, "host": one.host, "expires": one.expires, "usedBy": one.used_by}
+            {
+                "name": one.name,
+                "role": one.role,
+                "host": one.host,
+                "expires": one.expires,
+                "lastUsed": one.last_used,
+                "usedBy": one.used_by,
+                "createdBy": one.created_by,
+            }
             for one in found
         ],
         lambda: object_tables(found, wide=output.wide) if found else ["no tokens"],
@@ -103,36 +124,86 @@ async def list_tokens(access: Access, output: Output) -> None:
 
 
 @command(app)
+async def rotate(
+    access: Access,
+    output: Report,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As token list has it.")],
+    lasts: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="When the new one ends; else 90 days, at most 400 days.")
+    ] = "",
+) -> None:
+    """Give a token another secret and show it, once; the old one is good until ten minutes after the new one is used.
+    A host makes its own within two minutes. A token that somebody has stolen is revoked instead."""
+    from outlive.api.tokens import digest_of
+    from outlive.base.ids import SystemIds
+    from outlive.resources import Token
+    from outlive.resources.tokens import LASTS
+    from outlive.store import compare_and_swap
+
+    secret, now, time = SystemIds().token(), access.clock.now(), _time(lasts)
+
+    def change(token: Token | None) -> Token | None:
+        if token is None:
+            raise NotFound(f"there is no token {name[:80]!r}", remedy="see outlive token list")
+        if token.role == "join":
+            raise Refused(f"{token.name} is a join token", remedy="create another one: outlive token create --join")
+        if token.machine_id:
+            return msgspec.structs.replace(token, rotate=True)
+        return token.with_next(digest_of(secret.encode()), now, time or LASTS)
+
+    async with access.open(write=True) as store:
+        found = await _token(store, name)
+        wrote = await compare_and_swap(store, Token, found.name, change, clock=access.clock)
+    assert wrote is not None
+    if wrote.machine_id:
+        said = f"{wrote.name}: its host renews it within two minutes, while its daemon runs"
+        output.show({"name": wrote.name, "rotate": True}, lambda: [said])
+        return
+    document = {"name": wrote.name, "role": wrote.role, "token": secret, "expires": wrote.next_expires}
+    output.show(document, lambda: _told(document))
+
+
+@command(app)
 async def revoke(
     access: Access, output: Report, name: Annotated[str, typer.Argument(metavar="NAME", help="As token list has it.")]
 ) -> None:
     """Make a token good for nothing, at once. A host is named as it is, or as host.NAME."""
-    from outlive.resources import Token
-    from outlive.resources.tokens import HOST_TOKENS
-    from outlive.store.access import read
-
     async with access.open(write=True) as store:
-        found = await read(store, Token, name) or await read(store, Token, HOST_TOKENS + name)
-        if found is None:
-            raise NotFound(f"there is no token {name[:80]!r}", remedy="see outlive token list")
+        found = await _token(store, name)
         await store.delete(found.ref)
     output.show({"revoked": found.name}, lambda: [f"{found.name} ({found.role}) is revoked"])
 
 
-def _seconds(text: str) -> float:
+async def _token(store: Store, name: str) -> Token:
+    """The token of that name, or of the host of that name; ``NotFound``."""
+    from outlive.resources import Token
+    from outlive.resources.tokens import HOST_TOKENS
+    from outlive.store.access import read
+
+    found = await read(store, Token, name) or await read(store, Token, HOST_TOKENS + name)
+    if found is None:
+        raise NotFound(f"there is no token {name[:80]!r}", remedy="see outlive token list")
+    return found
+
+
+def _time(text: str) -> timedelta:
+    """How long a token is to be good; nothing where nobody says so."""
+    from outlive.resources.tokens import LONGEST
     from outlive.runtime.units import Duration
 
     if not text:
-        return 0.0
+        return timedelta()
     try:
-        seconds = float(Duration.parse(text))
-    except (BadInput, ValueError):
-        seconds = 0.0
-    if not 0 < seconds <= timedelta(days=3650).total_seconds():
+        time = timedelta(seconds=float(Duration.parse(text)))
+    except (BadInput, ValueError, OverflowError):
+        time = timedelta()
+    if not timedelta() < time <= LONGEST:
         raise BadInput(
-            f"{text[:80]!r} is no time that a token may last", place="--for", remedy="write 30m, 1h or 2h30m"
+            f"{text[:80]!r} is no time that a token may last",
+            place="--for",
+            remedy=f"write 30m, 1h or 2160h; at most {LONGEST.days} days",
         )
-    return seconds
+    return time
 
 
 async def _tidy(store: Store, now: Instant) -> None:

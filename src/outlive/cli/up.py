@@ -13,11 +13,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from outlive.api.config import TOKEN_FILE, parse_listen
 from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, ExitCode, OutliveError, Unavailable
+from outlive.base.files import read_private
 from outlive.base.ids import SystemIds
 from outlive.base.logging import reopen_log
 from outlive.base.random import system_random
@@ -26,7 +28,6 @@ from outlive.cli.output import write
 from outlive.cli.settings import config_file, load, store_settings, with_remembered_slots
 from outlive.cli.snapshot import synced_tables
 from outlive.cli.status import reported_coverage
-from outlive.drivers.files import read_input
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from outlive.api.auth import KeystoneAccess
     from outlive.api.config import ApiSettings
     from outlive.api.tls import ServerTls
-    from outlive.base.clock import Clock
+    from outlive.base.clock import Clock, Instant
     from outlive.drivers.openstack.session import OpenStackSession
     from outlive.failover.config import FailoverUpkeepSettings
     from outlive.placement.vms import VMSource
@@ -50,6 +51,8 @@ LOOK_S = 0.02
 """Pause between two looks at whether it is ready."""
 TOKEN_BYTES = 4096
 """The largest file of a scheduler's token."""
+KUBECTL_CONNECTIONS = 64
+"""Connections at the same time where kubectl is served by TLS beside plain HTTP."""
 COVERAGE_S = 1.0
 """Pause between two looks at the coverage."""
 
@@ -162,24 +165,30 @@ async def _serve(
 ) -> None:
     from outlive import __version__
     from outlive.api.app import ApiDeps, create_app
-    from outlive.api.auth import Identity, Role, Tokens, ensure_token, read_tokens
+    from outlive.api.auth import Identity, Tokens, read_tokens
+    from outlive.api.authority import AuthorityRotation
+    from outlive.api.lifetimes import StateToken, TokenService, TokenUpkeep, file_faults
     from outlive.api.server import serving
     from outlive.api.tokens import HostJoin, StoredTokens
     from outlive.cli.secrets import ensure_key
     from outlive.drivers.audit_files import AUDIT_DIRECTORY, AuditFiles
     from outlive.drivers.secrets import KEY_FILE, ClusterKey
+    from outlive.resources import ObjectRef
+    from outlive.resources.cluster import CLUSTER
+    from outlive.resources.reasons.faults import FaultCode
     from outlive.roles.up import UpRole
     from outlive.runtime.audit import Refusals, audit_faults
+    from outlive.runtime.faults import ActiveFault
     from outlive.runtime.tasks import OrderedTaskGroup
+    from outlive.store.tls import is_loopback
 
     api = sections["api"]
-    token = ensure_token(directory / TOKEN_FILE, SystemIds())
-    tokens = [(token, Identity("state-dir", Role.ADMIN))]
-    if api.tokens_file:
-        tokens += read_tokens(Path(api.tokens_file))
     host, port = parse_listen(api.listen)
     clock, ids = SystemClock(), SystemIds()
-    tls = _tls(api, host, directory, clock)
+    state_token = StateToken(directory / TOKEN_FILE, clock=clock, ids=ids)
+    listed = read_tokens(Path(api.tokens_file)) if api.tokens_file else []
+    own, shown = _tls(api, host, directory, clock)
+    tls = own if shown else None
     stored = StoredTokens(store, clock=clock, random=system_random())
     session = await _session(store, directory, settings, closing)
     role = UpRole(
@@ -210,12 +219,29 @@ async def _serve(
     def opened(secret: Secret) -> str:
         return ClusterKey.parse(cluster_key(), KEY_FILE).unseal(secret).decode(errors="replace")
 
+    def identify(presented: bytes) -> Identity | None:
+        return state_token.identify(presented) or stored.identify(presented)
+
+    listed_faults = file_faults(Path(api.tokens_file), listed)
+
+    def further(now: Instant) -> list[ActiveFault]:
+        found = list(listed_faults(now)) if listed else []
+        if tls is not None and (end := tls.ends_soon()):
+            subject = ObjectRef(kind="Cluster", name=CLUSTER)
+            found.append(ActiveFault(FaultCode.AUTHORITY_ENDS, subject, {"end": end}))
+        return found
+
+    upkeep = TokenUpkeep(store, stored, state_token, clock=clock, further=further)
+    service = TokenService(store, stored, clock=clock)
     deps = ApiDeps(
         store=store,
         clock=clock,
         ids=ids,
-        tokens=Tokens(tokens, stored.identify),
+        tokens=Tokens(listed, identify, clock),
         join=HostJoin(store, stored, clock=clock, ids=ids, cluster_key=cluster_key).join,
+        own_token=service.show,
+        renew_token=service.renew,
+        rotate_authority=AuthorityRotation(store, tls, clock).rotate if tls is not None else None,
         cluster_key=cluster_key,
         opened=opened,
         metrics=role.metrics,
@@ -229,7 +255,7 @@ async def _serve(
         audit_routine=settings.audit.routine,
         refusals=refusals,
         ready=role.ready,
-        authority=tls.authority if tls is not None else "",
+        authority=(lambda: tls.published) if tls is not None else None,
         queries={
             "/faults": role.faults,
             "/failover/tolerance": role.tolerance,
@@ -239,10 +265,24 @@ async def _serve(
         commands={"/commitments/consistency/repair": role.repair_commitments},
     )
     app = create_app(deps)
-    serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__, tls=tls)
-    async with stored.following(), serve as server, OrderedTaskGroup() as group:
+    async with stored.following(), AsyncExitStack() as servers, OrderedTaskGroup() as group:
+        await upkeep.look()
+        local = None
+        if own is not None and tls is None:  # kubectl sends no token over plain HTTP
+            few = msgspec.structs.replace(api, connections=KUBECTL_CONNECTIONS)
+            loopback = host if is_loopback(host) else "127.0.0.1"
+            local = (
+                await servers.enter_async_context(serving(app, loopback, 0, settings=few, tls=own, lifespan=False)),
+                own,
+            )
+        serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__, tls=tls, beside=local)
+        server = await servers.enter_async_context(serve)
+        upkeep.renewed = server.announce
+        if own is not None:
+            own.changed = server.announce
         running = group.create_task(role.run(), name="role")
-        beside = [group.create_task(tls.run(), name="tls")] if tls is not None else []
+        beside = [group.create_task(own.run(), name="tls")] if own is not None else []
+        beside.append(group.create_task(upkeep.run(), name="tokens"))
         reporting = group.create_task(_report(store, role, server.url, directory), name="report")
         until: list[asyncio.Future[Any]] = [stopped, running]
         await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
@@ -253,20 +293,23 @@ async def _serve(
         role.stop()
 
 
-def _tls(api: ApiSettings, host: str, directory: Path, clock: Clock) -> ServerTls | None:
-    """The server's own certificate, where it is reached from other machines and has none of its operator's."""
+def _tls(api: ApiSettings, host: str, directory: Path, clock: Clock) -> tuple[ServerTls | None, bool]:
+    """The server's own certificate, unless it has one of its operator's, and whether all clients are shown it: those of
+    a loopback address are not, but for kubectl."""
     from outlive.store.tls import is_loopback
 
-    if api.tls_certificate or is_loopback(host):
-        return None
-    if api.insecure:
-        _say(f"plain HTTP on {host}: anybody on the way can read the tokens (--insecure)")
-        return None
+    if api.tls_certificate:
+        return None, False
     from outlive.api.tls import ServerTls, names_of
 
     tls = ServerTls(directory, names_of(host, api.names), clock)
+    if is_loopback(host):
+        return tls, False
+    if api.insecure:
+        _say(f"plain HTTP on {host}: anybody on the way can read the tokens (--insecure)")
+        return tls, False
     _say(f"clients pin the authority of this server with --fingerprint {tls.fingerprint}")
-    return tls
+    return tls, True
 
 
 async def _session(
@@ -341,7 +384,7 @@ def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:
     token, place = upkeep.scheduler_token, "failoverUpkeep.schedulerToken"
     if upkeep.scheduler_token_file:
         place = upkeep.scheduler_token_file
-        token = read_input(Path(place), limit=TOKEN_BYTES).decode(errors="replace")
+        token = read_private(Path(place), limit=TOKEN_BYTES).decode(errors="replace")
         if not token.strip():
             raise BadInput("holds no token", place=place, remedy="write the scheduler's token into it")
     token = token.strip()

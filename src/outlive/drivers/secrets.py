@@ -1,9 +1,10 @@
 """The cluster's key, and secrets sealed for it: set with its public half, read with the private one.
 
 A key is an X25519 pair. A value is sealed with a pair that is made for it alone: the shared secret of both gives, by
-HKDF-SHA256, the key of AES-256-GCM (the shape of ECIES, SEC 1, and HPKE, RFC 9180). The name of the secret is
-authenticated with it, so that a sealed value is worth nothing under another name. ``v1.KEY.DATA``: the id of the key,
-and the public half of the value's own pair, the nonce and what was encrypted, in URL-safe Base64.
+HKDF-SHA256, the key of AES-256-GCM (the shape of ECIES, SEC 1, and HPKE, RFC 9180). Name, user name and addresses of
+the secret are authenticated with it, so that a sealed value is worth nothing with others. ``v2.KEY.DATA``: the id of
+the key, and the public half of the value's own pair, the nonce and what was encrypted, in URL-safe Base64. In ``v1``,
+which is still opened, the name alone was authenticated.
 
 The private half is a file of mode 600, which holds the newest key first and older ones after it
 (docs/operating/secrets.md).
@@ -11,22 +12,22 @@ The private half is a file of mode 600, which holds the newest key first and old
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hashlib
 import os
-import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import BadInput, Forbidden, NotFound, OutliveError, Unavailable
+import msgspec
+
+from outlive.base.errors import BadInput, NotFound, OutliveError, Unavailable
+from outlive.base.files import read_private
 from outlive.drivers.bmc.driver import Credential
-from outlive.drivers.files import read_input, write_private
-from outlive.drivers.libvirt.threads import Threads
+from outlive.drivers.files import write_private
+from outlive.drivers.libvirt.threads import DiskThread
 from outlive.resources import Secret
 from outlive.store import read
 
@@ -35,12 +36,8 @@ if TYPE_CHECKING:
 
     from outlive.store import Store
 
-T = TypeVar("T")
-
 KEY_FILE: Final = "cluster-key"
 """In the state directory of ``outlive up``, and in ``/etc/outlive`` of coordinators."""
-DISK_S: Final = 10.0
-"""How long its disk may take."""
 KEY_FILE_BYTES: Final = 4096
 KEYS_LIMIT: Final = 8
 """Keys in the file: the newest, and older ones until nothing is sealed for them any more."""
@@ -48,7 +45,8 @@ VALUE_BYTES: Final = 4096
 """The longest value."""
 KEPT: Final = 1000
 """Sealed secrets that are kept for when the store does not answer, the latest."""
-VERSION: Final = "v1"
+OLD_VERSION: Final = "v1"
+VERSION: Final = "v2"
 PUBLIC: Final = "x25519:"
 PRIVATE: Final = "x25519-private:"
 _PUBLIC_BYTES: Final = 32
@@ -80,8 +78,8 @@ class SealingKey:
         """In what is sealed for it."""
         return hashlib.sha256(self.raw).hexdigest()[:16]
 
-    def seal(self, name: str, value: bytes) -> str:
-        """The value for the secret of that name, as ``Secret.spec.sealed`` has it."""
+    def seal(self, name: str, value: bytes, username: str = "", addresses: Sequence[str] = ()) -> str:
+        """The value for the secret of that name, user and controllers, as ``Secret.spec.sealed`` has it."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -91,7 +89,7 @@ class SealingKey:
         pair = X25519PrivateKey.generate()
         mine, nonce = pair.public_key().public_bytes_raw(), os.urandom(_NONCE_BYTES)
         shared = _shared(pair, X25519PublicKey.from_public_bytes(self.raw), mine, self.raw)
-        closed = AESGCM(shared).encrypt(nonce, value, _associated(name))
+        closed = AESGCM(shared).encrypt(nonce, value, _associated(VERSION, name, username, addresses))
         return f"{VERSION}.{self.id}.{_encoded(mine + nonce + closed)}"
 
 
@@ -123,14 +121,10 @@ class ClusterKey:
     def read(cls, path: Path) -> ClusterKey:
         """The key in a file that nobody else can read."""
         try:
-            mode = path.stat().st_mode
-        except FileNotFoundError:
+            raw = read_private(path, limit=KEY_FILE_BYTES)
+        except NotFound:
             raise NotFound("is not there, so no secret can be read here", place=str(path), remedy=_COPY) from None
-        except OSError as error:
-            raise Unavailable(f"cannot be read: {error.strerror}", place=str(path), remedy="see its folder") from None
-        if stat.S_IMODE(mode) & 0o077:
-            raise Forbidden("can be read by others", place=str(path), remedy=f"chmod 600 {path}")
-        return cls.parse(read_input(path, limit=KEY_FILE_BYTES).decode(errors="replace"), str(path))
+        return cls.parse(raw.decode(errors="replace"), str(path))
 
     @classmethod
     def ensure(cls, path: Path) -> ClusterKey:
@@ -187,41 +181,15 @@ class ClusterKey:
                 theirs,
                 _public(private).raw,
             )
-            return AESGCM(shared).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], _associated(secret.name))
+            version, spec = secret.spec.sealed.partition(".")[0], secret.spec
+            bound = _associated(version, secret.name, spec.username, spec.addresses)
+            return AESGCM(shared).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], bound)
         except (InvalidTag, ValueError):
-            what = f"secret {secret.name} was damaged, or sealed under another name"
+            what = f"secret {secret.name} was damaged, or sealed under another name, user or address"
             raise Unavailable(what, remedy=again) from None
 
 
 _COPY: Final = f"copy {KEY_FILE} from the server, or join as a coordinator again"
-
-
-class _Disk:
-    """Reads and writes the key file in a thread, one call after the other: the loop that renews the membership waits
-    for no disk. ``Unavailable`` where one takes longer than ``DISK_S``, and while it hangs."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._threads = Threads(1, f"the disk with {path}")
-        self._turn = asyncio.Lock()
-
-    async def read(self) -> ClusterKey:
-        """See ``ClusterKey.read``."""
-        return await self._call(lambda: ClusterKey.read(self._path))
-
-    async def write(self, key: ClusterKey) -> None:
-        """See ``ClusterKey.write``."""
-        await self._call(lambda: key.write(self._path))
-
-    async def _call(self, work: Callable[[], T]) -> T:
-        async with self._turn:
-            answer = self._threads.submit(work)
-            try:
-                with deadline(DISK_S):
-                    return await answer
-            except TimeoutError:
-                why = f"was not read or written within {DISK_S:g} s"
-                raise Unavailable(why, place=str(self._path), remedy="see whether its disk hangs") from None
 
 
 class Secrets:
@@ -232,7 +200,8 @@ class Secrets:
 
     def __init__(self, store: Store, key_file: Path) -> None:
         self._store = store
-        self._disk = _Disk(key_file)
+        self._key_file = key_file
+        self._disk = DiskThread(key_file)
         self._last: dict[str, Secret] = {}
 
     async def credential(self, name: str) -> Credential:
@@ -249,9 +218,9 @@ class Secrets:
         self._last[name] = secret
         if len(self._last) > KEPT:
             del self._last[next(iter(self._last))]
-        value = (await self._disk.read()).unseal(secret)
+        value = (await self._disk.call(lambda: ClusterKey.read(self._key_file))).unseal(secret)
         try:
-            return Credential(secret.spec.username, value.decode())
+            return Credential(secret.spec.username, value.decode(), secret.spec.addresses)
         except UnicodeDecodeError:
             raise Unavailable(f"secret {name} holds no text", remedy=f"outlive secret set {name}") from None
 
@@ -261,12 +230,13 @@ class KeyCopy:
 
     def __init__(self, fetch: Callable[[], Awaitable[str]], path: Path) -> None:
         self._fetch = fetch
-        self._disk = _Disk(path)
+        self._path = path
+        self._disk = DiskThread(path)
 
     async def ids(self) -> tuple[str, ...]:
         """Of the keys in the file; none where it is not there, or cannot be read."""
         try:
-            return (await self._disk.read()).ids
+            return (await self._disk.call(lambda: ClusterKey.read(self._path))).ids
         except OutliveError:
             return ()
 
@@ -279,7 +249,7 @@ class KeyCopy:
         if key.ids != ids or SealingKey.parse(sealing).id not in key.ids:
             has = " and ".join(key.ids)
             raise Unavailable(f"the server hands over {has}", remedy=f"see {KEY_FILE} in its state directory")
-        await self._disk.write(key)
+        await self._disk.call(lambda: key.write(self._path))
 
 
 def _shared(private: X25519PrivateKey, public: X25519PublicKey, ephemeral: bytes, recipient: bytes) -> bytes:
@@ -296,8 +266,11 @@ def _public(private: bytes) -> SealingKey:
     return SealingKey(X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw())
 
 
-def _associated(name: str) -> bytes:
-    return f"Secret/{name}".encode()
+def _associated(version: str, name: str, username: str, addresses: Sequence[str]) -> bytes:
+    """What is authenticated with a sealed value."""
+    if version == OLD_VERSION:
+        return f"Secret/{name}".encode()
+    return msgspec.json.encode(["Secret", name, username, list(addresses)])
 
 
 def _encoded(raw: bytes) -> str:

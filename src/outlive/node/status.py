@@ -202,6 +202,8 @@ class HostReporter:
         """Whether the host takes virtual machines, as its draining says; empty: leave what is there."""
         self.key_ids: tuple[str, ...] = ()
         """Of the cluster's keys that this host has."""
+        self.authorities: tuple[str, ...] = ()
+        """Fingerprints of the server's authorities that this host believes."""
         self.stopping = ""
         """Why the host is about to stop; empty while it is not."""
         self.departure = Departure.DAEMON
@@ -282,6 +284,7 @@ class HostReporter:
                 hypervisor_type=found.status.domain_capabilities.hypervisor_type or HYPERVISOR_TYPE,
             ),
             key_ids=self.key_ids,
+            authorities=self.authorities,
             recovery_time_objective_s=self._objective_s(),
             degrading=self._health.published,
             storage_lost=self._node.losses.published,

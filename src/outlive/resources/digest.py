@@ -32,7 +32,7 @@ _NO_FACTS: Final[dict[type, frozenset[str]]] = {
     Resource: frozenset({"api_version"}),
     ClusterStatus: frozenset({"sealing_key", "key_ids"}),
     Capabilities: frozenset({"cpus", "kernel", "os"}),
-    HypervisorStatus: frozenset({"version", "key_ids"}),
+    HypervisorStatus: frozenset({"version", "key_ids", "authorities"}),
 }
 """Fields besides times that are no facts: of these types and of what is derived from them."""
 _TIMES: Final = (datetime, datetime | None)

@@ -268,6 +268,8 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     was measured."""
     key_ids: tuple[str, ...] = ()
     """Ids of the cluster's keys that it has, the newest first; only coordinators have any."""
+    authorities: tuple[str, ...] = ()
+    """Fingerprints of the server's own authorities that it believes; none where it has pinned none."""
     recovery_time_objective_s: float | None = None
     """The shortest of its VMs' objectives; absent: none has one, or the host does not say."""
     spared: tuple[Spared, ...] = ()

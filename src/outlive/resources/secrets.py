@@ -8,6 +8,9 @@ from msgspec import Meta
 
 from outlive.resources.meta import KindInfo, Part, Resource, Writers
 
+VERSIONS: Final = ("v1", "v2")
+"""Of sealed values: the first has only its name authenticated, the second user name and addresses as well."""
+ADDRESSES_LIMIT: Final = 1000
 SEALED_LENGTH: Final = 8192
 """The longest sealed value."""
 
@@ -17,6 +20,9 @@ class SecretSpec(Part, frozen=True, kw_only=True):
 
     username: Annotated[str, Meta(max_length=256)] = ""
     """Not secret: who the value is a password of."""
+    addresses: Annotated[tuple[Annotated[str, Meta(max_length=256)], ...], Meta(max_length=ADDRESSES_LIMIT)] = ()
+    """The power controllers to which it may be sent (``spec.fencing.address``); none: to any that an administrator
+    gives it to."""
     sealed: Annotated[str, Meta(max_length=SEALED_LENGTH)] = ""
     """The value, sealed for the cluster's key; a value in clear is no sealed value and is refused."""
 
@@ -24,7 +30,7 @@ class SecretSpec(Part, frozen=True, kw_only=True):
     def key(self) -> str:
         """The id of the key that opens it; empty where it is no sealed value."""
         version, _, rest = self.sealed.partition(".")
-        return rest.partition(".")[0] if version == "v1" else ""
+        return rest.partition(".")[0] if version in VERSIONS else ""
 
 
 class Secret(Resource, frozen=True, kw_only=True, tag="Secret"):

@@ -1,15 +1,36 @@
-"""``Token``: who may use the server, kept as a digest. Hosts get theirs in exchange for one that is used once."""
+"""``Token``: who may use the server, kept as a digest. Hosts get theirs in exchange for one that is used once.
+
+A token is renewed in two steps, so that no lost answer and no crash locks anybody out. Its digests are good so long::
+
+    digest           until ``expires``; the only one for most of the time
+    next_digest      since it was renewed; used for the first time, it becomes ``digest``, and that ``former_digest``
+    former_digest    for ``OVERLAP`` after that, for what is on its way
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
-from outlive.base.clock import Instant, as_instant
+from msgspec.structs import replace
+
+from outlive.base.clock import Instant, as_datetime, as_instant
 from outlive.resources.meta import KindInfo, Resource, Writers
 
 HOST_TOKENS: Final = "host."
 """Before the name of a host, the name of its token."""
+LASTS: Final = timedelta(days=90)
+"""How long a token is good, unless somebody says otherwise; a host renews its own before."""
+LONGEST: Final = timedelta(days=400)
+"""The longest time that a token may be good."""
+JOIN_LASTS: Final = timedelta(hours=1)
+"""How long a join token is good, unless somebody says otherwise."""
+OVERLAP: Final = timedelta(minutes=10)
+"""How long the former secret is good after the new one was used for the first time."""
+SHARE_LEFT: Final = 3
+"""A host's token is renewed when a third of its time is left."""
+TOLD_BEFORE: Final = timedelta(days=14)
+"""So long before its end a token is a fault, unless it was made for less."""
 
 
 class Token(Resource, frozen=True, kw_only=True, tag="Token"):
@@ -24,8 +45,10 @@ class Token(Resource, frozen=True, kw_only=True, tag="Token"):
             ("Role", ".role", 0),
             ("Host", ".host", 0),
             ("Expires", ".expires", 0),
+            ("Last-Used", ".lastUsed", 0),
             ("Used", ".usedBy", 0),
             ("Machine", ".machineId", 1),
+            ("Created-By", ".createdBy", 1),
         ),
     )
 
@@ -34,15 +57,84 @@ class Token(Resource, frozen=True, kw_only=True, tag="Token"):
     digest: str
     """SHA-256 of the token, in hexadecimal digits."""
     host: str = ""
-    """The host that it belongs to; of a join token: the only one that may use it, if any."""
+    """The host that it belongs to; of a join token: the only one that may use it. One without a host is for a name that
+    nothing in the store refers to."""
     machine_id: str = ""
     """Of the machine that has joined as this host."""
     coordinator: bool = False
     """Of a join token: whether the host becomes a coordinator."""
     expires: datetime | None = None
+    """When it ends; a server gives an end to a token that has none."""
+    issued: datetime | None = None
+    """Since when it has its present secret; absent: since it was created."""
     used_by: str = ""
     """Of a join token: the host that has used it; it is good for one."""
+    next_digest: str = ""
+    """Of the secret that it was given when it was renewed, until that is used for the first time."""
+    next_expires: datetime | None = None
+    former_digest: str = ""
+    """Of the secret before the present one."""
+    former_until: datetime | None = None
+    rotate: bool = False
+    """Of a host: whether it is to renew its token now."""
+    last_used: datetime | None = None
+    """When it was used last, to the hour."""
+    created_by: str = ""
+    """The token with which it was created."""
 
     def expired(self, now: Instant) -> bool:
         """Whether its time is over."""
         return self.expires is not None and now >= as_instant(self.expires)
+
+    def end_of(self, digest: str) -> datetime | None:
+        """When the secret with this digest, one of the three, ends."""
+        if digest == self.digest:
+            return self.expires
+        return self.next_expires if digest == self.next_digest else self.former_until
+
+    def left(self, now: Instant) -> tuple[timedelta, timedelta]:
+        """How long it is still good, and how long it was to be; both zero where it has no end."""
+        since = self.issued or self.metadata.creation_timestamp
+        if self.expires is None:
+            return timedelta(), timedelta()
+        return self.expires - as_datetime(now), self.expires - (since or as_datetime(now))
+
+    def renewal_due(self, now: Instant) -> bool:
+        """Whether its host is to renew it."""
+        left, whole = self.left(now)
+        return self.rotate or left * SHARE_LEFT <= whole
+
+    def ends_soon(self, now: Instant) -> bool:
+        """Whether people are to be told that it ends, or has ended; not of one that was made for a short time."""
+        left, whole = self.left(now)
+        return whole > TOLD_BEFORE >= left
+
+    def with_next(self, digest: str, now: Instant, lasts: timedelta = LASTS) -> Token:
+        """It with another secret, which nobody has used yet."""
+        return replace(self, next_digest=digest, next_expires=as_datetime(now) + lasts, rotate=False)
+
+    def after_use(self, now: Instant) -> Token:
+        """It after its next secret was used for the first time."""
+        today = as_datetime(now)
+        return replace(
+            self,
+            digest=self.next_digest,
+            expires=self.next_expires,
+            issued=today,
+            next_digest="",
+            next_expires=None,
+            former_digest=self.digest,
+            former_until=today + OVERLAP,
+        )
+
+    def by(self, creator: str) -> Token:
+        """It as that token creates it."""
+        return replace(self, created_by=creator)
+
+    def with_end(self, now: Instant) -> Token:
+        """It with an end that is not beyond ``LONGEST``; itself where it has one."""
+        today = as_datetime(now)
+        if self.expires is None:
+            return replace(self, expires=today + (JOIN_LASTS if self.role == "join" else LASTS), issued=today)
+        latest = (self.issued or self.metadata.creation_timestamp or today) + LONGEST
+        return self if self.expires <= latest else replace(self, expires=latest)

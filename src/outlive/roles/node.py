@@ -18,6 +18,7 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.node import stop
+from outlive.node.credentials import CredentialRenewer, Credentials
 from outlive.node.daemon import Daemon
 from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fencer import Fencer
@@ -82,6 +83,8 @@ class NodePorts:
     """What the storage cluster says of itself, where this host can ask."""
     consoles: ConsoleLogs | None = None
     """What they wrote to their consoles, where it is logged."""
+    credentials: Credentials | None = None
+    """This host's token, where it renews it."""
 
 
 class NodeRole:
@@ -149,6 +152,9 @@ class NodeRole:
                 ]
                 if self._log is not None:
                     tasks.append(group.create_task(self.daemon.keep("log", self._log.run), name="log"))
+                if (credentials := self._ports.credentials) is not None:
+                    renewer = self._renewer(credentials)
+                    tasks.append(group.create_task(self.daemon.keep("credentials", renewer.run), name="credentials"))
                 entering = group.create_task(self._enter(), name="entering")
                 await self._first_of(entering)
                 if entering.done():
@@ -187,6 +193,20 @@ class NodeRole:
         if self.daemon.shared.desired.spec.mode != "coordinator":
             return
         await self.daemon.keep("fencer", lambda: self._fencer().run())
+
+    def _renewer(self, credentials: Credentials) -> CredentialRenewer:
+        def believed(fingerprints: tuple[str, ...]) -> None:
+            if self.daemon.reporter.authorities != fingerprints:
+                self.daemon.reporter.authorities = fingerprints
+                self.daemon.reporter.notify()
+
+        return CredentialRenewer(
+            credentials,
+            clock=self._clock,
+            random=self._random.fork("credentials"),
+            make=self._ids.token,
+            reported=believed,
+        )
 
     async def _renew_keys(self) -> None:
         """Have the cluster's keys as the server has them, where this host is a coordinator."""

@@ -22,6 +22,7 @@ import msgspec
 import yaml  # type: ignore[import-untyped]
 
 from outlive.base.errors import BadInput, LimitExceeded, NotFound
+from outlive.base.files import check_private
 from outlive.resources.documents import Problems
 from outlive.resources.schema import field_docs
 from outlive.runtime.units import Duration, Size, decode_unit, encode_unit
@@ -133,6 +134,10 @@ SHOWN_CHARACTERS: Final = 80
 
 _SECRET = re.compile(r"token|password|secret", re.IGNORECASE)
 """Keys whose values no error shows."""
+_CREDENTIAL = re.compile(r"(token|password)\Z", re.IGNORECASE)
+"""Keys whose values are secrets; that of others is a file, or the name of a ``Secret``."""
+_IN_URL = re.compile(r"://[^/?#\s]*:[^/?#\s]*@|[?&]\w*password=", re.IGNORECASE)
+"""A password in an address."""
 
 
 def load_settings(
@@ -168,6 +173,8 @@ class _Said:
 
     def take_file(self, file: Path) -> None:
         values, lines = read_settings_file(file)
+        if _holds_secret(values):
+            check_private(file, limit=FILE_BYTES)
         for path, line in lines.items():
             self._places[path] = f"{file}:{line}"
         for section, value in values.items():
@@ -290,6 +297,15 @@ class _Said:
         for known in [each for each in self._places if each[: len(path)] == path]:
             del self._places[known]
         self._places[path] = place
+
+
+def _holds_secret(value: Any, key: str = "") -> bool:
+    """Whether values of a file hold a credential, such as a token, or an address with a password in it."""
+    if isinstance(value, dict):
+        return any(_holds_secret(inner, str(name)) for name, inner in value.items())
+    if isinstance(value, list):
+        return any(_holds_secret(inner, key) for inner in value)
+    return isinstance(value, str) and bool(value) and bool(_CREDENTIAL.search(key) or _IN_URL.search(value))
 
 
 def _allows_null(kind: Any) -> bool:

@@ -52,7 +52,16 @@ MESSAGE_CHARACTERS: Final = 1024
 """What is kept of a message and of a remedy."""
 
 Role = Literal[
-    "daemon", "fencer", "primary", "recovery", "controller", "failover", "inventory", "commitments", "commitments-sync"
+    "daemon",
+    "fencer",
+    "primary",
+    "recovery",
+    "controller",
+    "failover",
+    "inventory",
+    "commitments",
+    "commitments-sync",
+    "server",
 ]
 HOST_KINDS: Final = ("Hypervisor", "Membership")
 

@@ -23,7 +23,7 @@ from yarl import URL
 
 from outlive.base import limits
 from outlive.base.clock import Clock
-from outlive.base.errors import Conflict, Invalid, Unavailable, Unknown
+from outlive.base.errors import Conflict, Forbidden, Invalid, Unavailable, Unknown
 from outlive.base.logging import get_logger, global_request_id
 from outlive.base.random import Random
 from outlive.resources import API_VERSION, KINDS, ObjectRef, R, Resource
@@ -32,7 +32,7 @@ from outlive.store.contract import Change, Page, Reset, Synced
 from outlive.store.http_answers import ListPage, change_of, decoded, lines_of, lost, object_of, read_answer, refusal
 from outlive.store.rules import check_has_status, check_replaceable, not_found
 from outlive.store.selectors import Selector
-from outlive.store.tls import check_address
+from outlive.store.tls import check_address, shown_address
 
 CONNECT_SECONDS: Final = 10.0
 """How long a connection may take to open."""
@@ -45,6 +45,8 @@ PAUSE_MOST_SECONDS: Final = 30.0
 """How long to wait before observing again: doubling, up to this, with jitter."""
 AHEAD_CHANGES: Final = 1000
 """Changes that are read before the observer asks for them."""
+TOKEN_AGAIN_SECONDS: Final = 10.0
+"""How long a token that was just taken instead of another is sent before the other is tried again."""
 CONNECTIONS: Final = 64
 KEEP_ALIVE_SECONDS: Final = 30.0
 """How long an idle connection is kept; shorter than the server keeps it, so that no write goes into a closing one."""
@@ -63,7 +65,8 @@ class HttpStore:
     """The store behind ``base_url``. ``token`` is sent as a bearer token.
 
     ``tls``: what to believe, by default authorities that the system knows (``outlive.store.tls.trusting``).
-    ``insecure``: the token may be sent in clear text to another machine; ``Forbidden`` without.
+    ``insecure``: the token may be sent in clear text to another machine; ``Forbidden`` without. ``former``: the token
+    before it, for a server whose store was restored and knows that one.
     """
 
     embedded = True
@@ -78,12 +81,15 @@ class HttpStore:
         random: Random,
         tls: ssl.SSLContext | None = None,
         insecure: bool = False,
+        former: str = "",
         silence_s: float = SILENCE_SECONDS,
     ) -> None:
         check_address(base_url, insecure=insecure)
         self._server = base_url.rstrip("/")
         self._base = f"{self._server}/apis/{API_VERSION}"
         self._token = token
+        self._former = former
+        self._changed_token_s = -TOKEN_AGAIN_SECONDS
         self._clock = clock
         self._random = random
         self._tls = tls
@@ -178,6 +184,26 @@ class HttpStore:
         """Have the server do something at a path that is no resource; ``NotFound`` where it knows none."""
         return decoded(Any, await self._call("POST", path, body=msgspec.json.encode(body), base=self._server))
 
+    def use_token(self, token: str, former: str = "") -> None:
+        """Send this token from now on, and what was the token before it where a server does not know it."""
+        self._token, self._former = token, former
+
+    def trust(self, tls: ssl.SSLContext) -> None:
+        """Believe this from now on; connections that are open stay."""
+        self._tls = tls
+
+    def _other_token(self, refused: str) -> bool:
+        """After a refusal of a token: whether another one is to be sent, because it changed, or is the former one."""
+        if refused != self._token:
+            return True
+        now = self._clock.monotonic()
+        if not self._former or now - self._changed_token_s < TOKEN_AGAIN_SECONDS:
+            return False
+        self._changed_token_s = now
+        self._token, self._former = self._former, self._token
+        _log.warning("store.http.former_token", server=shown_address(self._server))
+        return True
+
     async def exchange(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """The status and body of any answer, for protocols with errors of their own; ``Unavailable``, ``Unknown``."""
         headers = self._headers()
@@ -185,7 +211,12 @@ class HttpStore:
             headers["Content-Type"] = "application/json"
         try:
             async with self._connected().request(
-                method, self._url(path, None, self._server), data=body, headers=headers, allow_redirects=False
+                method,
+                self._url(path, None, self._server),
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                ssl=self._verified(),
             ) as answer:
                 return answer.status, await read_answer(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -237,16 +268,23 @@ class HttpStore:
     async def _watch(self, kind: type[R], path: str, parameters: Mapping[str, str]) -> AsyncIterator[Change[R]]:
         """The changes of one connection."""
         timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=self._silence_s)
+        token = self._token
         try:
             async with self._connected().get(
-                self._url(path, parameters), headers=self._headers(), timeout=timeout
+                self._url(path, parameters), headers=self._headers(), timeout=timeout, ssl=self._verified()
             ) as answer:
                 if answer.status != 200:
+                    if answer.status == 401 and self._other_token(token):
+                        raise Unavailable("the token has changed", remedy="observe again")
                     raise refusal(answer.status, await read_answer(answer), writing=False)
                 async for line in lines_of(answer.content):
                     change = change_of(kind, line)
                     if change is not None:
                         yield change
+        except Forbidden:
+            if token != self._token:  # renewed while the watch ran
+                raise Unavailable("the token has changed", remedy="observe again") from None
+            raise
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise lost(error, self._base, writing=False) from error
 
@@ -262,16 +300,24 @@ class HttpStore:
     ) -> bytes:
         """The body of a successful answer; any other raises."""
         writing = method != "GET"
-        headers = self._headers()
-        if body is not None:
-            headers["Content-Type"] = content_type
-        try:
-            async with self._connected().request(
-                method, self._url(path, parameters, base), data=body, headers=headers, allow_redirects=False
-            ) as answer:
-                raw = await read_answer(answer)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise lost(error, self._base, writing=writing) from error
+        for _ in range(2):
+            token, headers = self._token, self._headers()
+            if body is not None:
+                headers["Content-Type"] = content_type
+            try:
+                async with self._connected().request(
+                    method,
+                    self._url(path, parameters, base),
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
+                    ssl=self._verified(),
+                ) as answer:
+                    raw = await read_answer(answer)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise lost(error, self._base, writing=writing) from error
+            if answer.status != 401 or not self._other_token(token):  # what is refused was not applied
+                break
         if not 200 <= answer.status < 300:
             raise refusal(answer.status, raw, writing=writing)
         return raw
@@ -281,11 +327,7 @@ class HttpStore:
             raise _closed()
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=CONNECTIONS,
-                    keepalive_timeout=KEEP_ALIVE_SECONDS,
-                    ssl=self._tls if self._tls is not None else True,
-                ),
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEP_ALIVE_SECONDS),
                 timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS, connect=CONNECT_SECONDS),
                 read_bufsize=1 << 20,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -294,6 +336,9 @@ class HttpStore:
             # against it. The first may have been applied, and the second would then be answered Conflict or NotFound.
             self._session._retry_connection = False
         return self._session
+
+    def _verified(self) -> ssl.SSLContext | bool:
+        return self._tls if self._tls is not None else True
 
     def _headers(self) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}

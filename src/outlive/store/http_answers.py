@@ -53,8 +53,19 @@ class _Details(msgspec.Struct, frozen=True):
 
 
 class _Status(msgspec.Struct, frozen=True):
+    """An error below ``/apis``, in the form of Kubernetes, or of another path, whose ``code`` is the stable word."""
+
     message: str = ""
-    details: _Details = _Details()
+    details: _Details | None = None
+    code: str | int = ""
+    place: str = ""
+    remedy: str = ""
+
+    @property
+    def said(self) -> _Details:
+        if self.details is not None:
+            return self.details
+        return _Details(self.code if isinstance(self.code, str) else "", self.message, self.place, self.remedy)
 
 
 class ListMetadata(msgspec.Struct, frozen=True):
@@ -155,7 +166,7 @@ def refusal(status: int, raw: bytes, *, writing: bool) -> OutliveError:
         body = msgspec.json.decode(raw, type=_Status)
     except msgspec.DecodeError:
         body = _Status(message=raw[: limits.ERROR_BODY_BYTES].decode("utf-8", "replace").strip())
-    code = body.details.code
+    code = body.said.code
     kind = _BY_CODE.get(code) or (Expired if code == "expired" else None)
     if kind is None:
         if status not in _BY_STATUS:
@@ -166,7 +177,7 @@ def refusal(status: int, raw: bytes, *, writing: bool) -> OutliveError:
         kind = _BY_STATUS[status]
     if kind is Unknown and not writing:
         kind = Unavailable
-    details = body.details
+    details = body.said
     message = details.message or body.message or f"the server answered {status}"
     return kind(message, place=details.place, remedy=details.remedy)
 

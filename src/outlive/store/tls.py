@@ -4,8 +4,8 @@ knows.
 The server's own authority signs for nothing but that server, so whoever has pinned it needs no name to compare; it is
 known by the unit in its name (``OWN_UNIT``), and any other one is an operator's, which signs for others as well. Its
 fingerprint is the SHA-256 of its certificate; the certificate itself is asked of the server once, over a connection
-that is not believed, and compared; an answer with more than that one certificate is refused. Anything else is verified
-as usual, with the name. Tokens are never sent in clear text beyond this machine, unless ``--insecure`` says so
+that is not believed, and compared: the one with that fingerprint is believed, and nothing beside it. Anything else is
+verified as usual, with the name. Tokens are never sent in clear text beyond this machine, unless ``--insecure`` says so
 (docs/reference/http-api.md#tls).
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import ssl
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -22,13 +23,21 @@ import aiohttp
 from outlive.base.errors import BadInput, Forbidden, NotFound, Unavailable
 
 AUTHORITY_PATH: Final = "/ca"
-"""Where a server gives away the certificate of its own authority."""
+"""Where a server gives away the certificate of its own authority, and of the one that is to follow it."""
 JOIN_PATH: Final = "/join"
 """Where a host exchanges its join token."""
 KEY_PATH: Final = "/cluster-key"
 """Where a coordinator gets what opens secrets."""
 SCREEN_PATH: Final = "/screen-passwords/{name}"
 """Where a host gets the password of the screens of a VM of its own."""
+TOKEN_PATH: Final = "/token"  # noqa: S105 - a path
+"""What a token says of itself."""
+RENEWAL_PATH: Final = "/token/renew"
+"""Where a host renews its token."""
+ROTATION_PATH: Final = "/tls/rotate"
+"""Where an administrator replaces the server's own authority."""
+AUTHORITIES: Final = 2
+"""A server's own authorities at the same time: the present one, and the one that is to follow it."""
 AUTHORITY_BYTES: Final = 16 * 1024
 ASKED_WITHIN_S: Final = 15.0
 HEX_DIGITS: Final = 64
@@ -70,6 +79,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def origin(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port of a server's address; empty where it is none."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, (parts.hostname or "").lower(), parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return "", "", 0
+
+
 def parse_fingerprint(text: str) -> str:
     """A fingerprint in lower-case hexadecimal digits, from any usual way to write it; ``BadInput``."""
     digits = text.strip().lower().removeprefix("sha256:").replace(":", "")
@@ -81,56 +99,97 @@ def parse_fingerprint(text: str) -> str:
     return digits
 
 
+def parse_fingerprints(text: str) -> tuple[str, ...]:
+    """One fingerprint, or two with a comma while the server's authority is being replaced; ``BadInput``."""
+    return tuple(parse_fingerprint(one) for one in text.split(",", AUTHORITIES))
+
+
 def fingerprint(certificate: str) -> str:
-    """Of the one certificate of a PEM text; ``BadInput`` where there is none, or more than one."""
-    return hashlib.sha256(_certificate(certificate)).hexdigest()
+    """Of the first certificate of a PEM text; ``BadInput`` where there is none."""
+    return fingerprint_of(certificates(certificate)[0])
 
 
-def _certificate(text: str) -> bytes:
-    """The one certificate of a PEM text (DER)."""
-    try:
-        start, end = text.index(ssl.PEM_HEADER), text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
-        der = ssl.PEM_cert_to_DER_cert(text[start:end])
-    except ValueError:
-        raise BadInput("is no certificate in PEM", remedy="give the file ca.pem of the server") from None
-    if (count := text.count(_PEM_BEGIN)) > 1:
+def fingerprint_of(certificate: bytes) -> str:
+    """Of a certificate (DER)."""
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def pem_of(certificate: bytes) -> str:
+    """A certificate (DER) in PEM."""
+    return ssl.DER_cert_to_PEM_cert(certificate)
+
+
+def certificates(text: str) -> tuple[bytes, ...]:
+    """The certificates of a PEM text (DER): one, or two while a server's authority is being replaced; ``BadInput``."""
+    blocks = text.split(_PEM_BEGIN)[1:]
+    if len(blocks) > AUTHORITIES:
         raise BadInput(
-            f"{count} certificates or keys, where one is compared with a fingerprint",
+            f"{len(blocks)} certificates or keys, where one is compared with a fingerprint",
             remedy="give the certificate of the server's own authority alone, its file ca.pem",
         )
-    return der
+    try:
+        ends = [block.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER) for block in blocks]
+        found = [ssl.PEM_cert_to_DER_cert(_PEM_BEGIN + block[:end]) for block, end in zip(blocks, ends, strict=True)]
+    except ValueError:
+        found = []
+    if not found:
+        raise BadInput("is no certificate in PEM", remedy="give the file ca.pem of the server") from None
+    return tuple(found)
+
+
+def pinned_certificates(text: str, pinned: str) -> tuple[bytes, ...]:
+    """Those certificates (DER) of a PEM text that have a pinned fingerprint; ``Forbidden`` where none has."""
+    wanted, found = parse_fingerprints(pinned), certificates(text)
+    if good := tuple(one for one in found if fingerprint_of(one) in wanted):
+        return good
+    raise Forbidden(
+        f"the authority has the fingerprint {fingerprint_of(found[0])}, and {' or '.join(wanted)} was expected",
+        remedy="see what outlive up prints on the server; if that differs as well, somebody else answers",
+    )
 
 
 def trusting(authority: str, *, pinned: str = "") -> ssl.SSLContext:
-    """A client's context that believes this authority (PEM) alone; ``pinned``: its fingerprint, and then it is one
-    certificate. Where that is a server's own authority, no name is compared. ``Forbidden`` where the fingerprint is
-    another's."""
-    trusted: str | bytes = authority
+    """A client's context that believes this authority (PEM) alone; ``pinned``: its fingerprint. Then the very bytes
+    that have it are believed, and nothing beside them. Where that is a server's own authority, no name is compared.
+    ``Forbidden`` where the fingerprint is another's."""
     if pinned:
-        trusted = _certificate(authority)  # the very bytes that are compared are believed, and nothing beside them
-        found, wanted = hashlib.sha256(trusted).hexdigest(), parse_fingerprint(pinned)
-        if found != wanted:
-            raise Forbidden(
-                f"the authority has the fingerprint {found}, and {wanted} was expected",
-                remedy="see what outlive up prints on the server; if that differs as well, somebody else answers",
-            )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_verify_locations(cadata=trusted)
-    except ssl.SSLError as error:
-        raise BadInput(f"the authority cannot be used: {error}", remedy="give the file ca.pem of the server") from None
-    context.check_hostname = not (pinned and _is_own(context))
+        return believing(pinned_certificates(authority, pinned))
+    return _context(authority)
+
+
+def believing(found: Iterable[bytes]) -> ssl.SSLContext:
+    """A client's context that believes these authorities (DER) alone; no name is compared where all of them are a
+    server's own."""
+    context = _context(b"".join(found))
+    context.check_hostname = not _are_own(context)
     return context
 
 
-def _is_own(context: ssl.SSLContext) -> bool:
-    """Whether the one authority that it believes is a server's own: self-signed, and of that unit."""
-    found: list[Any] = context.get_ca_certs()
-    if len(found) != 1 or found[0]["subject"] != found[0]["issuer"]:
+def is_own(certificate: bytes) -> bool:
+    """Whether it is a server's own authority: self-signed, and of that unit."""
+    try:
+        return _are_own(_context(certificate))
+    except BadInput:
         return False
-    units = [value for part in found[0]["subject"] for key, value in part if key == "organizationalUnitName"]
-    return units == [OWN_UNIT]
+
+
+def _context(authority: str | bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(cadata=authority)
+    except (ssl.SSLError, ValueError) as error:
+        raise BadInput(f"the authority cannot be used: {error}", remedy="give the file ca.pem of the server") from None
+    return context
+
+
+def _are_own(context: ssl.SSLContext) -> bool:
+    found: list[Any] = context.get_ca_certs()
+    return bool(found) and all(
+        one["subject"] == one["issuer"]
+        and [value for part in one["subject"] for key, value in part if key == "organizationalUnitName"] == [OWN_UNIT]
+        for one in found
+    )
 
 
 async def fetch_authority(url: str, pinned: str) -> str:
@@ -159,10 +218,11 @@ async def fetch_authority(url: str, pinned: str) -> str:
             remedy="leave --fingerprint out: its certificate is of an authority that others know; or check the address",
         )
     try:
-        trusting(text, pinned=pinned)
+        found = pinned_certificates(text, pinned)
+        believing(found)
     except BadInput as error:
         raise Forbidden(
             f"what {url} calls its authority cannot be believed: {error.message}",
             remedy="somebody else may answer there: check the address, and on the server what outlive up prints",
         ) from None
-    return ssl.DER_cert_to_PEM_cert(_certificate(text))
+    return "".join(pem_of(one) for one in found)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.support.calendar import Calendar
 
 from outlive.api.auth import HOSTS, Access, Identity, Role, Tokens, allow, ensure_token, may_write, read_tokens
 from outlive.api.errors import Unauthenticated
@@ -110,9 +112,22 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"viewer {SECRET}\n")
     path.chmod(0o644)
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(Forbidden) as caught:
         read_tokens(path)
     assert caught.value.remedy == f"chmod 600 {path}"
+
+
+def test_a_line_of_a_file_of_tokens_may_have_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"viewer {SECRET} grafana until=2026-03-01\nviewer {'t' * 20}\n")
+    path.chmod(0o600)
+    clock = Calendar(datetime(2026, 2, 28, 23, tzinfo=UTC).timestamp())
+    known = Tokens(read_tokens(path), clock=clock)
+    assert known.identify(b"Bearer " + SECRET.encode()).name == "grafana"
+    clock.ahead_s = 3600.0
+    with pytest.raises(Unauthenticated, match="the token grafana ended at 2026-03-01 00:00 UTC"):
+        known.identify(b"Bearer " + SECRET.encode())
+    assert known.identify(b"Bearer " + b"t" * 20).name == "viewer-2"
 
 
 def test_a_file_of_tokens_names_role_token_and_owner(tmp_path: Path) -> None:
@@ -125,7 +140,9 @@ def test_a_file_of_tokens_names_role_token_and_owner(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("line", ["viewer", "king " + "k" * 20, "viewer short", f"viewer {SECRET} a b"])
+@pytest.mark.parametrize(
+    "line", ["viewer", "king " + "k" * 20, "viewer short", f"viewer {SECRET} a b", f"viewer {SECRET} until=soon"]
+)
 def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"admin {'a' * 20}\n{line}\n")

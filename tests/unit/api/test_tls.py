@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 
 import aiohttp
 import pytest
 from cryptography import x509
 from tests.support.api import api
+from tests.support.calendar import DAY_S, Calendar
 from tests.support.loops import run_real
 
 from outlive.api.tls import AUTHORITY_FILE, CERTIFICATE_FILE, ServerTls, names_of
-from outlive.base.clock import Instant, SystemClock
+from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, Forbidden, NotFound, Unavailable
 from outlive.base.random import Random
 from outlive.resources import Hypervisor
 from outlive.store.http import HttpStore
 from outlive.store.tls import check_address, fetch_authority, fingerprint, parse_fingerprint, shown_address, trusting
-
-DAY = timedelta(days=1).total_seconds()
-
-
-class Calendar(SystemClock):
-    """A clock that a test turns."""
-
-    ahead_s = 0.0
-
-    def now(self) -> Instant:
-        return Instant(super().now() + self.ahead_s)
 
 
 def certificate(directory: Path) -> x509.Certificate:
@@ -46,9 +35,9 @@ def test_the_certificate_is_renewed_before_it_ends_and_for_another_address(tmp_p
     clock = Calendar()
     tls = ServerTls(tmp_path, ["10.0.0.1"], clock)
     first = certificate(tmp_path).serial_number
-    clock.ahead_s = 200 * DAY
+    clock.ahead_s = 200 * DAY_S
     assert not tls.renew()
-    clock.ahead_s = 250 * DAY
+    clock.ahead_s = 250 * DAY_S
     assert tls.renew()
     second = certificate(tmp_path).serial_number
     assert second != first
@@ -75,7 +64,13 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
 def test_a_key_that_others_read_is_refused(tmp_path: Path) -> None:
     ServerTls(tmp_path, [], SystemClock())
     (tmp_path / "ca.key").chmod(0o644)
-    with pytest.raises(BadInput, match="others may read this key"):
+    with pytest.raises(Forbidden, match="others may read it") as caught:
+        ServerTls(tmp_path, [], SystemClock())
+    assert caught.value.remedy == f"chmod 600 {tmp_path / 'ca.key'}"
+    (tmp_path / "ca.key").chmod(0o600)
+    (tmp_path / "ca.key").rename(tmp_path / "elsewhere")
+    (tmp_path / "ca.key").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Forbidden, match="is a link"):
         ServerTls(tmp_path, [], SystemClock())
 
 
@@ -87,7 +82,7 @@ def test_names_of_a_server_that_listens_everywhere() -> None:
 def test_clients_pin_the_authority(tmp_path: Path) -> None:
     async def story() -> None:
         tls = ServerTls(tmp_path, [], SystemClock())
-        async with api(tls=tls, authority=tls.authority) as served:
+        async with api(tls=tls, authority=lambda: tls.published) as served:
             assert served.url.startswith("https://")
             pem = await fetch_authority(served.url, "SHA256:" + tls.fingerprint.upper())
             pinned = trusting(pem, pinned=tls.fingerprint)
@@ -115,7 +110,7 @@ def test_an_authority_of_another_server_is_not_believed(tmp_path: Path) -> None:
         (tmp_path / "a").mkdir()
         (tmp_path / "b").mkdir()
         tls, other = (ServerTls(tmp_path / name, [], SystemClock()) for name in "ab")
-        async with api(tls=tls, authority=tls.authority) as served:
+        async with api(tls=tls, authority=lambda: tls.published) as served:
             context = trusting(other.authority, pinned=other.fingerprint)
             store = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1), tls=context)
             with pytest.raises(Unavailable, match="is not believed"):
@@ -135,11 +130,17 @@ def test_an_authority_that_comes_beside_the_pinned_one_is_not_believed(tmp_path:
         (tmp_path / "b").mkdir()
         real, between = (ServerTls(tmp_path / name, [], SystemClock()) for name in "ab")
         both = real.authority + between.authority
-        async with api(tls=between, authority=both) as served:
-            with pytest.raises(Forbidden, match="2 certificates"):
-                await fetch_authority(served.url, real.fingerprint)
-        with pytest.raises(BadInput, match="2 certificates"):
-            trusting(both, pinned=real.fingerprint)
+        async with api(tls=between, authority=lambda: both) as served:
+            pem = await fetch_authority(served.url, real.fingerprint)
+            assert pem == real.authority
+            pinned = trusting(pem, pinned=real.fingerprint)
+            store = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1), tls=pinned)
+            with pytest.raises(Unavailable, match="is not believed"):
+                await store.list(Hypervisor)
+            await store.close()
+        assert len(trusting(both, pinned=real.fingerprint).get_ca_certs()) == 1
+        with pytest.raises(BadInput, match="3 certificates"):
+            trusting(both + real.authority, pinned=real.fingerprint)
         assert len(trusting(both).get_ca_certs()) == 2  # a file of the operator's, with names compared
 
     run_real(story())
@@ -155,7 +156,7 @@ def test_the_name_of_a_server_is_compared_where_the_pinned_authority_is_no_serve
     async def story() -> None:
         monkeypatch.setattr("outlive.api.tls.OWN_UNIT", unit)
         company = ServerTls(tmp_path, ["printer.example"], SystemClock())
-        async with api(tls=company, authority=company.authority) as served:
+        async with api(tls=company, authority=lambda: company.published) as served:
             pinned = trusting(company.authority, pinned=company.fingerprint)
             store = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1), tls=pinned)
             with pytest.raises(Unavailable, match="is not believed"):
@@ -168,7 +169,7 @@ def test_the_name_of_a_server_is_compared_where_the_pinned_authority_is_no_serve
 def test_what_was_compared_is_what_is_believed_and_kept(tmp_path: Path) -> None:
     async def story() -> None:
         tls = ServerTls(tmp_path, [], SystemClock())
-        async with api(tls=tls, authority="# beside it\n" + tls.authority + "\n# behind it\n") as served:
+        async with api(tls=tls, authority=lambda: f"# beside it\n{tls.authority}\n# behind it\n") as served:
             assert await fetch_authority(served.url, tls.fingerprint) == tls.authority
 
     run_real(story())

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.support.loops import run_real
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import BadInput, Forbidden, NotFound, OutliveError, Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.drivers.libvirt.threads import DiskThread
 from outlive.drivers.secrets import KEYS_LIMIT, ClusterKey, KeyCopy, SealingKey, Secrets
 from outlive.resources import ObjectMeta, Secret, SecretSpec
 from outlive.store.memory import MemoryStore
@@ -28,7 +30,7 @@ def secret(sealed: str, name: str = "rack-3") -> Secret:
 
 @given(st.binary(min_size=1, max_size=200))
 def test_what_is_sealed_is_opened_by_the_private_half_alone(value: bytes) -> None:
-    sealed = SealingKey.parse(KEY.public.text).seal("rack-3", value)
+    sealed = SealingKey.parse(KEY.public.text).seal("rack-3", value, "outlive")
     assert KEY.unseal(secret(sealed)) == value
     assert len(value) < 8 or value not in sealed.encode()
     with pytest.raises(Unavailable, match="which this host does not have"):
@@ -36,9 +38,9 @@ def test_what_is_sealed_is_opened_by_the_private_half_alone(value: bytes) -> Non
 
 
 def test_a_sealed_value_is_worth_nothing_under_another_name_or_changed() -> None:
-    sealed = KEY.public.seal("rack-3", b"x" * 20)
+    sealed = KEY.public.seal("rack-3", b"x" * 20, "outlive")
     for other in (secret(sealed, "rack-4"), secret(sealed[:-2] + ("AA" if sealed[-2:] != "AA" else "BB"))):
-        with pytest.raises(Unavailable, match="damaged, or sealed under another name"):
+        with pytest.raises(Unavailable, match="damaged, or sealed under another name, user or address"):
             KEY.unseal(other)
     for text in (
         "",
@@ -47,9 +49,30 @@ def test_a_sealed_value_is_worth_nothing_under_another_name_or_changed() -> None
         f"v1.{KEY.public.id}.",
         f"v1.{KEY.public.id}.%%",
         f"v2.{KEY.public.id}.AAAA",
+        f"v3.{KEY.public.id}.AAAA",
     ):
         with pytest.raises(Unavailable):
             KEY.unseal(secret(text))
+
+
+def test_a_sealed_value_is_worth_nothing_with_another_user_or_for_another_controller() -> None:
+    sealed = KEY.public.seal("rack-3", b"one", "outlive", ["10.0.0.1", "10.0.0.2"])
+    spec = SecretSpec(username="outlive", addresses=("10.0.0.1", "10.0.0.2"), sealed=sealed)
+    kept = Secret(metadata=ObjectMeta(name="rack-3"), spec=spec)
+    assert KEY.unseal(kept) == b"one"
+    for other in ({"username": "root"}, {"addresses": ("10.6.6.6",)}, {"addresses": ()}):
+        with pytest.raises(Unavailable, match="another name, user or address"):
+            KEY.unseal(replace(kept, spec=replace(spec, **other)))
+
+
+def test_what_an_older_version_has_sealed_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlive.drivers.secrets.VERSION", "v1")
+    sealed = KEY.public.seal("rack-3", b"one")
+    monkeypatch.undo()
+    assert sealed.startswith("v1.")
+    assert KEY.unseal(secret(sealed)) == b"one"
+    with pytest.raises(Unavailable):
+        KEY.unseal(secret(f"v2{sealed[2:]}"))
 
 
 def test_a_value_is_neither_empty_nor_too_long() -> None:
@@ -59,7 +82,7 @@ def test_a_value_is_neither_empty_nor_too_long() -> None:
 
 
 def test_a_new_key_opens_what_was_sealed_for_the_older_ones() -> None:
-    sealed = KEY.public.seal("rack-3", b"old")
+    sealed = KEY.public.seal("rack-3", b"old", "outlive")
     newer = ClusterKey.made(KEY)
     assert newer.unseal(secret(sealed)) == b"old"
     assert newer.public.id != KEY.public.id
@@ -102,13 +125,13 @@ def test_credentials_are_read_when_they_are_used_and_what_is_wrong_is_one_line(t
         store = MemoryStore(LoopClock(), SeededIds(Random(1)))
         source = Secrets(store, path)
         lines = [await line(source, "rack-3")]
-        await store.create(secret(KEY.public.seal("rack-3", b"one")))
+        await store.create(secret(KEY.public.seal("rack-3", b"one", "outlive")))
         lines.append(await line(source, "rack-3"))
         KEY.write(path)
         found = await source.credential("rack-3")
         assert (found.username, found.password) == ("outlive", "one")
         assert "one" not in repr(found)
-        await store.create(secret(KEY.public.seal("binary", b"\xff"), "binary"))
+        await store.create(secret(KEY.public.seal("binary", b"\xff", "outlive"), "binary"))
         lines.append(await line(source, "binary"))
         assert "does not exist" in lines[0]
         assert "is not there" in lines[1]
@@ -123,7 +146,7 @@ def test_a_credential_is_known_while_the_store_does_not_answer(tmp_path: Path) -
     async def used() -> None:
         store = Silent(MemoryStore(LoopClock(), SeededIds(Random(1))))
         source = Secrets(store, tmp_path / "cluster-key")
-        await store.create(secret(KEY.public.seal("rack-3", b"one")))
+        await store.create(secret(KEY.public.seal("rack-3", b"one", "outlive")))
         assert (await source.credential("rack-3")).password == "one"
         store.silent = True
         assert (await source.credential("rack-3")).password == "one"
@@ -189,12 +212,8 @@ def test_the_loop_does_not_wait_for_the_disk_with_the_key(tmp_path: Path) -> Non
     file = tmp_path / "cluster-key"
     os.mkfifo(file, 0o600)
 
-    async def fetch() -> str:
-        return KEY.text
-
     async def story() -> None:
-        copy = KeyCopy(fetch, file)
-        asked = asyncio.ensure_future(copy.ids())
+        asked = asyncio.ensure_future(DiskThread(file).call(lambda: ClusterKey.parse(file.read_text(), "it").ids))
         handle = await opened(file)
         assert not asked.done()
         os.write(handle, KEY.text.encode())

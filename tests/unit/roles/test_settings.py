@@ -39,6 +39,7 @@ def test_a_key_that_is_not_known_is_refused_wherever_it_stands(
 
 def loaded(text: str, tmp_path: Path) -> RoleSettings:
     (tmp_path / "outlive.yaml").write_text(text)
+    (tmp_path / "outlive.yaml").chmod(0o600)
     return role_settings(load_settings(SECTIONS, file=tmp_path / "outlive.yaml", environ={}, flags={}))
 
 

@@ -55,6 +55,9 @@ class PowerControllers:
             why = f"driver {fencing.driver} has no option {listing(unknown)}"
             raise Unavailable(why, remedy=f"its options are {listing(sorted(driver.options))}")
         credential = await self._credential(fencing.secret)
+        if credential.addresses and fencing.address not in credential.addresses:
+            why = f"secret {fencing.secret} is not for the controller at {fencing.address}"
+            raise Unavailable(why, remedy=f"outlive secret set {fencing.secret} --address, once for each controller")
         target = Target(
             host=host.name,
             address=fencing.address,

@@ -30,6 +30,8 @@ class Credential:
 
     username: str = ""
     password: str = field(default="", repr=False)
+    addresses: tuple[str, ...] = ()
+    """The controllers that may see it; none: any."""
 
 
 CredentialSource = Callable[[str], Awaitable[Credential]]

@@ -7,11 +7,16 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
+from outlive.base.deadline import deadline
 from outlive.base.errors import Unavailable
 
 T = TypeVar("T")
+
+DISK_S: Final = 10.0
+"""How long a disk may take for one call."""
 
 
 class Threads:
@@ -58,6 +63,26 @@ class Threads:
             answer.set_exception(error)
         else:
             answer.set_result(value)
+
+
+class DiskThread:
+    """Calls of one file's disk, one after the other, in a thread: no loop that renews a membership waits for a disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._threads = Threads(1, f"the disk with {path}")
+        self._turn = asyncio.Lock()
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Its answer; ``Unavailable`` where the disk takes longer than ``DISK_S``, and while it hangs."""
+        async with self._turn:
+            answer = self._threads.submit(work)
+            try:
+                with deadline(DISK_S):
+                    return await answer
+            except TimeoutError:
+                why = f"was not read or written within {DISK_S:g} s"
+                raise Unavailable(why, place=str(self._path), remedy="see whether its disk hangs") from None
 
 
 def seen(answer: asyncio.Future[Any]) -> None:

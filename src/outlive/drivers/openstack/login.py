@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import stat
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import yaml  # type: ignore[import-untyped]
 
 from outlive import __version__
 from outlive.base.errors import BadInput, Forbidden, NotFound, OutliveError, Unavailable
+from outlive.base.files import check_private
 from outlive.drivers.bmc.driver import Credential
 from outlive.inventory.settings import OpenStackSettings
 
@@ -156,9 +156,13 @@ def check_clouds_file(path: Path, *, holds_password: bool) -> None:
         raise Unavailable(f"cannot be read: {error.strerror}", place=str(path), remedy="see its folder") from None
     if found.st_size > CLOUDS_BYTES:
         raise BadInput("is too large", place=str(path), remedy=f"at most {CLOUDS_BYTES} bytes")
-    if holds_password and stat.S_IMODE(found.st_mode) & 0o077:
-        remedy = f"chmod 600 {path}, or keep the password in a secret (openstack.secret)"
-        raise Forbidden("holds a password and can be read by others", place=str(path), remedy=remedy)
+    if not holds_password:
+        return
+    try:
+        check_private(path, limit=CLOUDS_BYTES)
+    except Forbidden as error:
+        remedy = f"{error.remedy}; or keep the password in a secret (openstack.secret)"
+        raise Forbidden(error.message, place=str(path), remedy=remedy) from None
 
 
 def as_error(error: BaseException, what: str, place: str, user: str) -> OutliveError:

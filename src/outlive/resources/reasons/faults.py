@@ -79,11 +79,14 @@ class FaultCode(enum.StrEnum):
     MEMORY_OVERPROVISIONED = "memory-overprovisioned"
     # the syncer of an inventory
     INVENTORY_STALE = "inventory-stale"
-    # the server, for as long as it lasts
+    # the server, the first for as long as it lasts
     STORE_NOT_WRITABLE = "store-not-writable"
     STORE_QUOTA = "store-quota"
     AUDIT_NOT_WRITTEN = "audit-not-written"
     REFUSALS_SURGE = "refusals-surge"
+    TOKEN_ENDS = "token-ends"  # noqa: S105 - a code
+    TOKENS_FILE = "tokens-file-old"
+    AUTHORITY_ENDS = "authority-ends"
 
     @property
     def delta(self) -> int:
@@ -386,6 +389,21 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "the store is near a quota and will refuse new objects of it: {what}",
         "see whose objects they are (outlive get KIND) and why there are so many; delete those that nobody needs",
+    ),
+    FaultCode.TOKEN_ENDS: FaultEntry(
+        10,
+        "the token {subject} ({role}) ends on {end}: who uses it is refused from then on",
+        "outlive token rotate {subject}; a host renews its own while its daemon runs; or revoke one that nobody uses",
+    ),
+    FaultCode.TOKENS_FILE: FaultEntry(
+        10,
+        "tokens in {file} end soon, or are older than 90 days: {names}",
+        "write new ones into the file and restart outlive up",
+    ),
+    FaultCode.AUTHORITY_ENDS: FaultEntry(
+        10,
+        "the server's own authority ends on {end}, and no host believes the server after that",
+        "replace it: outlive tls rotate",
     ),
 }
 """The one table."""

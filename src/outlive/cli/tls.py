@@ -1,0 +1,59 @@
+"""``outlive tls``: the authority that a server made itself, by which hosts and commands recognise it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from outlive.base.errors import Usage
+from outlive.base.phrases import count_of, listing
+from outlive.cli.access import Access
+from outlive.cli.commands import command, group
+from outlive.cli.output import Report
+
+NAMED = 6
+"""Hosts that are named."""
+
+app = group("The server's own authority, by which hosts recognise it.")
+
+
+@command(app)
+async def rotate(
+    access: Access,
+    output: Report,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Every host believes the new authority: forget the old one.")
+    ] = False,
+    leave: Annotated[
+        list[str] | None,
+        typer.Option("--leave", metavar="HOST", help="Finish without this host, which has to join again then."),
+    ] = None,
+) -> None:
+    """Replace the server's authority, in two steps: hosts come to believe both by themselves, then the old one goes."""
+    from outlive.store.http import HttpStore
+    from outlive.store.tls import ROTATION_PATH
+
+    async with access.open(write=True) as store:
+        if not isinstance(store, HttpStore):
+            raise Usage("no server runs here", place="--server", remedy="start outlive up, or name it with --server")
+        said = await store.command(ROTATION_PATH, {"finish": finish, "leave": leave or []})
+    output.show(said, lambda: _told(said, finish))
+
+
+def _told(said: dict[str, Any], finish: bool) -> list[str]:
+    if finish:
+        return [
+            f"the server's authority is now {said['authority']}",
+            "give it to whoever pins the old one: OUTLIVE_FINGERPRINT, /etc/outlive/drain.env",
+        ]
+    without = said["without"]
+    lines = [
+        f"present authority: {said['authority']}",
+        f"new authority:     {said['next']}",
+        "whoever pins a fingerprint may name both, with a comma between them: OUTLIVE_FINGERPRINT, drain.env",
+    ]
+    if without:
+        names = listing(without[:NAMED])
+        return [*lines, f"{count_of(len(without), 'host')} without it yet, such as {names}: ask again in two minutes"]
+    return [*lines, "every host believes it: outlive tls rotate --finish"]
