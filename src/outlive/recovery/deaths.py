@@ -26,6 +26,8 @@ EVENT_S: Final = 60.0
 """Hosts that die within so long of each other die together."""
 OWN_WORD: Final = "self-cleaned"
 """The proof of a host that left in good order, or came back by itself with all its VMs seen to."""
+DYING_S: Final = 5.0
+"""What a VM brings down it brings down no sooner than so long after its start, beside the silence of its host."""
 DEATHS_KEPT: Final = 16
 """Of one host."""
 FAILURES_KEPT: Final = 16
@@ -64,13 +66,14 @@ def failures_of(
     holders: Collection[Holder],
     proofs: Mapping[str, Proof],
     together: Callable[[str, datetime], Collection[str]],
+    silence_s: Callable[[str], float],
     limits: Limits,
 ) -> tuple[HostFailure, ...]:
     """Hosts that died under a VM soon after it was started there, one after the other.
 
-    ``proofs``: by run, of its holders that are dead. ``together``: who died with a host at that time. ``before``: those
-    that its last recovery knew. Where it ran for long before its host died, nothing of before counts; where others died
-    with its host, that death does not count.
+    ``proofs``: by run, of its holders that are dead. ``together``: who died with a host at that time. ``silence_s``: for
+    how long a host is silent before it is condemned. ``before``: those that its last recovery knew. Where it ran for
+    long before its host died, nothing of before counts; where others died with its host, that death does not count.
     """
     found = list(before)
     for holder in holders:
@@ -80,6 +83,8 @@ def failures_of(
         if (proof.at - holder.since).total_seconds() > limits.start_window_s:
             found = []
             continue
+        if (proof.at - holder.since).total_seconds() < silence_s(holder.hypervisor) + DYING_S:
+            continue  # the host was dying when it was started there
         counted = {one.host for one in found}
         if any(one not in counted for one in together(holder.hypervisor, proof.at)):
             continue

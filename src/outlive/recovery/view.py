@@ -406,7 +406,15 @@ class RecoveryObserver:
             for one in holders
             if dead(one, members) and (proof := proof_of(one, members, reach)) is not None
         }
-        return failures_of(before, holders, proofs, self._died_together, self.limits(vm)) if proofs else before
+        if not proofs:
+            return before
+        return failures_of(before, holders, proofs, self._died_together, self._silence_of, self.limits(vm))
+
+    def _silence_of(self, host: str) -> float:
+        """For how long the host is silent before it is condemned."""
+        member = self.member(host)
+        armed = member is not None and member.record.guard.armed
+        return self._silence_s(self._informers.hypervisors.get(host), armed=armed)
 
     def cluster_is_lost(self, cluster: Cluster | None) -> bool:
         """Whether what ``Cluster/default`` said is gone."""

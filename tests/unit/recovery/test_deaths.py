@@ -42,7 +42,7 @@ def failures(
     since = None if started_s is None else ago(started_s)
     holder = Holder(hypervisor=host, epoch=1, run_id="r", seen="running", since=since)
     proofs = {"r": Proof(kind=kind, epoch=1, at=NOW)}
-    found = failures_of(before, (holder,), proofs, lambda host, at: with_it, DEFAULT_LIMITS)
+    found = failures_of(before, (holder,), proofs, lambda host, at: with_it, lambda host: 5.0, DEFAULT_LIMITS)
     return [one.host for one in found]
 
 
@@ -61,6 +61,10 @@ class TestVms:
     def test_neither_its_own_word_nor_an_unknown_start_counts(self) -> None:
         assert failures(failure(), kind="self-cleaned") == ["h1"]
         assert failures(failure(), started_s=None) == ["h1"]
+
+    def test_host_that_was_dying_when_it_was_started_there_does_not_count(self) -> None:
+        assert failures(failure(), started_s=9) == ["h1"]
+        assert failures(failure(), started_s=10) == ["h1", "h2"]
 
     def test_the_same_death_counts_once(self) -> None:
         assert failures(HostFailure(host="h2", epoch=1, at=NOW)) == ["h2"]
