@@ -177,7 +177,6 @@ class Commitments:
         self.informers.commitments.subscribe(self.consistency.on_commitment)
         manager.add_task(VMS_TASK, self.vms.run)
         manager.add_task(TRACKING_TASK, self.tracker.run)
-        manager.add_task(DOMAINS_TASK, self._domains.run)
         manager.add_task(CHANGES_TASK, self.changes.run, elector=elector, after_sync=True)
         manager.add_task(SWEEP_TASK, self.change_log.clean, elector=elector, after_sync=True)
         manager.add_task(LOSSES_TASK, self._losses.run, elector=elector, after_sync=True)
@@ -186,6 +185,8 @@ class Commitments:
         self._attach_counts(manager, elector)
         options = Options(keys=(AUDIT,))
         manager.add_controller(self.consistency, elector=elector, options=options)
+        if self._domains.asks:
+            manager.add_task(DOMAINS_TASK, self._domains.run)
 
     def _attach_slots(self, manager: Manager, elector: Elector | None) -> None:
         """What promises capacity, and holds it."""

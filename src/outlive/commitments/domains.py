@@ -39,6 +39,11 @@ class DomainNames:
         self._asked = asyncio.Event()
         """Set after each call, whatever came of it."""
 
+    @property
+    def asks(self) -> bool:
+        """Whether there is somebody to ask."""
+        return self._source is not None
+
     async def resolve(self, batch: Batch) -> None:
         """Learn what the batch says of domains; where it leaves a name open, wait for Keystone for a moment."""
         for project in batch.projects:

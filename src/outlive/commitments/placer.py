@@ -28,7 +28,7 @@ from outlive.placement.request import (
     PlacementRequest,
     image_properties,
 )
-from outlive.placement.reservations import CapacityQuery, unused
+from outlive.placement.reservations import LOCKED, CapacityQuery, is_ready, unused
 from outlive.resources import (
     COMMITTED,
     MEMORY,
@@ -172,8 +172,12 @@ class SlotPlacer:
 
 
 def locked(slot: Reservation) -> Reservation:
-    """The slot that holds its room from everybody, its own project included, because it may be taken back."""
-    return replace(slot, status=replace(slot.status, conditions=()))
+    """The slot that holds its room from everybody, its own project included, because it may be taken back. It still
+    draws further slots of its project to its host."""
+    if not is_ready(slot):
+        return slot
+    conditions = (Condition(type="Ready", status="True", reason=LOCKED),)
+    return replace(slot, status=replace(slot.status, conditions=conditions))
 
 
 def placed(new: NewSlot, commitment: Commitment, *, now: float, request_id: str = "") -> Reservation:

@@ -27,6 +27,7 @@ from outlive.commitments.state import is_active
 from outlive.commitments.view import CommitmentView
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import INTERNAL_CALLS
+from outlive.placement.reservations import is_locked
 from outlive.placement.tracker import FAILED, Outcome
 from outlive.resources import COMMITTED, CommittedResourceSpec, Reservation
 from outlive.runtime.metrics import Metrics
@@ -180,10 +181,11 @@ class SlotTracker:
         ledger, fleet = self._placer.fleet.ledger, self._placer.fleet
         row = fleet.row_of(hosts[0]) if hosts else None
         here = [entry for entry in ledger.on_row(row) if entry.ready] if row is not None else []
+        here = [entry for entry in here if not is_locked(entry.reservation)]
         own = [entry.reservation for entry in here if _owner(entry.reservation) == (project, group)]
         if any(remaining(slot) > 0 for slot in own):
             return own
-        bucket = ledger.commitments.get((project, group))
+        bucket = ledger.open_commitments.get((project, group))
         return [bucket.entries[name].reservation for name in sorted(bucket.entries)] if bucket is not None else []
 
     def _free(self, slots: Iterable[Reservation]) -> dict[str, int]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.placement.request import Intent
-from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, blocks_somebody, is_ready, unused
+from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, blocks_somebody, is_locked, is_ready, unused
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Reservation
 
 Matrix = NDArray[np.int64]
@@ -146,6 +146,8 @@ class Ledger:
         """VM → ready failover slots that list it."""
         self.commitments = Buckets()
         """(project, group) → ready commitment slots."""
+        self.open_commitments = Buckets()
+        """The same without those that are locked: VMs of the project may use them."""
         self.in_flight_of_vm = Buckets()
         """VM → in-flight reservations for it."""
         self._slots_expecting = Buckets()
@@ -266,7 +268,7 @@ class Ledger:
         found: list[Bucket | None] = []
         sold = query.intent is not Intent.RESERVE_FOR_COMMITTED_RESOURCE and not query.locked
         if COMMITTED not in query.ignored_types and sold and query.group:
-            found.append(self.commitments.get((query.project, query.group)))
+            found.append(self.open_commitments.get((query.project, query.group)))
         if FAILOVER not in query.ignored_types and query.intent is Intent.EVACUATE:
             found.append(self.slots_of_vm.get(query.vm))
         if IN_FLIGHT not in query.ignored_types and query.vm:
@@ -305,7 +307,10 @@ class Ledger:
             details = spec.committed_resource_reservation
             found.append((self._slots_expecting, tuple(details.allocations)))
             if entry.ready and details.resource_group:
-                found.append((self.commitments, ((details.project_id, details.resource_group),)))
+                owner = ((details.project_id, details.resource_group),)
+                found.append((self.commitments, owner))
+                if not is_locked(entry.reservation):
+                    found.append((self.open_commitments, owner))
         return found
 
 

@@ -4,6 +4,7 @@ everybody who asks. The ledger adds them up."""
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from typing import Final
 
 import msgspec
 
@@ -57,6 +58,16 @@ def is_ready(reservation: Reservation) -> bool:
     if found is None:
         return reservation.spec.type == FAILOVER
     return found.status == "True"
+
+
+LOCKED: Final = "Decided"
+"""Reason of ``Ready`` of a commitment slot that is decided and may be taken back: nobody's VMs may use it yet."""
+
+
+def is_locked(reservation: Reservation) -> bool:
+    """Whether the slot holds its room from everybody, its own project included."""
+    found = condition(reservation.status.conditions, "Ready")
+    return found is not None and found.reason == LOCKED
 
 
 def blocked_hosts(reservation: Reservation) -> tuple[str, ...]:
