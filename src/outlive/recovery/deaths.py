@@ -71,9 +71,9 @@ def failures_of(
 ) -> tuple[HostFailure, ...]:
     """Hosts that died under a VM soon after it was started there, one after the other.
 
-    ``proofs``: by run, of its holders that are dead. ``together``: who died with a host at that time. ``silence_s``: for
-    how long a host is silent before it is condemned. ``before``: those that its last recovery knew. Where it ran for
-    long before its host died, nothing of before counts; where others died with its host, that death does not count.
+    ``proofs``: by run, of its holders that are dead. ``together``: who died with a host at that time. ``silence_s``:
+    for how long a host is silent before it is condemned. ``before``: those that its last recovery knew. Where it ran
+    for long before its host died, nothing of before counts; where others died with its host, that death does not count.
     """
     found = list(before)
     for holder in holders:

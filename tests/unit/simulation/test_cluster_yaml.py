@@ -31,7 +31,11 @@ REAL: Final = dict.fromkeys(
 )
 DERIVED: Final = {
     VirtualMachineSpec: {"resources": "cpu and memory", "request": "the verb `request`", **REAL},
-    HypervisorSpec: {"management": "`daemons`", "fencing": "`armed`, `profile`, `proofs`, `bmc`"},
+    HypervisorSpec: {
+        "management": "`daemons`",
+        "fencing": "`armed`, `profile`, `proofs`, `bmc`",
+        "quarantineRelease": "no host begins in quarantine",
+    },
     ClusterSpec: {
         "description": "nobody reads it",
         "maintenanceUntil": "the verb `maintenance`",
