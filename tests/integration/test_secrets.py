@@ -227,7 +227,7 @@ def test_only_an_administrator_says_which_controller_gets_a_secret() -> None:
                     Forbidden, match=rf"may not write spec\.fencing\.{name}.* of Hypervisor/kvm-1"
                 ) as caught:
                     await operator.replace(changed(**{name: value}))
-                assert caught.value.remedy == "use a token of the role admin"
+                assert caught.value.remedy == "who may is in docs/concepts/security.md#table"
                 new = HypervisorSpec(fencing=FencingSpec(**{name: value}))
                 with pytest.raises(Forbidden, match=rf"may not write spec\.fencing\.{name} of Hypervisor/kvm-2"):
                     await operator.create(Hypervisor(metadata=ObjectMeta(name="kvm-2"), spec=new))

@@ -377,10 +377,7 @@ CHECKED: Final = HOSTS | {Role.CONTROLLER, Role.OPERATOR}
 
 def _refused(identity: Identity, why: str) -> Forbidden:
     who = f"host {identity.host}" if identity.host else f"{identity.role} {identity.name}"
-    remedy = (
-        "use a token of the role admin" if why.endswith("administrators") else "see docs/concepts/security.md#table"
-    )
-    return Forbidden(f"the token of {who} {why}", remedy=remedy)
+    return Forbidden(f"the token of {who} {why}", remedy="who may is in docs/concepts/security.md#table")
 
 
 def read_tokens(path: Path) -> list[tuple[str, Identity]]:

@@ -310,6 +310,8 @@ _OF_ITS_DAEMON: Final = (
     "status.keyIds",
     "status.recoveryTimeObjectiveS",
     "status.degrading",
+    "status.storageLost",
+    "status.authorities",
     "status.version",
 )
 """What only the daemon of the host says of it."""

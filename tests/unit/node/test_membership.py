@@ -443,6 +443,7 @@ def test_that_a_host_could_not_join_is_reported_no_more_once_another_daemon_of_i
             metadata=ObjectMeta(name="host-not-empty.kvm-1", labels={REPORTER_LABEL: "daemon", HOST_LABEL: "kvm-1"}),
             code="host-not-empty",
             message="it is not",
+            delta=25,
             first_seen=SEEN,
             last_seen=SEEN,
             subject=ObjectRef(kind="Hypervisor", name="kvm-1"),

@@ -232,7 +232,7 @@ def test_a_definition_loses_no_disk_while_a_guest_may_have_it_open() -> None:
         await world.do("request", {"vm": "vm-1", "verb": "stop"})
         await world.clock.sleep(20.0)
         assert vm_of(world).status.holders == ()
-        await Neighbours(world.store).check(fewer)
+        await Neighbours(world.store).check(_replace(fewer, metadata=vm_of(world).metadata))
 
     play(story)
 

@@ -118,4 +118,4 @@ def _refused(what: str, one: Outside, value: str) -> Refused:
     element = one.element.rpartition("/")[2] if one.element.count("/") < 2 else "/".join(one.element.split("/")[1:])
     setting = f"libvirt.{one.setting.value}"
     remedy = f"name it or its folder in {setting} of this host's node.yaml, or correct the definition"
-    return Refused(f"{what}: its <{element}> names {value[:160]}, which {setting} does not allow", remedy=remedy)
+    return Refused(f"{what}: its <{element}> names {value[:512]}, which {setting} does not allow", remedy=remedy)
