@@ -27,6 +27,8 @@ def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
     if ADMIN in author.writers:
         return ""
     before, after, host = write.before, write.after, author.host
+    if after is None and before is not None and before.deleting:
+        after = write.answer  # its last finalizer was removed, which is a change of one that was deleted before
     if not {"daemon", "fencer"}.intersection(author.writers):
         host = ""
     needed = needed_facts(host, before, after)
