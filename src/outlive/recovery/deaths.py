@@ -8,7 +8,7 @@ a rack, and that cause is neither a VM's nor the host's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple
 
 import msgspec
@@ -57,8 +57,12 @@ def death_of(host: str, record: MemberRecord, *, silent: bool = False) -> Death 
 
 def died_together(host: str, at: datetime, deaths: Iterable[Death], now: datetime) -> list[str]:
     """Other hosts that died at about that time, or are dying if that is now."""
-    window = timedelta(seconds=EVENT_S)
-    return [one.host for one in deaths if one.host != host and abs((one.at or now) - at) <= window]
+    return [one.host for one in deaths if one.host != host and abs(_seconds(at, one.at or now)) <= EVENT_S]
+
+
+def _seconds(begin: datetime, end: datetime) -> float:
+    """Between two times, of which a host may have written either without its zone."""
+    return as_instant(end) - as_instant(begin)
 
 
 def failures_of(
@@ -80,10 +84,10 @@ def failures_of(
         proof = proofs.get(holder.run_id)
         if proof is None or proof.kind == OWN_WORD or proof.at is None or holder.since is None:
             continue
-        if (proof.at - holder.since).total_seconds() > limits.start_window_s:
+        if _seconds(holder.since, proof.at) > limits.start_window_s:
             found = []
             continue
-        if (proof.at - holder.since).total_seconds() < silence_s(holder.hypervisor) + DYING_S:
+        if _seconds(holder.since, proof.at) < silence_s(holder.hypervisor) + DYING_S:
             continue  # the host was dying when it was started there
         counted = {one.host for one in found}
         if any(one not in counted for one in together(holder.hypervisor, proof.at)):
@@ -114,10 +118,14 @@ def flapping(
     ``resting``: somebody works on the host, or on the cluster.
     """
     status, policy, uid = host.status, view.policy, member.metadata.uid
-    window = timedelta(seconds=policy.flap_window_s)
-    at_now, proof = as_datetime(now), member.record.proof
-    kept = tuple(one for one in status.deaths if at_now - one.at <= window)
-    if proof is not None and proof.kind != OWN_WORD and proof.at is not None and at_now - proof.at <= window:
+    window_s, at_now, proof = policy.flap_window_s, as_datetime(now), member.record.proof
+    kept = tuple(one for one in status.deaths if now - as_instant(one.at) <= window_s)
+    if (
+        proof is not None
+        and proof.kind != OWN_WORD
+        and proof.at is not None
+        and now - as_instant(proof.at) <= window_s
+    ):
         known = any((one.uid, one.epoch) == (uid, proof.epoch) for one in kept)
         if not known:
             together = 1 + len(view.together(host.name, proof.at))

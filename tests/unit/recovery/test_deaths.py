@@ -66,6 +66,15 @@ class TestVms:
         assert failures(failure(), started_s=9) == ["h1"]
         assert failures(failure(), started_s=10) == ["h1", "h2"]
 
+    def test_times_that_a_host_wrote_without_a_zone_end_no_look_of_recovery(self) -> None:
+        plain = NOW.replace(tzinfo=None)
+        holder = Holder(hypervisor="h2", epoch=1, run_id="r", since=plain - timedelta(seconds=60))
+        proofs = {"r": Proof(kind="power", epoch=1, at=NOW)}
+        found = failures_of((), (holder,), proofs, lambda host, at: (), lambda host: 5.0, DEFAULT_LIMITS)
+        assert [one.host for one in found] == ["h2"]
+        assert flaps(host(), member(at=plain))[0] == [(3, True)]
+        assert died_together("h1", NOW, [Death("h2", plain), Death("h3", datetime(1, 1, 1))], NOW) == ["h2"]  # noqa: DTZ001
+
     def test_the_same_death_counts_once(self) -> None:
         assert failures(HostFailure(host="h2", epoch=1, at=NOW)) == ["h2"]
 
