@@ -120,12 +120,7 @@ def flapping(
     status, policy, uid = host.status, view.policy, member.metadata.uid
     window_s, at_now, proof = policy.flap_window_s, as_datetime(now), member.record.proof
     kept = tuple(one for one in status.deaths if now - as_instant(one.at) <= window_s)
-    if (
-        proof is not None
-        and proof.kind != OWN_WORD
-        and proof.at is not None
-        and now - as_instant(proof.at) <= window_s
-    ):
+    if proof is not None and proof.kind != OWN_WORD and proof.at is not None and now - as_instant(proof.at) <= window_s:
         known = any((one.uid, one.epoch) == (uid, proof.epoch) for one in kept)
         if not known:
             together = 1 + len(view.together(host.name, proof.at))
