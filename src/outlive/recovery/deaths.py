@@ -72,17 +72,27 @@ def failures_of(
     together: Callable[[str, datetime], Collection[str]],
     silence_s: Callable[[str], float],
     limits: Limits,
+    *,
+    waits: bool = False,
 ) -> tuple[HostFailure, ...]:
     """Hosts that died under a VM soon after it was started there, one after the other.
 
     ``proofs``: by run, of its holders that are dead. ``together``: who died with a host at that time. ``silence_s``:
     for how long a host is silent before it is condemned. ``before``: those that its last recovery knew. Where it ran
     for long before its host died, nothing of before counts; where others died with its host, that death does not count.
+    ``waits``: it waits for a person already, because of this host as well: it may have died once more since.
     """
     found = list(before)
     for holder in holders:
         proof = proofs.get(holder.run_id)
-        if proof is None or proof.kind == OWN_WORD or proof.at is None or holder.since is None:
+        if proof is None or holder.since is None:
+            continue
+        known = any((one.host, one.epoch) == (holder.hypervisor, holder.epoch) for one in found)
+        if proof.epoch > holder.epoch:  # when and how this run ended was said by a proof that has gone
+            if waits and not known:
+                found.append(HostFailure(host=holder.hypervisor, epoch=holder.epoch, at=holder.since))
+            continue
+        if proof.kind == OWN_WORD or proof.at is None:
             continue
         if _seconds(holder.since, proof.at) > limits.start_window_s:
             found = []
@@ -92,9 +102,8 @@ def failures_of(
         counted = {one.host for one in found}
         if any(one not in counted for one in together(holder.hypervisor, proof.at)):
             continue
-        new = HostFailure(host=holder.hypervisor, epoch=holder.epoch, at=proof.at)
-        if all((one.host, one.epoch) != (new.host, new.epoch) for one in found):
-            found.append(new)
+        if not known:
+            found.append(HostFailure(host=holder.hypervisor, epoch=holder.epoch, at=proof.at))
     return tuple(found[-FAILURES_KEPT:])
 
 

@@ -68,6 +68,22 @@ class TestVms:
         assert failures(failure(), started_s=9) == ["h1"]
         assert failures(failure(), started_s=10) == ["h1", "h2"]
 
+    def test_vm_that_waits_for_a_person_waits_on_when_the_host_dies_once_more(self) -> None:
+        holder = Holder(hypervisor="h2", epoch=1, run_id="r", since=ago(7200))
+        for kind in ("power", "self-cleaned"):
+            proofs = {"r": Proof(kind=kind, epoch=2, at=NOW)}  # type: ignore[arg-type]
+            for waits, counted in ((True, ["h1", "h2"]), (False, ["h1"])):
+                found = failures_of(
+                    (failure(),),
+                    (holder,),
+                    proofs,
+                    lambda host, at: (),
+                    lambda host: 5.0,
+                    DEFAULT_LIMITS,
+                    waits=waits,
+                )
+                assert [one.host for one in found] == counted
+
     def test_times_that_a_host_wrote_without_a_zone_end_no_look_of_recovery(self) -> None:
         plain = NOW.replace(tzinfo=None)
         holder = Holder(hypervisor="h2", epoch=1, run_id="r", since=plain - timedelta(seconds=60))
