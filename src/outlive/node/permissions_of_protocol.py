@@ -44,16 +44,7 @@ def _may_place(host: str, vm: VirtualMachine) -> bool:
 
 def dropped(host: str, before: VirtualMachine, after: VirtualMachine) -> tuple[Holder, ...]:
     """Entries of others than this host that are there before, and not after."""
-    return tuple(
-        one
-        for one in before.status.holders
-        if one.hypervisor != host and one not in after.status.holders and _older(one) not in after.status.holders
-    )
-
-
-def _older(entry: Holder) -> Holder:
-    """The entry as a daemon or controller of a version without ``since`` writes it back: the same one."""
-    return _replace(entry, since=None)
+    return tuple(one for one in before.status.holders if one.hypervisor != host and one not in after.status.holders)
 
 
 def entered_holders(host: str, before: VirtualMachine, after: VirtualMachine) -> list[Holder]:
@@ -96,8 +87,7 @@ def vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: Virtua
 def _holders(host: str, what: str, before: VirtualMachine, after: VirtualMachine, facts: Facts) -> str:
     """Why entries may not become like that; ``host`` empty: nobody's are the writer's own."""
     foreign = [one for one in after.status.holders if one.hypervisor != host]
-    known = {*before.status.holders, *map(_older, before.status.holders)}
-    added = next((one for one in foreign if one not in known), None)
+    added = next((one for one in foreign if one not in before.status.holders), None)
     if added is not None:
         return f"may not write the entry of {added.hypervisor} among the holders of {what}: each host writes its own"
     for one in dropped(host, before, after):

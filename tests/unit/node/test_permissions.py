@@ -181,18 +181,6 @@ def test_an_entry_goes_with_the_proof_that_it_is_fenced() -> None:
     assert write_refusal(CONTROLLER, before, vm(assigned=Assigned(hypervisor=ME)), facts) == ""
 
 
-def test_a_daemon_of_an_earlier_version_writes_entries_of_others_back_without_what_it_does_not_know() -> None:
-    since = datetime(2026, 5, 1, tzinfo=UTC)
-    theirs = _replace(THEIRS, since=since)
-    before = vm(assigned=Assigned(hypervisor=OTHER), holders=(theirs, ENTRY))
-    facts = Facts(members=(MINE,))
-    assert host_refusal(WHO, before, vm(assigned=Assigned(hypervisor=OTHER), holders=(THEIRS,)), facts) == ""
-    late = _replace(theirs, since=since.replace(year=2027))
-    for wrong in (late, _replace(THEIRS, seen="running")):
-        after = vm(assigned=Assigned(hypervisor=OTHER), holders=(wrong,))
-        assert "each host writes its own" in host_refusal(WHO, before, after, facts)
-
-
 @pytest.mark.parametrize(
     ("before", "entry", "why"),
     [
