@@ -68,31 +68,6 @@ class TestVms:
         assert failures(failure(), started_s=9) == ["h1"]
         assert failures(failure(), started_s=10) == ["h1", "h2"]
 
-    def test_vm_that_waits_for_a_person_waits_on_when_the_host_dies_once_more(self) -> None:
-        holder = Holder(hypervisor="h2", epoch=1, run_id="r", since=ago(7200))
-        for kind in ("power", "self-cleaned"):
-            proofs = {"r": Proof(kind=kind, epoch=2, at=NOW)}  # type: ignore[arg-type]
-            for waits, counted in ((True, ["h1", "h2"]), (False, ["h1"])):
-                found = failures_of(
-                    (failure(),),
-                    (holder,),
-                    proofs,
-                    lambda host, at: (),
-                    lambda host: 5.0,
-                    DEFAULT_LIMITS,
-                    waits=waits,
-                )
-                assert [one.host for one in found] == counted
-
-    def test_times_that_a_host_wrote_without_a_zone_end_no_look_of_recovery(self) -> None:
-        plain = NOW.replace(tzinfo=None)
-        holder = Holder(hypervisor="h2", epoch=1, run_id="r", since=plain - timedelta(seconds=60))
-        proofs = {"r": Proof(kind="power", epoch=1, at=NOW)}
-        found = failures_of((), (holder,), proofs, lambda host, at: (), lambda host: 5.0, DEFAULT_LIMITS)
-        assert [one.host for one in found] == ["h2"]
-        assert flaps(host(), member(at=plain))[0] == [(3, True)]
-        assert died_together("h1", NOW, [Death("h2", plain), Death("h3", datetime(1, 1, 1))], NOW) == ["h2"]  # noqa: DTZ001
-
     def test_the_same_death_counts_once(self) -> None:
         assert failures(HostFailure(host="h2", epoch=1, at=NOW)) == ["h2"]
 
@@ -227,3 +202,30 @@ def test_no_more_than_half_of_the_hosts_come_into_quarantine_also_at_one_look() 
         return [one.name for one in (await cloud.memory.list(Hypervisor)).items if one.status.quarantine is not None]
 
     assert len(run(story())) == 2
+
+
+def test_vm_that_waits_for_a_person_waits_on_when_the_host_dies_once_more() -> None:
+    holder = Holder(hypervisor="h2", epoch=1, run_id="r", since=ago(7200))
+    for kind in ("power", "self-cleaned"):
+        proofs = {"r": Proof(kind=kind, epoch=2, at=NOW)}  # type: ignore[arg-type]
+        for waits, counted in ((True, ["h1", "h2"]), (False, ["h1"])):
+            found = failures_of(
+                (failure(),),
+                (holder,),
+                proofs,
+                lambda host, at: (),
+                lambda host: 5.0,
+                DEFAULT_LIMITS,
+                waits=waits,
+            )
+            assert [one.host for one in found] == counted
+
+
+def test_times_that_a_host_wrote_without_a_zone_end_no_look_of_recovery() -> None:
+    plain = NOW.replace(tzinfo=None)
+    holder = Holder(hypervisor="h2", epoch=1, run_id="r", since=plain - timedelta(seconds=60))
+    proofs = {"r": Proof(kind="power", epoch=1, at=NOW)}
+    found = failures_of((), (holder,), proofs, lambda host, at: (), lambda host: 5.0, DEFAULT_LIMITS)
+    assert [one.host for one in found] == ["h2"]
+    assert flaps(host(), member(at=plain))[0] == [(3, True)]
+    assert died_together("h1", NOW, [Death("h2", plain), Death("h3", datetime(1, 1, 1))], NOW) == ["h2"]  # noqa: DTZ001
