@@ -144,5 +144,5 @@ def as_datetime(instant: float) -> datetime:
 
 
 def as_instant(moment: datetime) -> Instant:
-    """Seconds since 1970 of an aware datetime."""
-    return Instant(moment.timestamp())
+    """Seconds since 1970 of a datetime; one without a zone, as somebody else may have written it, is one of UTC."""
+    return Instant((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp())

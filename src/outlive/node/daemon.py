@@ -30,6 +30,7 @@ from outlive.resources import Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import NAMED, names
 from outlive.runtime.crashes import keep_running
+from outlive.runtime.faults import fault_name
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
 
@@ -65,6 +66,7 @@ class Daemon:
         """Incarnation of the store at the last look."""
         self._wake = asyncio.Event()
         """Set when the next look cannot wait."""
+        shared.faults.undetermined = self._undetermined
         shared.reported = self.reporter.notify
         shared.domains.on_change = self._domain_changed
         shared.domains.on_look = self.health.looked
@@ -95,6 +97,16 @@ class Daemon:
         self.shared.cleaned = False
         self._wake.set()
         self.reporter.notify()
+
+    def _undetermined(self) -> list[str]:
+        """Reports of domains that the store did not know, which no other host starts a second time: they do not end
+        with the daemon that made them, but once the domain has gone or is held."""
+        node = self.shared
+        if not node.domains.looked:
+            return [FaultCode.UNKNOWN_VM]
+        held = {vm for vm in node.domains.by_vm if (seen := node.informer.get(vm)) is not None and node.entry(seen)}
+        abouts = (ObjectRef(kind="VirtualMachine", name=vm) for vm in node.domains.by_vm.keys() - held)
+        return [fault_name(FaultCode.UNKNOWN_VM, about) for about in abouts]
 
     async def enter(self) -> None:
         """Read what is wanted of this host and enter the membership, however long the store is away.

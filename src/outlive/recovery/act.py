@@ -7,6 +7,7 @@ the target finds the VM, the assignment. What a step refuses is left to the next
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Final, assert_never
 
@@ -83,6 +84,7 @@ class RecoveryActions:
         self._clusters = informers.clusters
         self._decisions = decisions
         self._clock = clock
+        self._quarantining = asyncio.Lock()
 
     def is_done(self, action: Action) -> bool:
         """Whether the caches show that there is nothing to write."""
@@ -302,11 +304,15 @@ class RecoveryActions:
             member = await self._store.get(Membership, name, fresh=True)
             host = await self._store.get(Hypervisor, name, fresh=True)
         status = self._observer.marked(host, member)
-        if status == host.status:
-            return
-        with answered(f"host {name}"):
-            written = await self._store.replace_status(_replace(host, status=status))
-        self._hypervisors.note(written, replaced=host.metadata.resource_version)
+        enters = status.quarantine is not None and host.status.quarantine is None
+        async with self._quarantining if enters else contextlib.nullcontext():
+            if enters:  # as many others are in quarantine as there are once this is written
+                status = self._observer.marked(host, member)
+            if status == host.status:
+                return
+            with answered(f"host {name}"):
+                written = await self._store.replace_status(_replace(host, status=status))
+            self._hypervisors.note(written, replaced=host.metadata.resource_version)
         if bool(status.lost) != bool(host.status.lost):
             _log.info("recovery.host_lost" if status.lost else "recovery.host_back", host=name, fence=status.lost)
         if (status.quarantine is None) != (host.status.quarantine is None):

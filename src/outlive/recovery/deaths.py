@@ -8,7 +8,7 @@ a rack, and that cause is neither a VM's nor the host's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple
 
 import msgspec
@@ -57,8 +57,12 @@ def death_of(host: str, record: MemberRecord, *, silent: bool = False) -> Death 
 
 def died_together(host: str, at: datetime, deaths: Iterable[Death], now: datetime) -> list[str]:
     """Other hosts that died at about that time, or are dying if that is now."""
-    window = timedelta(seconds=EVENT_S)
-    return [one.host for one in deaths if one.host != host and abs((one.at or now) - at) <= window]
+    return [one.host for one in deaths if one.host != host and abs(_seconds(at, one.at or now)) <= EVENT_S]
+
+
+def _seconds(begin: datetime, end: datetime) -> float:
+    """Between two times, of which a host may have written either without its zone."""
+    return as_instant(end) - as_instant(begin)
 
 
 def failures_of(
@@ -68,29 +72,38 @@ def failures_of(
     together: Callable[[str, datetime], Collection[str]],
     silence_s: Callable[[str], float],
     limits: Limits,
+    *,
+    waits: bool = False,
 ) -> tuple[HostFailure, ...]:
     """Hosts that died under a VM soon after it was started there, one after the other.
 
     ``proofs``: by run, of its holders that are dead. ``together``: who died with a host at that time. ``silence_s``:
     for how long a host is silent before it is condemned. ``before``: those that its last recovery knew. Where it ran
     for long before its host died, nothing of before counts; where others died with its host, that death does not count.
+    ``waits``: it waits for a person already, because of this host as well: it may have died once more since.
     """
     found = list(before)
     for holder in holders:
         proof = proofs.get(holder.run_id)
-        if proof is None or proof.kind == OWN_WORD or proof.at is None or holder.since is None:
+        if proof is None or holder.since is None:
             continue
-        if (proof.at - holder.since).total_seconds() > limits.start_window_s:
+        known = any((one.host, one.epoch) == (holder.hypervisor, holder.epoch) for one in found)
+        if proof.epoch > holder.epoch:  # when and how this run ended was said by a proof that has gone
+            if waits and not known:
+                found.append(HostFailure(host=holder.hypervisor, epoch=holder.epoch, at=holder.since))
+            continue
+        if proof.kind == OWN_WORD or proof.at is None:
+            continue
+        if _seconds(holder.since, proof.at) > limits.start_window_s:
             found = []
             continue
-        if (proof.at - holder.since).total_seconds() < silence_s(holder.hypervisor) + DYING_S:
+        if _seconds(holder.since, proof.at) < silence_s(holder.hypervisor) + DYING_S:
             continue  # the host was dying when it was started there
         counted = {one.host for one in found}
         if any(one not in counted for one in together(holder.hypervisor, proof.at)):
             continue
-        new = HostFailure(host=holder.hypervisor, epoch=holder.epoch, at=proof.at)
-        if all((one.host, one.epoch) != (new.host, new.epoch) for one in found):
-            found.append(new)
+        if not known:
+            found.append(HostFailure(host=holder.hypervisor, epoch=holder.epoch, at=proof.at))
     return tuple(found[-FAILURES_KEPT:])
 
 
@@ -114,10 +127,9 @@ def flapping(
     ``resting``: somebody works on the host, or on the cluster.
     """
     status, policy, uid = host.status, view.policy, member.metadata.uid
-    window = timedelta(seconds=policy.flap_window_s)
-    at_now, proof = as_datetime(now), member.record.proof
-    kept = tuple(one for one in status.deaths if at_now - one.at <= window)
-    if proof is not None and proof.kind != OWN_WORD and proof.at is not None and at_now - proof.at <= window:
+    window_s, at_now, proof = policy.flap_window_s, as_datetime(now), member.record.proof
+    kept = tuple(one for one in status.deaths if now - as_instant(one.at) <= window_s)
+    if proof is not None and proof.kind != OWN_WORD and proof.at is not None and now - as_instant(proof.at) <= window_s:
         known = any((one.uid, one.epoch) == (uid, proof.epoch) for one in kept)
         if not known:
             together = 1 + len(view.together(host.name, proof.at))

@@ -18,7 +18,15 @@ from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.node.fencing.policy import Departure, HostSettings, Profile, absence_limit_s, departure_of, profile_of
 from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder, proof_of
-from outlive.node.vm.states import active_move, asked_since, order_here, reach_of, rejection_here, wanted
+from outlive.node.vm.states import (
+    active_move,
+    asked_since,
+    brings_down_hosts,
+    order_here,
+    reach_of,
+    rejection_here,
+    wanted,
+)
 from outlive.placement.rules import Group, Peers, Verdict, demands_of, judge
 from outlive.placement.vms import VmView, view_of_resource
 from outlive.recovery.deaths import Death, FlapView, death_of, died_together, failures_of, flapping
@@ -408,7 +416,15 @@ class RecoveryObserver:
         }
         if not proofs:
             return before
-        return failures_of(before, holders, proofs, self._died_together, self._silence_of, self.limits(vm))
+        return failures_of(
+            before,
+            holders,
+            proofs,
+            self._died_together,
+            self._silence_of,
+            self.limits(vm),
+            waits=brings_down_hosts(vm),
+        )
 
     def _silence_of(self, host: str) -> float:
         """For how long the host is silent before it is condemned."""

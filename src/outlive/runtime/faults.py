@@ -13,14 +13,14 @@ acknowledgement hides nothing (docs/concepts/safety.md#woken).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from outlive.base.clock import Clock, Instant, as_datetime
 from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import NotFound, OutliveError, Refused
+from outlive.base.errors import Forbidden, NotFound, OutliveError, Refused
 from outlive.base.logging import get_logger
 from outlive.resources import HOST_LABEL, Cluster, Fault, Hypervisor, ObjectMeta, ObjectRef
 from outlive.resources.cluster import CLUSTER
@@ -64,6 +64,9 @@ Role = Literal[
     "server",
 ]
 HOST_KINDS: Final = ("Hypervisor", "Membership")
+ALWAYS_RAISED: Final = (FaultCode.CLUSTER_DISARMED, FaultCode.UNKNOWN_VM)
+"""Faults that maintenance of the cluster does not silence: what it is, and what keeps hosts from starting a second VM
+of a name."""
 
 _log = get_logger("faults")
 
@@ -125,7 +128,7 @@ async def acknowledge(store: Store, clock: Clock, name: str, *, acknowledged: bo
 class FaultSet:
     """The faults that the parts of one process find active, each by its own look; ``run`` records them.
 
-    A new process begins with none: what its parts do not find again ends.
+    A new process begins with none: what its parts do not find again ends, unless ``undetermined`` names it.
     """
 
     def __init__(self, recorder: FaultRecorder, clock: Clock) -> None:
@@ -135,6 +138,8 @@ class FaultSet:
         self._changed = asyncio.Event()
         self.crashes = Crashes(clock, self._changed.set)
         """The parts of this process that crashed."""
+        self.undetermined: Callable[[], Collection[str]] = tuple
+        """Codes of faults, and names of single ones, of which nobody can say yet whether they are active."""
 
     def activate(self, code: FaultCode, subject: ObjectRef, **fields: Value) -> None:
         """It is so now; to be said at every look."""
@@ -162,7 +167,7 @@ class FaultSet:
         """Record them when one changes, and now and then, until cancelled."""
         while True:
             self._changed.clear()
-            await self._recorder.record(self.active)
+            await self._recorder.record(self.active, undetermined=self.undetermined())
             await set_within(self._changed, LOOK_S)
 
 
@@ -204,6 +209,8 @@ class FaultRecorder:
         """Faults of this reporter that have not ended: message, and when they were written last (monotonic)."""
         self._list_at = 0.0
         self._failing = False
+        self._refused: set[str] = set()
+        """Faults that this reporter may not write, as the store said last."""
 
     def forget(self) -> None:
         """Read the own faults anew at the next call: another one may have reported since, or the store was restored."""
@@ -222,18 +229,28 @@ class FaultRecorder:
         try:
             await self._list()
             for name, one in wanted.items():
-                with deadline(WRITE_S):
-                    await self._raise(name, one)
+                await self._write(name, self._raise(name, one))
             stays = {*wanted, *undetermined}
             for name in [name for name in self._open if name not in stays and code_of(name) not in stays]:
-                with deadline(WRITE_S):
-                    await self._end(name)
+                await self._write(name, self._end(name))
         except (OutliveError, TimeoutError) as error:
             if not self._failing:
                 _log.warning("fault.not_written", reporter=self._role, error=str(error) or "no answer in time")
             self._failing = True
         else:
             self._failing = False
+
+    async def _write(self, name: str, work: Awaitable[None]) -> None:
+        """Raise or end one fault; one that this reporter may not write holds up no other."""
+        try:
+            with deadline(WRITE_S):
+                await work
+        except Forbidden as error:
+            if name not in self._refused:
+                _log.warning("fault.refused", fault=name, reporter=self._role, error=str(error))
+            self._refused.add(name)
+        else:
+            self._refused.discard(name)
 
     async def _list(self) -> None:
         now = self._clock.monotonic()
@@ -245,6 +262,7 @@ class FaultRecorder:
             if not one.ended
         }
         self._open = {name: self._open.get(name, kept) for name, kept in found.items()}
+        self._refused.clear()
         self._list_at = now + LIST_AGAIN_S
 
     async def _raise(self, name: str, one: ActiveFault) -> None:
@@ -296,7 +314,7 @@ class FaultRecorder:
         """Whether nobody wants to hear of this now."""
         now = self._clock.now()
         cluster = await read(self._store, Cluster, CLUSTER)
-        if cluster is not None and cluster.spec.resting(now) and one.code is not FaultCode.CLUSTER_DISARMED:
+        if cluster is not None and cluster.spec.resting(now) and one.code not in ALWAYS_RAISED:
             return True
         if one.subject.kind not in HOST_KINDS:
             return False

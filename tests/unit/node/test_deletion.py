@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from tests.support.node_worlds import at, faults, holders, play, vm_of, without_finalizer
+from tests.support.node_worlds import at, condemn, faults, holders, play, vm_of, without_finalizer
 
+from outlive.base.clock import as_datetime
 from outlive.base.errors import Refused
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
@@ -20,10 +21,15 @@ from outlive.node.vm.states import VmState, deletion_of, state_of, wanted
 from outlive.placement.vms import view_of_resource
 from outlive.recovery.states import REMOVE, RemoveView
 from outlive.resources import (
+    HOST_LABEL,
     Assigned,
+    Fault,
     Holder,
+    MemberRecord,
+    Membership,
     Migration,
     ObjectMeta,
+    ObjectRef,
     VirtualMachine,
     VirtualMachineStatus,
 )
@@ -209,3 +215,69 @@ def test_a_move_that_was_not_begun_is_called_off_when_its_vm_is_deleted() -> Non
         assert holders(world) == []
 
     play(story, vms=(VmSpec(name="vm-1", host="kvm-1"),))
+
+
+# A name that somebody runs already
+
+
+async def runs_unknown(world: World, host: str) -> Fault:
+    """That host has reported a domain of the name vm-2, as a host is shown it that has nothing to do with that."""
+    now = as_datetime(world.clock.now())
+    return await world.store.create(
+        Fault(
+            metadata=ObjectMeta(name="unknown-vm.vm-2", labels={HOST_LABEL: host, "outlive.dev/reporter": "daemon"}),
+            code="unknown-vm",
+            subject=ObjectRef(kind="VirtualMachine", name="vm-2"),
+            message="",
+            delta=10,
+            first_seen=now,
+            last_seen=now,
+        )
+    )
+
+
+def test_a_name_that_runs_elsewhere_is_not_started_also_where_the_text_of_the_fault_is_not_shown() -> None:
+    async def story(world: World) -> None:
+        fault = await runs_unknown(world, "kvm-9")
+        await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
+        await at(world, 60)
+        assert world.running("vm-2") == ()
+        assert vm_of(world, "vm-2").status.reason == "name-runs"
+        await world.store.replace(_replace(fault, ended=True))
+        await at(world, 150)
+        assert world.running("vm-2") == ("kvm-2",)
+
+    play(story, violations=True)
+
+
+def test_a_name_is_free_once_the_host_that_reported_it_is_proven_dead() -> None:
+    async def story(world: World) -> None:
+        silent = MemberRecord(machine_id="m", boot_id="b", epoch=1)
+        await world.store.create(Membership(metadata=ObjectMeta(name="kvm-9"), record=silent))
+        await runs_unknown(world, "kvm-9")
+        await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
+        await at(world, 60)
+        assert world.running("vm-2") == ()
+        await condemn(world, "kvm-9", dead="operator")
+        await at(world, 150)
+        assert world.running("vm-2") == ("kvm-2",)
+
+    play(story, violations=True)
+
+
+def test_the_report_of_an_unknown_domain_outlasts_the_daemon_that_made_it() -> None:
+    async def story(world: World) -> None:
+        await world.do("stop-daemon", {"hosts": ["kvm-1"], "leaveVms": True})
+        await without_finalizer(world)
+        await world.do("delete-vm", {"vm": "vm-1"})
+        await world.do("start-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 40)
+        assert "unknown-vm.vm-1" in faults(world)
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await world.do("start-daemon", {"hosts": ["kvm-1"]})
+        for second in range(41, 100):
+            await at(world, second)
+            assert "unknown-vm.vm-1" in faults(world)
+        assert world.running("vm-1") == ("kvm-1",)
+
+    play(story, violations=True)

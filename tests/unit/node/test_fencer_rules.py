@@ -609,3 +609,23 @@ def test_rehearsals_are_written_by_the_first_coordinator():
             assert "speaks of system uuid-other" in said["h3"]
 
     run(story())
+
+
+def test_fencer_that_crashes_forgets_nothing_that_it_has_seen(monkeypatch: pytest.MonkeyPatch):
+    async def story():
+        async with site() as s:
+            await _racks(s, 4)
+            watch = s.watch("h0")
+            await asyncio.sleep(BEFORE_S)
+            s.silence("h3")
+
+            def crash(*_said, **_how) -> None:
+                raise RuntimeError("a bug")
+
+            monkeypatch.setattr(watch.fencer._rules, "look", crash)
+            await asyncio.sleep(60)
+            assert (await s.record("h3")).state == "Held"
+            monkeypatch.undo()
+            await s.until_dead("h3", limit_s=20)
+
+    run(story())

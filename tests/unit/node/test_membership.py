@@ -106,6 +106,23 @@ def test_daemon_that_has_sent_that_it_leaves_holds_nothing_any_more() -> None:
     play(story)
 
 
+def test_host_that_is_silent_on_purpose_stays_so_when_condemned_and_ends_all_it_runs_once_it_is_proven_dead() -> None:
+    async def story(world: World) -> None:
+        role: Any = world.hosts["kvm-1"].daemon.role
+        role.lease.withhold("its VMs have lost their storage and cannot be ended")
+        role.lease.withhold = lambda why: None  # what looks at the storage finds nothing wrong
+        await condemn(world)
+        await at(world, 30)
+        assert (record(world).state, record(world).epoch) == ("Revoked", 1)
+        assert world.running("vm-1") == ("kvm-1",)
+        await condemn(world, dead="operator")
+        await at(world, 60)
+        assert (record(world).state, record(world).epoch) == ("Held", 2)
+        assert holders(world) == [("kvm-1", 2, "running")]  # ended, and started anew
+
+    play(story, violations=True)
+
+
 def test_silent_hosts_are_published_with_the_next_renewal_which_may_be_brought_forward() -> None:
     async def story(world: World) -> None:
         role: Any = world.hosts["kvm-2"].daemon.role

@@ -8,16 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.loops import run
+from tests.support.recovery import RecoveryCloud
 
-from outlive.base.clock import LoopClock, as_instant
+from outlive.base.clock import LoopClock, as_datetime, as_instant
 from outlive.base.errors import Refused
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.recovery.deaths import Death, FlapView, death_of, died_together, failures_of, flapping, release_host
-from outlive.resources import FencingPolicy, Holder, Hypervisor, MemberRecord, Membership, ObjectMeta, Proof
+from outlive.resources import Cluster, FencingPolicy, Holder, Hypervisor, MemberRecord, Membership, ObjectMeta, Proof
 from outlive.resources.hosts import HostDeath, Quarantine
 from outlive.resources.policies import DEFAULT_LIMITS
 from outlive.resources.vms import HostFailure
+from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store.memory import MemoryStore
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -175,3 +177,55 @@ def test_host_takes_no_vm_in_quarantine_and_is_let_out_by_a_command() -> None:
             await release_host(store, clock, "h2", word="w")
 
     run(story())
+
+
+def test_no_more_than_half_of_the_hosts_come_into_quarantine_also_at_one_look() -> None:
+    async def story() -> list[str]:
+        cloud = RecoveryCloud()
+        async with OrderedTaskGroup() as group:
+            tasks = [group.create_task(cloud.live(), name="hosts")]
+            await cloud.cluster(fencing=FencingPolicy(flap_deaths=0))
+            await cloud.hosts("h1", "h2", "h3", "h4", management="node")
+            for name in ("h1", "h2", "h3", "h4"):
+                found = await cloud.memory.get(Hypervisor, name)
+                death = HostDeath(at=as_datetime(cloud.clock.now()), uid="u", epoch=0, proof="power", counts=True)
+                status = msgspec.structs.replace(found.status, deaths=(death,))
+                await cloud.memory.replace_status(msgspec.structs.replace(found, status=status))
+            tasks.append(group.create_task(cloud.manager().run(), name="recovery"))
+            await cloud.clock.sleep(10)
+            cluster = await cloud.memory.get(Cluster, "default")
+            spec = msgspec.structs.replace(cluster.spec, fencing=FencingPolicy(flap_deaths=1))
+            await cloud.memory.replace(msgspec.structs.replace(cluster, spec=spec))
+            await cloud.clock.sleep(30)
+            for task in tasks:
+                task.cancel()
+        return [one.name for one in (await cloud.memory.list(Hypervisor)).items if one.status.quarantine is not None]
+
+    assert len(run(story())) == 2
+
+
+def test_vm_that_waits_for_a_person_waits_on_when_the_host_dies_once_more() -> None:
+    holder = Holder(hypervisor="h2", epoch=1, run_id="r", since=ago(7200))
+    for kind in ("power", "self-cleaned"):
+        proofs = {"r": Proof(kind=kind, epoch=2, at=NOW)}  # type: ignore[arg-type]
+        for waits, counted in ((True, ["h1", "h2"]), (False, ["h1"])):
+            found = failures_of(
+                (failure(),),
+                (holder,),
+                proofs,
+                lambda host, at: (),
+                lambda host: 5.0,
+                DEFAULT_LIMITS,
+                waits=waits,
+            )
+            assert [one.host for one in found] == counted
+
+
+def test_times_that_a_host_wrote_without_a_zone_end_no_look_of_recovery() -> None:
+    plain = NOW.replace(tzinfo=None)
+    holder = Holder(hypervisor="h2", epoch=1, run_id="r", since=plain - timedelta(seconds=60))
+    proofs = {"r": Proof(kind="power", epoch=1, at=NOW)}
+    found = failures_of((), (holder,), proofs, lambda host, at: (), lambda host: 5.0, DEFAULT_LIMITS)
+    assert [one.host for one in found] == ["h2"]
+    assert flaps(host(), member(at=plain))[0] == [(3, True)]
+    assert died_together("h1", NOW, [Death("h2", plain), Death("h3", datetime(1, 1, 1))], NOW) == ["h2"]  # noqa: DTZ001

@@ -11,7 +11,7 @@ from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
-from outlive.base.errors import Unavailable
+from outlive.base.errors import Forbidden, Unavailable
 from outlive.resources import Fault, ObjectRef
 from outlive.resources.reasons.faults import FAULTS, FaultCode
 from outlive.runtime.faults import LIST_AGAIN_S, REFRESH_S, ActiveFault, FaultRecorder, health
@@ -117,6 +117,43 @@ def test_nothing_is_raised_in_maintenance_of_the_cluster_the_host_or_its_control
             await s.policy()
             await faults.record([dead("b"), unreachable])
             assert list(await s.faults()) == ["host-dead.b"]
+
+    run(story())
+
+
+def test_maintenance_does_not_silence_what_keeps_a_second_vm_of_a_name_from_starting():
+    async def story():
+        async with site() as s:
+            await s.policy(cluster={"maintenance": True})
+            vm = ObjectRef(kind="VirtualMachine", name="web")
+            await _recorder(s, "daemon", "a").record([ActiveFault(FaultCode.UNKNOWN_VM, vm, {"host": "a"}), dead()])
+            assert list(await s.faults()) == ["unknown-vm.web"]
+
+    run(story())
+
+
+class _Refusing:
+    """A store that refuses to have the fault of one host written."""
+
+    def __init__(self, inner) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    async def create(self, obj):
+        if obj.name == "host-dead.a":
+            raise Forbidden("may not write Fault/host-dead.a")
+        return await self.inner.create(obj)
+
+
+def test_fault_that_is_refused_holds_up_no_other():
+    async def story():
+        async with site() as s:
+            faults = FaultRecorder(_Refusing(s.store), LoopClock(), "fencer")
+            await faults.record([dead("b")])
+            await faults.record([dead(), dead("c")])
+            assert list(await s.faults()) == ["host-dead.c"]
 
     run(story())
 

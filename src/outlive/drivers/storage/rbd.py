@@ -65,7 +65,7 @@ class RbdLocks:
 
     def place(self, volume: str) -> str:
         """Its pool."""
-        image = volume.removeprefix(SCHEME)
+        image = _image(volume)
         pool = image.rpartition("/")[0]
         self._images[pool] = image
         return pool

@@ -119,11 +119,21 @@ class Fencer:
                 group.create_task(self._repeat(seconds, name, look), name=f"fencer {name}")
             try:
                 while True:
-                    with request_context(greq=new_global_request_id(self._ids, "fencer"), req=""):
-                        self._round()
-                    await self._clock.sleep(self._pause_s())
+                    await self._clock.sleep(self._looked())
             finally:
                 self._confirmation.end()
+
+    def _looked(self) -> float:
+        """Look at all hosts; in how many seconds again. A crash costs no more than a moment: what was seen of hosts
+        stays known, and a fencer that began anew would see each silence from its start."""
+        part = "its fencer, which looks at hosts"
+        try:
+            with request_context(greq=new_global_request_id(self._ids, "fencer"), req=""):
+                self._round()
+            self.context.works(part)
+        except Exception as error:  # noqa: BLE001 - a fault says so
+            return min(RETRY_S, self.context.crashed(part, error))
+        return self._pause_s()
 
     async def _repeat(self, seconds: float, name: str, look: Callable[[], Awaitable[None]]) -> None:
         """What the store does not answer is looked at again the next time."""

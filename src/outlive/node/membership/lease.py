@@ -276,6 +276,7 @@ class LeaseRenewer:
                 await self._look_again(self._member.record)
             return False
         if self._withheld and change is None:
+            await self._look_whether_dead(self._member)
             return False
         guard = await self._arming.publish(self._counted_on, beaten=self._beaten)
         record = self._next(guard)
@@ -365,6 +366,19 @@ class LeaseRenewer:
             case _:
                 await self.enter(restored=verdict is LeaseState.ROLLED_BACK)
         return False
+
+    async def _look_whether_dead(self, mine: Membership) -> None:
+        """Whoever is silent on purpose hears of its own death by no refused renewal: it looks, and ends what it runs.
+        While it is merely condemned it stays silent: to come back would undo the fence that it wants."""
+        try:
+            found = await self._procedure.read()
+        except OutliveError as error:
+            _log.warning("membership.not_read", host=self._host, error=str(error))
+            return
+        same = found is not None and found.metadata.uid == mine.metadata.uid
+        if found is not None and same and found.record.dead_through >= mine.record.epoch:
+            _log.warning("membership.lost", host=self._host, state="dead while it was silent")
+            await self.enter()
 
     async def _go_on(self, found: Membership) -> None:
         """The membership is mine; which of my writes arrived last says from when it counts."""

@@ -384,11 +384,17 @@ class VmContext:
         return await compare_and_swap(self.store, VirtualMachine, vm, changed, clock=self.clock)
 
     async def unknown_run(self, vm: str) -> str:
-        """What some host reports of a domain of this name that the store did not know; empty: nobody reports one."""
-        fault = await read(
-            self.store, Fault, fault_name(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=vm))
-        )
-        return fault.message if fault is not None and not fault.ended else ""
+        """What some host reports of a domain of this name that the store did not know; empty: nobody reports one, or
+        that host is proven dead since, and its domains with it. Its text may not be shown to this host."""
+        about = ObjectRef(kind="VirtualMachine", name=vm)
+        fault = await read(self.store, Fault, fault_name(FaultCode.UNKNOWN_VM, about))
+        if fault is None or fault.ended:
+            return ""
+        reporter = fault.metadata.labels.get(HOST_LABEL, "")
+        member = await read(self.store, Membership, reporter) if reporter else None
+        if member is not None and member.record.dead_through >= member.record.epoch:
+            return ""
+        return fault.message or f"{reporter or 'a host'} runs a VM {vm} that the store did not know"
 
     async def guard_deletion(self, vm: str) -> VirtualMachine | None:
         """The virtual machine, which from now on is only marked when somebody deletes it; ``None``: gone.
