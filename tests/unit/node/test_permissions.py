@@ -205,7 +205,7 @@ def test_a_host_enters_itself_where_the_protocol_lets_it_hold_a_vm(
 
 def test_after_a_restore_a_host_says_that_it_runs_what_nobody_knows_of_it_and_nothing_else() -> None:
     before = vm(phase="start", assigned=Assigned(hypervisor=OTHER))
-    restored = _replace(NOW, status=ClusterStatus(store_incarnation="restored"))
+    restored = _replace(NOW, status=ClusterStatus(store_incarnation="restored", former_incarnations=("now",)))
     facts = Facts(members=(MINE,), cluster=restored)
     after = vm(phase="start", assigned=Assigned(hypervisor=OTHER), holders=(ENTRY,))
     assert host_refusal(WHO, before, after, facts) == ""
@@ -220,11 +220,34 @@ def test_after_a_restore_a_host_says_that_it_runs_what_nobody_knows_of_it_and_no
         assert "kvm-1 only holds it" in host_refusal(WHO, both, one)
 
 
+def test_a_host_registers_what_it_runs_only_where_the_store_has_gone_back_or_was_the_one_that_it_names() -> None:
+    before = vm(assigned=Assigned(hypervisor=OTHER), holders=(THEIRS,))
+    after = _replace(before, status=_replace(before.status, holders=(THEIRS, ENTRY)))
+    paused = ClusterStatus(store_incarnation="now", pause=Pause())
+    later = ClusterStatus(store_incarnation="now", former_incarnations=("then",))
+    for incarnation, status, allowed in (
+        ("anything", NOW.status, False),
+        ("anything", ClusterStatus(), False),
+        ("", NOW.status, False),
+        ("then", later, True),
+        ("", paused, True),
+        ("anything", paused, True),
+    ):
+        mine = _replace(MINE, record=_replace(MINE.record, incarnation=incarnation))
+        facts = Facts(members=(mine,), cluster=_replace(NOW, status=status))
+        assert (host_refusal(WHO, before, after, facts) == "") == allowed, (incarnation, status)
+
+
 def test_a_host_does_not_become_unregistered_and_gives_no_proofs_of_others() -> None:
     mine = member(incarnation="now")
     why = host_refusal(WHO, mine, member(incarnation="then"), Facts(cluster=NOW))
     assert why == "may not write record.incarnation of Membership/kvm-1: kvm-1 is registered in this store"
     assert host_refusal(WHO, member(incarnation="then"), mine, Facts(cluster=NOW)) == ""
+    for before in (None, member()):
+        assert host_refusal(WHO, before, mine, Facts(cluster=NOW)) == ""
+        assert "names another store" in host_refusal(WHO, before, member(incarnation="then"), Facts(cluster=NOW))
+        paused = _replace(NOW, status=_replace(NOW.status, pause=Pause()))
+        assert host_refusal(WHO, before, member(incarnation="then"), Facts(cluster=paused)) == ""
     for kind, by, allowed in (("reboot", ME, True), ("self-cleaned", ME, True), ("power", ME, False)):
         proven = member(dead_through=1, proof=Proof(kind=kind, by=by))
         assert (host_refusal(WHO, member(), proven) == "") == allowed
