@@ -28,7 +28,7 @@ from outlive.api.admission import (
     warned,
     with_finalizer,
 )
-from outlive.api.audit import CHANGED, TARGET
+from outlive.api.audit import CHANGED, DRY_RUN, TARGET
 from outlive.api.auth import (
     CHECKED,
     HOSTS,
@@ -369,6 +369,7 @@ class Resources:
         asked = [is_dry_run(value) for value in (*request.query_params.getlist("dryRun"), dry_run)]
         if not any(asked):
             return self._store
+        request.scope["state"][DRY_RUN] = True
         store = MemoryStore(self._clock, self._ids, kinds={target.kind.kind(): target.kind})
         if name:
             with contextlib.suppress(NotFound):
