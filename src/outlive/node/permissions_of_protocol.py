@@ -120,10 +120,15 @@ def _registers(record: MemberRecord, cluster: Cluster | None) -> bool:
 
 def vm_of_others(names: tuple[str, ...], before: VirtualMachine | None, after: VirtualMachine, facts: Facts) -> str:
     """A controller drops an entry among the holders of a VM only once the Membership of its host proves it fenced, and
-    adds none. An import says nothing of a VM that a host holds or moves."""
-    if before is None or before.status == after.status:
+    adds none; it removes the finalizer ``outlive.dev/may-run`` only where nobody holds the VM. An import says nothing
+    of a VM that a host holds or moves."""
+    if before is None:
         return ""
     what = f"VirtualMachine/{after.name}"
+    if before.guarded and not after.guarded and before.status.holders:
+        return f"may not remove {RUN_FINALIZER} of {what}: {before.status.holders[0].hypervisor} holds it"
+    if before.status == after.status:
+        return ""
     if "recovery" not in names and (before.status.holders or before.status.migration is not None):
         return f"may not write the status of {what}: a host holds it, and says itself how it is"
     return _holders("", what, before, after, facts)

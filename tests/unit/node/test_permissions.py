@@ -51,6 +51,7 @@ from outlive.resources.codec import to_builtins
 from outlive.resources.hosts import HostUsage
 from outlive.resources.memberships import Cut, FormerMembership
 from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.vms import RUN_FINALIZER
 from outlive.resources.writers import CONTROLLER, HUMANS, given_fields, owners_of
 
 ME, OTHER, THIRD = "kvm-1", "kvm-2", "kvm-3"
@@ -179,6 +180,14 @@ def test_an_entry_goes_with_the_proof_that_it_is_fenced() -> None:
     facts = Facts(members=(MINE, MemberView(host=OTHER, uid="u", record=record)))
     assert host_refusal(WHO, before, after, facts) == ""
     assert write_refusal(CONTROLLER, before, vm(assigned=Assigned(hypervisor=ME)), facts) == ""
+
+
+def test_a_controller_lets_a_deleted_vm_go_only_once_nobody_holds_it() -> None:
+    guarded = ObjectMeta(name="vm", finalizers=(RUN_FINALIZER,))
+    for holders, allowed in (((THEIRS,), False), ((), True)):
+        before = _replace(vm(holders=holders), metadata=guarded)
+        why = write_refusal(CONTROLLER, before, vm(holders=holders), Facts())
+        assert why == ("" if allowed else f"may not remove {RUN_FINALIZER} of VirtualMachine/vm: kvm-2 holds it")
 
 
 @pytest.mark.parametrize(
