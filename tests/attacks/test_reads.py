@@ -23,10 +23,13 @@ from outlive.resources import (
     HOST_LABEL,
     KINDS,
     Assigned,
+    Cluster,
     Console,
     Holder,
     Hypervisor,
     HypervisorSpec,
+    MemberRecord,
+    Membership,
     ObjectMeta,
     Resource,
     Secret,
@@ -34,6 +37,7 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachineSpec,
 )
+from outlive.resources.cluster import ClusterStatus, Pause
 from outlive.resources.codec import decode, encode
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.store.http import HttpStore
@@ -268,6 +272,34 @@ def test_a_host_reads_nothing_that_is_not_its_own(tmp_path: Path) -> None:
             for path in ("/faults", "/api/v1/events", "/metrics", "/failover/coverage"):
                 status, _, _ = await served.call("GET", path, role=Role.HOST, ssl=tls)
                 assert status in (403, 404), path
+            await store.close()
+
+    run_real(story())
+
+
+def test_a_host_that_enters_itself_in_a_paused_cluster_gets_no_console_of_others(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        console = Console(
+            metadata=ObjectMeta(name="vm-2", uid="c", resource_version="1"), host=THEIRS, text="x", changed_at=moment
+        )
+        record = MemberRecord(machine_id="m", boot_id="b", epoch=1)
+        member = Membership(metadata=ObjectMeta(name=MINE, uid="u-1", resource_version="2"), record=record)
+        paused = ClusterStatus(store_incarnation="now", pause=Pause(waits_for=(MINE,)))
+        cluster = Cluster(metadata=ObjectMeta(name="default", uid="u-2", resource_version="3"), status=paused)
+        vm = vm_on("vm-2", THEIRS)
+        vm = _replace(vm, metadata=_replace(vm.metadata, uid="u-3", resource_version="4"))
+        async with attacked(tmp_path, console, member, cluster, vm) as (served, tls):
+            store = client(served, tls, Role.HOST)
+            seen = await store.get(VirtualMachine, "vm-2")
+            entry = Holder(hypervisor=MINE, member_uid="u-1", epoch=1, run_id="s")
+            status = _replace(seen.status, holders=(*seen.status.holders, entry))
+            held = await store.replace_status(_replace(seen, status=status))
+            assert MINE in held.hosts()
+            with pytest.raises(Forbidden, match="has nothing to do with the VM"):
+                await store.get(Console, "vm-2")
             await store.close()
 
     run_real(story())

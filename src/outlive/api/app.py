@@ -357,7 +357,7 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
 
     async def screen_password(request: Request, identity: Identity) -> Response:
         vm = await read(deps.store, VirtualMachine, request.path_params["name"])
-        if vm is None or identity.host not in vm.hosts():
+        if vm is None or identity.host not in vm.bound_hosts():
             raise Forbidden(f"no VM of {identity.host} has that name", remedy="ask for those that it is to run")
         secret = await read(deps.store, Secret, vm.spec.console_secret) if vm.spec.console_secret else None
         if secret is None or not secret.name.startswith(CONSOLE_SECRETS):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
+import msgspec
 from starlette.types import Scope
 
 from outlive.api.auth import HOSTS, Identity, Role
@@ -29,13 +31,26 @@ from outlive.store.tls import KEY_PATH, SCREEN_PATH
 
 TARGET: Final = "target"
 CHANGED: Final = "changed"
-"""Keys of a request's state: what it is about, and (name, fields, version) of what it changed."""
+DRY_RUN: Final = "dry_run"
+"""Keys of a request's state: what it is about, (name, fields, version) of what it changed, and whether it only would
+have."""
 SECRET_PATHS: Final = (KEY_PATH, SCREEN_PATH.partition("{")[0])
 VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
 UNAUDITED: Final = ("/scheduler/", "/apis/authorization.k8s.io/")
 """Below these nothing is written, whatever the method."""
 _SECRET_KINDS: Final = (Secret, Console, Token)
-_ROUTINE: Final = (Membership, Election, HypervisorUsage, HostLog, Console, Event, DecisionRecord, Fault)
+_WHOLE: Final = ("",)
+_ROUTINE: Final[Mapping[type[Resource], tuple[str, ...]]] = {
+    Membership: ("record.seq", "record.nonce", "record.guard", "record.silent"),
+    Election: ("record.renewals", "record.nonce"),
+    Hypervisor: (
+        *(path for path, names in Hypervisor.info.writers.fields.items() if "daemon" in names and path != "spec.drain"),
+        *("status.rehearsed", "status.rehearsedSeq", "status.powerAnswerS"),
+    ),
+    **dict.fromkeys((HypervisorUsage, HostLog, Console, Event, DecisionRecord, Fault), _WHOLE),
+}
+"""Fields that hosts and controllers write all the time. Who condemns a host, proves it dead, enters it anew or becomes
+primary writes others."""
 REFUSED: Final = (401, 403)
 
 
@@ -49,6 +64,8 @@ class RequestAudit:
         self._refusals = refusals
         self._clock = clock
         self._routine = routine
+        self._left_out = 0
+        """Refusals since the last entry that were not written down."""
         self._refused = metrics.counter(
             "api_refusals_total", "Requests without a valid token (401) or without the right (403)", ("status", "role")
         )
@@ -58,11 +75,14 @@ class RequestAudit:
         identity: Identity | None = scope["state"].get(IDENTITY)
         if status in REFUSED:
             self._refused.labels(str(status), identity.role if identity is not None else "").inc()
-            client = (scope.get("client") or ("",))[0]
-            if not self._refusals.add(self._clock.now(), client):
+            client, token = (scope.get("client") or ("",))[0], identity.name if identity is not None else ""
+            if not self._refusals.add(self._clock.now(), client, token):
+                self._left_out += 1
                 return
         if self._log is not None and is_audited(scope, status, routine=self._routine):
-            self._log.put(audit_entry(scope, status, self._clock.now()))
+            entry = audit_entry(scope, status, self._clock.now())
+            self._log.put(msgspec.structs.replace(entry, omitted=self._left_out))
+            self._left_out = 0
 
 
 def is_audited(scope: Scope, status: int, *, routine: bool) -> bool:
@@ -80,7 +100,11 @@ def is_audited(scope: Scope, status: int, *, routine: bool) -> bool:
         return True
     if identity.role not in HOSTS | {Role.CONTROLLER}:
         return True
-    return not issubclass(kind, _ROUTINE) and not (kind is Hypervisor and state[TARGET].status)
+    routinely = _ROUTINE.get(kind, ())
+    if routinely == _WHOLE:
+        return False
+    fields: tuple[str, ...] = state[CHANGED][1] if CHANGED in state else ("",)
+    return any(not any(one == path or one.startswith(f"{path}.") for path in routinely) for one in fields)
 
 
 def audit_entry(scope: Scope, status: int, now: float) -> AuditEntry:
@@ -91,17 +115,19 @@ def audit_entry(scope: Scope, status: int, now: float) -> AuditEntry:
     if (target := state.get(TARGET)) is not None:
         verb = VERBS.get(method, "read")
         what = f"{target.kind.kind()}/{target.name}{'/status' if target.status else ''}"
+    if state.get(DRY_RUN):
+        verb = f"dry-run {verb}"
     changed: tuple[str, tuple[str, ...], str] = state.get(CHANGED, ("", (), ""))
     name, fields, version = changed
     return AuditEntry(
         at=as_datetime(now),
-        token=identity.name if identity is not None else "",
+        token=identity.name[:TEXT] if identity is not None else "",
         role=identity.role if identity is not None else "",
         host=identity.host if identity is not None else "",
         client=(scope.get("client") or ("",))[0],
         verb=verb,
         object=(f"{what}{name}" if what.endswith("/") else what)[:TEXT],
-        fields=tuple(fields[:FIELDS]),
+        fields=tuple(field[:TEXT] for field in fields[:FIELDS]),
         version=version,
         status=status,
         code=state.get(ERROR, ""),

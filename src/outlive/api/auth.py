@@ -328,7 +328,7 @@ def shown_to(
     found = reads(identity.role, type(obj), verb)
     if found is None or found.everything:
         return obj if found is not None else None
-    hosts = hosts_of(vm) if isinstance(obj, OF_A_VM) and vm is not None else hosts_of(obj)
+    hosts = vm.placed_hosts() if isinstance(obj, OF_A_VM) and vm is not None else hosts_of(obj)
     return found.part(obj, verb, own=identity.host in hosts)
 
 

@@ -28,7 +28,7 @@ from outlive.api.admission import (
     warned,
     with_finalizer,
 )
-from outlive.api.audit import CHANGED, TARGET
+from outlive.api.audit import CHANGED, DRY_RUN, TARGET
 from outlive.api.auth import (
     CHECKED,
     HOSTS,
@@ -94,7 +94,7 @@ from outlive.resources import (
 )
 from outlive.resources.codec import convert, decode, encode
 from outlive.resources.documents import parse_request
-from outlive.resources.readers import OF_A_VM, hosts_of, restored
+from outlive.resources.readers import OF_A_VM, restored
 from outlive.resources.writers import changed_fields, given_fields
 from outlive.store import Page, Selector, Store, read
 from outlive.store.memory import MemoryStore
@@ -178,7 +178,7 @@ class Resources:
         own, vm = may_read(identity, target.kind).own, None
         if own and issubclass(target.kind, OF_A_VM):
             vm = await read(self._store, VirtualMachine, target.name)
-            if vm is None or identity.host not in hosts_of(vm):
+            if vm is None or identity.host not in vm.placed_hosts():
                 raise not_shown(identity, target.kind, target.name)
         if identity.role is Role.COORDINATOR and target.kind is Secret:
             await check_coordinates(self._store, identity)
@@ -369,6 +369,7 @@ class Resources:
         asked = [is_dry_run(value) for value in (*request.query_params.getlist("dryRun"), dry_run)]
         if not any(asked):
             return self._store
+        request.scope["state"][DRY_RUN] = True
         store = MemoryStore(self._clock, self._ids, kinds={target.kind.kind(): target.kind})
         if name:
             with contextlib.suppress(NotFound):

@@ -84,7 +84,9 @@ class StoredTokens:
         host = found.host if role in HOSTS else ""
         identity = Identity(found.name, role, host, found.machine_id, presented, found.end_of(presented))
         check_end(identity, now)
-        if role is not Role.JOIN:
+        used, _ = self.used.get(found.name, ("", now))
+        is_next = used != "" and used == found.next_digest  # which is not forgotten for a use of the old one
+        if role is not Role.JOIN and (presented == used or not is_next):
             self.used[found.name] = (presented, now)
         return identity
 

@@ -36,6 +36,8 @@ STORE_BYTES: Final = 8 * 2**30
 """The largest file of the embedded store, all of which it also keeps in memory."""
 STORED_BYTES: Final = 2 * 2**30
 """All objects of a local store together, as JSON; beyond it only kinds of the safety protocol grow in number."""
+QUOTA_RESERVE: Final = 0.25
+"""Share of the bytes of a kind that its objects' status may take beyond them."""
 YIELD_OBJECTS: Final = 128
 """Objects that are decoded before others on the event loop get their turn."""
 GENERATE_NAME_TRIES: Final = 8

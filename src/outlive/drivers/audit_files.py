@@ -120,8 +120,8 @@ class AuditFiles:
             try:
                 self._write(entry)
                 self.failure = ""
-            except OSError as error:
-                self.failure = error.strerror or str(error)
+            except (OSError, ValueError) as error:  # also what has no form as text: the thread goes on
+                self.failure = (error.strerror if isinstance(error, OSError) else "") or str(error)
                 self._omit()
                 self._give_up_file()
         self._give_up_file()

@@ -66,8 +66,9 @@ def needed_facts(host: str, before: Resource | None, after: Resource | None) -> 
         return NeededFacts(members=tuple(sorted(members | ({host} if entered else set()))), cluster=entered)
     if host == "":
         return NeededFacts()
-    if isinstance(before, Membership) and isinstance(after, Membership):
-        return NeededFacts(cluster=before.record.incarnation != after.record.incarnation)
+    if isinstance(after, Membership):
+        was = before.record.incarnation if isinstance(before, Membership) else ""
+        return NeededFacts(cluster=was != after.record.incarnation)
     if isinstance(before, Cluster) and isinstance(after, Cluster):
         return NeededFacts(every_host=before.status.pause != after.status.pause)
     if isinstance(after, Console):

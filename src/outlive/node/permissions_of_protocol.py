@@ -111,17 +111,24 @@ def _holders(host: str, what: str, before: VirtualMachine, after: VirtualMachine
 
 
 def _registers(record: MemberRecord, cluster: Cluster | None) -> bool:
-    """Whether the host has yet to register what it runs, in a store that was restored from a backup."""
-    now = cluster.status.store_incarnation if cluster is not None else ""
-    return record.incarnation != now and (record.incarnation != "" or (cluster is not None and cluster.paused))
+    """Whether the host has yet to register what it runs, in a store that was restored from a backup: others still wait
+    for that, or it was registered in the store before."""
+    if cluster is None or record.incarnation == cluster.status.store_incarnation:
+        return False
+    return cluster.paused or record.incarnation in cluster.status.former_incarnations
 
 
 def vm_of_others(names: tuple[str, ...], before: VirtualMachine | None, after: VirtualMachine, facts: Facts) -> str:
     """A controller drops an entry among the holders of a VM only once the Membership of its host proves it fenced, and
-    adds none. An import says nothing of a VM that a host holds or moves."""
-    if before is None or before.status == after.status:
+    adds none; it removes the finalizer ``outlive.dev/may-run`` only where nobody holds the VM. An import says nothing
+    of a VM that a host holds or moves."""
+    if before is None:
         return ""
     what = f"VirtualMachine/{after.name}"
+    if before.guarded and not after.guarded and before.status.holders:
+        return f"may not remove {RUN_FINALIZER} of {what}: {before.status.holders[0].hypervisor} holds it"
+    if before.status == after.status:
+        return ""
     if "recovery" not in names and (before.status.holders or before.status.migration is not None):
         return f"may not write the status of {what}: a host holds it, and says itself how it is"
     return _holders("", what, before, after, facts)
@@ -133,7 +140,8 @@ def vm_of_others(names: tuple[str, ...], before: VirtualMachine | None, after: V
 def membership_of_host(who: HostWriter, what: str, before: Membership | None, after: Membership, facts: Facts) -> str:
     """A host writes its own, as the machine that has joined. It says by itself that it has booted (``reboot``) or has
     nothing left (``self-cleaned``), and gives no other proof; where it is registered in the store as it is now, it
-    stays so. A coordinator condemns others and proves them dead. ``deadThrough`` never falls."""
+    stays so, and it says that it was in an earlier one only while the cluster is paused. A coordinator condemns others
+    and proves them dead. ``deadThrough`` never falls."""
     old, new = before.record if before is not None else None, after.record
     if old is not None and new.dead_through < old.dead_through:
         return f"may not lower record.deadThrough of {what}: what is proven stays proven"
@@ -153,6 +161,9 @@ def membership_of_host(who: HostWriter, what: str, before: Membership | None, af
     now = facts.cluster.status.store_incarnation if facts.cluster is not None else ""
     if old is not None and now and old.incarnation == now != new.incarnation:
         return f"may not write record.incarnation of {what}: {who.host} is registered in this store"
+    was = old.incarnation if old is not None else ""
+    if new.incarnation not in (was, now) and facts.cluster is not None and not facts.cluster.paused:
+        return f"may not write record.incarnation of {what}: it names another store, and the cluster is not paused"
     return ""
 
 

@@ -84,7 +84,7 @@ ALLOWED: Final[Mapping[str, str]] = {
     "devices": "",
     "devices/emulator": "- #:emulator",
     "devices/disk": "type=file|block|network device=disk|cdrom|floppy|lun model snapshot rawio=no sgio=filtered",
-    "devices/disk/driver": "name=qemu type=raw|qcow2 cache io error_policy rerror_policy ioeventfd event_idx"
+    "devices/disk/driver": "name=qemu type:format cache io error_policy rerror_policy ioeventfd event_idx"
     " copy_on_read discard discard_no_unref detect_zeroes iothread queues queue_size iommu ats packed page_per_vq",
     "devices/disk/driver/metadata_cache|iothreads/**": "",
     "devices/disk/source": "file:disk dev:disk protocol=rbd name startupPolicy index",
@@ -312,6 +312,14 @@ def _variables(value: str, _element: ET.Element, _device: ET.Element) -> Setting
     return None if value.startswith(OWN_VARIABLES) else Setting.DISKS
 
 
+def _format(value: str, _element: ET.Element, device: ET.Element) -> Setting:
+    if value not in ("raw", "qcow2"):
+        raise ValueError("is neither raw nor qcow2")
+    if value == "qcow2" and device.get("type") == "network":
+        raise ValueError("may name files of the host by itself, in an image that no host can look into: write raw")
+    return Setting.NOTHING
+
+
 def _emulator(value: str, _element: ET.Element, _device: ET.Element) -> None:
     if not EMULATOR.fullmatch(value):
         raise ValueError("is no emulator of a distribution")
@@ -350,6 +358,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "socket": lambda *_: Setting.SOCKETS,
     "device": lambda *_: Setting.DEVICES,
     "folder": _folder,
+    "format": _format,
     "kept": _kept,
     "variables": _variables,
     "emulator": _emulator,

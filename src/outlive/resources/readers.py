@@ -172,7 +172,7 @@ def _without_value(secret: Secret) -> Secret:
 
 
 def _without_digest(token: Token) -> Token:
-    return _replace(token, digest="")
+    return _replace(token, digest="", next_digest="", former_digest="")
 
 
 # To which hosts objects belong
@@ -197,7 +197,7 @@ _HOSTS: Final[Mapping[type[Resource], Callable[[Any], Collection[str]]]] = {
     VirtualMachine: _hosts_of_vm,
 }
 OF_A_VM: Final = (Console, Coverage)
-"""Kinds of which an object belongs to the hosts of the VM of the same name."""
+"""Kinds of which an object belongs to the hosts of the VM of the same name, but for those that merely hold it."""
 
 
 def hosts_of(obj: Resource) -> tuple[str, ...]:

@@ -412,16 +412,25 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
 
     def hosts(self) -> frozenset[str]:
         """The hosts that it is assigned to, held by, or on its way to."""
+        return self.bound_hosts().union(holder.hypervisor for holder in self.status.holders)
+
+    def bound_hosts(self) -> frozenset[str]:
+        """The hosts that it is assigned to, or on its way to."""
         status = self.status
         assigned = (status.assigned.hypervisor,) if status.assigned is not None else ()
         moving = (status.migration.source, status.migration.target) if status.migration is not None else ()
-        return frozenset((*assigned, *moving, *(holder.hypervisor for holder in status.holders)))
+        return frozenset((*assigned, *moving))
 
     def related_hosts(self) -> frozenset[str]:
         """``hosts``, its home, and those that it prefers and comes back to by itself."""
+        return self.hosts() | self.placed_hosts()
+
+    def placed_hosts(self) -> frozenset[str]:
+        """The same but for those that merely hold it: into that list a host enters itself, while the cluster is paused
+        also where nobody but itself says that the VM runs there."""
         spec, home = self.spec, self.status.home
         prefers = spec.preferred_hosts.weights if spec.failback in ("planned", "auto") else ()
-        return self.hosts().union(prefers, (home,) if home else ())
+        return self.bound_hosts().union(prefers, (home,) if home else ())
 
 
 class CoverageStatus(Part, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from outlive.runtime.faults import ActiveFault
 from outlive.runtime.units import Size
 
 FIELDS: Final = 20
-"""Changed fields that an entry names."""
+"""Changed fields that an entry names, each by at most ``TEXT`` characters."""
 TEXT: Final = 256
 """Characters of a name or path in an entry."""
 FIRST: Final = "0" * 64
@@ -43,7 +43,8 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     """What the server writes down of who did what."""
 
     routine: bool = False
-    """Also what hosts and controllers write all the time: leases, figures, logs, events, decisions, faults."""
+    """Also what hosts and controllers write all the time: renewals of leases and roles, figures, logs, events,
+    decisions, faults."""
     file_size: Size = Size(16 * 2**20)
     """A larger file is followed by the next one."""
     files: int = 64
@@ -69,7 +70,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     client: str = ""
     """Address that it came from."""
     verb: str
-    """``create``, ``update``, ``delete``, ``read`` (of what is secret), or the method of another route."""
+    """``create``, ``update``, ``delete``, ``read`` (of what is secret), or the method of another route; ``dry-run`` and
+    one of these for what was only tried."""
     object: str
     """``Kind/name``, with ``/status`` for that half; the path of another route."""
     fields: tuple[str, ...] = ()
@@ -165,25 +167,38 @@ class Refusals:
     """Counts refused requests over ``WINDOW_S``, so that a surge is one fault and does not fill the log."""
 
     def __init__(self) -> None:
-        self._recent: deque[tuple[Instant, str]] = deque(maxlen=REFUSALS_KEPT)
+        self._recent: deque[tuple[Instant, str, str]] = deque()
+        self._of = Counter[str]()
+        """How many of them by token."""
 
-    def add(self, at: Instant, client: str) -> bool:
-        """Count one; false where it is one of so many that it need not be written down."""
+    def add(self, at: Instant, client: str, token: str = "") -> bool:
+        """Count one; false where it is one of so many with this token (empty: with none that is known) that it need
+        not be written down: what is tried with a token is not hidden behind a flood without one."""
         self._forget(at)
-        self._recent.append((at, client))
-        return len(self._recent) <= SURGE
+        if len(self._recent) == REFUSALS_KEPT:
+            self._drop()
+        self._recent.append((at, client, token))
+        self._of[token] += 1
+        return self._of[token] <= SURGE
 
     def surge(self, at: Instant) -> str:
         """How many there were and where they came from, if they are a surge; else empty."""
         self._forget(at)
         if len(self._recent) < SURGE:
             return ""
-        clients = Counter(client for _, client in self._recent).most_common(CLIENTS_NAMED)
+        clients = Counter(client for _, client, _ in self._recent).most_common(CLIENTS_NAMED)
         return f"{len(self._recent)}, of them {', '.join(f'{count} from {client}' for client, count in clients)}"
 
     def _forget(self, at: Instant) -> None:
         while self._recent and self._recent[0][0] < at - WINDOW_S:
-            self._recent.popleft()
+            self._drop()
+
+    def _drop(self) -> None:
+        """The oldest one."""
+        _, _, token = self._recent.popleft()
+        self._of[token] -= 1
+        if not self._of[token]:
+            del self._of[token]
 
 
 def audit_faults(*, omitted: int, failure: str, surge: str) -> list[ActiveFault]:

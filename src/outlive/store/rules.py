@@ -241,7 +241,7 @@ def _accept(batch: Batch, key: str, before: R | None, draft: R) -> Write:
         raise Invalid(f"{_called(draft)} has no JSON form: {error}", remedy="see docs/reference/resources.md") from None
     check_size(raw, key)
     check_numbers(raw, _called(draft))
-    _check_quota(batch, kind, key, raw)
+    _check_quota(batch, kind, key, raw, goes_on=before is not None and _goes_on(before, draft))
     after = decode(kind, raw)
     if before is not None and _same(before, after):
         return Write(kind, key, before, before, None, before)
@@ -250,8 +250,12 @@ def _accept(batch: Batch, key: str, before: R | None, draft: R) -> Write:
     return Write(kind, key, before, after, raw, after)
 
 
-def _check_quota(batch: Batch, kind: type[Resource], key: str, raw: bytes) -> None:
-    """``LimitExceeded`` for a write that makes a kind, or what one owner has of it, more than its quota."""
+def _check_quota(batch: Batch, kind: type[Resource], key: str, raw: bytes, *, goes_on: bool) -> None:
+    """``LimitExceeded`` for a write that makes a kind, or what one owner has of it, more than its quota.
+
+    ``goes_on``: such a write may take ``QUOTA_RESERVE`` more bytes, so that who fills a kind with new objects does not
+    stop the safety protocol, which says of those that are there where they run.
+    """
     quota, before = kind.info.quota, batch.raw(kind, key)
     objects, size_bytes = int(before is None), len(raw) - len(before or b"")
     if not objects and size_bytes <= 0:
@@ -261,6 +265,7 @@ def _check_quota(batch: Batch, kind: type[Resource], key: str, raw: bytes) -> No
     owned = owner_of(raw, quota.owner)
     for owner in ("", owned) if owned else ("",):
         use, (most, most_bytes) = batch.use(kind, owner), quota.most(shared=bool(owner))
+        most_bytes += int(most_bytes * limits.QUOTA_RESERVE) if goes_on else 0
         if (objects and use.objects >= most) or use.size_bytes + size_bytes > most_bytes:
             whose = f" of {owner[:80]}" if owner else ""
             raise LimitExceeded(
@@ -268,6 +273,19 @@ def _check_quota(batch: Batch, kind: type[Resource], key: str, raw: bytes) -> No
                 f"and keeps at most {most} with {most_bytes} bytes",
                 remedy=f"delete some: outlive get {kind.info.plural}; see docs/reference/store.md#quotas",
             )
+
+
+def _goes_on(before: Resource, after: Resource) -> bool:
+    """Whether nothing differs that people write: of a kind with a status neither spec nor metadata, but for the label
+    of the host and finalizers; of a kind that the safety protocol writes anything."""
+    if not before.has_status():
+        return before.info.quota.protocol
+    old, new = before.metadata, after.metadata
+    return (
+        getattr(before, "spec", None) == getattr(after, "spec", None)
+        and old.annotations == new.annotations
+        and {**old.labels, HOST_LABEL: ""} == {**new.labels, HOST_LABEL: ""}
+    )
 
 
 def _same(before: R, after: R) -> bool:

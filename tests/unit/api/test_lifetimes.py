@@ -187,6 +187,27 @@ def test_a_secret_that_was_renewed_renews_nothing_more(tmp_path: Path) -> None:
     run(story())
 
 
+def test_the_old_secret_ends_ten_minutes_after_the_new_one_was_used_however_often_it_is_used_itself(
+    tmp_path: Path,
+) -> None:
+    """A watch shows the secret that it began with, before each event; and so does who has stolen it."""
+
+    async def story() -> None:
+        server, disk = TokenServer(), Disk(lambda _: None)
+        await server.begin()
+        await server.mark()
+        await look(server, disk, iter(()), 1)
+        kept = upkeep(server, tmp_path)
+        server.identify(disk.token)
+        server.identify(FIRST)
+        await kept.look()
+        server.identify(FIRST)
+        server.clock.ahead_s += OVERLAP.total_seconds() + 1.0
+        assert (server.knows(FIRST), server.knows(disk.token)) == (False, True)
+
+    run(story())
+
+
 def test_a_last_use_is_written_at_most_once_an_hour(tmp_path: Path) -> None:
     async def story() -> None:
         server = TokenServer()

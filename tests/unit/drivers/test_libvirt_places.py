@@ -6,15 +6,19 @@ import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import libvirt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.loops import run_real
 
 from outlive.base.errors import Refused
+from outlive.drivers.libvirt.devices import Devices
 from outlive.drivers.libvirt.places import check_paths
+from outlive.drivers.libvirt.service import Service
 from outlive.drivers.libvirt.settings import LibvirtSettings
-from outlive.drivers.libvirt.xml import Start, domain_xml
+from outlive.drivers.libvirt.xml import METADATA, Start, domain_xml
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.definitions import completed, tree
 
@@ -136,6 +140,47 @@ def test_an_image_names_no_file_that_its_guest_may_not_have(tmp_path: Path) -> N
         check("leak")
     with pytest.raises(Refused, match="another file"):
         check("split")
+    both = f"<driver type='qcow2'/><source file='{allowed}/good.qcow2' dev='{allowed}/leak.qcow2'/><target dev='vda'/>"
+    with pytest.raises(Refused, match=str(secret)):
+        check_paths("web-1", made(definition(f"<disk type='block'>{both}</disk>"), settings), settings)
+    for variables in (
+        f"<nvram format='qcow2'>\n {allowed}/leak.qcow2</nvram>",
+        f"<nvram type='file' format='qcow2'><source file='{allowed}/leak.qcow2'/></nvram>",
+    ):
+        with pytest.raises(Refused, match=str(secret)):
+            check_paths("web-1", made(definition("", variables), settings), settings)
+
+
+class OfTheTestDriver(Service):
+    """libvirt's own simulated host, which has no versions and no keep-alive."""
+
+    def _open(self) -> libvirt.virConnect:
+        return libvirt.open(self.uri)
+
+
+def test_a_disk_that_a_running_guest_is_given_is_looked_into_as_at_a_start(tmp_path: Path) -> None:
+    allowed, secret = tmp_path / "images", tmp_path / "secret.raw"
+    allowed.mkdir()
+    secret.write_bytes(bytes(65536))
+    words = ["create", "-q", "-u", "-f", "qcow2", "-b", str(secret), "-F", "raw", f"{allowed}/leak.qcow2", "1M"]
+    subprocess.run(["qemu-img", *words], check=True)
+    (allowed / "link.raw").symlink_to(secret)
+    settings = LibvirtSettings(disk_paths=(str(allowed),))
+    metadata = f"<metadata><o:run xmlns:o='{METADATA}' runId='r1'/></metadata>"
+    runs = f"<domain type='test'><name>web-1</name>{metadata}<memory>1024</memory><os><type>hvm</type></os></domain>"
+
+    async def story() -> None:
+        service = OfTheTestDriver("test:///default", threads=2, limit_s=10.0)
+        await service.call(lambda connection: connection.createXML(runs))
+        for kind, name in (("qcow2", "leak.qcow2"), ("raw", "link.raw")):
+            disk = (
+                f"<disk type='file'><driver type='{kind}'/><source file='{allowed}/{name}'/><target dev='vdb'/></disk>"
+            )
+            vm = VirtualMachine(metadata=ObjectMeta(name="web-1"), spec=VirtualMachineSpec(definition=definition(disk)))
+            with pytest.raises(Refused, match=str(secret)):
+                await Devices(service, settings).attach(completed(vm), "vdb", "r1")
+
+    run_real(story())
 
 
 DISKS = {

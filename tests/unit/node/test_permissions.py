@@ -51,6 +51,7 @@ from outlive.resources.codec import to_builtins
 from outlive.resources.hosts import HostUsage
 from outlive.resources.memberships import Cut, FormerMembership
 from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.vms import RUN_FINALIZER
 from outlive.resources.writers import CONTROLLER, HUMANS, given_fields, owners_of
 
 ME, OTHER, THIRD = "kvm-1", "kvm-2", "kvm-3"
@@ -181,6 +182,14 @@ def test_an_entry_goes_with_the_proof_that_it_is_fenced() -> None:
     assert write_refusal(CONTROLLER, before, vm(assigned=Assigned(hypervisor=ME)), facts) == ""
 
 
+def test_a_controller_lets_a_deleted_vm_go_only_once_nobody_holds_it() -> None:
+    guarded = ObjectMeta(name="vm", finalizers=(RUN_FINALIZER,))
+    for holders, allowed in (((THEIRS,), False), ((), True)):
+        before = _replace(vm(holders=holders), metadata=guarded)
+        why = write_refusal(CONTROLLER, before, vm(holders=holders), Facts())
+        assert why == ("" if allowed else f"may not remove {RUN_FINALIZER} of VirtualMachine/vm: kvm-2 holds it")
+
+
 @pytest.mark.parametrize(
     ("before", "entry", "why"),
     [
@@ -205,7 +214,7 @@ def test_a_host_enters_itself_where_the_protocol_lets_it_hold_a_vm(
 
 def test_after_a_restore_a_host_says_that_it_runs_what_nobody_knows_of_it_and_nothing_else() -> None:
     before = vm(phase="start", assigned=Assigned(hypervisor=OTHER))
-    restored = _replace(NOW, status=ClusterStatus(store_incarnation="restored"))
+    restored = _replace(NOW, status=ClusterStatus(store_incarnation="restored", former_incarnations=("now",)))
     facts = Facts(members=(MINE,), cluster=restored)
     after = vm(phase="start", assigned=Assigned(hypervisor=OTHER), holders=(ENTRY,))
     assert host_refusal(WHO, before, after, facts) == ""
@@ -220,11 +229,34 @@ def test_after_a_restore_a_host_says_that_it_runs_what_nobody_knows_of_it_and_no
         assert "kvm-1 only holds it" in host_refusal(WHO, both, one)
 
 
+def test_a_host_registers_what_it_runs_only_where_the_store_has_gone_back_or_was_the_one_that_it_names() -> None:
+    before = vm(assigned=Assigned(hypervisor=OTHER), holders=(THEIRS,))
+    after = _replace(before, status=_replace(before.status, holders=(THEIRS, ENTRY)))
+    paused = ClusterStatus(store_incarnation="now", pause=Pause())
+    later = ClusterStatus(store_incarnation="now", former_incarnations=("then",))
+    for incarnation, status, allowed in (
+        ("anything", NOW.status, False),
+        ("anything", ClusterStatus(), False),
+        ("", NOW.status, False),
+        ("then", later, True),
+        ("", paused, True),
+        ("anything", paused, True),
+    ):
+        mine = _replace(MINE, record=_replace(MINE.record, incarnation=incarnation))
+        facts = Facts(members=(mine,), cluster=_replace(NOW, status=status))
+        assert (host_refusal(WHO, before, after, facts) == "") == allowed, (incarnation, status)
+
+
 def test_a_host_does_not_become_unregistered_and_gives_no_proofs_of_others() -> None:
     mine = member(incarnation="now")
     why = host_refusal(WHO, mine, member(incarnation="then"), Facts(cluster=NOW))
     assert why == "may not write record.incarnation of Membership/kvm-1: kvm-1 is registered in this store"
     assert host_refusal(WHO, member(incarnation="then"), mine, Facts(cluster=NOW)) == ""
+    for before in (None, member()):
+        assert host_refusal(WHO, before, mine, Facts(cluster=NOW)) == ""
+        assert "names another store" in host_refusal(WHO, before, member(incarnation="then"), Facts(cluster=NOW))
+        paused = _replace(NOW, status=_replace(NOW.status, pause=Pause()))
+        assert host_refusal(WHO, before, member(incarnation="then"), Facts(cluster=paused)) == ""
     for kind, by, allowed in (("reboot", ME, True), ("self-cleaned", ME, True), ("power", ME, False)):
         proven = member(dead_through=1, proof=Proof(kind=kind, by=by))
         assert (host_refusal(WHO, member(), proven) == "") == allowed

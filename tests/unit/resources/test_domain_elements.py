@@ -92,6 +92,7 @@ def test_what_libvirt_makes_by_itself_is_left_out_and_the_rest_stays() -> None:
             "<config>",
         ),
         (DISK.format("<driver type='vmdk'/>"), "", "", "'vmdk'"),
+        ("<disk type='network'><driver type='qcow2'/><source protocol='rbd' name='a/b'/></disk>", "", "", "write raw"),
         (DISK.format("<source file='/etc/shadow'/>"), "", "", "<source> in devices/disk is there twice"),
         ("<disk type='block' device='lun' rawio='yes'/>", "", "", "rawio"),
         (

@@ -13,16 +13,19 @@ from hypothesis import strategies as st
 from tests.support.readers_table import readers_table
 from tests.unit.resources.examples import FULL
 
+from outlive.api.auth import Identity, Role, shown_to
 from outlive.base.errors import Forbidden
 from outlive.resources import (
     HOST_LABEL,
     KINDS,
     Assigned,
+    Console,
     Holder,
     Migration,
     ObjectMeta,
     PreferredHosts,
     Resource,
+    Token,
     VirtualMachine,
     VirtualMachineSpec,
 )
@@ -84,6 +87,24 @@ def vm(**status: Any) -> VirtualMachine:
 )
 def test_a_vm_belongs_to_the_hosts_that_have_to_do_with_it(one: VirtualMachine, hosts: set[str]) -> None:
     assert set(hosts_of(one)) == hosts
+
+
+def test_a_host_that_merely_holds_a_vm_gets_nothing_that_belongs_to_the_vm() -> None:
+    held = vm(assigned=Assigned(hypervisor="a"), home="b", holders=(Holder(hypervisor="a"), Holder(hypervisor="c")))
+    assert (held.hosts(), held.placed_hosts(), held.bound_hosts()) == ({"a", "c"}, {"a", "b"}, {"a"})
+    console = full(Console)
+    shown = {host: shown_to(Identity("t", Role.HOST, host), console, vm=held) is not None for host in "abcd"}
+    assert shown == {"a": True, "b": True, "c": False, "d": False}
+
+
+@pytest.mark.parametrize("role", ["viewer", "operator"])
+def test_no_digest_of_a_token_is_shown_whichever_of_its_secrets_it_is_of(role: str) -> None:
+    found, token = reads(role, Token), full(Token)
+    assert found is not None
+    shown = encode(found.part(token, "get", own=False))
+    for digest in (token.digest, token.next_digest, token.former_digest):
+        assert digest
+        assert digest.encode() not in shown
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,17 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import LimitExceeded
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.resources import DecisionRecord, Fault, ObjectMeta, ObjectRef
+from outlive.resources import (
+    DecisionRecord,
+    Fault,
+    Holder,
+    ObjectMeta,
+    ObjectRef,
+    VirtualMachine,
+    VirtualMachineSpec,
+)
 from outlive.resources.meta import HOST_LABEL, KindInfo, Quota
+from outlive.resources.vms import RUN_FINALIZER, VirtualMachineStatus
 from outlive.runtime.faults import ENDED_KEPT_S, fault_sweeper
 from outlive.runtime.trail import trail_sweeper
 from outlive.runtime.virtual import run_virtual
@@ -73,6 +82,37 @@ def test_bytes_count_when_an_object_grows_and_a_smaller_one_is_always_taken() ->
             await kept.create(record("c", "a", 200_000))
         await kept.replace(msgspec.structs.replace(one, input=""))
         await kept.create(record("c", "a", 200_000))
+
+    run_virtual(story())
+
+
+def test_who_fills_a_kind_with_objects_does_not_stop_what_the_safety_protocol_says_of_those_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(VirtualMachine, "info", msgspec.structs.replace(VirtualMachine.info, quota=Quota(mebibytes=1)))
+
+    async def story() -> None:
+        kept = store()
+        for number in range(4):
+            text = "x" * (2**18 - (500 if number < 3 else 2_000))
+            spec = VirtualMachineSpec(display_name=text)
+            await kept.create(VirtualMachine(metadata=ObjectMeta(name=f"vm-{number}"), spec=spec))
+        vm = await kept.get(VirtualMachine, "vm-0")
+        longer = {"a": "x" * 4_000}
+        for more in (
+            msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, extra_specs=longer)),
+            msgspec.structs.replace(vm, metadata=msgspec.structs.replace(vm.metadata, annotations=longer)),
+        ):
+            with pytest.raises(LimitExceeded):
+                await kept.replace(more)
+        held = VirtualMachineStatus(holders=(Holder(hypervisor="h", member_uid="u", epoch=1),), message="x" * 4_000)
+        vm = await kept.replace_status(msgspec.structs.replace(vm, status=held))
+        meta = msgspec.structs.replace(vm.metadata, labels={HOST_LABEL: "h"}, finalizers=(RUN_FINALIZER,))
+        vm = await kept.replace(msgspec.structs.replace(vm, metadata=meta))
+        large = VirtualMachineStatus(message="x" * 200_000)
+        await kept.replace_status(msgspec.structs.replace(vm, status=large))
+        with pytest.raises(LimitExceeded):  # what is kept for that ends as well
+            await kept.replace_status(msgspec.structs.replace(await kept.get(VirtualMachine, "vm-1"), status=large))
 
     run_virtual(story())
 

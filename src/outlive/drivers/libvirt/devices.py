@@ -8,6 +8,7 @@ from typing import Final
 import libvirt
 
 from outlive.base.errors import BadInput, OutliveError, Refused
+from outlive.drivers.libvirt.places import check_paths
 from outlive.drivers.libvirt.service import Service, text_of
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.libvirt.xml import METADATA, device_xml
@@ -37,8 +38,14 @@ class Devices:
         xml, wanted = device_xml(vm, name, self._settings)
         if await self._has(vm.name, name, run_id, wanted):
             return
+        described = f"<domain><devices>{xml}</devices></domain>"
+
+        def work(connection: libvirt.virConnect) -> None:
+            check_paths(vm.name, described, self._settings)  # here, since a disk may hang
+            _attach(connection, vm.name, run_id, xml)
+
         try:
-            await self._service.call(lambda connection: _attach(connection, vm.name, run_id, xml), self._limit_s)
+            await self._service.call(work, self._limit_s)
         except libvirt.libvirtError as error:
             if not await self._has(vm.name, name, run_id, wanted):  # an earlier call may have come through meanwhile
                 raise Refused(f"{vm.name} does not get {name}: {text_of(error)}", remedy="see libvirt's log") from None

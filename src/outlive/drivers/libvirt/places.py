@@ -42,15 +42,12 @@ def check_paths(vm: str, xml: str, settings: LibvirtSettings) -> None:
     """``Refused`` where a path of this domain leads elsewhere. It follows links and reads images, and may hang."""
     domain = ET.fromstring(xml)  # noqa: S314 - the driver's own
     what = f"{vm} does not start"
-    images = [
-        disk.find("source")
-        for disk in domain.iterfind("devices/disk")
-        if disk.find("driver[@type='qcow2']") is not None
-    ]
-    paths = [source.get("file") or source.get("dev") for source in images if source is not None]
-    for path in (*paths, domain.findtext("os/nvram[@format='qcow2']")):
-        if path:
-            _check_chain(what, path, settings)
+    images = [disk for disk in domain.iterfind("devices/disk") if disk.find("driver[@type='qcow2']") is not None]
+    variables = domain.findall("os/nvram[@format='qcow2']")
+    sources = [source for one in (*images, *variables) for source in one.iterfind("source")]
+    paths = [*(one.text for one in variables), *(one.get(name) for one in sources for name in ("file", "dev"))]
+    for path in filter(None, map(str.strip, filter(None, paths))):
+        _check_chain(what, path, settings)
     for tag in ("resource", "commandline"):
         for element in [one for one in domain if str(one.tag).endswith(tag)]:
             domain.remove(element)  # the driver's own
