@@ -180,7 +180,8 @@ class Fleet:
         before = self.ledger.entry(reservation.name)
         arrival = arrival_host(reservation)
         landed = bool(arrival) and has_landed(reservation, self._instances[self._rows[arrival]])
-        self.ledger.put(reservation, rows, host_row, self.resources, landed=landed)
+        running = self._instances[host_row] if host_row >= 0 else frozenset[str]()
+        self.ledger.put(reservation, rows, host_row, self.resources, landed=landed, running=running)
         for row in before.rows if before is not None else ():
             self._forget_row(row)
         for one in (reservation, before.reservation) if before is not None else (reservation,):
@@ -426,7 +427,8 @@ class Fleet:
         self.static_revision += 1
 
     def _set_instances(self, row: int, now: frozenset[str]) -> None:
-        """The VMs that the host of this row reports; what holds room for one of them holds nothing, or again."""
+        """The VMs that the host of this row reports; what holds room for one of them holds nothing, or again, and a
+        commitment slot holds what one of its VMs does not use any more."""
         before, self._instances[row] = self._instances[row], now
         for vm in now - before:
             self._rows_of_vm.setdefault(vm, set()).add(row)
@@ -437,7 +439,9 @@ class Fleet:
                 del self._rows_of_vm[vm]
         changed = now ^ before
         for entry in self.ledger.on_row(row) if changed else ():
-            if awaited_vm(entry.reservation) in changed:
+            details = entry.reservation.spec.committed_resource_reservation
+            listed = details.allocations if details is not None else ()
+            if awaited_vm(entry.reservation) in changed or not changed.isdisjoint(listed):
                 self._put_reservation(entry.reservation)
 
     def _forget_row(self, row: int) -> None:
