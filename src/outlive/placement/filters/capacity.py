@@ -86,7 +86,7 @@ class EnoughCapacity(Filter):
     def events(self, run: Run) -> list[Event]:
         """Commitment slots that the request may use, by intent."""
         request, ledger = run.request, run.fleet.ledger
-        bucket = ledger.commitments.get((request.project, request.group_name(run.settings.flavor_group_keys)))
+        bucket = ledger.open_commitments.get((request.project, request.group_name(run.settings.flavor_group_keys)))
         if bucket is None or bucket not in ledger.unlocks(self.query(run)):
             return []
         return [Event("commitment_slots_unlocked", (("intent", request.intent.value),), len(bucket.entries))]
