@@ -359,19 +359,19 @@ class Fleet:
             lambda: _shared(base - held(query)[: base.shape[0], : self.size]),
         )
 
-    def overbooked(self, name: str) -> Mapping[str, int]:
+    def overbooked(self, name: str, query: CapacityQuery | None = None) -> Mapping[str, int]:
         """Resource → how much more than it has the host holds in VMs and reservations; empty where all fits, or where
-        its figures are not known.
+        its figures are not known. ``query``: what counts; everything without it.
         """
-        revision = (self.figures_revision, self.ledger.revision)
-        return self._overbooked.get(revision, name, lambda: self._excess(name))
+        asked, revision = query if query is not None else _EVERYTHING, (self.figures_revision, self.ledger.revision)
+        return self._overbooked.get(revision, (name, asked), lambda: self._excess(name, asked))
 
-    def _excess(self, name: str) -> dict[str, int]:
+    def _excess(self, name: str, query: CapacityQuery) -> dict[str, int]:
         row = self.row(name)
         if row is None or not self.columns.counted[row]:
             return {}
         free = self.columns.amounts("capacity")[:, row] - self.columns.amounts("allocation")[:, row]
-        known, held = self.columns.present("capacity")[:, row], self.ledger.held(_EVERYTHING, slice(row, row + 1))
+        known, held = self.columns.present("capacity")[:, row], self.ledger.held(query, slice(row, row + 1))
         left = {one: int(free[at] - held[at, 0]) for one, at in self.resources.items() if known[at]}
         return {one: -amount for one, amount in left.items() if amount < 0}
 
