@@ -329,7 +329,7 @@ def host_free_capacity(reservations: Iterable[Reservation], host: Hypervisor) ->
         if has_landed(reservation, instances):
             continue
         if reservation.spec.target_host and host.name in blocked_hosts(reservation):
-            for name, size in unused(reservation).items():
+            for name, size in unused(reservation, running=instances).items():
                 if name in free:
                     free[name] -= size
     return Amounts(free)

@@ -131,7 +131,7 @@ class SlotPlacer:
         there = [vm for vm in slot_allocations(slot) if host in fleet.hosts_of_vm(vm)]
         return all(
             (column := fleet.resources.get(name)) is not None and int(free[column]) + own.get(column, 0) >= amount
-            for name, amount in unused(slot, arriving=there).items()
+            for name, amount in unused(slot, arriving=there, running=there).items()
         )
 
     def free_memory(self, host: str) -> int:

@@ -181,7 +181,8 @@ class Shortage:
             if end is None or other.spec.commitment_uuid == commitment.uuid or as_instant(end) <= now:
                 continue
             for slot in self._view.slots(other.spec.commitment_uuid):
-                held, host = unused(slot), placed_on(slot)
+                host = placed_on(slot)
+                held = unused(slot, running=self._engine.fleet.instances(host))
                 if host and (held.cpu_milli or held.memory_bytes):
                     found.append(
                         Ending(

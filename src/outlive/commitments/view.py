@@ -246,9 +246,10 @@ class CommitmentView:
         flavors = {flavor.name for flavor in found.flavors} if found is not None else set()
         held: dict[str, int] = {}
         for project in projects:
-            vms = (vm for vm in self.vms.of_project(project) if vm.flavor in flavors and self.zone_of(vm.host) == zone)
+            vms = [vm for vm in self.vms.of_project(project) if vm.flavor in flavors and self.zone_of(vm.host) == zone]
+            counted = {vm.id for vm in vms}
             owned = self.informers.reservations.by_index(OWNER_INDEX, owner_key(project, group))
             slots = (slot for slot in owned if slot.spec.availability_zone == zone)
-            milli = sum(vm.cpu_milli for vm in vms) + sum(unused(slot).cpu_milli for slot in slots)
+            milli = sum(vm.cpu_milli for vm in vms) + sum(unused(slot, running=counted).cpu_milli for slot in slots)
             held[project] = milli // MILLI
         return held

@@ -230,7 +230,7 @@ def without_room(
     for reservation in reservations:
         if not blocks_somebody(reservation):
             continue
-        held = unused(reservation)
+        held = unused(reservation, running=instances.get(reservation.status.host, ()))
         for name in blocked_hosts(reservation):
             free = left.get(name)
             if name not in instances:

@@ -180,7 +180,8 @@ class Fleet:
         before = self.ledger.entry(reservation.name)
         arrival = arrival_host(reservation)
         landed = bool(arrival) and has_landed(reservation, self._instances[self._rows[arrival]])
-        self.ledger.put(reservation, rows, host_row, self.resources, landed=landed)
+        running = self._instances[host_row] if host_row >= 0 else frozenset[str]()
+        self.ledger.put(reservation, rows, host_row, self.resources, landed=landed, running=running)
         for row in before.rows if before is not None else ():
             self._forget_row(row)
         for one in (reservation, before.reservation) if before is not None else (reservation,):
@@ -358,19 +359,19 @@ class Fleet:
             lambda: _shared(base - held(query)[: base.shape[0], : self.size]),
         )
 
-    def overbooked(self, name: str) -> Mapping[str, int]:
+    def overbooked(self, name: str, query: CapacityQuery | None = None) -> Mapping[str, int]:
         """Resource → how much more than it has the host holds in VMs and reservations; empty where all fits, or where
-        its figures are not known.
+        its figures are not known. ``query``: what counts; everything without it.
         """
-        revision = (self.figures_revision, self.ledger.revision)
-        return self._overbooked.get(revision, name, lambda: self._excess(name))
+        asked, revision = query if query is not None else _EVERYTHING, (self.figures_revision, self.ledger.revision)
+        return self._overbooked.get(revision, (name, asked), lambda: self._excess(name, asked))
 
-    def _excess(self, name: str) -> dict[str, int]:
+    def _excess(self, name: str, query: CapacityQuery) -> dict[str, int]:
         row = self.row(name)
         if row is None or not self.columns.counted[row]:
             return {}
         free = self.columns.amounts("capacity")[:, row] - self.columns.amounts("allocation")[:, row]
-        known, held = self.columns.present("capacity")[:, row], self.ledger.held(_EVERYTHING, slice(row, row + 1))
+        known, held = self.columns.present("capacity")[:, row], self.ledger.held(query, slice(row, row + 1))
         left = {one: int(free[at] - held[at, 0]) for one, at in self.resources.items() if known[at]}
         return {one: -amount for one, amount in left.items() if amount < 0}
 
@@ -426,7 +427,8 @@ class Fleet:
         self.static_revision += 1
 
     def _set_instances(self, row: int, now: frozenset[str]) -> None:
-        """The VMs that the host of this row reports; what holds room for one of them holds nothing, or again."""
+        """The VMs that the host of this row reports; what holds room for one of them holds nothing, or again, and a
+        commitment slot holds what one of its VMs does not use any more."""
         before, self._instances[row] = self._instances[row], now
         for vm in now - before:
             self._rows_of_vm.setdefault(vm, set()).add(row)
@@ -437,7 +439,9 @@ class Fleet:
                 del self._rows_of_vm[vm]
         changed = now ^ before
         for entry in self.ledger.on_row(row) if changed else ():
-            if awaited_vm(entry.reservation) in changed:
+            details = entry.reservation.spec.committed_resource_reservation
+            listed = details.allocations if details is not None else ()
+            if awaited_vm(entry.reservation) in changed or not changed.isdisjoint(listed):
                 self._put_reservation(entry.reservation)
 
     def _forget_row(self, row: int) -> None:

@@ -7,7 +7,7 @@ of the fleet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -189,10 +189,12 @@ class Ledger:
         resources: Mapping[str, int],
         *,
         landed: bool = False,
+        running: Container[str] = (),
     ) -> None:
         """Add or replace a reservation that touches these rows; ``resources`` maps a name to its matrix row.
 
-        ``landed``: its consumer is among the VMs of its host, so that it holds nothing any more. After a reservation in
+        ``landed``: its consumer is among the VMs of its host, so that it holds nothing any more. ``running``: the VMs
+        that the host of ``host_row`` reports. After a reservation in
         flight was put or dropped, the slots that expect its VM (``slots_expecting``) must be put again.
         """
         self.drop(reservation.name)
@@ -202,7 +204,7 @@ class Ledger:
             rows=rows,
             host_row=host_row,
             blocks=blocks_somebody(reservation) and not landed,
-            used=_columns(unused(reservation, arriving=self._arriving(reservation, rows)), resources),
+            used=_columns(unused(reservation, arriving=self._arriving(reservation, rows), running=running), resources),
             full=_columns(unused(reservation, ignore_allocations=True), resources),
         )
         self._entries[entry.name] = entry

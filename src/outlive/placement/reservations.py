@@ -114,13 +114,21 @@ def has_landed(reservation: Reservation, instances: Container[str]) -> bool:
     return vm != "" and arrival_host(reservation) != "" and vm in instances
 
 
-def unused(reservation: Reservation, *, ignore_allocations: bool = False, arriving: Iterable[str] = ()) -> Amounts:
+def unused(
+    reservation: Reservation,
+    *,
+    ignore_allocations: bool = False,
+    arriving: Iterable[str] = (),
+    running: Container[str] | None = None,
+) -> Amounts:
     """What of the reservation is not yet inside a host's allocation; nothing of a commitment slot that is nowhere.
 
     Failover and in-flight reservations hold their full size. A commitment slot that has arrived gives up
     what its confirmed VMs use, because those are inside the allocation; VMs that are meant for it but not
     yet seen need at least their own size. ``arriving``: VMs that have room in flight on the same host; what they need
-    of the slot is held there, as if they were running.
+    of the slot is held there, as if they were running. ``running``: VMs that its host reports, or whose use is counted
+    beside it otherwise; one that has ended is no longer among them, before the slot's status says so. ``None``: all
+    that it has confirmed.
     """
     spec, status = reservation.spec, reservation.status
     details = spec.committed_resource_reservation
@@ -135,7 +143,7 @@ def unused(reservation: Reservation, *, ignore_allocations: bool = False, arrivi
     ):
         return spec.resources
     seen = status.committed_resource_reservation.allocations if status.committed_resource_reservation else {}
-    counted = {*seen, *arriving}
+    counted = {*(vm for vm in seen if running is None or vm in running), *arriving}
     left: dict[str, int] = {}
     for name, size in spec.resources.items():
         confirmed = sum(a.resources.get(name, 0) for vm, a in details.allocations.items() if vm in counted)

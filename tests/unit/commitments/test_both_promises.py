@@ -147,7 +147,9 @@ class Cloud:
                 names += slot_allocations(slot)
         assert len(names) == len(set(names)), f"a VM is in two slots: {names}"
         for one in [one async for one in list_all(self.market.store, Hypervisor)]:
-            held = sum(unused(slot).memory_bytes for slot in slots if one.name in blocked_hosts(slot))
+            running = {each.id for each in one.status.instances}
+            there = [slot for slot in slots if one.name in blocked_hosts(slot)]
+            held = sum(unused(slot, running=running).memory_bytes for slot in there)
             has, runs = one.status.capacity or Amounts(), one.status.allocation or Amounts()
             if not one.status.lost:
                 assert held + runs.memory_bytes <= has.memory_bytes, f"{one.name} is sold twice"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.support.placement import commitment, fleet_of, host, slot
+from tests.support.placement import commitment, fleet_of, host, in_flight, slot
+from tests.support.sales import Market, asked, batch, in_cloud, project
+from tests.support.sales import host as sold_host
 
 from outlive.commitments.oversubscription import (
     AVOIDED_S,
@@ -136,3 +139,18 @@ def test_evictions_end_even_if_placement_puts_slots_where_they_do_not_fit(
         fleet.remove_reservation(leaving[1].name)
         slots[leaving[1].name] = _place(fleet, evicted(leaving[1]), left)
     assert all(not fleet.overbooked(name) for name in names)
+
+
+def test_no_slot_leaves_for_a_vm_that_is_in_flight_and_may_never_come() -> None:
+    """Room in flight of a VM lies in slots of its own project, on each of the hosts that the answer named."""
+
+    async def story(market: Market) -> None:
+        assert await market.change(batch(project("p1", asked("aaaaaa", 8)))) == ""
+        await asyncio.sleep(1)
+        await market.store.create(in_flight("i", "h1", vm="never-comes", cpu="2", memory="8Gi"))
+        await asyncio.sleep(400)
+        assert {one.spec.target_host for one in (await market.slots()).values()} == {"h1"}
+        assert await market.ready("aaaaaa") == "Accepted"
+        assert market.role.fleet.overbooked("h1") == {MEMORY: 8 * GIB}, "the room is held meanwhile"
+
+    in_cloud([sold_host("h1")], story)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.support.placement import GIB, commitment, fleet_of, host, in_flight, request, slot
+from tests.support.placement import GIB, commitment, fleet_of, host, in_flight, instances, request, slot
 from tests.support.plain_placement import host_free_capacity
 
 from outlive.placement.engine import Engine
@@ -46,7 +46,7 @@ def need(cpu: int, memory_gib: int, **fields: Any) -> dict[str, Any]:
 def example() -> Fleet:
     """16 cores and 64 GiB, of which 6 and 20 run; a commitment slot half used, and a failover slot of VM v."""
     return fleet_of(
-        host(allocation={"cpu": "6", "memory": "20Gi"}),
+        host(allocation={"cpu": "6", "memory": "20Gi"}, instances=instances("c")),
         commitment("s1", project="P", group="g", meant={"c": ("2", "8Gi")}, seen=("c",)),
         slot("f1", members=("v",)),
     )
@@ -185,6 +185,47 @@ def test_a_reservation_blocks_what_is_not_yet_inside_the_allocation(
     assert unused(reservation) == Amounts(cpu=left[0] * 1000, memory=left[1] * GIB)
     full = dict(unused(reservation, ignore_allocations=True))
     assert full == {"cpu": 4000, "memory": 16 * GIB}
+
+
+def ends(fleet: Fleet, memory: str, *left: str) -> None:
+    """The host says that VMs have ended: these are left, which use so much."""
+    fleet.upsert_host(host(allocation={"cpu": "2", "memory": memory}, instances=instances(*left)))
+
+
+def test_room_of_a_vm_that_ends_is_its_slots_again_before_the_slot_says_so() -> None:
+    """Between the report of the host and the slot's new status the room was anybody's, and it was sold twice."""
+    sold = commitment("s", memory="32Gi", meant={"a": ("1", "24Gi"), "b": ("1", "8Gi")}, seen=("a", "b"))
+    fleet = fleet_of(host(allocation={"cpu": "2", "memory": "32Gi"}, instances=instances("a", "b")), sold)
+    assert fleet.free()[0, 1] == 32 * GIB
+    ends(fleet, "8Gi", "b")
+    assert fleet.free()[0, 1] == 32 * GIB
+    ends(fleet, "0")
+    assert fleet.free()[0, 1] == 32 * GIB
+    fleet.remove_host("h1")
+    ends(fleet, "32Gi", "a", "b")
+    assert fleet.free()[0, 1] == 32 * GIB
+
+
+def test_a_vm_that_goes_to_another_host_leaves_its_room_to_its_slot() -> None:
+    sold = commitment("s", meant={"a": ("4", "16Gi")}, seen=("a",))
+    used = {"cpu": "4", "memory": "16Gi"}
+    fleet = fleet_of(host(allocation=used, instances=instances("a")), host("h2"), sold)
+    fleet.upsert_host(host("h2", allocation=used, instances=instances("a")))
+    assert fleet.free()[:, 1].tolist() == [48 * GIB, 48 * GIB]
+    fleet.upsert_host(host("h1"))
+    assert fleet.free()[:, 1].tolist() == [48 * GIB, 48 * GIB]
+    fleet.upsert_reservation(commitment("s", "h2", meant={"a": ("4", "16Gi")}, seen=("a",)))
+    assert fleet.free()[:, 1].tolist() == [64 * GIB, 48 * GIB]
+
+
+def test_a_confirmed_vm_that_is_in_flight_to_its_own_host_counts_once() -> None:
+    sold = commitment("s", meant={"a": ("4", "16Gi")}, seen=("a",))
+    fleet = fleet_of(host(), sold, in_flight("i", vm="a"))
+    assert fleet.free()[0, 1] == 48 * GIB
+    fleet.upsert_host(host(allocation={"cpu": "4", "memory": "16Gi"}, instances=instances("a")))
+    assert fleet.free()[0, 1] == 48 * GIB
+    fleet.remove_reservation("i")
+    assert fleet.free()[0, 1] == 48 * GIB
 
 
 def test_free_capacity_for_controllers_may_be_negative() -> None:

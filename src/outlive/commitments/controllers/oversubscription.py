@@ -6,6 +6,7 @@ docs/reference/commitments.md#oversubscription.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from outlive.base.clock import Clock
 from outlive.base.logging import get_logger
@@ -15,11 +16,15 @@ from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.view import CommitmentView
 from outlive.placement.fleet import Fleet
 from outlive.placement.ledger import Entry
-from outlive.placement.reservations import blocked_hosts
-from outlive.resources import CPU, ZONE_LABEL, Hypervisor, Reservation, condition
+from outlive.placement.request import Intent
+from outlive.placement.reservations import CapacityQuery, blocked_hosts
+from outlive.resources import CPU, IN_FLIGHT, ZONE_LABEL, Hypervisor, Reservation, condition
 from outlive.runtime.controller import Requeue
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store
+
+_LASTING: Final = CapacityQuery(intent=Intent.UNKNOWN, ignored_types=frozenset({IN_FLIGHT}))
+"""What stays on a host: room in flight lies in slots of its VM's own project as well, and ends by itself."""
 
 _log = get_logger("commitments.oversubscription")
 
@@ -102,7 +107,7 @@ class OversubscriptionController:
         if host is None or not self._settings.enable_oversubscription_check:
             self._forget(key)
             return None
-        excess = dict(self._fleet.overbooked(key))
+        excess = dict(self._fleet.overbooked(key, _LASTING))
         self._show(host, excess)
         ready = condition(host.status.conditions, "Ready")
         verdict = check_host(

@@ -99,6 +99,8 @@ def reservation_metrics(reservations: Iterable[Reservation]) -> list[Metric]:
 
 def host_metrics(hosts: Iterable[Hypervisor], reservations: Iterable[Reservation]) -> list[Metric]:
     """What each host has, and what it is used for: VMs, commitments, slots, nothing."""
+    all_hosts = list(hosts)
+    running = {host.name: {one.id for one in host.status.instances} for host in all_hosts}
     failover: dict[str, Amounts] = defaultdict(Amounts)
     reserved: dict[str, Amounts] = defaultdict(Amounts)
     for one in reservations:
@@ -107,7 +109,8 @@ def host_metrics(hosts: Iterable[Hypervisor], reservations: Iterable[Reservation
             if one.spec.type == FAILOVER:
                 failover[one.status.host] += one.spec.resources
             elif one.spec.type == COMMITTED:
-                reserved[one.status.host] += unused(one)  # its VMs are in the allocation
+                # its VMs are in the allocation
+                reserved[one.status.host] += unused(one, running=running.get(one.status.host, ()))
     total = GaugeMetricFamily(
         "kvm_host_capacity_total", "Capacity of a host: cores or bytes", labels=(*_HOST_LABELS, "resource")
     )
@@ -116,7 +119,7 @@ def host_metrics(hosts: Iterable[Hypervisor], reservations: Iterable[Reservation
         "What a host's capacity is used for: cores or bytes",
         labels=(*_HOST_LABELS, "resource", "type"),
     )
-    for host in hosts:
+    for host in all_hosts:
         capacity = host.effective_capacity()
         if capacity is None:
             continue

@@ -220,7 +220,7 @@ class StateFleet:
         blocked: dict[str, list[int]] = {}
         arrived = {name: {one.id for one in host.status.instances} for name, host in self.hosts.items()}
         for reservation in self.reservations.values():
-            cpu, memory = _held(reservation)
+            cpu, memory = _held(reservation, arrived.get(reservation.status.host, set()))
             hosts = {reservation.spec.target_host, reservation.status.host} - {""}
             if reservation.spec.type == COMMITTED and not reservation.spec.target_host:
                 continue  # it was evicted
@@ -274,8 +274,9 @@ def _ready(found: Facts) -> bool | None:
     return None if said is None else said.status == "True"
 
 
-def _held(found: Facts) -> Room:
-    """What it holds beside the VMs that run; what the VMs of a commitment use already is inside these."""
+def _held(found: Facts, reported: set[str]) -> Room:
+    """What it holds beside the VMs that run; what the VMs of a commitment use already is inside these, as long as its
+    host reports them."""
     spec = found.spec
     size = (max(0, spec.resources.cpu_milli), max(0, spec.resources.memory_bytes))
     if spec.type != COMMITTED:
@@ -287,7 +288,7 @@ def _held(found: Facts) -> Room:
         return size
     confirmed, pending = [0, 0], [0, 0]
     for vm, allocation in details.allocations.items():
-        sums = confirmed if seen is not None and vm in seen.allocations else pending
+        sums = confirmed if seen is not None and vm in seen.allocations and vm in reported else pending
         sums[0] += allocation.resources.cpu_milli
         sums[1] += allocation.resources.memory_bytes
     return (max(size[0] - confirmed[0], pending[0], 0), max(size[1] - confirmed[1], pending[1], 0))

@@ -400,7 +400,7 @@ async def survey(store: Store) -> Hosts:
     async for slot in list_all(store, Reservation):
         if not has_landed(slot, listed.get(arrival_host(slot), ())):
             for name in blocked_hosts(slot):
-                reserved[name] = reserved.get(name, 0) + unused(slot).memory_bytes
+                reserved[name] = reserved.get(name, 0) + unused(slot, running=listed.get(name, ())).memory_bytes
     return Hosts(
         nodes=tuple(
             _figures(one, members.get(one.name), usages.get(one.name), reserved.get(one.name, 0)) for one in hosts
