@@ -156,10 +156,10 @@ def test_a_host_renews_its_token_over_its_connection_and_its_watches_go_on(tmp_p
             await asyncio.sleep(0.05)
             await host.list(Hypervisor)
             # The watch began with a token that is good no more: it goes on with the new one.
-            await served.store.create(Hypervisor(metadata=ObjectMeta(name="kvm-9")))
+            await served.store.create(Hypervisor(metadata=ObjectMeta(name="kvm-1")))
             async with asyncio.timeout(20):
                 async for change in watched:
-                    if isinstance(change, Upsert) and change.object.name == "kvm-9":
+                    if isinstance(change, Upsert) and change.object.name == "kvm-1":
                         break
 
     run_real(story())

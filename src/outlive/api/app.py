@@ -218,6 +218,8 @@ def _route(endpoint: Endpoint, authenticator: Authenticator, levels: Levels, lim
         try:
             identity = authenticator.identify(request, endpoint.access)
         except Forbidden:
+            if (refused := authenticator.known(request)) is not None:
+                state[IDENTITY] = refused
             async with levels.suspicious(client_of(request)):
                 identity = await authenticator.authenticate(request, endpoint.access)
         state[IDENTITY] = identity

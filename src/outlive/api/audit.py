@@ -64,8 +64,10 @@ class RequestAudit:
         self._refusals = refusals
         self._clock = clock
         self._routine = routine
+        self._failures = Refusals()
+        """Requests that failed otherwise, so that nobody fills the log with them until it has forgotten the rest."""
         self._left_out = 0
-        """Refusals since the last entry that were not written down."""
+        """Requests since the last entry that were not written down."""
         self._refused = metrics.counter(
             "api_refusals_total", "Requests without a valid token (401) or without the right (403)", ("status", "role")
         )
@@ -75,11 +77,15 @@ class RequestAudit:
         identity: Identity | None = scope["state"].get(IDENTITY)
         if status in REFUSED:
             self._refused.labels(str(status), identity.role if identity is not None else "").inc()
+        elif self._log is None or not is_audited(scope, status, routine=self._routine):
+            return
+        if status >= 400:
+            counts = self._refusals if status in REFUSED else self._failures
             client, token = (scope.get("client") or ("",))[0], identity.name if identity is not None else ""
-            if not self._refusals.add(self._clock.now(), client, token):
+            if not counts.add(self._clock.now(), client, token):
                 self._left_out += 1
                 return
-        if self._log is not None and is_audited(scope, status, routine=self._routine):
+        if self._log is not None:
             entry = audit_entry(scope, status, self._clock.now())
             self._log.put(msgspec.structs.replace(entry, omitted=self._left_out))
             self._left_out = 0
@@ -88,15 +94,17 @@ class RequestAudit:
 def is_audited(scope: Scope, status: int, *, routine: bool) -> bool:
     """Whether the request is one that goes into the log. ``routine``: also what hosts write all the time."""
     path, state = scope["path"], scope["state"]
+    identity: Identity | None = state.get(IDENTITY)
     if status in REFUSED:
         return True
+    if identity is None:  # nobody is let in to do anything: a path or method that is not there
+        return False
     kind: type[Resource] | None = state[TARGET].kind if TARGET in state else None
     if scope["method"] in ("GET", "HEAD"):
         return path.startswith(SECRET_PATHS) or (kind is not None and issubclass(kind, _SECRET_KINDS))
     if path.startswith(UNAUDITED) or scope["method"] == "OPTIONS":
         return False
-    identity: Identity | None = state.get(IDENTITY)
-    if routine or status >= 400 or kind is None or identity is None:
+    if routine or status >= 400 or kind is None:
         return True
     if identity.role not in HOSTS | {Role.CONTROLLER}:
         return True

@@ -236,6 +236,13 @@ class Authenticator:
             )
         return await self._keystone.identify(token, access)
 
+    def known(self, request: Request) -> Identity | None:
+        """Whose bearer token it is, whatever that may: whom a refusal is written down of."""
+        try:
+            return self._tokens.identify(request.headers.get("authorization", "").encode("latin-1"))
+        except Forbidden:
+            return None
+
     def identify(self, request: Request, access: Access) -> Identity:
         """Who asks; ``Unauthenticated`` or ``Forbidden`` for whoever may not."""
         if access is Access.OPEN:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.api import GROUP, api
+from tests.support.loops import run_real
 
 from outlive.api.audit import CHANGED, DRY_RUN, TARGET, RequestAudit, audit_entry, is_audited
 from outlive.api.auth import Identity, Role
@@ -101,6 +103,41 @@ def test_a_flood_without_a_token_hides_nothing_that_is_tried_with_one() -> None:
     assert (len(theirs), theirs[0].omitted, theirs[1].omitted) == (SURGE, 50, 0)
     audit.record(scope(Membership, "kvm-2", COORDINATOR, "record.fence.id"), 200)
     assert log.entries[-1].omitted == 7
+
+
+def test_a_refusal_says_whose_token_it_was_also_where_its_role_may_nothing_of_the_kind() -> None:
+    log = Kept()
+
+    async def story() -> None:
+        async with api(audit=log, cluster_key=lambda: "the key") as served:
+            for method, path, role in (
+                ("GET", "/cluster-key", Role.HOST),
+                ("GET", "/cluster-key", Role.VIEWER),
+                ("GET", f"{GROUP}/secrets", Role.JOIN),
+                ("POST", "/cluster-key", Role.ADMIN),
+            ):
+                await served.call(method, path, role=role)
+            await served.call("GET", "/cluster-key", headers={"Authorization": "Bearer nobody-knows-this-one"})
+
+    run_real(story())
+    assert [(one.token, one.status) for one in log.entries] == [
+        ("host-of-tests", 403),
+        ("viewer-of-tests", 403),
+        ("join-of-tests", 403),
+        ("", 401),
+    ]
+
+
+def test_nobody_fills_the_log_with_requests_that_fail() -> None:
+    log = Kept()
+    audit = RequestAudit(log, Refusals(), Metrics(), SystemClock(), routine=False)
+    for status in (404, 405, 413, 429):
+        audit.record({"path": "/x", "method": "POST", "state": {}, "client": ("10.0.0.9", 1)}, status)
+    assert log.entries == []
+    for _ in range(SURGE + 5):
+        audit.record(scope(VirtualMachine, "vm-1", HOST, method="PUT"), 422)
+    audit.record(scope(VirtualMachine, "vm-1", CONTROLLER), 409)
+    assert (len(log.entries), log.entries[-1].status, log.entries[-1].omitted) == (SURGE + 1, 409, 5)
 
 
 def test_long_names_of_fields_do_not_make_the_log_look_changed(tmp_path: Path) -> None:
