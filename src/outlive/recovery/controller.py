@@ -75,6 +75,8 @@ OFFERS_S: Final = 20.0
 REQUEST_PREFIX: Final = "recovery"
 LOOK: Final = "recovery"
 """The part that crashes, as its fault names it."""
+PLACE: Final = "its place"
+"""The same, of the question to placement about one VM."""
 _STILL: Final = frozenset({ActionKind.WAIT, ActionKind.HOLD, ActionKind.SEARCH})
 """Actions that say the same again at every look."""
 _log = get_logger("recovery")
@@ -278,6 +280,8 @@ class RecoveryController:
         found: dict[str, tuple[str, ...]] = {}
         until_s = asyncio.get_running_loop().time() + OFFERS_S
         for vm in vms:
+            if not self._crashes.is_due(_vm(vm.name), PLACE):
+                continue
             self._questions += 1
             self._asked[vm.name] = self._questions
             try:
@@ -286,8 +290,11 @@ class RecoveryController:
             except TimeoutError:
                 _log.warning("recovery.not_placed", vm=vm.name, error=f"placement took longer than {OFFERS_S:g} s")
                 break
+                self._crashes.works(_vm(vm.name), PLACE)
             except OutliveError as error:
                 _log.warning("recovery.not_placed", vm=vm.name, error=str(error))
+            except Exception as error:  # noqa: BLE001 - a fault says so; the others are placed
+                self._crashes.failed(_vm(vm.name), PLACE, error)
         return found
 
     def _call(self, vm: VirtualMachine) -> Call:
