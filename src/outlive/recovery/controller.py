@@ -287,10 +287,10 @@ class RecoveryController:
             try:
                 async with asyncio.timeout_at(until_s):
                     found[vm.name] = (await self._placement.offer(self._call(vm))).hosts
+                self._crashes.works(_vm(vm.name), PLACE)
             except TimeoutError:
                 _log.warning("recovery.not_placed", vm=vm.name, error=f"placement took longer than {OFFERS_S:g} s")
                 break
-                self._crashes.works(_vm(vm.name), PLACE)
             except OutliveError as error:
                 _log.warning("recovery.not_placed", vm=vm.name, error=str(error))
             except Exception as error:  # noqa: BLE001 - a fault says so; the others are placed
