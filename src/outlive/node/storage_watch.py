@@ -18,7 +18,7 @@ from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.phrases import count_of
 from outlive.node.health import Answer
-from outlive.node.ports import REACH_S, DiskIo, DomainState
+from outlive.node.ports import REACH_S, DomainState
 from outlive.node.storage_loss import STORAGE_LOST, WHAT_NOW, LossKind, LostGuest, StorageInput, StuckRequests
 from outlive.resources import Coverage, ObjectRef, VirtualMachine
 from outlive.resources.hosts import StorageLoss
@@ -108,7 +108,8 @@ class StorageWatch:
         self._unreached: dict[str, int] = {}
         """Disk → in how many looks in a row it was not reached."""
         self._peers_s = float("-inf")
-        self._seen: tuple[DiskIo, ...] = ()
+        self._waiting: dict[str, str] = {}
+        """Guests that waited in vain at the last look that was answered, and their runs."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -141,13 +142,16 @@ class StorageWatch:
                 self._enqueue(name)
 
     async def _ask_guests(self) -> dict[str, str]:
-        """Guests that wait in vain, and their runs; where nobody answers, as it was."""
+        """Guests that wait in vain, and their runs; where nobody answers, those that did before: that nobody answers
+        says nothing of any other."""
         try:
             with deadline(ANSWER_S):
-                self._seen = await self._node.domains.hypervisor.disk_io()
+                seen = await self._node.domains.hypervisor.disk_io()
         except (OutliveError, TimeoutError) as error:
             _log.info("storage.guests_not_asked", host=self._node.host, error=str(error) or "no answer in time")
-        return self._stuck.look(self._seen, self._node.clock.monotonic())
+        else:
+            self._waiting = self._stuck.look(seen, self._node.clock.monotonic())
+        return self._waiting
 
     async def _ask_storage(self, vms: Mapping[str, VirtualMachine]) -> Mapping[str, str]:
         """Disks that this host has not reached for long enough, and why."""

@@ -75,6 +75,8 @@ OFFERS_S: Final = 20.0
 REQUEST_PREFIX: Final = "recovery"
 LOOK: Final = "recovery"
 """The part that crashes, as its fault names it."""
+PLACE: Final = "its place"
+"""The same, of the question to placement about one VM."""
 _STILL: Final = frozenset({ActionKind.WAIT, ActionKind.HOLD, ActionKind.SEARCH})
 """Actions that say the same again at every look."""
 _log = get_logger("recovery")
@@ -278,16 +280,21 @@ class RecoveryController:
         found: dict[str, tuple[str, ...]] = {}
         until_s = asyncio.get_running_loop().time() + OFFERS_S
         for vm in vms:
+            if not self._crashes.is_due(_vm(vm.name), PLACE):
+                continue
             self._questions += 1
             self._asked[vm.name] = self._questions
             try:
                 async with asyncio.timeout_at(until_s):
                     found[vm.name] = (await self._placement.offer(self._call(vm))).hosts
+                self._crashes.works(_vm(vm.name), PLACE)
             except TimeoutError:
                 _log.warning("recovery.not_placed", vm=vm.name, error=f"placement took longer than {OFFERS_S:g} s")
                 break
             except OutliveError as error:
                 _log.warning("recovery.not_placed", vm=vm.name, error=str(error))
+            except Exception as error:  # noqa: BLE001 - a fault says so; the others are placed
+                self._crashes.failed(_vm(vm.name), PLACE, error)
         return found
 
     def _call(self, vm: VirtualMachine) -> Call:

@@ -177,3 +177,15 @@ def test_each_cluster_is_asked_for_its_own_disks(settings: StorageSettings, tmp_
 def test_a_monitor_is_of_one_cluster_and_there_are_not_too_many(given: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"write at most|name it once"):
         StorageSettings(**given)  # type: ignore[arg-type]
+
+
+def test_each_cluster_is_asked_for_its_own_images_whether_it_is_reached(
+    settings: StorageSettings, tmp_path: Path
+) -> None:
+    port = disks(both(settings), "10.0.1.1", tmp_path)
+    ids = ("rbd+ceph-b-mon1.example:volumes/erp", "rbd:volumes/web", "rbd:--log-file=/etc/cron.d/x", "rbd:-c/x")
+    assert run_real(port.unreached(ids)) == {}
+    assert asked(settings, "b").endswith("status volumes/erp")
+    assert asked(settings, "a").endswith("status volumes/web")
+    assert "cron" not in asked(settings, "a")
+    assert "-c/x" not in asked(settings, "a")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.node_decisions import decide
 from tests.support.node_worlds import at, faults, holders, host_of, play, vm_of
 
+from outlive.base.errors import Unavailable
 from outlive.node.ports import DiskIo
 from outlive.node.storage_loss import StuckRequests
 from outlive.resources.policies import RecoveryPolicy
@@ -191,5 +192,23 @@ def test_storage_that_hangs_hangs_nothing_else(monkeypatch: pytest.MonkeyPatch) 
         world.hosts["kvm-1"].hypervisor.lose_storage("pause")
         await at(world, 14)
         assert {"vm-storage-lost.vm-1", "host-storage-lost.kvm-1"} & faults(world)
+
+    play(story)
+
+
+def test_guests_that_cannot_be_asked_are_not_taken_for_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        hypervisor = world.hosts["kvm-1"].hypervisor
+        hypervisor.lose_storage("stall")
+        await at(world, 3)  # one look sees requests on their way
+
+        async def unable() -> tuple[DiskIo, ...]:
+            raise Unavailable("the processes of this host cannot be read")
+
+        monkeypatch.setattr(hypervisor, "disk_io", unable)
+        hypervisor.regain_storage()
+        for second in range(4, 60):
+            await at(world, second)
+            assert (vm_of(world).status.reason, faults(world)) == ("", set())
 
     play(story)

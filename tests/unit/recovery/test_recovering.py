@@ -12,6 +12,8 @@ import pytest
 from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 
+from outlive.failover.calls import Caller
+from outlive.placement.vms import VmView
 from outlive.recovery.act import RecoveryActions
 from outlive.recovery.controller import SEARCHES
 from outlive.recovery.model import Action
@@ -421,5 +423,30 @@ def test_vm_whose_recovery_crashes_keeps_no_other_from_its_own(monkeypatch: pyte
         pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
         assert all(pause_s >= least_s for pause_s, least_s in zip(pauses, (1, 2, 4), strict=True)), pauses
         assert (cloud.running["a"], cloud.faults.open) == ({"h2"}, {})
+
+    play(story)
+
+
+def test_vm_whose_place_cannot_be_worked_out_keeps_no_other_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    validate = Caller.validate
+
+    def crash(self: Caller, vm: VmView, *args: Any, **how: Any) -> Any:
+        if vm.id == "a":
+            raise KeyError("a bug")
+        return validate(self, vm, *args, **how)
+
+    async def story(cloud: RecoveryCloud) -> None:
+        monkeypatch.setattr(Caller, "validate", crash)
+        await cloud.hosts("h1", "h2")
+        for vm in ("a", "b"):
+            await cloud.vm(vm, "h1")
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(10)
+        assert cloud.running["b"] == {"h2"}
+        assert list(cloud.faults.open) == [("worker-crashed", "a")]
+        monkeypatch.undo()
+        await cloud.clock.sleep(30)
+        assert (cloud.running["a"], list(cloud.faults.open)) == ({"h2"}, [])
 
     play(story)

@@ -113,13 +113,15 @@ class Disks:
     async def unreached(self, volumes: tuple[str, ...]) -> dict[str, str]:
         """Of each place once; what cannot be asked now is left out."""
         places: dict[tuple[str, str], list[str]] = {}
+        drivers: dict[str, Locks] = {}
         for volume in volumes:
             kind = volume.partition(":")[0]
-            place = self._kinds[kind].place(volume) if kind in self._kinds else ""
-            if place:
+            driver = None if is_option(volume) else driver_of(self._kinds, kind)
+            if driver is not None and (place := driver.place(volume)):
+                drivers[kind] = driver
                 places.setdefault((kind, place), []).append(volume)
         asked = list(places)[:PLACES_LIMIT]
-        questions = (self._kinds[kind].unreached(place) for kind, place in asked)
+        questions = (drivers[kind].unreached(place) for kind, place in asked)
         answers = await asyncio.gather(*questions, return_exceptions=True)
         found: dict[str, str] = {}
         for (kind, place), answer in zip(asked, answers, strict=True):
