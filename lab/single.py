@@ -12,6 +12,7 @@ from typing import Any
 from lab.hosts import NET, PROJECT, STORE, Host, Switch
 from lab.libvirtd import ALLOWED, Libvirtd
 from lab.processes import Process, run, until
+from outlive.base.files import write_whole
 
 PORT = 8080
 NAME = "host-1"
@@ -42,7 +43,7 @@ class Single:
         self.libvirtd.make()
         etc = self.host.folder / "etc/outlive"
         etc.mkdir(exist_ok=True)
-        (etc / "node.token").write_text((self.state / "store/token").read_text())
+        write_whole(etc / "node.token", (self.state / "store/token").read_bytes())
         settings: dict[str, dict[str, Any]] = {
             "server": {"url": self.url, "insecure": True},
             "host": {"name": NAME, "addresses": {"cluster": self.host.address}},
