@@ -104,7 +104,7 @@ def test_the_self_check_fails_where_a_zone_is_none_or_the_server_is_not_one(shop
     refused = said(shop, "e2e", json.dumps({"azs": ["any"]}))
     assert refused.code == 1, refused.out
     assert "in any was refused" in refused.line
-    assert said(shop, "e2e", json.dumps({"baseURL": "http://127.0.0.1:9"})).code == 1
+    assert said(shop, "e2e", json.dumps({"baseURL": "http://127.0.0.1:9"}), "--token", "any").code == 1
     assert said(shop, "e2e", "{").code == 3
 
 

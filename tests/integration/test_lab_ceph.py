@@ -138,7 +138,9 @@ def test_a_guest_of_a_host_that_lives_is_recovered_once_that_host_is_shut_out(cl
     run = cloud.writes(LIVE)
     assert run != before
     assert len(cloud.place(LIVE)) == 2, "its old process lives"
-    until(lambda: b"disk error" in lab.console(LIVE).read_bytes(), "what that one writes is refused", LIMIT_S, 0.1)
+    domain = ("domstate", LIVE, "--reason")
+    refused = "paused (I/O error)"
+    until(lambda: lab.libvirtd(host).virsh(*domain).strip() == refused, "its write is refused", LIMIT_S, 0.2)
     assert cloud.isolated() == {host.address}
     assert cloud.record(host.name)["cut"]["scope"]
     assert proof(lab, host.name) == "", "the cut alone was proof enough for its guest"
