@@ -128,7 +128,7 @@ class Ceph:
         shutil.rmtree(self.state, ignore_errors=True)
         self._make()
         self._daemon(self.mon, "ceph-mon", "a")
-        until(lambda: self._answers("status"), "the monitor answers", 30, 0.2)
+        until(lambda: self._answers("status"), "the monitor answers", 90, 0.2)
         self._daemon(self._mgr, "ceph-mgr", "x")
         for number in range(len(self.osds)):
             self.start_osd(number)

@@ -139,7 +139,7 @@ int main(void)
     read_text("/proc/sys/kernel/random/boot_id", run, sizeof run);
     int count_ms = option(cmdline, "count_ms=", 200), write_ms = option(cmdline, "write_ms=", 200);
     int tick_ms = option(cmdline, "tick_ms=", TICK_MS);
-    for (int i = 0; i < 100 && disk < 0; i++) {
+    for (int i = 0; i < 1000 && disk < 0; i++) { /* a busy machine takes seconds to find it */
         disk = open("/dev/vda", O_RDWR | O_DIRECT | O_DSYNC | O_CLOEXEC);
         if (disk < 0)
             usleep(10000);

@@ -12,10 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from outlive.node.permissions import REPORTER_LABEL
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.amounts import Amounts
 from outlive.resources.meta import HOST_LABEL
+from outlive.runtime.faults import REPORTER_LABEL
 from tests.attacks.conftest import Attacked, renewing
 from tests.attacks.flood import Flood, flooding
 from tests.support.loops import run_real

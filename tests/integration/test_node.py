@@ -230,8 +230,10 @@ def test_the_token_of_another_host_starts_nothing(server: tuple[Server, Path], h
 
 
 def test_a_token_that_nobody_knows_starts_nothing(server: tuple[Server, Path], host: Host) -> None:
-    (host.directory / "nonsense").write_text("nonsense-token-nonsense\n")
-    host.sections["server"]["tokenFile"] = str(host.directory / "nonsense")
+    nonsense = host.directory / "nonsense"
+    nonsense.write_text("nonsense-token-nonsense\n")
+    nonsense.chmod(0o600)
+    host.sections["server"]["tokenFile"] = str(nonsense)
     host.configure()
     said = spawned("node", "--config", host.config)
     assert said.code == 7, said.err

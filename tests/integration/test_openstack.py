@@ -198,7 +198,7 @@ def test_an_application_credential_serves_as_well(cloud: Cloud) -> None:
         (None, 0o600, NotFound, "no such file"),
         ("{clouds: {other: {}}}", 0o600, BadInput, "the file has: other"),
         ("clouds: [", 0o600, BadInput, "is not YAML"),
-        ("{clouds: {lab: {auth: {password: p}}}}", 0o644, Forbidden, "can be read by others"),
+        ("{clouds: {lab: {auth: {password: p}}}}", 0o644, Forbidden, "others may read it"),
         ("{clouds: {lab: {auth: {password: p}}}}", 0o600, BadInput, "cannot be used"),
         ("{clouds: {lab: {auth_type: magic, auth: {}}}}", 0o600, BadInput, "cannot be used"),
     ],
