@@ -4,6 +4,8 @@ of large objects. Each is refused in no time, and the hosts renew their leases m
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
 from pathlib import Path
 
@@ -46,8 +48,9 @@ def test_no_body_of_a_host_stops_the_server(attacked: Attacked, tmp_path: Path) 
             for what, (media, body) in BODIES.items():
                 headers = {"Authorization": f"Bearer {secret}", "Content-Type": media}
                 began = asyncio.get_running_loop().time()
-                async with session.patch(url, data=body, headers=headers, ssl=attacked.tls) as answer:
-                    assert 400 <= answer.status < 500, f"{what}: {answer.status}"
+                with contextlib.suppress(aiohttp.ClientOSError):  # the server may close before it has read all of it
+                    async with session.patch(url, data=io.BytesIO(body), headers=headers, ssl=attacked.tls) as answer:
+                        assert 400 <= answer.status < 500, f"{what}: {answer.status}"
                 assert asyncio.get_running_loop().time() - began < QUICK_S, what
             assert attacked.server.process.poll() is None
             assert attacked.resident_mib() - before < GROWTH_MIB

@@ -14,8 +14,6 @@ import pytest
 
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.amounts import Amounts
-from outlive.resources.meta import HOST_LABEL
-from outlive.runtime.faults import REPORTER_LABEL
 from tests.attacks.conftest import Attacked, renewing
 from tests.attacks.flood import Flood, flooding
 from tests.support.loops import run_real
@@ -131,18 +129,17 @@ async def filled(attacked: Attacked, vms: int) -> None:
     await store.close()
 
 
-def test_faults_of_one_host(attacked: Attacked, tmp_path: Path) -> None:
+def test_records_of_one_host(attacked: Attacked, tmp_path: Path) -> None:
     async def claim() -> None:
         token = await attacked.token("host-kvm-9", "host", "kvm-9")
-        fault = {
+        record = {
             "apiVersion": "outlive.dev/v1alpha1",
-            "kind": "Fault",
-            "metadata": {"name": "flood-{n}.kvm-9", "labels": {REPORTER_LABEL: "daemon", HOST_LABEL: "kvm-9"}},
-            "code": "figures-stale",
-            "subject": {"kind": "Hypervisor", "name": "kvm-9"},
-            "message": "x" * 500,
-            "firstSeen": "2026-01-01T00:00:00Z",
-            "lastSeen": "2026-01-01T00:00:00Z",
+            "kind": "DecisionRecord",
+            "metadata": {"name": "flood-{n}"},
+            "decision": "safety.x",
+            "by": "node kvm-9",
+            "at": "2030-01-01T00:00:00Z",
+            "input": "x" * 500,
         }
         flood = Flood(
             kind="asks",
@@ -150,8 +147,8 @@ def test_faults_of_one_host(attacked: Attacked, tmp_path: Path) -> None:
             authority=attacked.authority,
             token=token,
             method="POST",
-            path=f"{GROUP}/faults",
-            body=json.dumps(fault),
+            path=f"{GROUP}/decisionrecords",
+            body=json.dumps(record),
             connections=200,
         )
         figures = await endured(attacked, tmp_path, flood)
