@@ -20,7 +20,7 @@ APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
 QUICK_S = 2.0
 GROWTH_MIB = 200
-RECORDS = 400
+RECORDS = 800
 RECORD_BYTES = 480_000
 
 DOUBLING = [{"op": "add", "path": "/spec/x", "value": ["x" * 100]}]

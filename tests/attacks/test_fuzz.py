@@ -34,7 +34,7 @@ def test_no_request_made_from_the_openapi_is_a_defect_or_takes_long(tmp_path: Pa
         schema = f"{server.url}/schema/openapi.json"
         operations = _operations(schema, token)
         command = [str(program), "run", schema, "-H", f"Authorization: Bearer {token}", "--phases", "fuzzing"]
-        command += ["-n", str(REQUESTS // operations + 2), "--seed", str(SEED), "-c", "not_a_server_error"]
+        command += ["-n", str(REQUESTS * 3 // (2 * operations) + 2), "--seed", str(SEED), "-c", "not_a_server_error"]
         command += ["--max-response-time", str(ANSWER_S), "--request-timeout", "30", "--no-shrink"]
         command += ["--suppress-health-check", "all", "--warnings", "off", "--continue-on-failure"]
         done = subprocess.run(

@@ -213,6 +213,7 @@ class RequestMiddleware:
                     self._bodies.give(state[FLOW], body.reserved)
                 self._recorder.record(scope, status or 500, self._clock.monotonic() - started)
                 self._audit.record(scope, status or 500)
+                state.pop(AUTHENTICATE, None)  # it leads to the request, and back: the body would stay in memory
 
     def _read_head(self, scope: Scope) -> tuple[str, str, int, int]:
         """The request's id, the global one, the size of the head, and the length of the body as it was declared."""
