@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from tests.support.judges import (
     DEAD,
@@ -37,6 +39,23 @@ def test_field_of_another_writer_is_found() -> None:
         await write_as(bench, author("h1", "fencer"), lambda vm: _replace(vm, status=_replace(vm.status, home="h2")))
 
     assert judged(story) == ["one-writer"]
+
+
+def test_host_enters_itself_in_a_later_epoch_only_where_the_store_went_back_behind_that() -> None:
+    def story_of(restored: bool) -> Any:
+        async def story(bench: Bench) -> None:
+            bench.store.load([make_vm(make_holder("h1")), make_member("h1")])
+            bench.judge.truth.restored = restored
+            bench.store.incarnation = "anew"
+            later = (make_holder("h1", epoch=2),)
+            await write_as(
+                bench, author("h1", "daemon"), lambda vm: _replace(vm, status=_replace(vm.status, holders=later))
+            )
+
+        return story
+
+    assert judged(story_of(restored=False)) == ["one-writer"]
+    assert judged(story_of(restored=True)) == []
 
 
 def test_lists_beyond_their_limits_are_found() -> None:

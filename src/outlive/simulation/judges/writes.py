@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from outlive.node.membership.states import member_view
 from outlive.node.permission_facts import Facts, HostWriter
 from outlive.node.permissions import host_refusal, needed_facts, write_refusal
@@ -23,7 +25,11 @@ FINDINGS_LIMIT: Final = 6
 
 
 def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
-    """A process writes nothing that the server would refuse a token with its names: by the table, and by the rules."""
+    """A process writes nothing that the server would refuse a token with its names: by the table, and by the rules.
+
+    But for a host that has yet to notice that the store went back once more behind its epoch: it registers what it runs
+    in that epoch, the server refuses that, and the host enters anew.
+    """
     if ADMIN in author.writers:
         return ""
     before, after, host = write.before, write.after, author.host
@@ -51,8 +57,21 @@ def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
         coordinator="fencer" in author.writers and (own is None or own.spec.mode == "coordinator"),
         term=election.record.term if election is not None and leads else 0,
     )
-    why = table_refusal(author.writers, before, after) or host_refusal(who, before, after, facts)
+    why = table_refusal(author.writers, before, after)
+    why = why or host_refusal(who, before, after, _in_its_epoch(truth, host, after, facts))
     return _told(author, why)
+
+
+def _in_its_epoch(truth: Truth, host: str, after: Resource | None, facts: Facts) -> Facts:
+    """The facts, where the store went back behind the epoch of the host's entry, as if it knew that epoch."""
+    if not truth.forgotten(host) or not isinstance(after, VirtualMachine):
+        return facts
+    epoch = max((one.epoch for one in after.status.holders if one.hypervisor == host), default=0)
+    members = tuple(
+        replace(one, record=replace(one.record, epoch=max(epoch, one.record.epoch))) if one.host == host else one
+        for one in facts.members
+    )
+    return replace(facts, members=members)
 
 
 def _told(author: Author, why: str) -> str:
