@@ -32,6 +32,7 @@ def asked(*arguments: object) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spare", [2, 4, 8])
 def test_hosts_that_explain_proposes_are_those_that_require_is_short_of(tmp_path: Path, spare: int) -> None:
     path = state(tmp_path / "state.json", hosts=8, vms=24, spare=spare, needs=1)
@@ -46,6 +47,7 @@ def test_hosts_that_explain_proposes_are_those_that_require_is_short_of(tmp_path
         assert f"{answer['shortHosts']} more host" in reported["everybody"]
 
 
+@pytest.mark.slow
 def test_a_no_is_called_proven_only_where_counting_shows_it(tmp_path: Path) -> None:
     path = state(tmp_path / "state.json", hosts=4, vms=8, spare=64, needs=1)
     answer = asked("whatif", "require", "*=4", "--state", path)

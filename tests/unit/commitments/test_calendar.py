@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,6 +95,7 @@ booked = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(booked, max_size=6), st.integers(0, 20), st.integers(0, 25))
 def test_the_earliest_time_is_right_at_every_instant(found: list[Booking], free: int, need: int) -> None:
     given = calendar(*found, free=free)

@@ -169,6 +169,7 @@ def test_a_group_that_lists_no_flavor_keeps_no_other_group_from_its_figures() ->
     in_cloud([host("h1")], story)
 
 
+@pytest.mark.slow
 def test_before_vms_are_known_for_the_first_time_no_group_counts_as_one_without_vms() -> None:
     class Away:
         away = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -108,6 +109,7 @@ def _host(given: tuple[int, int, int, bool, str]) -> Any:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(groups, hosts, hosts)
 def test_a_table_that_is_kept_current_says_what_one_made_anew_says_and_the_split_is_the_decisions(

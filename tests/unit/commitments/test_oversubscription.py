@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -107,6 +108,7 @@ def _place(fleet: Fleet, made: Reservation, left: LeftHosts) -> Reservation:
     return replace(made, spec=replace(made.spec, target_host=where), status=replace(made.status, host=where))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.integers(8, 64), min_size=1, max_size=4),

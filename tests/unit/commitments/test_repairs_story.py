@@ -216,6 +216,7 @@ MINE, OTHERS, STRAY = vm("v1", "h1"), vm("v9", "h1", project="p9"), vm("v2", "h2
 CLOUD = [host("h1", gib=128, vms=[MINE, OTHERS]), host("h2", vms=[STRAY], zone="zone-b"), MINE, OTHERS, STRAY]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "spoil"),
     [
@@ -240,10 +241,12 @@ def test_a_disagreement_with_a_safe_repair_is_found_and_repaired(kind: Kind, spo
     assert (found, repaired, left) == (1, 1, 0)
 
 
+@pytest.mark.slow
 def test_an_orphaned_slot_with_a_vm_is_shown_and_left() -> None:
     assert story_of(Kind.ORPHAN_SLOT, slot_of_nobody_with_a_vm, CLOUD, listing=Listing("aaaaaa")) == [1, 0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "listed", "asked_again"),
     [
@@ -268,6 +271,7 @@ def test_what_limes_says_otherwise_is_left_to_the_next_run_of_the_syncer(
     assert listing.asked == asked_again
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_the_list_of_vms_is_left_to_people() -> None:
     async def unlisted(market: Market) -> None:
         await market.end("v1")

@@ -97,6 +97,7 @@ def test_another_batch_under_the_same_name_is_a_conflict_and_is_not_done() -> No
     told(story)
 
 
+@pytest.mark.slow
 def test_a_refusal_is_repeated_though_there_is_room_meanwhile_and_after_an_hour_decided_anew() -> None:
     async def story(market: Market, _: Watched) -> None:
         eight = batch(project("p2", asked("bbbbbb", 8)))

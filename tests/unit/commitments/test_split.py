@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,6 +63,7 @@ def inputs(draw: st.DrawFn) -> SplitInput:
     return SplitInput(groups=groups, hosts=hosts)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(inputs())
 def test_the_split_is_that_of_the_literal_rounds(given: SplitInput) -> None:

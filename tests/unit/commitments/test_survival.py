@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec.structs import replace
 from tests.support.sales import Market, asked, batch, host, in_cloud, project
 
@@ -63,6 +64,7 @@ def test_what_is_planned_and_in_no_store_yet_is_held_as_before() -> None:
     in_cloud([host("h1"), host("h2", gib=16)], story)
 
 
+@pytest.mark.slow
 def test_the_metric_counts_commitments_by_group_and_zone() -> None:
     async def story(market: Market) -> None:
         await asyncio.sleep(10)

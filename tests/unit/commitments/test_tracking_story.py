@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec.structs import replace
 from tests.support.sales import GIB, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, later, project, vm
 
@@ -47,6 +48,7 @@ def outcomes(market: Market) -> dict[str, float]:
     return {line.split('cr_slot="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
 
 
+@pytest.mark.slow
 def test_a_placed_vm_takes_a_slot_of_its_project_at_once_and_in_the_store() -> None:
     async def story(market: Market) -> None:
         assert await market.change(batch(project("p1", asked("aaaaaa", 2)))) == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -111,6 +112,7 @@ def literal_memory(given: UsageInput) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(projects(), st.integers(0, 5))
 def test_no_vm_is_charged_twice_and_no_commitment_is_overfull_whatever_the_order(given: UsageInput, seed: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -124,6 +125,7 @@ vms = st.sampled_from(["a", "b", "c"])
 hosts = st.sampled_from(["h1", "h2", "h3"])
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(vms, unique=True),

@@ -39,6 +39,7 @@ def test_a_path_has_few_modules_each_of_which_exists(path: str) -> None:
     assert [module for module in modules if not (SOURCE / module).is_file()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(PATHS))
 def test_modules_of_a_path_know_each_other(path: str, graph: grimp.ImportGraph) -> None:
     names = [name_of(module) for module in PATHS[path]]

@@ -295,6 +295,7 @@ def test_no_serial_number_or_path_of_a_definition_passes_as_the_mark(tmp_path: P
     assert (found.vm, found.run_id, found.epoch) == ("vm-1", "r1", 7)
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_answer_keeps_nobody_waiting_and_each_look_begins_after_its_call(
     tmp_path: Path,
 ) -> None:

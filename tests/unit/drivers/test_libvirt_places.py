@@ -219,6 +219,7 @@ def writable(domain: ET.Element) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(sorted(DISKS)), max_size=8),
     st.sampled_from(["", "/srv/vars", "/var/lib/libvirt/qemu/nvram/x"]),

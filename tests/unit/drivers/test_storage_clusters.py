@@ -112,6 +112,7 @@ def test_the_id_of_a_disk_says_in_which_cluster_it_lies() -> None:
     assert parse(definition("<host name='fd00::1' port='7000'/>")).disk_ids == ("rbd+fd00__1#7000:volumes/erp",)
 
 
+@pytest.mark.slow
 def test_no_isolation_is_credited_for_a_cluster_that_nobody_asked(settings: StorageSettings) -> None:
     scope = tuple(f"disk:{one}" for one in parse(definition(B, "")).disk_ids)
 
@@ -147,6 +148,7 @@ def test_a_disk_is_no_option_of_a_program(settings: StorageSettings, tmp_path: P
         parse(definition("").replace("volumes/erp", "--log-file=/etc/cron.d/x"))
 
 
+@pytest.mark.slow
 def test_each_cluster_is_asked_for_its_own_disks(settings: StorageSettings, tmp_path: Path) -> None:
     two = both(settings)
     ids = parse(definition(B, "", A)).disk_ids

@@ -91,6 +91,7 @@ class Host:
         return Drbd(self.settings, self.path, "10.0.1.1")
 
 
+@pytest.mark.slow
 def test_primary_that_is_known_is_a_lock_and_its_peer_cannot_be_made_to_leave(tmp_path: Path) -> None:
     async def looked() -> None:
         drbd = Host(tmp_path, [replica(peer(2, "host-2", role="Primary"), peer(3, "host-3"))]).driver()
@@ -102,6 +103,7 @@ def test_primary_that_is_known_is_a_lock_and_its_peer_cannot_be_made_to_leave(tm
     run_real(looked())
 
 
+@pytest.mark.slow
 def test_own_role_is_given_back_unless_somebody_has_the_device_open(tmp_path: Path) -> None:
     async def looked() -> None:
         host = Host(tmp_path, [replica(peer(2, "host-2"), role="Primary", open=True)])
@@ -117,6 +119,7 @@ def test_own_role_is_given_back_unless_somebody_has_the_device_open(tmp_path: Pa
     run_real(looked())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "quorum", "why"),
     [
@@ -144,6 +147,7 @@ def test_replica_that_cannot_know_who_writes_says_so(tmp_path: Path, status: Any
     run_real(looked())
 
 
+@pytest.mark.slow
 def test_host_is_shut_out_by_disconnection_and_quorum_until_it_is_let_in(tmp_path: Path) -> None:
     async def looked() -> None:
         host = Host(tmp_path, [replica(peer(2, "host-2", role="Primary"), peer(3, "host-3"))])
@@ -165,6 +169,7 @@ def test_host_is_shut_out_by_disconnection_and_quorum_until_it_is_let_in(tmp_pat
     run_real(looked())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [{"quorum": False}, {"disk-state": "Outdated"}])
 def test_disconnection_alone_shows_nothing(tmp_path: Path, device: dict[str, Any]) -> None:
     """Another replica may still be connected to the primary, which then has the quorum."""

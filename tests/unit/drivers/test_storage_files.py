@@ -137,6 +137,7 @@ def test_file_system_and_device_that_answer_are_reached_and_what_is_not_there_sa
     run_real(looked())
 
 
+@pytest.mark.slow
 def test_path_that_does_not_answer_is_not_reached_and_keeps_one_child_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from tests.support.failover import Cloud
 from tests.support.loops import run
 
@@ -58,6 +59,7 @@ def plans(cloud: Cloud) -> int:
     return len(cloud.decisions.uses("failover.replan"))
 
 
+@pytest.mark.slow
 def test_a_cloud_without_room_is_not_planned_anew_at_every_tick() -> None:
     async def story() -> None:
         cloud = Cloud({"flavorFailoverRequirements": {"std": 1}})

@@ -322,6 +322,7 @@ def test_the_fullest_slot_comes_first_and_among_equals_the_first_by_name() -> No
     assert counters.slot_names[best] == "m"
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_objections_are_the_breaches_that_joining_would_bring(seed: int) -> None:
     vms, slots = wild_state(seed, size=9)

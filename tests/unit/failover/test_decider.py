@@ -49,6 +49,7 @@ async def cloud_with(computer: Counting, vms: int = 1) -> Cloud:
     return cloud
 
 
+@pytest.mark.slow
 def test_large_decisions_are_computed_elsewhere_with_the_same_answer(monkeypatch: pytest.MonkeyPatch):
     async def story(vms: int) -> tuple[list[str], set[bool], set[str]]:
         computer = Counting()
@@ -98,6 +99,7 @@ def test_what_fails_besides_deciding_is_not_counted_as_deciding(monkeypatch: pyt
     run(story())
 
 
+@pytest.mark.slow
 def test_slots_are_planned_anew_when_more_are_needed_than_can_be_added():
     """Slots made for one slot a VM leave hardly any second one; a plan for two covers everybody on these hosts."""
 

@@ -23,6 +23,7 @@ def test_exposure_after_a_failure_is_never_higher_than_with_the_largest_memory_f
     assert bare[0] < 0.5 * bare[1]
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_a_fleet_after_a_failure_under_the_same_rules() -> None:
     fleet = after_failure(1)
     assert check(CheckInput(vms=fleet.vms, slots=fleet.slots)).violations == ()

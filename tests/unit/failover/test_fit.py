@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, combinations_with_replacement, product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -40,6 +41,7 @@ def inputs(draw: st.DrawFn, needed: int = 1) -> FitInput:
     return FitInput(units=tuple(units), weight=weight, needed=needed)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(inputs())
 def test_the_count_is_that_of_all_ways_to_place_slots(given: FitInput) -> None:

@@ -63,6 +63,7 @@ def test_it_is_what_cycles_of_the_same_pace_take(missing: int, pace: Pass, wait_
     assert found.eta_s == pytest.approx(now)
 
 
+@pytest.mark.slow
 @given(slots, slots, st.lists(passes, max_size=5), st.booleans())
 def test_more_that_is_missing_never_ends_earlier(one: int, more: int, seen: list[Pass], turn: bool) -> None:
     etas = []

@@ -172,6 +172,7 @@ def fleets(draw: st.DrawFn) -> tuple[list[Hypervisor], list[Reservation], list[V
     return hosts, sold, vms
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fleets())
 def test_so_many_vms_can_be_put_there_and_one_more_cannot(
@@ -237,6 +238,7 @@ def _cover(gathered: Snapshot, slots: tuple[SlotView, ...], new: dict[str, int],
     assert checked.holds
 
 
+@pytest.mark.slow
 def test_the_planner_never_finds_room_for_more_on_odd_clouds() -> None:
     with asyncio.Runner() as runner:
         for seed in range(25):

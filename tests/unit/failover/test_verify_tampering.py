@@ -305,6 +305,7 @@ def test_a_certificate_that_was_tampered_with_is_noticed(tamper: Tampering) -> N
         assert fitting <= case.codes(), (seed, case.verdict())
 
 
+@pytest.mark.slow
 def test_a_need_that_was_lowered_is_noticed_when_it_is_asked_for() -> None:
     for seed in range(ROUNDS):
         case = Case(seed)

@@ -314,6 +314,7 @@ def test_memberships_that_count_for_nobody_are_left_and_weak_vms_are_named() -> 
     assert result.slots == ()
 
 
+@pytest.mark.slow
 def test_an_order_is_the_same_twice() -> None:
     given = fleet(Random(7), 8, 12, 2, spare=12)
     assert order_drain(given) == order_drain(given)

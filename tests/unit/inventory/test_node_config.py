@@ -149,6 +149,7 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], words: str) -> None:
     assert "pvc.conf" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_command_writes_files_that_ours_read(tmp_path: Path) -> None:
     source = tmp_path / "pvc.conf"
     source.write_text(yaml.safe_dump(document()))

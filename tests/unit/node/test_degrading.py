@@ -46,6 +46,7 @@ def test_vms_that_can_move_live_leave_a_slow_host_the_important_ones_first() -> 
     play(story, hosts=3, vms=VMS)
 
 
+@pytest.mark.slow
 def test_host_that_recovers_keeps_what_is_still_there_and_gets_nothing_back() -> None:
     async def story(world: World) -> None:
         await quick(world)
@@ -61,6 +62,7 @@ def test_host_that_recovers_keeps_what_is_still_there_and_gets_nothing_back() ->
     play(story, hosts=3, vms=VMS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("action", "told"), [("tell", True), ("off", False)])
 def test_vms_stay_where_the_policy_says_so(action: str, told: bool) -> None:
     async def story(world: World) -> None:
@@ -102,6 +104,7 @@ def test_host_in_maintenance_is_not_left() -> None:
     play(story, hosts=3, vms=VMS)
 
 
+@pytest.mark.slow
 def test_daemon_that_is_started_again_goes_on_from_what_was_published() -> None:
     async def story(world: World) -> None:
         await quick(world, quietS=120.0)
@@ -118,6 +121,7 @@ def test_daemon_that_is_started_again_goes_on_from_what_was_published() -> None:
     play(story, hosts=3, vms=VMS)
 
 
+@pytest.mark.slow
 def test_what_is_published_changes_with_the_level_and_not_with_every_sample() -> None:
     async def story(world: World) -> None:
         await quick(world)

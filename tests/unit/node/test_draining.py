@@ -16,6 +16,7 @@ from outlive.simulation.world import World
 TWO = (VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1"))
 
 
+@pytest.mark.slow
 def test_drained_host_is_empty_and_takes_its_vms_back_when_it_is_ready() -> None:
     async def story(world: World) -> None:
         await world.do("drain", {"hosts": ["kvm-1"]})
@@ -44,6 +45,7 @@ def test_vm_that_asks_for_the_least_load_goes_where_guests_compute_least() -> No
     play(story, hosts=3, vms=(TWO[0], busy, idle))
 
 
+@pytest.mark.slow
 def test_drain_that_is_cancelled_ends_after_the_move_under_way() -> None:
     async def story(world: World) -> None:
         await world.do("drain", {"hosts": ["kvm-1"]})
@@ -58,6 +60,7 @@ def test_drain_that_is_cancelled_ends_after_the_move_under_way() -> None:
     play(story, hosts=3, vms=TWO)
 
 
+@pytest.mark.slow
 def test_host_that_is_drained_again_fetches_no_vm_that_it_had_to_wait_for() -> None:
     async def story(world: World) -> None:
         await world.do("drain", {"hosts": ["kvm-1"]})
@@ -77,6 +80,7 @@ def test_host_that_is_drained_again_fetches_no_vm_that_it_had_to_wait_for() -> N
     play(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
+@pytest.mark.slow
 def test_host_is_not_empty_while_a_vm_is_on_its_way_to_it() -> None:
     async def story(world: World) -> None:
         await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
@@ -139,6 +143,7 @@ def test_daemon_of_an_empty_host_leaves_the_membership_and_comes_back_into_it() 
 # VMs that a drain stopped.
 
 
+@pytest.mark.slow
 def test_vm_that_a_drain_stopped_away_from_home_starts_again_when_both_hosts_are_ready() -> None:
     """Rolling maintenance: kvm-1 is emptied into kvm-2, then kvm-2 has to be emptied too, then both are ready."""
 
@@ -161,6 +166,7 @@ def test_vm_that_a_drain_stopped_away_from_home_starts_again_when_both_hosts_are
     play(story, hosts=2)
 
 
+@pytest.mark.slow
 def test_vm_that_a_drain_shuts_down_slowly_starts_again_though_the_daemon_is_started_anew_meanwhile() -> None:
     async def story(world: World) -> None:
         await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
@@ -181,6 +187,7 @@ def test_vm_that_a_drain_shuts_down_slowly_starts_again_though_the_daemon_is_sta
 # A host that dies while it is drained: what was being stopped for that starts again.
 
 
+@pytest.mark.slow
 def test_vm_whose_host_dies_while_a_drain_shuts_it_down_starts_once_its_host_is_ready_again() -> None:
     async def told() -> None:
         spec = WorldSpec(

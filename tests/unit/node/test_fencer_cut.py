@@ -119,6 +119,7 @@ def test_cut_that_cannot_be_read_back_proves_nothing():
     run(story())
 
 
+@pytest.mark.slow
 def test_cut_is_renewed_before_it_ends_for_as_long_as_the_epoch_is_not_dead():
     async def story():
         async with site() as s:
@@ -134,6 +135,7 @@ def test_cut_is_renewed_before_it_ends_for_as_long_as_the_epoch_is_not_dead():
     run(story())
 
 
+@pytest.mark.slow
 def test_isolation_ends_once_the_host_has_joined_in_a_new_boot():
     async def story():
         async with site() as s:
@@ -334,6 +336,7 @@ async def _recovered(s, name: str) -> None:
     await s.store.replace_status(msgspec.structs.replace(vm, status=status))
 
 
+@pytest.mark.slow
 def test_cut_is_kept_for_disks_that_others_use_since():
     async def story():
         async with site() as s:
@@ -351,6 +354,7 @@ def test_cut_is_kept_for_disks_that_others_use_since():
     run(story())
 
 
+@pytest.mark.slow
 def test_cut_is_kept_in_maintenance():
     async def story():
         async with site() as s:
@@ -366,6 +370,7 @@ def test_cut_is_kept_in_maintenance():
     run(story())
 
 
+@pytest.mark.slow
 def test_cut_is_kept_while_the_store_is_away():
     async def story():
         async with site() as s:
@@ -480,6 +485,7 @@ def test_cut_that_ends_sooner_than_another_fencer_could_take_it_over_proves_noth
     run(story())
 
 
+@pytest.mark.slow
 def test_cut_is_renewed_in_time_though_every_write_and_fault_hangs():
     async def story():
         async with site() as s:

@@ -134,6 +134,7 @@ async def _two_off(s: Site) -> Interposed:
     return store
 
 
+@pytest.mark.slow
 def test_error_in_switching_one_host_on_ends_neither_that_of_another_nor_the_fencer():
     async def story():
         async with site() as s:

@@ -117,6 +117,7 @@ def test_other_fencer_that_saw_it_revoked_waits_from_then_only():
     run(story())
 
 
+@pytest.mark.slow
 def test_unarmed_host_is_never_proven_by_waiting():
     async def story():
         async with site() as s:

@@ -118,6 +118,7 @@ def test_the_lines_of_the_process_before_stay() -> None:
     told(story)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=LINE_CHARACTERS), max_size=300), st.integers(0, 200))
 def test_it_is_the_end_of_what_was_logged_within_its_limits(lines: list[str], most: int) -> None:
     kept = bounded(lines, most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.support.node_worlds import at, faults, play, record, vm_of, waits
 
 from outlive.resources import Membership
@@ -41,6 +42,7 @@ def test_nothing_starts_once_a_host_that_is_not_in_the_backup_has_spoken_until_s
     play(story)
 
 
+@pytest.mark.slow
 def test_host_that_joined_a_moment_before_the_store_went_back_to_a_backup_without_it_registers_anew() -> None:
     """It had no time to write down where it had registered, and runs what it had begun to start."""
 

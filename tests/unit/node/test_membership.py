@@ -495,6 +495,7 @@ def test_host_that_enters_renews_at_once_though_faults_cannot_be_written(monkeyp
 # Entries that a daemon left which was killed are taken back by the next one.
 
 
+@pytest.mark.slow
 def test_entry_that_a_killed_daemon_left_is_removed_though_the_first_listing_comes_late() -> None:
     """The guest of a cold move has ended, and its source's daemon is killed before it takes its entry back."""
 

@@ -109,6 +109,7 @@ def member(host: str = ME, **record: Any) -> Membership:
     return Membership(metadata=ObjectMeta(name=host), record=MemberRecord(**given))
 
 
+@pytest.mark.slow
 @given(writers, vms, vms, views)
 def test_what_is_allowed_keeps_every_entry_of_others_that_is_not_fenced(
     who: HostWriter, before: VirtualMachine, after: VirtualMachine, members: tuple[MemberView, ...]
@@ -129,6 +130,7 @@ def test_what_is_allowed_keeps_every_entry_of_others_that_is_not_fenced(
             assert again or (own is not None and own.uid == one.member_uid and one.epoch <= own.record.epoch)
 
 
+@pytest.mark.slow
 @given(writers, vms, vms, views)
 def test_what_is_allowed_belongs_to_the_daemon(
     who: HostWriter, before: VirtualMachine, after: VirtualMachine, members: tuple[MemberView, ...]

@@ -157,6 +157,7 @@ def test_a_controller_that_gets_slow_is_tried_again_at_once_with_more_time() -> 
     run(story())
 
 
+@pytest.mark.slow
 def test_a_slow_attempt_is_not_taken_over_by_another_fencer_that_sees_the_first_one_live() -> None:
     async def story() -> None:
         async with site() as s:
@@ -171,6 +172,7 @@ def test_a_slow_attempt_is_not_taken_over_by_another_fencer_that_sees_the_first_
     run(story())
 
 
+@pytest.mark.slow
 def test_one_slow_controller_keeps_nobody_from_rehearsing_another() -> None:
     async def story() -> None:
         async with site() as s:

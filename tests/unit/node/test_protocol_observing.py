@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import outlive
 
 ROOT = Path(outlive.__file__).parent
@@ -24,6 +26,7 @@ def _constants(path: Path) -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}: {called}({keyword.arg}={keyword.value.value})"
 
 
+@pytest.mark.slow
 def test_no_step_is_handed_a_constant_for_what_should_have_been_observed() -> None:
     found = [
         one for part in ("node", "recovery") for path in sorted((ROOT / part).rglob("*.py")) for one in _constants(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from tests.support.loops import run
 from tests.support.node_worlds import (
     assigned,
@@ -246,6 +247,7 @@ def test_run_that_ends_while_its_host_registers_it_gets_no_entry() -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_host_that_was_found_dead_in_the_restored_store_starts_its_vms_once_it_has_booted() -> None:
     """What it remembers is later than the backup, and its membership speaks of the present store: somebody proved."""
 
@@ -339,6 +341,7 @@ async def _made_since_the_backup(world: World) -> None:
     assert faults(world) == {"unknown-vm.vm-new"}
 
 
+@pytest.mark.slow
 def test_vm_that_a_restored_store_does_not_know_runs_on_though_its_daemon_is_started_again() -> None:
     async def story(world: World) -> None:
         await _made_since_the_backup(world)
@@ -350,6 +353,7 @@ def test_vm_that_a_restored_store_does_not_know_runs_on_though_its_daemon_is_sta
     play(story)
 
 
+@pytest.mark.slow
 def test_vm_that_a_restored_store_does_not_know_runs_on_though_its_host_is_condemned_later() -> None:
     async def story(world: World) -> None:
         await _made_since_the_backup(world)
@@ -406,6 +410,7 @@ def test_vm_whose_document_went_while_its_daemon_was_away_runs_on_until_somebody
     play(story, violations=True)
 
 
+@pytest.mark.slow
 def test_guest_that_runs_where_it_was_moved_cold_is_not_ended_because_a_restored_store_has_it_on_the_way() -> None:
     async def story(world: World) -> None:
         await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
@@ -426,6 +431,7 @@ def test_guest_that_runs_where_it_was_moved_cold_is_not_ended_because_a_restored
 # Entries that a restored store brings back are taken back again by their host.
 
 
+@pytest.mark.slow
 def test_vm_is_recovered_though_a_restored_store_has_brought_back_an_entry_that_its_host_had_removed() -> None:
     """The store loses its last second: the source of a move had taken its entry back, and had not renewed since."""
 

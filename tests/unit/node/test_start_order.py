@@ -105,6 +105,7 @@ NAMES = ("a", "b", "c", "d", "e", "f")
 GRAPHS = st.dictionaries(st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), max_size=4, unique=True))
 
 
+@pytest.mark.slow
 @given(graph=GRAPHS)
 @settings(max_examples=300, deadline=None)
 def test_whatever_they_name_all_start_and_nobody_before_another_without_saying_why(graph: dict[str, list[str]]) -> None:
@@ -198,6 +199,7 @@ def test_host_that_died_and_that_nobody_has_condemned_yet_is_not_believed_to_run
     play(story, vms=vms, node={"startAfterLimit": "20s"})
 
 
+@pytest.mark.slow
 def test_vm_between_two_hosts_is_not_believed_to_run() -> None:
     async def story(world: World) -> None:
         await at(world, 10)

@@ -156,6 +156,7 @@ def test_stuck_guest_is_told_within_fifteen_seconds(network: str) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_vm_that_is_held_by_its_own_policy_is_not_ended() -> None:
     async def story(world: World) -> None:
         await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})

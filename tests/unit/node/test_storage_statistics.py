@@ -266,6 +266,7 @@ def test_many_daemons_that_are_out_are_one_fault() -> None:
     told(story)
 
 
+@pytest.mark.slow
 def test_a_round_writes_a_limited_number_of_objects_the_longest_unwritten_first() -> None:
     limit = int(WRITES_PER_S * EVERY_S)
     numbers = tuple(str(one) for one in range(2 * limit))

@@ -49,6 +49,7 @@ def _said(world: World, name: str) -> tuple[str, str, str]:
     return (said.hypervisor, said.reason, said.message) if said is not None else ("", "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["vm-1", "vm-2"])
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.3])
 def test_of_two_that_are_kept_apart_and_start_at_once_on_a_host_one_is_turned_away(first: str, after_s: float) -> None:
@@ -75,6 +76,7 @@ def test_of_two_that_are_kept_apart_and_start_at_once_on_a_host_one_is_turned_aw
     play(story, hosts=3, vms=_apart("kvm-1", "kvm-2"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["requested", "target-ready", "transferring", "done"])
 def test_vm_that_a_user_starts_does_not_run_beside_one_that_moves_there(phase: str) -> None:
     async def story(world: World) -> None:
@@ -96,6 +98,7 @@ def test_vm_that_a_user_starts_does_not_run_beside_one_that_moves_there(phase: s
     play(story, hosts=3, vms=_apart("kvm-1", "kvm-2"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["requested", "target-ready", "transferring"])
 def test_vm_that_a_user_starts_does_not_run_beside_one_that_is_leaving(phase: str) -> None:
     async def story(world: World) -> None:
@@ -146,6 +149,7 @@ def test_vm_starts_where_its_group_is_nowhere_else(others: str) -> None:
     play(story, vms=_together("kvm-1", "kvm-1"), violations=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["vm-1", "vm-2"])
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.05, 0.3])
 def test_of_a_group_that_starts_at_once_on_several_hosts_one_starts(first: str, after_s: float) -> None:

@@ -28,6 +28,7 @@ async def _starting_slowly(world: World, *, for_s: float) -> str:
     return shown.run_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("for_s", [6.0, 40.0, 200.0])
 def test_create_of_a_killed_daemon_is_waited_for_and_its_run_taken_over(for_s: float) -> None:
     async def story(world: World) -> None:

@@ -148,6 +148,7 @@ def test_a_guest_that_keeps_a_disk_keeps_it_in_its_definition_and_a_user_may_ask
     play(story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["attach", "detach"])
 def test_a_hypervisor_that_does_not_answer_holds_a_vm_up_for_two_minutes_and_the_definition_keeps_all(
     verb: str,

@@ -373,6 +373,7 @@ def test_only_the_second_attempt_is_by_post_copy(attempt: int, limit_s: float, g
     assert of_attempt(plain, attempt, 30.0) == plain
 
 
+@pytest.mark.slow
 def test_guest_that_arrives_while_its_target_gives_up_runs_once_and_never_from_the_past() -> None:
     async def story(world: World) -> None:
         source = world.hosts["kvm-1"].hypervisor
@@ -503,6 +504,7 @@ def test_every_phase_of_a_move_under_way_has_a_step_on_both_sides() -> None:
 APART = (AffinityRule(group="db", policy="anti-affinity"),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["live", "shutdown"])
 @pytest.mark.parametrize("late", ["vm-1", "vm-2"])
 @pytest.mark.parametrize("phase", ["requested", "target-ready", "transferring", "stopping"])

@@ -328,6 +328,7 @@ def test_looks_that_the_vm_itself_asks_for_by_its_changes_come_to_a_rest(monkeyp
     assert LOOKS < len(looks) < 20 * LOOKS / CALM_S
 
 
+@pytest.mark.slow
 def test_worker_that_crashes_is_a_fault_with_the_name_of_its_vm_and_rests_ever_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

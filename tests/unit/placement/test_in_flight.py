@@ -331,6 +331,7 @@ def test_what_becomes_of_a_reservation() -> None:
     assert (missing.condition.status, missing.condition.reason, missing.again_s) == ("False", "MissingSpec", 0.0)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([(2, 8), (4, 16), (6, 40), (10, 10)]), max_size=12), st.integers(1, 3))
 def test_no_capacity_is_promised_twice(sizes: list[tuple[int, int]], hosts: int) -> None:
     async def story() -> None:

@@ -283,6 +283,7 @@ KINDS = st.sampled_from(["commitment", "quota", "room"])
 EVENTS = st.tuples(KINDS, st.integers(0, 2), st.integers(1, 40), st.booleans(), st.integers(0, 3))
 
 
+@pytest.mark.slow
 @given(st.lists(EVENTS, max_size=16))
 def test_a_kept_balance_is_that_of_a_fresh_index(events: list[tuple[str, int, int, bool, int]]) -> None:
     kept = Quotas()

@@ -64,6 +64,7 @@ def test_only_vms_that_hard_rules_tie_together_are_looked_at():
 RULES = ("+x", "+y", "-z", "-w")
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.plain_placement import tie_key
@@ -34,6 +35,7 @@ def test_keys_are_not_computed_where_nothing_is_equal() -> None:
     assert best_first(np.array([1.0, 3.0, 2.0]), nobody, str).tolist() == [1, 2, 0]
 
 
+@pytest.mark.slow
 def test_many_equal_hosts_are_in_the_order_of_their_keys() -> None:
     hashes = host_hashes([f"h{number}" for number in range(70_000)])
     keys = tie_keys("vm", hashes)

@@ -159,6 +159,7 @@ THINGS = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(THINGS, st.booleans()), max_size=14))
 def test_what_is_held_does_not_depend_on_the_order_of_events(
     events: list[tuple[Hypervisor | Reservation, bool]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.loops import run
@@ -169,6 +170,7 @@ ACTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(ACTS)
 def test_every_vm_that_is_wanted_counts_exactly_once_where_it_is_assigned(

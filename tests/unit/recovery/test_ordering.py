@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ START_AFTER = st.dictionaries(st.sampled_from(NAMES), st.lists(st.sampled_from(N
 PRIORITIES = st.dictionaries(st.sampled_from(NAMES), st.integers(-3, 3))
 
 
+@pytest.mark.slow
 @given(after=START_AFTER, priorities=PRIORITIES)
 @settings(max_examples=300, deadline=None)
 def test_everybody_comes_once_and_after_those_that_it_starts_after_unless_they_form_a_circle(

@@ -172,6 +172,7 @@ def test_vm_without_a_slot_is_placed_and_one_that_fits_nowhere_is_held_until_the
     play(story)
 
 
+@pytest.mark.slow
 def test_vms_that_placement_refuses_do_not_keep_others_from_being_asked_about() -> None:
     async def story(cloud: RecoveryCloud) -> None:
         await cloud.hosts("h1")
@@ -399,6 +400,7 @@ def test_call_that_is_never_answered_holds_up_no_other_vm_for_long(call: str) ->
     play(story, wrap=lambda store: Deaf(store, call))
 
 
+@pytest.mark.slow
 def test_vm_whose_recovery_crashes_keeps_no_other_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     true_act, tries = RecoveryActions.carry_out, list[float]()
 
@@ -427,6 +429,7 @@ def test_vm_whose_recovery_crashes_keeps_no_other_from_its_own(monkeypatch: pyte
     play(story)
 
 
+@pytest.mark.slow
 def test_vm_whose_place_cannot_be_worked_out_keeps_no_other_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     validate = Caller.validate
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+import pytest
 from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
@@ -161,6 +162,7 @@ def test_that_no_coordinator_lives_stays_one_fault_when_another_one_leads() -> N
     play(story)
 
 
+@pytest.mark.slow
 def test_vm_whose_only_host_refuses_it_again_and_again_is_one_fault_until_it_runs() -> None:
     async def story(cloud: RecoveryCloud, lead: Callable[[], Any]) -> None:
         lead()
@@ -186,6 +188,7 @@ def test_vm_whose_only_host_refuses_it_again_and_again_is_one_fault_until_it_run
     play(story)
 
 
+@pytest.mark.slow
 def test_of_two_vms_that_exclude_each_other_one_is_asked_of_their_host_again() -> None:
     """A rule was added while both ran; their host rejected both, and no other one has room."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -144,6 +145,7 @@ def broken(vm: AffectedVm, host: str, placed: dict[str, str], vms: list[Affected
     return False
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(losses(), st.integers(4, 12))
 def test_no_hard_rule_is_broken_and_nobody_is_held_where_a_place_breaks_none(

@@ -140,6 +140,7 @@ def test_a_long_scalar_is_text_and_no_number_that_takes_minutes() -> None:
         parse_documents(f"a: !!int {text}".encode(), "f")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "raw",
     [

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
 from msgspec.structs import replace
 from tests.unit.placement.test_descheduling import steal
 from tests.unit.roles.test_up import SETTINGS, lived
 
+from outlive.placement import history
 from outlive.placement.external import encode_request
 from outlive.placement.knowledge import FLAVOR_GROUPS, NEVER, version_of
 from outlive.placement.request import PlacementRequest
@@ -66,14 +68,17 @@ def test_room_and_history_follow_novas_call_and_the_room_goes_when_the_vm_is_see
     lived(11, story)
 
 
-def test_what_was_not_seen_ends_and_its_history_is_forgotten() -> None:
+def test_what_was_not_seen_ends_and_its_history_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "GRACE_S", 1_200.0)  # a whole day of the role takes long
+    monkeypatch.setattr(history, "CLEANUP_S", 300.0)
+
     async def story(store: MemoryStore, made: UpRole) -> None:
         await asyncio.sleep(60)
         await made.placement.external(encode_request(ASKED))
         await asyncio.sleep(605)
         assert await in_flight(store) == []
         assert [one.name async for one in list_all(store, PlacementHistory)] == ["nova-new"]
-        await asyncio.sleep(90_000)
+        await asyncio.sleep(2_000)
         assert [one async for one in list_all(store, PlacementHistory)] == []
 
     lived(12, story)

@@ -120,6 +120,7 @@ def test_a_fleet_is_covered_within_a_minute_and_slots_are_acknowledged() -> None
     )
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_slots() -> None:
     assert lived(2, a_minute) == lived(2, a_minute)
 
@@ -134,6 +135,7 @@ def test_shipped_pipelines_are_there_and_ready() -> None:
     lived(3, story)
 
 
+@pytest.mark.slow
 def test_a_vm_that_moves_is_covered_again_within_seconds() -> None:
     async def story(store: MemoryStore, made: UpRole) -> None:
         await asyncio.sleep(45)
@@ -186,6 +188,7 @@ async def made_of(store: MemoryStore, wanted: Hypervisor | VirtualMachine) -> No
     await store.replace_status(msgspec.structs.replace(made, status=wanted.status))
 
 
+@pytest.mark.slow
 def test_of_two_roles_one_leads_and_the_other_takes_over() -> None:
     async def scene() -> None:
         store = MemoryStore(LoopClock(), SeededIds(Random(9)))

@@ -75,6 +75,7 @@ def test_daemons_and_fencers_decide_by_the_registered_functions() -> None:
     assert OF_DAEMONS - set(run(story())) == set()
 
 
+@pytest.mark.slow
 def test_vms_without_a_slot_are_placed_by_the_registered_function(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     real = plan.recover

@@ -61,6 +61,7 @@ def test_vm_of_a_host_without_power_runs_in_its_promised_slot_within_twelve_seco
     run(story())
 
 
+@pytest.mark.slow
 def test_armed_host_off_the_store_loses_its_vm_to_another_by_its_watchdog() -> None:
     async def story() -> None:
         world = _world(armed=True, profile="fast", bmc="none")
@@ -137,6 +138,7 @@ def test_an_outage_that_is_over_before_the_next_look_gives_the_leader_time_to_re
     run(story())
 
 
+@pytest.mark.slow
 def test_daemon_that_is_to_renew_more_often_than_the_store_bears_ends_and_names_the_shortest_interval() -> None:
     assert _asked_to_renew(20.0) == []
     reported = _asked_to_renew(19.9)

@@ -31,6 +31,7 @@ def test_seeds_are_within_the_sizes_that_are_promised() -> None:
         assert any(host.mode == "coordinator" for host in hosts)
 
 
+@pytest.mark.slow
 def test_faults_are_verbs_within_their_time_and_every_verb_comes_up() -> None:
     seen: set[str] = set()
     for seed in range(300):
@@ -49,6 +50,7 @@ def test_many_seeds_have_one_kind_of_fault_only_and_some_have_all() -> None:
     assert {names[0] for names in drawn if len(names) == 1} == set(KINDS)
 
 
+@pytest.mark.slow
 def test_lies_are_told_only_where_two_proofs_are_asked_for() -> None:
     for seed in range(300):
         spec = world_of(seed)
@@ -67,6 +69,7 @@ def test_a_seed_runs_three_minutes_and_rests() -> None:
     assert result.virtual_s >= 180.0
 
 
+@pytest.mark.slow
 def test_errors_that_programs_did_not_foresee_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object) -> float:
         raise RuntimeError("nobody foresaw this")
@@ -80,6 +83,7 @@ def test_errors_that_programs_did_not_foresee_are_found(monkeypatch: pytest.Monk
     assert (found[0].subject, "nobody foresaw this" in found[0].text) == ("part.crashed", True)
 
 
+@pytest.mark.slow
 def test_seeds_have_tight_times_slow_controllers_and_hosts_that_stay_off() -> None:
     worlds = [world_of(seed) for seed in range(300)]
     hosts = [host for spec in worlds for host in spec.hosts if isinstance(host, HostSpec)]

@@ -96,6 +96,7 @@ def test_a_second_store_on_the_directory_is_told_who_has_it(tmp_path: Path) -> N
     run_real(scene())
 
 
+@pytest.mark.slow
 def test_a_second_process_on_the_directory_is_told_who_has_it(tmp_path: Path) -> None:
     script = (
         "import asyncio, sys\n"
@@ -286,6 +287,7 @@ def test_a_caller_who_gives_up_does_not_disturb_the_others(tmp_path: Path) -> No
     run_real(scene())
 
 
+@pytest.mark.slow
 def test_the_log_does_not_grow_for_ever(tmp_path: Path) -> None:
     async def scene() -> None:
         store = await opened(tmp_path)
