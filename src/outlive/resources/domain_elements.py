@@ -367,7 +367,7 @@ RULES: Final[Mapping[str, Rule]] = {
 }
 
 
-class _Line(NamedTuple):
+class _ElementRule(NamedTuple):
     """What one element may have."""
 
     attributes: Mapping[str, tuple[str, str]]
@@ -379,24 +379,24 @@ class _Line(NamedTuple):
         return "" in self.attributes
 
 
-def _line(words: str, anything_below: bool = False) -> _Line:
+def _element_rule(words: str, anything_below: bool = False) -> _ElementRule:
     found: dict[str, tuple[str, str]] = {}
     for word in words.split():
         name, sign, rest = re.fullmatch(r"([^:=-]*)([:=-]?)(.*)", word).groups()  # type: ignore[union-attr]
         found[name] = (sign, rest)
-    return _Line(found, anything_below)
+    return _ElementRule(found, anything_below)
 
 
-def _table() -> Mapping[str, _Line]:
-    found: dict[str, _Line] = {}
+def _table() -> Mapping[str, _ElementRule]:
+    found: dict[str, _ElementRule] = {}
     for pattern, words in ALLOWED.items():
         anything = pattern.endswith("/**")
         parts = [part.split("|") for part in pattern.removesuffix("/**").split("/")]
         for path in itertools.product(*parts):
-            found["/".join(path)] = _line(words, anything)
+            found["/".join(path)] = _element_rule(words, anything)
     devices = {path for path in found if path.count("/") == 1 and path.startswith("devices/")}
     for device, (child, words) in itertools.product(devices, _DEVICE.items()):
-        found.setdefault(f"{device}/{child}", _line(words))
+        found.setdefault(f"{device}/{child}", _element_rule(words))
     return found
 
 

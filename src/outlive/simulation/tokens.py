@@ -18,7 +18,7 @@ from outlive.store.proxy import StoreProxy
 T = TypeVar("T")
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ShownVersion(msgspec.Struct, frozen=True):
     """One version of an object: to whom it belongs, and what others are shown of it."""
 
     whole: Resource
@@ -37,7 +37,7 @@ class TokenStore(StoreProxy):
         role: str,
         host: str,
         world: WorldStore,
-        known: dict[tuple[str, str], Shown],
+        known: dict[tuple[str, str], ShownVersion],
         refused: Callable[[str], None],
     ) -> None:
         self._store = store
@@ -105,12 +105,12 @@ class TokenStore(StoreProxy):
             return cast("R", shown.rest) if verb in found.rest_verbs else None
         return cast("R | None", found.part(obj, verb, own=True))
 
-    def _shown(self, found: Reads, obj: Resource) -> Shown:
+    def _shown(self, found: Reads, obj: Resource) -> ShownVersion:
         key = (obj.kind(), obj.name)
         shown = self._known.get(key)
         if shown is None or shown.whole is not obj:
             rest = found.rest(obj) if found.rest is not None else None
-            self._known[key] = shown = Shown(obj, hosts_of(obj), rest)
+            self._known[key] = shown = ShownVersion(obj, hosts_of(obj), rest)
         return shown
 
     def _restored(self, wanted: R, *, status: bool) -> R:
