@@ -38,10 +38,10 @@ async def rotate(
         if not isinstance(store, HttpStore):
             raise Usage("no server runs here", place="--server", remedy="start outlive up, or name it with --server")
         said = await store.command(ROTATION_PATH, {"finish": finish, "leave": leave or []})
-    output.show(said, lambda: _told(said, finish))
+    output.show(said, lambda: _rotation_lines(said, finish))
 
 
-def _told(said: dict[str, Any], finish: bool) -> list[str]:
+def _rotation_lines(said: dict[str, Any], finish: bool) -> list[str]:
     if finish:
         return [
             f"the server's authority is now {said['authority']}",

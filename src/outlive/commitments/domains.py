@@ -40,8 +40,8 @@ class DomainNames:
         """Set after each call, whatever came of it."""
 
     @property
-    def asks(self) -> bool:
-        """Whether there is somebody to ask."""
+    def has_source(self) -> bool:
+        """True if a source of domain names is configured."""
         return self._source is not None
 
     async def resolve(self, batch: Batch) -> None:

@@ -54,7 +54,8 @@ class _Entrant(msgspec.Struct, frozen=True):
     host: str
     at: datetime
 
-    def by(self) -> Hashable:
+    @property
+    def decider(self) -> Hashable:
         """Who decided that the slot expects the VM."""
         return "tracker", self.vm.id
 
@@ -117,12 +118,12 @@ class SlotTracker:
                 free_bytes={} if hosts else self._free(slots),
             )
         )
-        name = result.slot or self._left_on(slots, hosts, vm)
+        name = result.slot or self._pick_slot_with_room(slots, hosts, vm)
         if name and vm.id:
             self._take(name, vm, (project, group), hosts[0])
         return Outcome(group, result.outcome)
 
-    def _left_on(self, slots: Iterable[Reservation], hosts: Sequence[str], vm: PlacedVm) -> str:
+    def _pick_slot_with_room(self, slots: Iterable[Reservation], hosts: Sequence[str], vm: PlacedVm) -> str:
         """A slot of the chosen host that holds something, whatever the placement counts as: the room of its project's
         slots was open to the VM, which would hold it a second time outside of them. That of VMs which a slot expects
         in vain was open too, so the slot may expect more than it has for a while.
@@ -197,7 +198,7 @@ class SlotTracker:
             self._dropped.labels().inc()
             return
         entrant = _Entrant(vm, owner, host, as_datetime(int(self._clock.now())))
-        self._placer.fleet.decide(slot, entrant.by(), entrant.join)
+        self._placer.fleet.decide(slot, entrant.decider, entrant.join)
         self._waiting.setdefault(slot, {})[vm.id] = entrant
         self._added.set()
 
@@ -211,7 +212,7 @@ class SlotTracker:
         cache = self._view.informers.reservations
         written = await swap_cached(self._store, Reservation, slot, change, cache, "spec", clock=self._clock)
         stored = slot_allocations(written) if written is not None else {}
-        counted = self._placer.fleet.counted(slot)
+        counted = self._placer.fleet.counted_reservation(slot)
         decided = slot_allocations(counted) if counted is not None else {}
         # what is decided about the slot, its creation or its hand-over, somebody else is to write first
         waits = {vm: entrant for vm, entrant in vms.items() if vm not in stored and vm in decided}
@@ -227,7 +228,7 @@ class SlotTracker:
         for slot, vms in waiting.items():
             for name, entrant in vms.items():
                 if name not in self._waiting.get(slot, {}):  # else it came again meanwhile
-                    self._placer.fleet.settle(slot, entrant.by())
+                    self._placer.fleet.settle(slot, entrant.decider)
 
     def _drop(self, waiting: Mapping[str, Mapping[str, _Entrant]]) -> None:
         self._dropped.labels().inc(sum(len(vms) for vms in waiting.values()))

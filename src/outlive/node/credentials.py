@@ -25,8 +25,8 @@ from outlive.store.tls import (
     AUTHORITY_PATH,
     RENEWAL_PATH,
     TOKEN_PATH,
-    believing,
     certificates,
+    context_trusting,
     fingerprint_of,
     is_own,
 )
@@ -160,7 +160,7 @@ class CredentialRenewer:
             offered = tuple(one for one in certificates(raw.decode("ascii", "replace")) if is_own(one))
             if (wanted := next_authorities(known, offered)) != known:
                 await self._files.believe(wanted)
-                self._connection.trust(believing(wanted))
+                self._connection.trust(context_trusting(wanted))
                 _log.info("credentials.authorities_changed", fingerprints=[fingerprint_of(one) for one in wanted])
                 known = wanted
         self._reported(tuple(fingerprint_of(one) for one in known))

@@ -15,7 +15,7 @@ from typing import Any, Final
 from outlive.node.permission_facts import NO_FACTS, Facts, HostWriter, NeededFacts
 from outlive.node.permissions_of_protocol import (
     cluster_of_host,
-    dropped,
+    dropped_holders,
     entered_holders,
     hypervisor_of_host,
     lost_membership,
@@ -61,7 +61,7 @@ def needed_facts(host: str, before: Resource | None, after: Resource | None) -> 
     """What has to be read to judge this write; ``host``: that writes, empty for others."""
     term = any(one is not None and writes_as_primary(one) for one in (before, after))
     if isinstance(before, VirtualMachine) and isinstance(after, VirtualMachine):
-        members = {one.hypervisor for one in dropped(host, before, after)}
+        members = {one.hypervisor for one in dropped_holders(host, before, after)}
         entered = host != "" and any(entered_holders(host, before, after))
         return NeededFacts(members=tuple(sorted(members | ({host} if entered else set()))), cluster=entered)
     if host == "":

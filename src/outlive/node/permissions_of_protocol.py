@@ -42,7 +42,7 @@ def _may_place(host: str, vm: VirtualMachine) -> bool:
     return host in (vm.host, status.home, *move) or prefers
 
 
-def dropped(host: str, before: VirtualMachine, after: VirtualMachine) -> tuple[Holder, ...]:
+def dropped_holders(host: str, before: VirtualMachine, after: VirtualMachine) -> tuple[Holder, ...]:
     """Entries of others than this host that are there before, and not after."""
     return tuple(one for one in before.status.holders if one.hypervisor != host and one not in after.status.holders)
 
@@ -90,7 +90,7 @@ def _holders(host: str, what: str, before: VirtualMachine, after: VirtualMachine
     added = next((one for one in foreign if one not in before.status.holders), None)
     if added is not None:
         return f"may not write the entry of {added.hypervisor} among the holders of {what}: each host writes its own"
-    for one in dropped(host, before, after):
+    for one in dropped_holders(host, before, after):
         if not fenced(one, facts.members, reach_of(before)):
             return (
                 f"may not drop the entry of {one.hypervisor} among the holders of {what}: "

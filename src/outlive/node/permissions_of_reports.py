@@ -142,4 +142,4 @@ def record_of_host(who: HostWriter, what: str, before: Any, after: DecisionRecor
     """A host creates records of its own decisions, and changes none."""
     if before is not None:
         return f"may not change {what}: records stay as they are"
-    return "" if after.by == who.by else f"may not write a record of {after.by!r}: its own are by {who.by!r}"
+    return "" if after.by == who.decider else f"may not write a record of {after.by!r}: its own are by {who.decider!r}"

@@ -302,7 +302,7 @@ def _folder(_value: str, _element: ET.Element, device: ET.Element) -> Setting:
     return Setting.DISKS
 
 
-def _kept(_value: str, _element: ET.Element, device: ET.Element) -> Setting:
+def _check_kept(_value: str, _element: ET.Element, device: ET.Element) -> Setting:
     if device.find("target/readonly") is None:
         raise ValueError(f"is memory of model {device.get('model', '')} that is kept, and that the guest may write to")
     return Setting.DISKS
@@ -359,7 +359,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "device": lambda *_: Setting.DEVICES,
     "folder": _folder,
     "format": _format,
-    "kept": _kept,
+    "kept": _check_kept,
     "variables": _variables,
     "emulator": _emulator,
     "port": _port,
@@ -420,18 +420,18 @@ def _elements(
     """Each element that a line of the table is about, with its path, its parent and the device that it is in."""
     line = TABLE.get(path)
     if line is None:
-        raise _refused(path, element, "is not allowed")
+        raise _refusal(path, element, "is not allowed")
     if line.anything_below:
         foreign = next((str(one.tag) for one in element.iter() if "}" in str(one.tag)), "")
         if foreign and path != "metadata":
-            raise _refused(path, element, f"has {foreign[:80]!r}, which is no element of libvirt's")
+            raise _refusal(path, element, f"has {foreign[:80]!r}, which is no element of libvirt's")
         return
     yield path, element, parent, device
     seen = set[str]()
     for child in element if not line.left_out else ():
         below = f"{path}/{child.tag}" if path else str(child.tag)
         if below in seen and path != "devices" and below not in SEVERAL:
-            raise _refused(below, child, "is there twice")
+            raise _refusal(below, child, "is there twice")
         seen.add(below)
         yield from _elements(child, below, element, child if path == "devices" else device)
 
@@ -449,10 +449,10 @@ def _check(
     for name, value in (*element.attrib.items(), *([("#", text)] if text else [])):
         what = "text" if name == "#" else name
         if name not in attributes:
-            raise _refused(path, element, f"may have no {what[:64]} ({value[:64]!r})")
+            raise _refusal(path, element, f"may have no {what[:64]} ({value[:64]!r})")
         sign, rest = attributes[name]
         if sign == "=" and value not in rest.split("|"):
-            raise _refused(path, element, f"may not have {what} {value[:64]!r}, only {rest.replace('|', ', ')}")
+            raise _refusal(path, element, f"may not have {what} {value[:64]!r}, only {rest.replace('|', ', ')}")
         if sign == "-":
             made_again.append((element, name))
         if sign != ":":
@@ -460,7 +460,7 @@ def _check(
         try:
             setting = RULES[rest](value, element, device)
         except ValueError as error:
-            raise _refused(path, element, f"names {value[:80]!r}, which {error}") from None
+            raise _refusal(path, element, f"names {value[:80]!r}, which {error}") from None
         if setting is None:
             made_again.append((element, name))
         elif setting is not Setting.NOTHING:
@@ -471,10 +471,10 @@ def _check(
 
 def _check_path(path: str, element: ET.Element, value: str) -> None:
     if not value.startswith("/") or not value.isprintable() or ".." in value.split("/"):
-        raise _refused(path, element, f"names {value[:80]!r}, which is no path from / on without ..")
+        raise _refusal(path, element, f"names {value[:80]!r}, which is no path from / on without ..")
 
 
-def _refused(path: str, element: ET.Element, why: str) -> BadInput:
+def _refusal(path: str, element: ET.Element, why: str) -> BadInput:
     """The element is named with its attribute ``type``, which often is what is refused."""
     kind = f" type={element.get('type', '')[:40]!r}" if element.get("type") else ""
     remedy = REMEDIES.get(path) or f"leave it out, no setting of a host allows it: see {PAGE}"

@@ -47,7 +47,7 @@ def wanted(vm: VirtualMachine, *, daemons: bool = True) -> bool:
 def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     """L1: what should run runs, once, or is held with a reason and a remedy that somebody can follow."""
     if vm.deleting:
-        return _goes_or_says_why(truth, vm)
+        return _check_deletion(truth, vm)
     if not wanted(vm, daemons=truth.daemons):
         return _stays_down(truth, vm)
     running = truth.running(vm.name)
@@ -87,7 +87,7 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     )
 
 
-def _goes_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
+def _check_deletion(truth: Truth, vm: VirtualMachine) -> str:
     """L1 of a VM that was deleted: it goes, unless a host that does not live may run it, or people are told why."""
     recovery = vm.status.recovery
     told = recovery is not None and recovery.unfinished and recovery.reason and recovery.remedy

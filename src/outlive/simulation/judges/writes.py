@@ -43,7 +43,7 @@ def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
         else (),
     )
     if not host:
-        return _told(author, write_refusal(author.writers, before, after, facts))
+        return _describe_author(author, write_refusal(author.writers, before, after, facts))
     own, election = truth.store.look(Hypervisor, host), truth.store.look(Election, ROLE)
     leads = election is not None and election.record.holder == host
     who = HostWriter(
@@ -52,10 +52,10 @@ def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
         term=election.record.term if election is not None and leads else 0,
     )
     why = table_refusal(author.writers, before, after) or host_refusal(who, before, after, facts)
-    return _told(author, why)
+    return _describe_author(author, why)
 
 
-def _told(author: Author, why: str) -> str:
+def _describe_author(author: Author, why: str) -> str:
     return f"{author.process} as {'/'.join(author.writers)} {why}" if why else ""
 
 
