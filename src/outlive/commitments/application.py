@@ -82,7 +82,7 @@ class ChangeApplier:
                     self._placer.fleet.decide(change.name, by, wanted, instead_of=instead_of)
 
     def settle(self, by: Hashable) -> None:
-        """What ``by`` decided is written, or taken back."""
+        """Forget what ``by`` decided: the store has it, or the decision was reverted."""
         self._placer.fleet.settle_all(by)
 
     async def check(self, name: str, spec: CommittedResourceSpec | None) -> None:

@@ -1,7 +1,7 @@
 """Whether a batch of changes can be had as a whole, and what it does then.
 
-What is decided is held in the ledger until the caller commits it or takes it back: from everybody, because it may be
-taken back (docs/reference/commitments.md#batches).
+The ledger holds the capacity of what is decided until the caller commits or reverts it. No project may use it until
+then (docs/reference/commitments.md#batches).
 """
 
 from __future__ import annotations

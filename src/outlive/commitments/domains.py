@@ -21,7 +21,7 @@ from outlive.placement.domains import Domains
 REFRESH_S: Final = 900.0
 """How often Keystone is asked for all of them."""
 AGAIN_S: Final = 10.0
-"""The shortest time between two calls, whoever asks."""
+"""The shortest time between two calls, for all callers together."""
 BATCH_S: Final = 5.0
 """How long a batch waits for the names of its domains."""
 

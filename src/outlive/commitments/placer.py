@@ -41,7 +41,7 @@ from outlive.resources import (
     ReservationStatus,
 )
 
-UNRESOLVED_TEXT: Final = "the name of domain {} of project {} is not known; Keystone has not told it yet"
+UNRESOLVED_TEXT: Final = "the name of domain {} of project {} is not known; Keystone has not listed it yet"
 ACTIVE_REASON: Final = "ReservationActive"
 PRE_ALLOCATED_REASON: Final = "PreAllocated"
 TRIAL: Final = "trial"
@@ -172,8 +172,8 @@ class SlotPlacer:
 
 
 def lock_slot(slot: Reservation) -> Reservation:
-    """The slot that holds its room from everybody, its own project included, because it may be taken back. It still
-    draws further slots of its project to its host."""
+    """The slot with a condition that lets no VM use it, not even of its own project, because it may be reverted. It
+    still draws further slots of its project to its host."""
     if not is_ready(slot):
         return slot
     conditions = (Condition(type="Ready", status="True", reason=LOCKED),)

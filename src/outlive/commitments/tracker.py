@@ -56,7 +56,7 @@ class _Entrant(msgspec.Struct, frozen=True):
 
     @property
     def decider(self) -> Hashable:
-        """Who decided that the slot expects the VM."""
+        """The key of the decision that the slot expects the VM."""
         return "tracker", self.vm.id
 
     def join(self, slot: Reservation | None) -> Reservation | None:
@@ -124,9 +124,11 @@ class SlotTracker:
         return Outcome(group, result.outcome)
 
     def _pick_slot_with_room(self, slots: Iterable[Reservation], hosts: Sequence[str], vm: PlacedVm) -> str:
-        """A slot of the chosen host that holds something, whatever the placement counts as: the room of its project's
-        slots was open to the VM, which would hold it a second time outside of them. That of VMs which a slot expects
-        in vain was open too, so the slot may expect more than it has for a while.
+        """The name of a slot on the chosen host that has reserved memory left, or "".
+
+        Placement let the VM use the capacity of its project's slots. Outside of all slots the VM would count a second
+        time. It could also use the capacity of VMs that a slot expects and that never come, so the slot may expect
+        more than it has for a while.
         """
         here = [slot for slot in slots if hosts and slot.spec.target_host == hosts[0]]
         if any(vm.id in slot_allocations(slot) for slot in here):

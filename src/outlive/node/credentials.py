@@ -98,7 +98,7 @@ class Credentials:
 
 
 class CredentialRenewer:
-    """See the module. ``reported`` is told which authorities are believed."""
+    """See the module. Calls ``reported`` with the fingerprints of the authorities that it believes."""
 
     def __init__(
         self,

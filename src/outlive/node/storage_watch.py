@@ -109,7 +109,7 @@ class StorageWatch:
         """Disk → in how many looks in a row it was not reached."""
         self._peers_s = float("-inf")
         self._waiting: dict[str, str] = {}
-        """Guests that waited in vain at the last look that was answered, and their runs."""
+        """Guests whose disk requests were stuck at the last look that was answered, and their runs."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -142,8 +142,10 @@ class StorageWatch:
                 self._enqueue(name)
 
     async def _ask_guests(self) -> dict[str, str]:
-        """Guests that wait in vain, and their runs; where nobody answers, those that did before: that nobody answers
-        says nothing of any other."""
+        """Guests whose disk requests are stuck, and their runs.
+
+        If the hypervisor does not answer, those of the last look: its silence says nothing about other guests.
+        """
         try:
             with deadline(ANSWER_S):
                 seen = await self._node.domains.hypervisor.disk_io()

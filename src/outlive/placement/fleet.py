@@ -148,7 +148,7 @@ class Fleet:
         self._count(name)
 
     def settle(self, name: str, by: Hashable) -> None:
-        """Forget what was decided about a reservation: it is written, or taken back."""
+        """Forget what ``by`` decided about a reservation: the store has it, or the decision was reverted."""
         if self._pending.drop(name, by):
             self._count(name)
 

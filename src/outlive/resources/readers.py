@@ -179,7 +179,7 @@ def _without_digest(token: Token) -> Token:
 
 
 def _hosts_of_vm(vm: VirtualMachine) -> Collection[str]:
-    """Also the host of the label: whoever assigns a VM writes it first, so that the host sees the VM come."""
+    """Also the host of the label: an assignment writes the label first, so that the host sees the VM come."""
     label = vm.metadata.labels.get(HOST_LABEL)
     hosts = vm.related_hosts()
     return hosts | {label} if label else hosts

@@ -105,7 +105,7 @@ class Token(Resource, frozen=True, kw_only=True, tag="Token"):
         return self.rotate or left * SHARE_LEFT <= whole
 
     def ends_soon(self, now: Instant) -> bool:
-        """Whether people are to be told that it ends, or has ended; not of one that was made for a short time."""
+        """True if a fault should warn that it ends, or has ended; never for a token that was made for a short time."""
         left, whole = self.time_left(now)
         return whole > TOLD_BEFORE >= left
 

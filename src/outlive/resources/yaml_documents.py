@@ -184,7 +184,7 @@ class _Reader:
         if not self._limits.aliases:
             raise self._error(f"alias *{name[:80]}", "write the value out")
         if name not in self._anchors:
-            raise self._error(f"alias *{name[:80]} stands for no value that is complete", "define it before its use")
+            raise self._error(f"alias *{name[:80]} has no complete value", "define its anchor before its use")
         return self._anchors[name]
 
     def _keep(self, anchor: str | None, value: Any, count: int) -> None:

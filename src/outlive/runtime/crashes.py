@@ -1,7 +1,7 @@
 """What failed with an error that nobody expected: a fault with the name of its object, and a pause that doubles.
 
-Every loop that goes on after such an error goes by way of here, so that none fails in silence or without a rest. An
-error of ours (``OutliveError``) is no crash: whoever raises it says what is wrong.
+Every loop that goes on after such an error uses ``Crashes`` or ``keep_running``, so that none fails in silence or
+retries without a pause. An ``OutliveError`` is no crash: its message says what is wrong.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def _disks(devices: ET.Element, cache: str, settings: LibvirtSettings) -> None:
             driver = _child(disk, "driver")
             written = driver.get("cache", "")
             driver.set("cache", cache or (written if written == "directsync" else "none"))
-            for policy in ERROR_POLICIES:  # a guest that is told of errors gives its file system up, and stays so
+            for policy in ERROR_POLICIES:  # a guest that sees an error remounts its file system read-only, for good
                 driver.set(policy, driver.get(policy, "stop"))
 
 

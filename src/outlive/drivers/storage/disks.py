@@ -60,7 +60,7 @@ def driver_of(kinds: Mapping[str, T], kind: str) -> T | None:
 
 
 def is_option(volume: str) -> bool:
-    """Whether the programs of storage would take it for an option: whoever writes a VM names its disks."""
+    """True if a storage program would parse the name as an option; users of the API choose the names of disks."""
     return volume.partition(":")[2].startswith("-")
 
 

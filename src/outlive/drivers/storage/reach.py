@@ -1,7 +1,7 @@
 """Whether file systems and block devices answer this host, asked by child processes.
 
-A dead NFS server keeps whoever asks it waiting in the kernel, where no signal ends it. So a child asks, the daemon
-waits for it with a limit, and where one is still waiting no second one is started beside it.
+A dead NFS server blocks a process that asks it in the kernel, where no signal ends it. So a child process asks, and the
+daemon waits for it with a limit. While a child is blocked, the daemon starts no second one for the same path.
 """
 
 from __future__ import annotations

@@ -88,16 +88,16 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
 
 
 def _check_deletion(truth: Truth, vm: VirtualMachine) -> str:
-    """L1 of a VM that was deleted: it goes, unless a host that does not live may run it, or people are told why."""
+    """L1 of a deleted VM: it is removed, unless a dead host may still run it, or its status or a fault says why not."""
     recovery = vm.status.recovery
-    told = recovery is not None and recovery.unfinished and recovery.reason and recovery.remedy
+    explained = recovery is not None and recovery.unfinished and recovery.reason and recovery.remedy
     about = (FaultCode.STORE_RESTORED, FaultCode.CLUSTER_DISARMED)
     fault = any(
         not one.ended and one.remedy and (one.subject.name == vm.name or one.code in about)
         for one in truth.store.all_of(Fault)
     )
     hosts = sorted({one.hypervisor for one in vm.status.holders})
-    if told or fault or not vm.guarded or any(not _lives(truth, one) for one in hosts):
+    if explained or fault or not vm.guarded or any(not _lives(truth, one) for one in hosts):
         return ""
     return f"was deleted, and does not go: held by {', '.join(hosts) or 'nobody'}"
 
