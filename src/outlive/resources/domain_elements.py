@@ -296,7 +296,7 @@ Rule = Callable[[str, ET.Element, ET.Element], Setting | None]
 to the host. ``ValueError`` says why no host may accept it."""
 
 
-def _folder(_value: str, _element: ET.Element, device: ET.Element) -> Setting:
+def _check_folder(_value: str, _element: ET.Element, device: ET.Element) -> Setting:
     if device.find("readonly") is None:
         raise ValueError("is a folder of the host that the guest may write to")
     return Setting.DISKS
@@ -308,11 +308,11 @@ def _check_kept(_value: str, _element: ET.Element, device: ET.Element) -> Settin
     return Setting.DISKS
 
 
-def _variables(value: str, _element: ET.Element, _device: ET.Element) -> Setting | None:
+def _check_variables(value: str, _element: ET.Element, _device: ET.Element) -> Setting | None:
     return None if value.startswith(OWN_VARIABLES) else Setting.DISKS
 
 
-def _format(value: str, _element: ET.Element, device: ET.Element) -> Setting:
+def _check_format(value: str, _element: ET.Element, device: ET.Element) -> Setting:
     if value not in ("raw", "qcow2"):
         raise ValueError("is neither raw nor qcow2")
     if value == "qcow2" and device.get("type") == "network":
@@ -320,12 +320,12 @@ def _format(value: str, _element: ET.Element, device: ET.Element) -> Setting:
     return Setting.NOTHING
 
 
-def _emulator(value: str, _element: ET.Element, _device: ET.Element) -> None:
+def _check_emulator(value: str, _element: ET.Element, _device: ET.Element) -> None:
     if not EMULATOR.fullmatch(value):
         raise ValueError("is no emulator of a distribution")
 
 
-def _port(value: str, _element: ET.Element, device: ET.Element) -> Setting | None:
+def _check_port(value: str, _element: ET.Element, device: ET.Element) -> Setting | None:
     """Of a serial port, console or channel: a terminal of libvirt's own making, a file or a socket."""
     match device.get("type"):
         case "pty":
@@ -343,7 +343,7 @@ USER_NETWORK: Final = "user"
 """QEMU's own network, by which a guest reaches what listens on the loopback of the host."""
 
 
-def _network(value: str, _element: ET.Element, _device: ET.Element) -> Setting:
+def _check_network(value: str, _element: ET.Element, _device: ET.Element) -> Setting:
     if value == USER_NETWORK:
         return Setting.DEVICES
     if value not in INTERFACES:
@@ -357,13 +357,13 @@ RULES: Final[Mapping[str, Rule]] = {
     "console": lambda *_: Setting.CONSOLES,
     "socket": lambda *_: Setting.SOCKETS,
     "device": lambda *_: Setting.DEVICES,
-    "folder": _folder,
-    "format": _format,
+    "folder": _check_folder,
+    "format": _check_format,
     "kept": _check_kept,
-    "variables": _variables,
-    "emulator": _emulator,
-    "port": _port,
-    "network": _network,
+    "variables": _check_variables,
+    "emulator": _check_emulator,
+    "port": _check_port,
+    "network": _check_network,
 }
 
 
@@ -387,7 +387,7 @@ def _element_rule(words: str, anything_below: bool = False) -> _ElementRule:
     return _ElementRule(found, anything_below)
 
 
-def _table() -> Mapping[str, _ElementRule]:
+def _build_rules() -> Mapping[str, _ElementRule]:
     found: dict[str, _ElementRule] = {}
     for pattern, words in ALLOWED.items():
         anything = pattern.endswith("/**")
@@ -400,7 +400,7 @@ def _table() -> Mapping[str, _ElementRule]:
     return found
 
 
-TABLE: Final = _table()
+TABLE: Final = _build_rules()
 
 
 def examine(domain: ET.Element) -> Examined:
