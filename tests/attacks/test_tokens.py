@@ -29,7 +29,7 @@ from outlive.store import Store
 from outlive.store.contract import Upsert
 from outlive.store.http import HttpStore
 from outlive.store.memory import MemoryStore
-from outlive.store.tls import believing
+from outlive.store.tls import context_trusting
 from tests.support.api import GROUP, TOKENS, Api, api
 from tests.support.host_tokens import joining, member
 from tests.support.loops import run_real
@@ -253,7 +253,7 @@ def test_the_authority_is_replaced_while_a_host_renews_its_lease(tmp_path: Path)
             (node / "ca.pem").write_text(tls.authority)
             write_whole(node / "node.token", TOKENS[Role.HOST].encode())
             files = CredentialFiles(node / "node.token", node / "ca.pem", pinned)
-            trust = believing(await files.authorities())
+            trust = context_trusting(await files.authorities())
             host = believer(served.url, Role.HOST, trust)
             admin = served.client(tls=trust)
             await store.create(Token(metadata=ObjectMeta(name="host.kvm-1"), role="host", digest="d", host="kvm-1"))
@@ -298,7 +298,7 @@ def test_the_authority_is_replaced_while_a_host_renews_its_lease(tmp_path: Path)
             assert max(lost) <= 1
             assert (await store.get(Membership, "kvm-1")).record.seq > 5
             found = known_authorities(node / "ca.pem", pinned)  # as its daemon reads them when it starts anew
-            again = believer(served.url, Role.HOST, believing(found))
+            again = believer(served.url, Role.HOST, context_trusting(found))
             await again.list(Hypervisor)
             await again.close()
             await host.close()
@@ -306,7 +306,7 @@ def test_the_authority_is_replaced_while_a_host_renews_its_lease(tmp_path: Path)
         impostor = ServerTls(old, ["127.0.0.1"], SystemClock())
         assert impostor.fingerprint == first
         async with api(tls=impostor) as served:
-            fooled = believer(served.url, Role.HOST, believing(found))
+            fooled = believer(served.url, Role.HOST, context_trusting(found))
             with pytest.raises(Unavailable, match="is not believed"):
                 await fooled.list(Hypervisor)
             await fooled.close()
@@ -318,7 +318,7 @@ def test_the_authority_is_replaced_while_a_host_renews_its_lease(tmp_path: Path)
 def test_only_an_admin_replaces_the_authority(tmp_path: Path, role: Role) -> None:
     async def story() -> None:
         async with server(tmp_path, MemoryStore(SystemClock(), SystemIds())) as (served, tls):
-            trust = believing(known_authorities(tmp_path / "ca.pem", tls.fingerprint))
+            trust = context_trusting(known_authorities(tmp_path / "ca.pem", tls.fingerprint))
             status, *_ = await served.call("POST", "/tls/rotate", role=role, json={}, ssl=trust)
             assert (status, tls.next_fingerprint) == (403, "")
 

@@ -96,7 +96,7 @@ def test_a_host_does_its_work() -> None:
             record = DecisionRecord(
                 metadata=ObjectMeta(generate_name="d-"),
                 decision="d",
-                by=HostWriter(HOST).by,
+                by=HostWriter(HOST).decider,
                 at=datetime(2026, 1, 1, tzinfo=UTC),
             )
             await host.create(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -380,3 +381,16 @@ async def four_hosts(s: Site, *fencers: str, **last) -> None:
     for name in fencers or ("a",):
         s.watch(name)
     await asyncio.sleep(BEFORE_S)
+
+
+async def build_racks(s: Site, count: int, *, per_rack: int = 2, **options) -> list[str]:
+    """Add hosts ``h0`` to ``h<count - 1>``, so many in a rack; their names."""
+    names = [f"h{number}" for number in range(count)]
+    for number, name in enumerate(names):
+        await s.host(name, rack=f"r{number // per_rack}", **options)
+    return names
+
+
+async def list_revoked(s: Site, names: Iterable[str]) -> list[str]:
+    """Names of those hosts whose Membership is revoked."""
+    return [name for name in names if (await s.record(name)).state == "Revoked"]

@@ -14,7 +14,7 @@ import msgspec
 
 from outlive.base.errors import Forbidden, NotFound
 from outlive.resources import KINDS, ObjectRef, R, Resource
-from outlive.resources.writers import owned, table_refusal
+from outlive.resources.writers import is_owned, table_refusal
 from outlive.store.contract import Change, Store
 from outlive.store.proxy import StoreProxy
 from outlive.store.selectors import Selector
@@ -113,7 +113,7 @@ class WriterStore(StoreProxy):
             paths = [f"metadata.labels.{key}" for key in labels or {}]
             paths += [f"metadata.annotations.{key}" for key in annotations or {}]
             for path in paths:
-                if not owned(kind, path, (self._writer,)):
+                if not is_owned(kind, path, (self._writer,)):
                     self._violated(Violation(ref, self._writer, f"may not write {path}"))
         return await super().patch_metadata(ref, labels=labels, annotations=annotations)
 

@@ -203,7 +203,7 @@ class _StoppedClock(SystemClock):
 
 
 async def all_objects(store: Store) -> list[Resource]:
-    """Everything that a state file has: no passwords, whoever reads, so that all read the same state."""
+    """All objects of a state file, without passwords for any role, so that all roles read the same state."""
     from outlive.resources import VirtualMachine
     from outlive.resources.readers import without_passwords
     from outlive.resources.state import DUMPED

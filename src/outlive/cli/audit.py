@@ -39,14 +39,14 @@ async def list_entries(
     from collections import deque
 
     from outlive.base.clock import as_datetime
-    from outlive.runtime.audit import Wanted, select
+    from outlive.runtime.audit import AuditFilter, select
     from outlive.runtime.units import Duration
 
     try:
         begin = as_datetime(access.clock.now()) - timedelta(seconds=float(Duration.parse(since))) if since else None
     except (BadInput, ValueError):
         raise BadInput(f"{since[:80]!r} is no time", place="--since", remedy="write 30m, 2h or 24h") from None
-    wanted = Wanted(token=token, object=about, since=begin, refused=refused)
+    wanted = AuditFilter(token=token, object=about, since=begin, refused=refused)
     lines = (line for _, line, _ in read_lines(_files(access)))
     found = deque(select(lines, wanted), maxlen=LISTED)
     output.show(list(found), lambda: _rows(list(found)) if found else ["no such entries"])

@@ -20,7 +20,7 @@ from outlive.drivers.secrets import KeyCopy, Secrets
 from outlive.drivers.storage import CephStatistics, cuts, disks
 from outlive.node.credentials import Credentials
 from outlive.roles.node import NodePorts
-from outlive.store.tls import AUTHORITY_BYTES, KEY_PATH, SCREEN_PATH, believing, parse_fingerprint, trusting
+from outlive.store.tls import AUTHORITY_BYTES, KEY_PATH, SCREEN_PATH, context_trusting, parse_fingerprint, trusting
 
 if TYPE_CHECKING:
     import ssl
@@ -136,7 +136,7 @@ def server_tls(server: ServerSettings) -> ssl.SSLContext | None:
         return None
     try:
         if server.fingerprint:
-            return believing(known_authorities(Path(server.ca_file), parse_fingerprint(server.fingerprint)))
+            return context_trusting(known_authorities(Path(server.ca_file), parse_fingerprint(server.fingerprint)))
         return trusting(read_input(Path(server.ca_file), limit=AUTHORITY_BYTES).decode())
     except (UnicodeDecodeError, OutliveError) as error:
         why = error.message if isinstance(error, OutliveError) else "it is no text"

@@ -38,20 +38,20 @@ async def rotate(
         if not isinstance(store, HttpStore):
             raise Usage("no server runs here", place="--server", remedy="start outlive up, or name it with --server")
         said = await store.command(ROTATION_PATH, {"finish": finish, "leave": leave or []})
-    output.show(said, lambda: _told(said, finish))
+    output.show(said, lambda: _rotation_lines(said, finish))
 
 
-def _told(said: dict[str, Any], finish: bool) -> list[str]:
+def _rotation_lines(said: dict[str, Any], finish: bool) -> list[str]:
     if finish:
         return [
             f"the server's authority is now {said['authority']}",
-            "give it to whoever pins the old one: OUTLIVE_FINGERPRINT, /etc/outlive/drain.env",
+            "set it wherever the old one is pinned: OUTLIVE_FINGERPRINT, /etc/outlive/drain.env",
         ]
     without = said["without"]
     lines = [
         f"present authority: {said['authority']}",
         f"new authority:     {said['next']}",
-        "whoever pins a fingerprint may name both, with a comma between them: OUTLIVE_FINGERPRINT, drain.env",
+        "a client that pins a fingerprint may pin both, separated by a comma: OUTLIVE_FINGERPRINT, drain.env",
     ]
     if without:
         names = listing(without[:NAMED])

@@ -216,7 +216,7 @@ async def _serve(
         lambda: audit_faults(omitted=audit.omitted, failure=audit.failure, surge=refusals.surge(clock.now()))
     )
 
-    def opened(secret: Secret) -> str:
+    def unseal(secret: Secret) -> str:
         return ClusterKey.parse(cluster_key(), KEY_FILE).unseal(secret).decode(errors="replace")
 
     def identify(presented: bytes) -> Identity | None:
@@ -224,14 +224,14 @@ async def _serve(
 
     listed_faults = file_faults(Path(api.tokens_file), listed)
 
-    def further(now: Instant) -> list[ActiveFault]:
+    def find_server_faults(now: Instant) -> list[ActiveFault]:
         found = list(listed_faults(now)) if listed else []
         if tls is not None and (end := tls.ends_soon()):
             subject = ObjectRef(kind="Cluster", name=CLUSTER)
             found.append(ActiveFault(FaultCode.AUTHORITY_ENDS, subject, {"end": end}))
         return found
 
-    upkeep = TokenUpkeep(store, stored, state_token, clock=clock, further=further)
+    upkeep = TokenUpkeep(store, stored, state_token, clock=clock, further=find_server_faults)
     service = TokenService(store, stored, clock=clock)
     deps = ApiDeps(
         store=store,
@@ -243,7 +243,7 @@ async def _serve(
         renew_token=service.renew,
         rotate_authority=AuthorityRotation(store, tls, clock).rotate if tls is not None else None,
         cluster_key=cluster_key,
-        opened=opened,
+        opened=unseal,
         metrics=role.metrics,
         version=__version__,
         settings=api,

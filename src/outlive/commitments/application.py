@@ -78,11 +78,11 @@ class ChangeApplier:
             commitment = from_spec(step.after) if step.after is not None else None
             for change in step.slots:
                 if change.deleted or commitment is not None:
-                    wanted = decided_slot(change, commitment, now)
+                    wanted = build_change(change, commitment, now)
                     self._placer.fleet.decide(change.name, by, wanted, instead_of=instead_of)
 
     def settle(self, by: Hashable) -> None:
-        """What ``by`` decided is written, or taken back."""
+        """Forget what ``by`` decided: the store has it, or the decision was reverted."""
         self._placer.fleet.settle_all(by)
 
     async def check(self, name: str, spec: CommittedResourceSpec | None) -> None:
@@ -268,19 +268,19 @@ async def swap_cached(
     return written
 
 
-def decided_slot(change: SlotChange, commitment: Commitment | None, now: float) -> Change:
+def build_change(change: SlotChange, commitment: Commitment | None, now: float) -> Change:
     """What a slot will be once the change is written, whatever the store shows of it; no commitment: it is gone."""
     if change.deleted or commitment is None:
         return lambda _shown: None
     asked = commitment
 
-    def changed(shown: Reservation | None) -> Reservation:
+    def apply(shown: Reservation | None) -> Reservation:
         slot = _as_changed(shown, change, asked, now, "")
         if slot.spec.target_host and not slot.status.conditions:  # its status is written after its spec
             return replace(slot, status=status_of(slot, asked.generation))
         return slot
 
-    return changed
+    return apply
 
 
 def _as_changed(

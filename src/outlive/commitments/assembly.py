@@ -185,7 +185,7 @@ class Commitments:
         self._attach_counts(manager, elector)
         options = Options(keys=(AUDIT,))
         manager.add_controller(self.consistency, elector=elector, options=options)
-        if self._domains.asks:
+        if self._domains.has_source:
             manager.add_task(DOMAINS_TASK, self._domains.run)
 
     def _attach_slots(self, manager: Manager, elector: Elector | None) -> None:

@@ -139,7 +139,7 @@ class ChangeLog:
         while True:
             number += 1
             late = self._clock.monotonic() >= deadline_s and number > 1
-            wanted = _closed(replace(head, phase="withdrawn", steps=(), parts=0)) if late else head
+            wanted = _without_open_label(replace(head, phase="withdrawn", steps=(), parts=0)) if late else head
             try:
                 with deadline(CALL_S):
                     self._opened.note(await self._store.create(wanted), replaced="")
@@ -177,12 +177,12 @@ class ChangeLog:
         def applied(found: CommitmentChange | None) -> CommitmentChange | None:
             if found is None or found.phase != "decided":
                 return None
-            return _closed(replace(found, phase="applied", applied_at=as_datetime(self._clock.now())))
+            return _without_open_label(replace(found, phase="applied", applied_at=as_datetime(self._clock.now())))
 
-        def closed(found: CommitmentChange | None) -> CommitmentChange | None:
-            return _closed(found) if found is not None else None
+        def remove_label(found: CommitmentChange | None) -> CommitmentChange | None:
+            return _without_open_label(found) if found is not None else None
 
-        changes = {head.name: applied, **{part_name(head, n): closed for n in range(1, head.parts + 1)}}
+        changes = {head.name: applied, **{part_name(head, n): remove_label for n in range(1, head.parts + 1)}}
         for name, change in changes.items():
             written = await compare_and_swap(self._store, CommitmentChange, name, change, clock=self._clock)
             if written is not None:
@@ -230,8 +230,8 @@ class ChangeLog:
             self.answers.forget(one)
 
 
-def _closed(change: CommitmentChange) -> CommitmentChange:
-    """The document without the label of those that are not applied yet."""
+def _without_open_label(change: CommitmentChange) -> CommitmentChange:
+    """The document without the label of documents that are not applied yet."""
     labels = {key: value for key, value in change.metadata.labels.items() if key != OPEN_LABEL}
     return replace(change, metadata=replace(change.metadata, labels=labels))
 

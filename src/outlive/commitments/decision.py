@@ -1,7 +1,7 @@
 """Whether a batch of changes can be had as a whole, and what it does then.
 
-What is decided is held in the ledger until the caller commits it or takes it back: from everybody, because it may be
-taken back (docs/reference/commitments.md#batches).
+The ledger holds the capacity of what is decided until the caller commits or reverts it. No project may use it until
+then (docs/reference/commitments.md#batches).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from outlive.commitments.batch import (
     timeout_text,
 )
 from outlive.commitments.handover import Handover, hand_over
-from outlive.commitments.placer import SlotPlacer, give_way, locked, placed
+from outlive.commitments.placer import SlotPlacer, give_way, lock_slot, placed
 from outlive.commitments.retry import retry_time
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import NewSlot, SlotLimitExceeded
@@ -200,7 +200,7 @@ class _Attempt:
         """Until it is committed, new slots hold their room, and slots that are there what they held, locked for
         everybody: what the batch gives up or hands over is neither free nor anybody's before it counts."""
         for name, slot in self._touched.items():
-            self._placer.fleet.decide(name, BATCH, partial(_either, slot))
+            self._placer.fleet.decide(name, BATCH, partial(_lock_place, slot))
 
     async def run(self, deadline_s: float) -> Accepted:
         """Every step, as far as it can be had; what cannot is in ``refused``."""
@@ -246,7 +246,7 @@ class _Attempt:
             return False, tuple(slot_kept(slot, cut) for slot in own)
         places = (*(one.host for one in plan.create), *(placed_on(slot) for slot in plan.keep))
         if not all(places) and (
-            why := self._placer.unresolved(commitment.project, commitment.domain, commitment.group)
+            why := self._placer.explain_unresolved(commitment.project, commitment.domain, commitment.group)
         ):
             self.hopeless = True
             self.refused.append((commitment.uuid, why))
@@ -284,7 +284,7 @@ class _Attempt:
         if not host:
             host, why = self._placer.choose(self._placer.request(new, commitment, group))
         if host:
-            self._placer.hold(locked(placed(replace(new, host=host), commitment, now=self._now)), BATCH)
+            self._placer.hold(lock_slot(placed(replace(new, host=host), commitment, now=self._now)), BATCH)
         return host, why
 
     def _place_again(self, slot: Reservation, commitment: Commitment, group: FlavorGroupSpec) -> tuple[str, str]:
@@ -302,7 +302,7 @@ class _Attempt:
         for slots in handover.slots.values():
             for slot in slots:
                 if slot.name in handover.cut:
-                    self._placer.hold(locked(slot), BATCH)
+                    self._placer.hold(lock_slot(slot), BATCH)
                 elif slot.name in changed:
                     self._hold(slot)
 
@@ -361,10 +361,10 @@ class _Attempt:
                     self._placer.hold(slot, BATCH)
 
 
-def _either(wanted: Reservation | None, shown: Reservation | None) -> Reservation | None:
-    """The slot where it is, for nobody; where it is nowhere yet, where it is wanted."""
+def _lock_place(wanted: Reservation | None, shown: Reservation | None) -> Reservation | None:
+    """The locked slot: on its host, or on the wanted host while it has none."""
     found = shown if shown is not None and blocked_hosts(shown) else wanted
-    return locked(found) if found is not None else None
+    return lock_slot(found) if found is not None else None
 
 
 class _Names:

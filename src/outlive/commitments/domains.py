@@ -21,7 +21,7 @@ from outlive.placement.domains import Domains
 REFRESH_S: Final = 900.0
 """How often Keystone is asked for all of them."""
 AGAIN_S: Final = 10.0
-"""The shortest time between two calls, whoever asks."""
+"""The shortest time between two calls, for all callers together."""
 BATCH_S: Final = 5.0
 """How long a batch waits for the names of its domains."""
 
@@ -40,8 +40,8 @@ class DomainNames:
         """Set after each call, whatever came of it."""
 
     @property
-    def asks(self) -> bool:
-        """Whether there is somebody to ask."""
+    def has_source(self) -> bool:
+        """True if a source of domain names is configured."""
         return self._source is not None
 
     async def resolve(self, batch: Batch) -> None:

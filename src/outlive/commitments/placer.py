@@ -41,7 +41,7 @@ from outlive.resources import (
     ReservationStatus,
 )
 
-UNRESOLVED_TEXT: Final = "the name of domain {} of project {} is not known; Keystone has not told it yet"
+UNRESOLVED_TEXT: Final = "the name of domain {} of project {} is not known; Keystone has not listed it yet"
 ACTIVE_REASON: Final = "ReservationActive"
 PRE_ALLOCATED_REASON: Final = "PreAllocated"
 TRIAL: Final = "trial"
@@ -94,7 +94,7 @@ class SlotPlacer:
         """The name of the domain of what is sold to a project, as calls for its VMs carry it; empty: not known."""
         return self.fleet.domains.name(domain) or self.fleet.domains.of_project(project)
 
-    def unresolved(self, project: str, domain: str, group: str) -> str:
+    def explain_unresolved(self, project: str, domain: str, group: str) -> str:
         """Why no host can be chosen now: nobody knows the name of the domain, and hosts are set aside by it. Empty
         where it is known, or where the project has no domain."""
         if not domain or self.domain_of(project, domain):
@@ -171,9 +171,9 @@ class SlotPlacer:
             self.fleet.settle(name, by)
 
 
-def locked(slot: Reservation) -> Reservation:
-    """The slot that holds its room from everybody, its own project included, because it may be taken back. It still
-    draws further slots of its project to its host."""
+def lock_slot(slot: Reservation) -> Reservation:
+    """The slot with a condition that lets no VM use it, not even of its own project, because it may be reverted. It
+    still draws further slots of its project to its host."""
     if not is_ready(slot):
         return slot
     conditions = (Condition(type="Ready", status="True", reason=LOCKED),)

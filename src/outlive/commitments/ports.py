@@ -25,7 +25,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: str | None = None
 
 
-class Domain(msgspec.Struct, frozen=True, kw_only=True):
+class KeystoneDomain(msgspec.Struct, frozen=True, kw_only=True):
     """A domain of Keystone; other members of its record are overlooked."""
 
     id: Annotated[str, Meta(min_length=1, max_length=255)]
@@ -35,7 +35,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
 class DomainSource(Protocol):
     """Keystone's domains, and the projects in them."""
 
-    async def list_domains(self) -> tuple[Domain, ...]:
+    async def list_domains(self) -> tuple[KeystoneDomain, ...]:
         """All domains, by id."""
         ...
 

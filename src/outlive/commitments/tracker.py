@@ -54,8 +54,9 @@ class _Entrant(msgspec.Struct, frozen=True):
     host: str
     at: datetime
 
-    def by(self) -> Hashable:
-        """Who decided that the slot expects the VM."""
+    @property
+    def decider(self) -> Hashable:
+        """The key of the decision that the slot expects the VM."""
         return "tracker", self.vm.id
 
     def join(self, slot: Reservation | None) -> Reservation | None:
@@ -117,15 +118,17 @@ class SlotTracker:
                 free_bytes={} if hosts else self._free(slots),
             )
         )
-        name = result.slot or self._left_on(slots, hosts, vm)
+        name = result.slot or self._pick_slot_with_room(slots, hosts, vm)
         if name and vm.id:
             self._take(name, vm, (project, group), hosts[0])
         return Outcome(group, result.outcome)
 
-    def _left_on(self, slots: Iterable[Reservation], hosts: Sequence[str], vm: PlacedVm) -> str:
-        """A slot of the chosen host that holds something, whatever the placement counts as: the room of its project's
-        slots was open to the VM, which would hold it a second time outside of them. That of VMs which a slot expects
-        in vain was open too, so the slot may expect more than it has for a while.
+    def _pick_slot_with_room(self, slots: Iterable[Reservation], hosts: Sequence[str], vm: PlacedVm) -> str:
+        """The name of a slot on the chosen host that has reserved memory left, or "".
+
+        Placement let the VM use the capacity of its project's slots. Outside of all slots the VM would count a second
+        time. It could also use the capacity of VMs that a slot expects and that never come, so the slot may expect
+        more than it has for a while.
         """
         here = [slot for slot in slots if hosts and slot.spec.target_host == hosts[0]]
         if any(vm.id in slot_allocations(slot) for slot in here):
@@ -197,7 +200,7 @@ class SlotTracker:
             self._dropped.labels().inc()
             return
         entrant = _Entrant(vm, owner, host, as_datetime(int(self._clock.now())))
-        self._placer.fleet.decide(slot, entrant.by(), entrant.join)
+        self._placer.fleet.decide(slot, entrant.decider, entrant.join)
         self._waiting.setdefault(slot, {})[vm.id] = entrant
         self._added.set()
 
@@ -211,7 +214,7 @@ class SlotTracker:
         cache = self._view.informers.reservations
         written = await swap_cached(self._store, Reservation, slot, change, cache, "spec", clock=self._clock)
         stored = slot_allocations(written) if written is not None else {}
-        counted = self._placer.fleet.counted(slot)
+        counted = self._placer.fleet.counted_reservation(slot)
         decided = slot_allocations(counted) if counted is not None else {}
         # what is decided about the slot, its creation or its hand-over, somebody else is to write first
         waits = {vm: entrant for vm, entrant in vms.items() if vm not in stored and vm in decided}
@@ -227,7 +230,7 @@ class SlotTracker:
         for slot, vms in waiting.items():
             for name, entrant in vms.items():
                 if name not in self._waiting.get(slot, {}):  # else it came again meanwhile
-                    self._placer.fleet.settle(slot, entrant.by())
+                    self._placer.fleet.settle(slot, entrant.decider)
 
     def _drop(self, waiting: Mapping[str, Mapping[str, _Entrant]]) -> None:
         self._dropped.labels().inc(sum(len(vms) for vms in waiting.values()))

@@ -164,7 +164,7 @@ class CommitmentView:
     def slots_of(self, name: str) -> list[Reservation]:
         """The same by the name of its object."""
         stored = self.informers.reservations.by_index(COMMITMENT_INDEX, name)
-        return [self._fleet.counted(slot.name) or slot for slot in stored]
+        return [self._fleet.counted_reservation(slot.name) or slot for slot in stored]
 
     def _named_like(self, commitment: Commitment) -> frozenset[str]:
         """Names of existing slots that a new one of the commitment could get."""

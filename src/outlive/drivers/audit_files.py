@@ -62,12 +62,12 @@ class AuditFiles:
         self._directory = directory
         self._settings = settings
         self._waiting: queue.Queue[AuditEntry | None] = queue.Queue(QUEUE)
-        self._untold = 0
+        self._unreported = 0
         self._file: int | None = None
         self._size = 0
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._chain = self._continued()
+            self._chain = self._read_chain()
         except OSError as error:
             raise BadInput(
                 f"the audit log cannot be written: {error.strerror}", place=str(directory), remedy="see its owner"
@@ -92,9 +92,9 @@ class AuditFiles:
 
     def _omit(self) -> None:
         self.omitted += 1
-        self._untold += 1
+        self._unreported += 1
 
-    def _continued(self) -> AuditChain:
+    def _read_chain(self) -> AuditChain:
         """The chain after the newest entry that is whole; a file whose last line is torn is not added to."""
         chain = AuditChain()
         for path in reversed(audit_files(self._directory)):
@@ -132,16 +132,16 @@ class AuditFiles:
             self._open(self._directory / f"audit-{self._chain.number + 1:012d}.jsonl")
             for old in audit_files(self._directory)[: -self._settings.files]:
                 old.unlink()
-        untold = self._untold
+        unreported = self._unreported
         chain = AuditChain(self._chain.number, self._chain.digest)
-        line = chain.line(msgspec.structs.replace(entry, omitted=entry.omitted + untold))
+        line = chain.line(msgspec.structs.replace(entry, omitted=entry.omitted + unreported))
         assert self._file is not None
         written = os.write(self._file, line)
         if written < len(line):
             raise OSError(28, "the disk is full")
         self._size += written
         self._chain = chain
-        self._untold -= untold
+        self._unreported -= unreported
         if chain.number % HEAD_EVERY == 1:
             _log.info("audit.head", entries=chain.number, digest=chain.digest)
 

@@ -2,8 +2,8 @@
 
 ``node.token`` is the token. Beside it lie ``.next``, a secret that the server may or may not know yet, and ``.former``,
 the one before, which a store knows that was restored from a backup. ``ca.pem.known`` has the authorities that are
-believed instead of ``ca.pem``, for as long as its first line names the fingerprint in the configuration: whoever joins
-another cluster, or pins another authority, is not led astray by it. Every file is written whole, and stays after a
+believed instead of ``ca.pem``, for as long as its first line names the fingerprint in the configuration: a host
+that joins another cluster, or pins another authority, does not use it. Every file is written whole, and stays after a
 power loss.
 """
 

@@ -25,8 +25,8 @@ from outlive.store.tls import (
     AUTHORITY_PATH,
     RENEWAL_PATH,
     TOKEN_PATH,
-    believing,
     certificates,
+    context_trusting,
     fingerprint_of,
     is_own,
 )
@@ -65,7 +65,7 @@ class CredentialStore(Protocol):
         ...
 
 
-class Connection(Protocol):
+class ServerConnection(Protocol):
     """The connection to the server (``store.http``)."""
 
     async def question(self, path: str) -> Any:
@@ -94,11 +94,11 @@ class Credentials:
     """Where this host keeps them, and for which connection."""
 
     files: CredentialStore
-    connection: Connection
+    connection: ServerConnection
 
 
 class CredentialRenewer:
-    """See the module. ``reported`` is told which authorities are believed."""
+    """See the module. Calls ``reported`` with the fingerprints of the authorities that it believes."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class CredentialRenewer:
             offered = tuple(one for one in certificates(raw.decode("ascii", "replace")) if is_own(one))
             if (wanted := next_authorities(known, offered)) != known:
                 await self._files.believe(wanted)
-                self._connection.trust(believing(wanted))
+                self._connection.trust(context_trusting(wanted))
                 _log.info("credentials.authorities_changed", fingerprints=[fingerprint_of(one) for one in wanted])
                 known = wanted
         self._reported(tuple(fingerprint_of(one) for one in known))

@@ -66,7 +66,7 @@ class Daemon:
         """Incarnation of the store at the last look."""
         self._wake = asyncio.Event()
         """Set when the next look cannot wait."""
-        shared.faults.undetermined = self._undetermined
+        shared.faults.undetermined = self._find_undetermined
         shared.reported = self.reporter.notify
         shared.domains.on_change = self._domain_changed
         shared.domains.on_look = self.health.looked
@@ -98,7 +98,7 @@ class Daemon:
         self._wake.set()
         self.reporter.notify()
 
-    def _undetermined(self) -> list[str]:
+    def _find_undetermined(self) -> list[str]:
         """Reports of domains that the store did not know, which no other host starts a second time: they do not end
         with the daemon that made them, but once the domain has gone or is held."""
         node = self.shared

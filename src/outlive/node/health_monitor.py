@@ -85,8 +85,8 @@ class HealthMonitor:
         """The hypervisor has listed its domains."""
         self._add(Part.HYPERVISOR, took_s)
 
-    def asked_storage(self, took_s: float) -> None:
-        """The storage of the virtual machines was asked whether it is reached."""
+    def record_storage_check(self, took_s: float) -> None:
+        """Count a check whether the storage of the VMs is reached, which took so many seconds."""
         self._add(Part.STORAGE, took_s)
 
     def _add(self, part: Part, value: float) -> None:

@@ -28,7 +28,7 @@ class HostWriter(msgspec.Struct, frozen=True):
         return DAEMON + fencer + (PRIMARY if self.term else ())
 
     @property
-    def by(self) -> str:
+    def decider(self) -> str:
         """Who decided, in its records of decisions."""
         return f"node {self.host}"
 

@@ -14,24 +14,24 @@ from typing import Any, Final
 
 from outlive.node.permission_facts import NO_FACTS, Facts, HostWriter, NeededFacts
 from outlive.node.permissions_of_protocol import (
-    cluster_of_host,
-    dropped,
+    check_cluster_of_host,
+    check_hypervisor_of_host,
+    check_lost_membership,
+    check_membership_of_host,
+    check_vm_of_host,
+    check_vm_of_others,
+    dropped_holders,
     entered_holders,
-    hypervisor_of_host,
-    lost_membership,
-    membership_of_host,
-    vm_of_host,
-    vm_of_others,
 )
 from outlive.node.permissions_of_reports import (
     STORAGE,
-    console_of_host,
-    election_of_host,
-    election_of_others,
-    fault_of_host,
-    fault_of_others,
-    record_of_host,
-    storage_of_host,
+    check_console_of_host,
+    check_election_of_host,
+    check_election_of_others,
+    check_fault_of_host,
+    check_fault_of_others,
+    check_record_of_host,
+    check_storage_of_host,
     writes_as_primary,
 )
 from outlive.node.primary import ROLE
@@ -61,7 +61,7 @@ def needed_facts(host: str, before: Resource | None, after: Resource | None) -> 
     """What has to be read to judge this write; ``host``: that writes, empty for others."""
     term = any(one is not None and writes_as_primary(one) for one in (before, after))
     if isinstance(before, VirtualMachine) and isinstance(after, VirtualMachine):
-        members = {one.hypervisor for one in dropped(host, before, after)}
+        members = {one.hypervisor for one in dropped_holders(host, before, after)}
         entered = host != "" and any(entered_holders(host, before, after))
         return NeededFacts(members=tuple(sorted(members | ({host} if entered else set()))), cluster=entered)
     if host == "":
@@ -122,22 +122,22 @@ def kind_refusal(who: HostWriter, kind: type[Resource], name: str = "", verb: st
 
 _HostRule = Callable[[HostWriter, str, Any, Any, Facts], str]
 RULES_OF_HOSTS: Final[Mapping[type[Resource], _HostRule]] = {
-    VirtualMachine: vm_of_host,
-    Membership: membership_of_host,
-    Hypervisor: hypervisor_of_host,
-    Fault: fault_of_host,
-    Cluster: cluster_of_host,
-    Election: election_of_host,
-    StorageCluster: storage_of_host,
-    StorageDaemon: storage_of_host,
-    StoragePool: storage_of_host,
-    Console: console_of_host,
-    DecisionRecord: record_of_host,
+    VirtualMachine: check_vm_of_host,
+    Membership: check_membership_of_host,
+    Hypervisor: check_hypervisor_of_host,
+    Fault: check_fault_of_host,
+    Cluster: check_cluster_of_host,
+    Election: check_election_of_host,
+    StorageCluster: check_storage_of_host,
+    StorageDaemon: check_storage_of_host,
+    StoragePool: check_storage_of_host,
+    Console: check_console_of_host,
+    DecisionRecord: check_record_of_host,
 }
 RULES_OF_OTHERS: Final[Mapping[type[Resource] | type[None], Callable[[tuple[str, ...], Any, Any, Facts], str]]] = {
-    VirtualMachine: vm_of_others,
-    Membership: lost_membership,
-    Fault: fault_of_others,
-    Election: election_of_others,
+    VirtualMachine: check_vm_of_others,
+    Membership: check_lost_membership,
+    Fault: check_fault_of_others,
+    Election: check_election_of_others,
 }
 """Besides the table; their docstrings are in the manual (docs/concepts/security.md#rules)."""

@@ -42,7 +42,7 @@ def _may_place(host: str, vm: VirtualMachine) -> bool:
     return host in (vm.host, status.home, *move) or prefers
 
 
-def dropped(host: str, before: VirtualMachine, after: VirtualMachine) -> tuple[Holder, ...]:
+def dropped_holders(host: str, before: VirtualMachine, after: VirtualMachine) -> tuple[Holder, ...]:
     """Entries of others than this host that are there before, and not after."""
     return tuple(one for one in before.status.holders if one.hypervisor != host and one not in after.status.holders)
 
@@ -57,7 +57,7 @@ def entered_holders(host: str, before: VirtualMachine, after: VirtualMachine) ->
     ]
 
 
-def vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: VirtualMachine, facts: Facts) -> str:
+def check_vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: VirtualMachine, facts: Facts) -> str:
     """A host writes the status of a VM that is assigned to it, held or moved by it, at home there, or prefers it
     and goes back there. Its own entry among the holders is of its Membership, in no later epoch than the present
     one, and new only where the VM is assigned to the host and nobody else holds it, or is moving there; or the host
@@ -90,7 +90,7 @@ def _holders(host: str, what: str, before: VirtualMachine, after: VirtualMachine
     added = next((one for one in foreign if one not in before.status.holders), None)
     if added is not None:
         return f"may not write the entry of {added.hypervisor} among the holders of {what}: each host writes its own"
-    for one in dropped(host, before, after):
+    for one in dropped_holders(host, before, after):
         if not fenced(one, facts.members, reach_of(before)):
             return (
                 f"may not drop the entry of {one.hypervisor} among the holders of {what}: "
@@ -118,7 +118,9 @@ def _registers(record: MemberRecord, cluster: Cluster | None) -> bool:
     return cluster.paused or record.incarnation in cluster.status.former_incarnations
 
 
-def vm_of_others(names: tuple[str, ...], before: VirtualMachine | None, after: VirtualMachine, facts: Facts) -> str:
+def check_vm_of_others(
+    names: tuple[str, ...], before: VirtualMachine | None, after: VirtualMachine, facts: Facts
+) -> str:
     """A controller drops an entry among the holders of a VM only once the Membership of its host proves it fenced, and
     adds none; it removes the finalizer ``outlive.dev/may-run`` only where nobody holds the VM. An import says nothing
     of a VM that a host holds or moves."""
@@ -137,7 +139,9 @@ def vm_of_others(names: tuple[str, ...], before: VirtualMachine | None, after: V
 # Memberships and hosts
 
 
-def membership_of_host(who: HostWriter, what: str, before: Membership | None, after: Membership, facts: Facts) -> str:
+def check_membership_of_host(
+    who: HostWriter, what: str, before: Membership | None, after: Membership, facts: Facts
+) -> str:
     """A host writes its own, as the machine that has joined. It says by itself that it has booted (``reboot``) or has
     nothing left (``self-cleaned``), and gives no other proof; where it is registered in the store as it is now, it
     stays so, and it says that it was in an earlier one only while the cluster is paused. A coordinator condemns others
@@ -172,7 +176,7 @@ def _proofs(record: MemberRecord) -> tuple[Proof, ...]:
     return (*((record.proof,) if record.proof is not None else ()), *(one.proof for one in record.former))
 
 
-def lost_membership(_names: tuple[str, ...], before: Membership | None, after: Membership, _facts: Facts) -> str:
+def check_lost_membership(_names: tuple[str, ...], before: Membership | None, after: Membership, _facts: Facts) -> str:
     """People create one only for a host whose Membership is lost, for no machine, and as proven dead by their word
     (``outlive fence --confirm-off``); in another one they add such words about lost ones (``former``)."""
     what, record = f"Membership/{after.name}", after.record
@@ -190,7 +194,9 @@ def lost_membership(_names: tuple[str, ...], before: Membership | None, after: M
     return ""
 
 
-def hypervisor_of_host(who: HostWriter, what: str, before: Hypervisor | None, after: Hypervisor, _facts: Facts) -> str:
+def check_hypervisor_of_host(
+    who: HostWriter, what: str, before: Hypervisor | None, after: Hypervisor, _facts: Facts
+) -> str:
     """A host registers itself where nobody has, with labels and as what its token says that it is; of its spec it
     writes ``drain`` alone."""
     if before is not None:
@@ -207,7 +213,7 @@ def hypervisor_of_host(who: HostWriter, what: str, before: Hypervisor | None, af
 # The cluster
 
 
-def cluster_of_host(who: HostWriter, what: str, before: Cluster, after: Cluster, facts: Facts) -> str:
+def check_cluster_of_host(who: HostWriter, what: str, before: Cluster, after: Cluster, facts: Facts) -> str:
     """A host says that the store went back, and that it has yet to register itself. It ends the wait for others only
     where their Memberships say that they have registered."""
     old, new = before.status, after.status

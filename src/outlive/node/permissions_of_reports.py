@@ -43,7 +43,7 @@ def writes_as_primary(obj: Resource) -> bool:
     )
 
 
-def fault_of_host(who: HostWriter, what: str, before: Fault | None, after: Fault, facts: Facts) -> str:
+def check_fault_of_host(who: HostWriter, what: str, before: Fault | None, after: Fault, facts: Facts) -> str:
     """A host reports faults of itself and of VMs that it has to do with, a coordinator also those of fencing, the
     primary those of storage; each with the name and the weight of its code. A host takes over what another one has
     reported of a VM that has moved to it, and ends no fault of others."""
@@ -82,7 +82,7 @@ def _reporter(fault: Fault) -> str:
     return f"{labels.get(REPORTER_LABEL, 'somebody')} {labels.get(HOST_LABEL, '')}".strip()
 
 
-def fault_of_others(_names: tuple[str, ...], before: Fault | None, after: Fault, _facts: Facts) -> str:
+def check_fault_of_others(_names: tuple[str, ...], before: Fault | None, after: Fault, _facts: Facts) -> str:
     """Controllers report faults of their own, and people acknowledge any; nobody but hosts writes those that hosts
     report."""
     if before is not None and _replace(before, acknowledged=after.acknowledged) == after:
@@ -93,7 +93,7 @@ def fault_of_others(_names: tuple[str, ...], before: Fault | None, after: Fault,
     return ""
 
 
-def election_of_host(who: HostWriter, what: str, before: Election | None, after: Election, _facts: Facts) -> str:
+def check_election_of_host(who: HostWriter, what: str, before: Election | None, after: Election, _facts: Facts) -> str:
     """A coordinator is a candidate for ``Election/primary``, and writes nobody else's name into it."""
     if after.name != ROLE:
         return f"may not write {what}: coordinators are candidates for Election/{ROLE} alone"
@@ -103,12 +103,12 @@ def election_of_host(who: HostWriter, what: str, before: Election | None, after:
     return ""
 
 
-def election_of_others(_names: tuple[str, ...], _before: Election | None, after: Election, _facts: Facts) -> str:
+def check_election_of_others(_names: tuple[str, ...], _before: Election | None, after: Election, _facts: Facts) -> str:
     """Controllers are candidates for every role but that of the primary coordinator."""
     return f"may not write Election/{ROLE}: coordinators are its candidates" if after.name == ROLE else ""
 
 
-def storage_of_host(who: HostWriter, what: str, before: Any, after: Any, _facts: Facts) -> str:
+def check_storage_of_host(who: HostWriter, what: str, before: Any, after: Any, _facts: Facts) -> str:
     """What the storage cluster says is the primary's, under its term; each host says where its own daemons lie."""
     if after is None:
         return "" if who.term else f"may not delete {what}: only the primary coordinator does"
@@ -130,7 +130,7 @@ def _device(who: HostWriter, what: str, before: StorageDevice | None, after: Sto
     return f"may not write the device of {what}: {named.host or 'nobody'} is named there, and not {who.host}"
 
 
-def console_of_host(who: HostWriter, what: str, _before: object, after: Console, facts: Facts) -> str:
+def check_console_of_host(who: HostWriter, what: str, _before: object, after: Console, facts: Facts) -> str:
     """A host writes those of VMs that it has to do with, in its own name."""
     if after.host != who.host:
         return f"may not write {what} as {after.host[:80]}"
@@ -138,8 +138,8 @@ def console_of_host(who: HostWriter, what: str, _before: object, after: Console,
     return "" if related else f"may not write {what}: {who.host} has nothing to do with the VM"
 
 
-def record_of_host(who: HostWriter, what: str, before: Any, after: DecisionRecord, _facts: Facts) -> str:
+def check_record_of_host(who: HostWriter, what: str, before: Any, after: DecisionRecord, _facts: Facts) -> str:
     """A host creates records of its own decisions, and changes none."""
     if before is not None:
         return f"may not change {what}: records stay as they are"
-    return "" if after.by == who.by else f"may not write a record of {after.by!r}: its own are by {who.by!r}"
+    return "" if after.by == who.decider else f"may not write a record of {after.by!r}: its own are by {who.decider!r}"

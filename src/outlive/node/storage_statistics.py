@@ -190,11 +190,11 @@ class StorageStatistics:
             wait_s, me = self._interval_s, ObjectRef(kind="Hypervisor", name=self._host)
             try:
                 await self._round(term)
-                self._crashes.works(me, PART)
+                self._crashes.record_success(me, PART)
             except (OutliveError, TimeoutError) as error:
                 _log.warning("storage.not_published", host=self._host, error=str(error) or "no answer in time")
             except Exception as error:  # noqa: BLE001 - a fault says so; the other duties go on
-                wait_s = max(wait_s, self._crashes.failed(me, PART, error))
+                wait_s = max(wait_s, self._crashes.record_crash(me, PART, error))
             await self._clock.sleep(wait_s)
 
     async def _round(self, term: int) -> None:

@@ -109,7 +109,7 @@ class StorageWatch:
         """Disk → in how many looks in a row it was not reached."""
         self._peers_s = float("-inf")
         self._waiting: dict[str, str] = {}
-        """Guests that waited in vain at the last look that was answered, and their runs."""
+        """Guests whose disk requests were stuck at the last look that was answered, and their runs."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -126,7 +126,7 @@ class StorageWatch:
         async with OrderedTaskGroup() as group:  # what hangs in one of both costs the other no time
             stuck = group.create_task(self._ask_guests(), name="ask how the disks of guests do")
             unreached = group.create_task(self._ask_storage(vms), name="ask whether storage is reached")
-        found = self._found(vms, stuck.result(), unreached.result())
+        found = self._find_losses(vms, stuck.result(), unreached.result())
         before = {vm: self._losses.reason_of(vm) for vm in self._losses.by_vm}
         self._remember(found)
         try:
@@ -142,8 +142,10 @@ class StorageWatch:
                 self._enqueue(name)
 
     async def _ask_guests(self) -> dict[str, str]:
-        """Guests that wait in vain, and their runs; where nobody answers, those that did before: that nobody answers
-        says nothing of any other."""
+        """Guests whose disk requests are stuck, and their runs.
+
+        If the hypervisor does not answer, those of the last look: its silence says nothing about other guests.
+        """
         try:
             with deadline(ANSWER_S):
                 seen = await self._node.domains.hypervisor.disk_io()
@@ -162,18 +164,18 @@ class StorageWatch:
         began_s, answer = self._node.clock.monotonic(), dict[str, str]()
         try:
             with deadline(ANSWER_S):
-                answer = dict(await self._node.storage.unreached(disks))
+                answer = dict(await self._node.storage.check_reach(disks))
         except TimeoutError:
             answer = dict.fromkeys(disks, "storage does not answer")
         except OutliveError as error:
             _log.info("storage.not_asked", host=self._node.host, error=str(error))
             return {}
         took_s = self._node.clock.monotonic() - began_s
-        self._health.asked_storage(REACH_S if answer else max(0.0, took_s))
+        self._health.record_storage_check(REACH_S if answer else max(0.0, took_s))
         self._unreached = {disk: self._unreached.get(disk, 0) + 1 for disk in answer}
         return {disk: why for disk, why in answer.items() if self._unreached[disk] >= UNREACHED_LOOKS}
 
-    def _found(
+    def _find_losses(
         self, vms: Mapping[str, VirtualMachine], stuck: Mapping[str, str], unreached: Mapping[str, str]
     ) -> dict[str, Loss]:
         """What this look has found wrong, by virtual machine."""
@@ -215,7 +217,7 @@ class StorageWatch:
             _log.info("storage.back", vm=vm, host=self._node.host)
         self._losses.restart = self._losses.restart.intersection(after)
 
-    def _limits(self, vm: VirtualMachine) -> Limits:
+    def _limits_of(self, vm: VirtualMachine) -> Limits:
         return limits_of(vm.spec.recovery, self._node.desired.cluster_spec.recovery)
 
     async def _decide(self, vms: Mapping[str, VirtualMachine]) -> None:
@@ -229,7 +231,7 @@ class StorageWatch:
             vm = vms.get(name)
             if vm is None or vm.host != node.host:
                 continue
-            limits = self._limits(vm)
+            limits = self._limits_of(vm)
             guests.append(
                 LostGuest(
                     vm=name,
@@ -237,7 +239,7 @@ class StorageWatch:
                     lost_for=max(0.0, now_s - loss.since_s),
                     action=limits.storage_lost,
                     recovers=vm.spec.recovery.mode in ("", "restart") and vm.spec.power_state == "running",
-                    required=await self._required(name) if limits.storage_lost == "fence" else None,
+                    required=await self._read_required(name) if limits.storage_lost == "fence" else None,
                     hangs=name in losses.hanging,
                 )
             )
@@ -264,7 +266,7 @@ class StorageWatch:
         losses.restart, losses.then = frozenset(result.restart), result.why
         node.lease.withhold("its VMs have lost their storage and cannot be ended" if result.fence else "")
 
-    async def _required(self, vm: str) -> int | None:
+    async def _read_required(self, vm: str) -> int | None:
         try:
             return (await self._node.store.get(Coverage, vm)).status.required
         except NotFound:

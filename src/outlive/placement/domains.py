@@ -1,8 +1,8 @@
-"""Names of Keystone's domains, and which domain each project belongs to, as far as anybody has told.
+"""Names of Keystone's domains, and which domain each project belongs to, as far as they are known.
 
 Nova's calls for a VM carry the name of its domain, and hosts are set aside for some
-(docs/reference/placement.md#filter_external_customer). What asks for a slot of such a VM has its project only. What was
-told once stays for as long as the process lives.
+(docs/reference/placement.md#filter_external_customer). What asks for a slot of such a VM has its project only. What
+is learnt once stays for as long as the process lives.
 """
 
 from __future__ import annotations

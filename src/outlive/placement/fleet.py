@@ -148,7 +148,7 @@ class Fleet:
         self._count(name)
 
     def settle(self, name: str, by: Hashable) -> None:
-        """Forget what was decided about a reservation: it is written, or taken back."""
+        """Forget what ``by`` decided about a reservation: the store has it, or the decision was reverted."""
         if self._pending.drop(name, by):
             self._count(name)
 
@@ -157,14 +157,14 @@ class Fleet:
         for name in self._pending.names(by):
             self.settle(name, by)
 
-    def counted(self, name: str) -> Reservation | None:
+    def counted_reservation(self, name: str) -> Reservation | None:
         """A reservation as it counts: as the store shows it, with what is decided about it."""
         entry = self.ledger.entry(name)
         return None if entry is None else entry.reservation
 
     def _count(self, name: str) -> None:
         shown = self._shown.get(name)
-        wanted = self._pending.over(name, shown) if name in self._pending else shown
+        wanted = self._pending.apply(name, shown) if name in self._pending else shown
         if wanted is None:
             self._drop_reservation(name)
         else:

@@ -44,7 +44,7 @@ class PendingChanges:
         """The reservations about which somebody decided, sorted."""
         return sorted(self._names.get(by, ()))
 
-    def over(self, name: str, shown: Reservation | None) -> Reservation | None:
+    def apply(self, name: str, shown: Reservation | None) -> Reservation | None:
         """What counts of a reservation of which the store shows this."""
         for change in self._changes.get(name, {}).values():
             shown = change(shown)

@@ -61,7 +61,7 @@ def is_ready(reservation: Reservation) -> bool:
 
 
 LOCKED: Final = "Decided"
-"""Reason of ``Ready`` of a commitment slot that is decided and may be taken back: nobody's VMs may use it yet."""
+"""Reason of ``Ready`` of a commitment slot that is decided and may be reverted: no VM may use it yet."""
 
 
 def is_locked(reservation: Reservation) -> bool:

@@ -303,11 +303,11 @@ class RecoveryActions:
         with answered(f"host {name}"):
             member = await self._store.get(Membership, name, fresh=True)
             host = await self._store.get(Hypervisor, name, fresh=True)
-        status = self._observer.marked(host, member)
+        status = self._observer.updated_status(host, member)
         enters = status.quarantine is not None and host.status.quarantine is None
         async with self._quarantining if enters else contextlib.nullcontext():
             if enters:  # as many others are in quarantine as there are once this is written
-                status = self._observer.marked(host, member)
+                status = self._observer.updated_status(host, member)
             if status == host.status:
                 return
             with answered(f"host {name}"):
@@ -316,7 +316,7 @@ class RecoveryActions:
         if bool(status.lost) != bool(host.status.lost):
             _log.info("recovery.host_lost" if status.lost else "recovery.host_back", host=name, fence=status.lost)
         if (status.quarantine is None) != (host.status.quarantine is None):
-            self._report.quarantined(written)
+            self._report.report_quarantine(written)
 
     async def name_store(self) -> None:
         """Write the store's own incarnation into ``Cluster.status``, and look whether the pause is over."""

@@ -95,11 +95,11 @@ class Work(NamedTuple):
     act: Callable[[], Awaitable[None]]
 
 
-def _vm(name: str) -> ObjectRef:
+def _vm_ref(name: str) -> ObjectRef:
     return ObjectRef(kind="VirtualMachine", name=name)
 
 
-def _host(name: str) -> ObjectRef:
+def _host_ref(name: str) -> ObjectRef:
     return ObjectRef(kind="Hypervisor", name=name)
 
 
@@ -187,11 +187,11 @@ class RecoveryController:
                 try:
                     with request_context(greq=new_global_request_id(self._ids, REQUEST_PREFIX), req=""):
                         busy = await self.look()
-                    self._crashes.works(THE_CLUSTER, LOOK)
+                    self._crashes.record_success(THE_CLUSTER, LOOK)
                     tick_s = TICK_S if busy else IDLE_S
                 except Exception as error:  # noqa: BLE001 - a fault says so, and the next look tries all of it again
                     tick_s = TICK_S
-                    await self._clock.sleep(self._crashes.failed(THE_CLUSTER, LOOK, error))
+                    await self._clock.sleep(self._crashes.record_crash(THE_CLUSTER, LOOK, error))
         finally:
             for end in ends:
                 end()
@@ -218,22 +218,22 @@ class RecoveryController:
             return True
         due, later = self._requests.waiting()
         unanswered = await self._do(
-            Work(_vm(name), "the answer to its request", partial(self._requests.answer, name)) for name in due
+            Work(_vm_ref(name), "the answer to its request", partial(self._requests.answer, name)) for name in due
         )
         view = self._observer.observe()
-        work = [Work(_host(name), "its mark", partial(self._actions.mark, name)) for name in self._observer.mismarked()]
+        mismarked = self._observer.mismarked()
+        work = [Work(_host_ref(name), "its mark", partial(self._actions.mark, name)) for name in mismarked]
         if self._observer.paused():
             work.append(Work(THE_CLUSTER, "its pause", self._actions.name_store))
-        work += [
-            Work(_vm(name), "its deletion", partial(self._actions.remove, name)) for name in self._observer.removable()
-        ]
+        removable = self._observer.find_removable()
+        work += [Work(_vm_ref(name), "its deletion", partial(self._actions.remove, name)) for name in removable]
         plan = self._decided(view, "slots") if view.vms or view.gone else RecoveryPlan()
         searching = [action.vm for action in plan.actions if action.kind is ActionKind.SEARCH]
         if not searching:
             self._report.planned(view, plan)
         work += self._work(action for action in plan.actions if action.kind is not ActionKind.SEARCH)
-        work += [Work(_vm(one.vm), "its claim", partial(self._actions.reclaim, one)) for one in plan.reclaims]
-        work += [Work(_vm(one.vm), "its release", partial(self._actions.release, one)) for one in plan.releases]
+        work += [Work(_vm_ref(one.vm), "its claim", partial(self._actions.reclaim, one)) for one in plan.reclaims]
+        work += [Work(_vm_ref(one.vm), "its release", partial(self._actions.release, one)) for one in plan.releases]
         failed = await self._do(work)
         if searching:
             failed = await self._place(view, searching) or failed
@@ -280,21 +280,21 @@ class RecoveryController:
         found: dict[str, tuple[str, ...]] = {}
         until_s = asyncio.get_running_loop().time() + OFFERS_S
         for vm in vms:
-            if not self._crashes.is_due(_vm(vm.name), PLACE):
+            if not self._crashes.is_due(_vm_ref(vm.name), PLACE):
                 continue
             self._questions += 1
             self._asked[vm.name] = self._questions
             try:
                 async with asyncio.timeout_at(until_s):
                     found[vm.name] = (await self._placement.offer(self._call(vm))).hosts
-                self._crashes.works(_vm(vm.name), PLACE)
+                self._crashes.record_success(_vm_ref(vm.name), PLACE)
             except TimeoutError:
                 _log.warning("recovery.not_placed", vm=vm.name, error=f"placement took longer than {OFFERS_S:g} s")
                 break
             except OutliveError as error:
                 _log.warning("recovery.not_placed", vm=vm.name, error=str(error))
             except Exception as error:  # noqa: BLE001 - a fault says so; the others are placed
-                self._crashes.failed(_vm(vm.name), PLACE, error)
+                self._crashes.record_crash(_vm_ref(vm.name), PLACE, error)
         return found
 
     def _call(self, vm: VirtualMachine) -> Call:
@@ -310,7 +310,7 @@ class RecoveryController:
 
     def _work(self, actions: Iterable[Action]) -> list[Work]:
         return [
-            Work(_vm(action.vm), "its recovery", partial(self._actions.carry_out, action))
+            Work(_vm_ref(action.vm), "its recovery", partial(self._actions.carry_out, action))
             for action in actions
             if not self._actions.is_done(action)
         ]
@@ -338,7 +338,7 @@ class RecoveryController:
             async with limit:
                 try:
                     await one.act()
-                    self._crashes.works(one.about, one.what)
+                    self._crashes.record_success(one.about, one.what)
                 except StepRefused as error:
                     failed = True
                     _log.info("recovery.step_refused", what=name, step=error.refusal.step, why=error.refusal.why)
@@ -347,7 +347,7 @@ class RecoveryController:
                     _log.info("recovery.write_failed", what=name, error=str(error), code=error.code)
                 except Exception as error:  # noqa: BLE001 - a fault says so; one VM's trouble must not end the others'
                     failed = True
-                    self._crashes.failed(one.about, one.what, error)
+                    self._crashes.record_crash(one.about, one.what, error)
 
         async with OrderedTaskGroup() as group:
             for one in work:
@@ -402,7 +402,7 @@ class RecoveryController:
             self._wake.set()
         before, now = (one is not None and one.status.reason == VmReason.STORAGE_LOST for one in (old, new))
         if new is not None and old is not None and before != now:
-            self._report.storage(new, lost=now)
+            self._report.report_storage(new, lost=now)
         if old is not None and new is not None and old.host != new.host and new.host and new.spec.affinity_rules:
             self._report.against(new, self._observer.soft_objections(new))
 

@@ -55,7 +55,7 @@ def death_of(host: str, record: MemberRecord, *, silent: bool = False) -> Death 
     return Death(host, proof.at) if proof is not None and proof.kind != OWN_WORD and proof.at is not None else None
 
 
-def died_together(host: str, at: datetime, deaths: Iterable[Death], now: datetime) -> list[str]:
+def find_died_together(host: str, at: datetime, deaths: Iterable[Death], now: datetime) -> list[str]:
     """Other hosts that died at about that time, or are dying if that is now."""
     return [one.host for one in deaths if one.host != host and abs(_seconds(at, one.at or now)) <= EVENT_S]
 
@@ -119,7 +119,7 @@ class FlapView(NamedTuple):
     """… and how many of them are in quarantine."""
 
 
-def flapping(
+def update_quarantine(
     host: Hypervisor, member: Membership, view: FlapView, now: Instant, *, resting: bool
 ) -> tuple[tuple[HostDeath, ...], Quarantine | None]:
     """Its deaths and its quarantine as they are to be written; the same where nothing changes.
@@ -154,12 +154,12 @@ async def release_host(store: Store, clock: Clock, host: str, *, word: str) -> s
     """Let a host out of its quarantine, by a word that it was not let out by before; what was done. ``NotFound``;
     ``Refused`` where it is in none."""
 
-    def changed(found: Hypervisor | None) -> Hypervisor | None:
+    def release(found: Hypervisor | None) -> Hypervisor | None:
         if found is None:
             raise NotFound(f"there is no host {host}", remedy="see outlive host list")
         if found.status.quarantine is None:
             raise Refused(f"{host} is not in quarantine", remedy="nothing is to be done")
         return _replace(found, spec=_replace(found.spec, quarantine_release=word))
 
-    await compare_and_swap(store, Hypervisor, host, changed, clock=clock, half="spec")
+    await compare_and_swap(store, Hypervisor, host, release, clock=clock, half="spec")
     return f"{host} is let out of its quarantine"

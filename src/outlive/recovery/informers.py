@@ -69,7 +69,7 @@ def vm_indexes() -> dict[str, Callable[[VirtualMachine], Iterable[str]]]:
         DESTINATION_INDEX: destinations,
         RECOVERY_INDEX: _unfinished,
         ASKED_INDEX: _asked,
-        DELETED_INDEX: _deleted,
+        DELETED_INDEX: _deletion_keys,
         GROUP_INDEX: _groups,
         FAILBACK_INDEX: lambda vm: () if vm.spec.failback in ("", "never") else (vm.spec.failback,),
     }
@@ -105,7 +105,7 @@ def _asked(vm: VirtualMachine) -> Iterable[str]:
     return (vm.host,) if is_asked(vm) else ()
 
 
-def _deleted(vm: VirtualMachine) -> Iterable[str]:
+def _deletion_keys(vm: VirtualMachine) -> Iterable[str]:
     return (DELETED_KEY,) if vm.deleting and vm.guarded else ()
 
 

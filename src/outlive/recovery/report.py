@@ -105,7 +105,7 @@ class RecoveryReporter:
         _log.warning("recovery.held", vm=vm.name, reason=action.reason.code, message=said.text, remedy=said.remedy)
         self._wake_faults()
 
-    def quarantined(self, host: Hypervisor) -> None:
+    def report_quarantine(self, host: Hypervisor) -> None:
         """A host came into quarantine, or out of it."""
         now = host.status.quarantine
         if now is None:
@@ -118,7 +118,7 @@ class RecoveryReporter:
         _log.warning("recovery.quarantine", host=host.name, until=now.until if now is not None else None)
         self._wake_faults()
 
-    def storage(self, vm: VirtualMachine, *, lost: bool) -> None:
+    def report_storage(self, vm: VirtualMachine, *, lost: bool) -> None:
         """Storage does not serve the VM any more, or does again."""
         if lost:
             self._events.emit(vm.ref, "StorageLost", vm.status.message[:1000], type="Warning", action="Watch")

@@ -29,7 +29,7 @@ from outlive.node.vm.states import (
 )
 from outlive.placement.rules import Group, Peers, Verdict, demands_of, judge
 from outlive.placement.vms import VmView, view_of_resource
-from outlive.recovery.deaths import Death, FlapView, death_of, died_together, failures_of, flapping
+from outlive.recovery.deaths import Death, FlapView, death_of, failures_of, find_died_together, update_quarantine
 from outlive.recovery.informers import (
     ASSIGNED_INDEX,
     CONSUMER_INDEX,
@@ -349,15 +349,15 @@ class RecoveryObserver:
             one.name
             for one in self._informers.memberships.items()
             if (host := self._informers.hypervisors.get(one.name)) is not None
-            and self.marked(host, one, view) != host.status
+            and self.updated_status(host, one, view) != host.status
         ]
 
-    def removable(self) -> list[str]:
+    def find_removable(self) -> list[str]:
         """VMs that were deleted and that nobody holds, by name."""
         vms = self._informers.vms.by_index(DELETED_INDEX, DELETED_KEY)
         return sorted(vm.name for vm in vms if not vm.status.holders)
 
-    def marked(self, host: Hypervisor, member: Membership, view: FlapView | None = None) -> HypervisorStatus:
+    def updated_status(self, host: Hypervisor, member: Membership, view: FlapView | None = None) -> HypervisorStatus:
         """The host's status as its Membership has it: whether it is lost, its deaths, and its quarantine."""
         status, now = host.status, self._clock.now()
         lost = lost_by(member.record)
@@ -366,7 +366,7 @@ class RecoveryObserver:
         if member.record.proof is not None or status.deaths or status.quarantine is not None:
             settings = HostSettings(self._informers.clusters.get(CLUSTER), host)
             resting = settings.planned_work(now, Departure.DAEMON) != ""
-            deaths, quarantine = flapping(host, member, view or self._flap_view(), now, resting=resting)
+            deaths, quarantine = update_quarantine(host, member, view or self._flap_view(), now, resting=resting)
             status = _replace(status, deaths=deaths, quarantine=quarantine)
         return status if lost == status.lost else _replace(status, lost=lost)
 
@@ -375,19 +375,19 @@ class RecoveryObserver:
         hosts = [one for one in self._informers.hypervisors.items() if one.spec.management == "node"]
         return FlapView(
             policy=cluster.spec.fencing if cluster is not None else FencingPolicy(),
-            together=self._died_together,
+            together=self._find_died_together,
             hosts=len(hosts),
             quarantined=sum(one.status.quarantine is not None for one in hosts),
         )
 
-    def _died_together(self, host: str, at: datetime) -> tuple[str, ...]:
+    def _find_died_together(self, host: str, at: datetime) -> tuple[str, ...]:
         """Other hosts that died at about that time, or are dying if that is now; worked out once in each look."""
         key = (host, at)
         if key not in self._together:
             if not self._deaths:
                 self._deaths = self._find_deaths()
             now = as_datetime(self._clock.now())
-            self._together[key] = tuple(died_together(host, at, self._deaths, now))
+            self._together[key] = tuple(find_died_together(host, at, self._deaths, now))
         return self._together[key]
 
     def _find_deaths(self) -> tuple[Death, ...]:
@@ -420,7 +420,7 @@ class RecoveryObserver:
             before,
             holders,
             proofs,
-            self._died_together,
+            self._find_died_together,
             self._silence_of,
             self.limits(vm),
             waits=brings_down_hosts(vm),

@@ -136,7 +136,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
             settled=not waits and away is None and not doubt and not is_starved(vm),
             chain=(
                 *_held(vm),
-                *_starved(vm),
+                *_storage_loss_links(vm),
                 *_start_order(vm),
                 *_rebalanced(vm.name, records),
                 *_policy(vm),
@@ -160,7 +160,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     if slot is not None:
         taken = slot.status.consumer.vm if slot.status.consumer is not None else "nobody"
         chain.append(Link(text=f"slot {slot.name} on {slot.status.host} is taken by {taken}"))
-    chain += [*_start_order(vm), *_held(vm), *_starved(vm), *_policy(vm), *_rebalanced(vm.name, records)]
+    chain += [*_start_order(vm), *_held(vm), *_storage_loss_links(vm), *_policy(vm), *_rebalanced(vm.name, records)]
     broken = await _broken_rules(store, vm) if recovery.phase is RecoveryPhase.RECOVERED else []
     chain += _against(broken)
     chain += await _disarmed(store)
@@ -385,7 +385,7 @@ def is_starved(vm: VirtualMachine) -> bool:
     return vm.status.reason == VmReason.STORAGE_LOST
 
 
-def _starved(vm: VirtualMachine) -> Iterator[Link]:
+def _storage_loss_links(vm: VirtualMachine) -> Iterator[Link]:
     if is_starved(vm):
         yield Link(text=vm.status.message)
 

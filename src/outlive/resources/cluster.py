@@ -208,7 +208,7 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
             fields={
                 "spec": ("users", "import"),
                 "status.schemaVersion": ("controller",),
-                "status.sealingKey": ("admin",),  # whoever writes it reads the secrets that are sealed from then on
+                "status.sealingKey": ("admin",),  # its writer can read all secrets that are sealed afterwards
                 "status.keyIds": ("admin",),
                 "status.storeIncarnation": ("controller", "daemon", "recovery"),
                 "status.formerIncarnations": ("controller", "daemon", "recovery"),

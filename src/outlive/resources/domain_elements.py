@@ -296,23 +296,23 @@ Rule = Callable[[str, ET.Element, ET.Element], Setting | None]
 to the host. ``ValueError`` says why no host may accept it."""
 
 
-def _folder(_value: str, _element: ET.Element, device: ET.Element) -> Setting:
+def _check_folder(_value: str, _element: ET.Element, device: ET.Element) -> Setting:
     if device.find("readonly") is None:
         raise ValueError("is a folder of the host that the guest may write to")
     return Setting.DISKS
 
 
-def _kept(_value: str, _element: ET.Element, device: ET.Element) -> Setting:
+def _check_kept(_value: str, _element: ET.Element, device: ET.Element) -> Setting:
     if device.find("target/readonly") is None:
         raise ValueError(f"is memory of model {device.get('model', '')} that is kept, and that the guest may write to")
     return Setting.DISKS
 
 
-def _variables(value: str, _element: ET.Element, _device: ET.Element) -> Setting | None:
+def _check_variables(value: str, _element: ET.Element, _device: ET.Element) -> Setting | None:
     return None if value.startswith(OWN_VARIABLES) else Setting.DISKS
 
 
-def _format(value: str, _element: ET.Element, device: ET.Element) -> Setting:
+def _check_format(value: str, _element: ET.Element, device: ET.Element) -> Setting:
     if value not in ("raw", "qcow2"):
         raise ValueError("is neither raw nor qcow2")
     if value == "qcow2" and device.get("type") == "network":
@@ -320,12 +320,12 @@ def _format(value: str, _element: ET.Element, device: ET.Element) -> Setting:
     return Setting.NOTHING
 
 
-def _emulator(value: str, _element: ET.Element, _device: ET.Element) -> None:
+def _check_emulator(value: str, _element: ET.Element, _device: ET.Element) -> None:
     if not EMULATOR.fullmatch(value):
         raise ValueError("is no emulator of a distribution")
 
 
-def _port(value: str, _element: ET.Element, device: ET.Element) -> Setting | None:
+def _check_port(value: str, _element: ET.Element, device: ET.Element) -> Setting | None:
     """Of a serial port, console or channel: a terminal of libvirt's own making, a file or a socket."""
     match device.get("type"):
         case "pty":
@@ -343,7 +343,7 @@ USER_NETWORK: Final = "user"
 """QEMU's own network, by which a guest reaches what listens on the loopback of the host."""
 
 
-def _network(value: str, _element: ET.Element, _device: ET.Element) -> Setting:
+def _check_network(value: str, _element: ET.Element, _device: ET.Element) -> Setting:
     if value == USER_NETWORK:
         return Setting.DEVICES
     if value not in INTERFACES:
@@ -357,17 +357,17 @@ RULES: Final[Mapping[str, Rule]] = {
     "console": lambda *_: Setting.CONSOLES,
     "socket": lambda *_: Setting.SOCKETS,
     "device": lambda *_: Setting.DEVICES,
-    "folder": _folder,
-    "format": _format,
-    "kept": _kept,
-    "variables": _variables,
-    "emulator": _emulator,
-    "port": _port,
-    "network": _network,
+    "folder": _check_folder,
+    "format": _check_format,
+    "kept": _check_kept,
+    "variables": _check_variables,
+    "emulator": _check_emulator,
+    "port": _check_port,
+    "network": _check_network,
 }
 
 
-class _Line(NamedTuple):
+class _ElementRule(NamedTuple):
     """What one element may have."""
 
     attributes: Mapping[str, tuple[str, str]]
@@ -379,28 +379,28 @@ class _Line(NamedTuple):
         return "" in self.attributes
 
 
-def _line(words: str, anything_below: bool = False) -> _Line:
+def _element_rule(words: str, anything_below: bool = False) -> _ElementRule:
     found: dict[str, tuple[str, str]] = {}
     for word in words.split():
         name, sign, rest = re.fullmatch(r"([^:=-]*)([:=-]?)(.*)", word).groups()  # type: ignore[union-attr]
         found[name] = (sign, rest)
-    return _Line(found, anything_below)
+    return _ElementRule(found, anything_below)
 
 
-def _table() -> Mapping[str, _Line]:
-    found: dict[str, _Line] = {}
+def _build_rules() -> Mapping[str, _ElementRule]:
+    found: dict[str, _ElementRule] = {}
     for pattern, words in ALLOWED.items():
         anything = pattern.endswith("/**")
         parts = [part.split("|") for part in pattern.removesuffix("/**").split("/")]
         for path in itertools.product(*parts):
-            found["/".join(path)] = _line(words, anything)
+            found["/".join(path)] = _element_rule(words, anything)
     devices = {path for path in found if path.count("/") == 1 and path.startswith("devices/")}
     for device, (child, words) in itertools.product(devices, _DEVICE.items()):
-        found.setdefault(f"{device}/{child}", _line(words))
+        found.setdefault(f"{device}/{child}", _element_rule(words))
     return found
 
 
-TABLE: Final = _table()
+TABLE: Final = _build_rules()
 
 
 def examine(domain: ET.Element) -> Examined:
@@ -420,18 +420,18 @@ def _elements(
     """Each element that a line of the table is about, with its path, its parent and the device that it is in."""
     line = TABLE.get(path)
     if line is None:
-        raise _refused(path, element, "is not allowed")
+        raise _refusal(path, element, "is not allowed")
     if line.anything_below:
         foreign = next((str(one.tag) for one in element.iter() if "}" in str(one.tag)), "")
         if foreign and path != "metadata":
-            raise _refused(path, element, f"has {foreign[:80]!r}, which is no element of libvirt's")
+            raise _refusal(path, element, f"has {foreign[:80]!r}, which is no element of libvirt's")
         return
     yield path, element, parent, device
     seen = set[str]()
     for child in element if not line.left_out else ():
         below = f"{path}/{child.tag}" if path else str(child.tag)
         if below in seen and path != "devices" and below not in SEVERAL:
-            raise _refused(below, child, "is there twice")
+            raise _refusal(below, child, "is there twice")
         seen.add(below)
         yield from _elements(child, below, element, child if path == "devices" else device)
 
@@ -449,10 +449,10 @@ def _check(
     for name, value in (*element.attrib.items(), *([("#", text)] if text else [])):
         what = "text" if name == "#" else name
         if name not in attributes:
-            raise _refused(path, element, f"may have no {what[:64]} ({value[:64]!r})")
+            raise _refusal(path, element, f"may have no {what[:64]} ({value[:64]!r})")
         sign, rest = attributes[name]
         if sign == "=" and value not in rest.split("|"):
-            raise _refused(path, element, f"may not have {what} {value[:64]!r}, only {rest.replace('|', ', ')}")
+            raise _refusal(path, element, f"may not have {what} {value[:64]!r}, only {rest.replace('|', ', ')}")
         if sign == "-":
             made_again.append((element, name))
         if sign != ":":
@@ -460,7 +460,7 @@ def _check(
         try:
             setting = RULES[rest](value, element, device)
         except ValueError as error:
-            raise _refused(path, element, f"names {value[:80]!r}, which {error}") from None
+            raise _refusal(path, element, f"names {value[:80]!r}, which {error}") from None
         if setting is None:
             made_again.append((element, name))
         elif setting is not Setting.NOTHING:
@@ -471,10 +471,10 @@ def _check(
 
 def _check_path(path: str, element: ET.Element, value: str) -> None:
     if not value.startswith("/") or not value.isprintable() or ".." in value.split("/"):
-        raise _refused(path, element, f"names {value[:80]!r}, which is no path from / on without ..")
+        raise _refusal(path, element, f"names {value[:80]!r}, which is no path from / on without ..")
 
 
-def _refused(path: str, element: ET.Element, why: str) -> BadInput:
+def _refusal(path: str, element: ET.Element, why: str) -> BadInput:
     """The element is named with its attribute ``type``, which often is what is refused."""
     kind = f" type={element.get('type', '')[:40]!r}" if element.get("type") else ""
     remedy = REMEDIES.get(path) or f"leave it out, no setting of a host allows it: see {PAGE}"

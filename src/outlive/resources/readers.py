@@ -110,7 +110,7 @@ def without_passwords(vm: VirtualMachine) -> VirtualMachine:
     return vm
 
 
-def whereabouts(vm: VirtualMachine) -> VirtualMachine:
+def shared_part(vm: VirtualMachine) -> VirtualMachine:
     """What a host has to know of VMs of other hosts: which disks, rules and order they have, and where they are.
 
     Nothing of what their users wrote, but the UUID of the definition: by that a host recognises a domain that somebody
@@ -179,7 +179,7 @@ def _without_digest(token: Token) -> Token:
 
 
 def _hosts_of_vm(vm: VirtualMachine) -> Collection[str]:
-    """Also the host of the label: whoever assigns a VM writes it first, so that the host sees the VM come."""
+    """Also the host of the label: an assignment writes the label first, so that the host sees the VM come."""
     label = vm.metadata.labels.get(HOST_LABEL)
     hosts = vm.related_hosts()
     return hosts | {label} if label else hosts
@@ -221,7 +221,7 @@ _ITS_FAULTS: Final = Reads(
 _ITS_VMS: Final = Reads(
     text="its VMs; of others where they are, with disks, ports, rules and order, but not in a watch",
     own=True,
-    rest=whereabouts,
+    rest=shared_part,
     rest_verbs=("get", "list"),
 )
 _NO_PASSWORDS: Final = Reads(text="all, without passwords in definitions", view=without_passwords, mark=b"passwd")

@@ -92,7 +92,7 @@ class Token(Resource, frozen=True, kw_only=True, tag="Token"):
             return self.expires
         return self.next_expires if digest == self.next_digest else self.former_until
 
-    def left(self, now: Instant) -> tuple[timedelta, timedelta]:
+    def time_left(self, now: Instant) -> tuple[timedelta, timedelta]:
         """How long it is still good, and how long it was to be; both zero where it has no end."""
         since = self.issued or self.metadata.creation_timestamp
         if self.expires is None:
@@ -101,12 +101,12 @@ class Token(Resource, frozen=True, kw_only=True, tag="Token"):
 
     def renewal_due(self, now: Instant) -> bool:
         """Whether its host is to renew it."""
-        left, whole = self.left(now)
+        left, whole = self.time_left(now)
         return self.rotate or left * SHARE_LEFT <= whole
 
     def ends_soon(self, now: Instant) -> bool:
-        """Whether people are to be told that it ends, or has ended; not of one that was made for a short time."""
-        left, whole = self.left(now)
+        """True if a fault should warn that it ends, or has ended; never for a token that was made for a short time."""
+        left, whole = self.time_left(now)
         return whole > TOLD_BEFORE >= left
 
     def with_next(self, digest: str, now: Instant, lasts: timedelta = LASTS) -> Token:

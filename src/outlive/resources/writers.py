@@ -68,7 +68,7 @@ def table_refusal(names: tuple[str, ...], before: Resource | None, after: Resour
     if after is None:
         return ""
     for path in changed_fields(before, after) if before is not None else given_fields(after):
-        if not (owned(kind, path, names) or (before is None and _may_be_given(kind, path, names))):
+        if not (is_owned(kind, path, names) or (before is None and _may_be_given(kind, path, names))):
             return f"may not write {path} of {what}: {_belongs(owners_of(kind, path))}"
     return ""
 
@@ -184,7 +184,7 @@ def _may_be_given(kind: type[Resource], path: str, names: tuple[str, ...]) -> bo
 
 
 @lru_cache(maxsize=16_384)
-def owned(kind: type[Resource], path: str, names: tuple[str, ...]) -> bool:
+def is_owned(kind: type[Resource], path: str, names: tuple[str, ...]) -> bool:
     """Whether the field belongs to one of the names."""
     owners = owners_of(kind, path)
     return any(name in owners for name in names)

@@ -129,7 +129,7 @@ class _Reader:
                 self._keep(level.anchor, level.value, self._count - level.first)
                 return self._put(level.value)
             case yaml.AliasEvent():
-                value, count = self._anchored(event.anchor)
+                value, count = self._resolve_alias(event.anchor)
                 self._count_values(count)
                 return self._put(value, str(value))
             case yaml.DocumentStartEvent():
@@ -143,18 +143,18 @@ class _Reader:
     def _count_values(self, more: int) -> None:
         self._count += more
         if self._count > self._limits.values:
-            raise self._bad(f"more than {self._limits.values} values", "split the file; avoid aliases")
+            raise self._error(f"more than {self._limits.values} values", "split the file; avoid aliases")
 
     def _begin(self, value: list[Any] | dict[Any, Any], event: Any) -> None:
         wanted = _TAG + ("map" if isinstance(value, dict) else "seq")
         if event.tag not in (None, "!", wanted):
-            raise self._bad(f"tag {event.tag[:80]!r} is not read", "write plain values")
+            raise self._error(f"tag {event.tag[:80]!r} is not read", "write plain values")
         if len(self._levels) == self._limits.depth:
-            raise self._bad(f"more than {self._limits.depth} levels of maps and lists", "nest less deeply")
+            raise self._error(f"more than {self._limits.depth} levels of maps and lists", "nest less deeply")
         if not self._levels:
             self._root = self._line
         elif self._expects_key():
-            raise self._bad("a key that is a map or a list", "write a plain key")
+            raise self._error("a key that is a map or a list", "write a plain key")
         self._levels.append(_Level(value, event.anchor, self._count))
         self._count_values(1)
 
@@ -171,20 +171,20 @@ class _Reader:
                 return None
             case "bool" | "int" | "float" | "timestamp":
                 if len(text) > PLAIN_CHARACTERS:
-                    raise self._bad(
+                    raise self._error(
                         f"a value of {len(text)} characters with the tag {kind}", f"at most {PLAIN_CHARACTERS}"
                     )
                 try:
                     return getattr(self._constructor, f"construct_yaml_{kind}")(yaml.ScalarNode(tag, text))
                 except (KeyError, AttributeError):
-                    raise self._bad(f"{text[:80]!r} is no {kind}", "write a plain value") from None
-        raise self._bad(f"tag {str(tag)[:80]!r} is not read", "write plain values")
+                    raise self._error(f"{text[:80]!r} is no {kind}", "write a plain value") from None
+        raise self._error(f"tag {str(tag)[:80]!r} is not read", "write plain values")
 
-    def _anchored(self, name: str) -> tuple[Any, int]:
+    def _resolve_alias(self, name: str) -> tuple[Any, int]:
         if not self._limits.aliases:
-            raise self._bad(f"alias *{name[:80]}", "write the value out")
+            raise self._error(f"alias *{name[:80]}", "write the value out")
         if name not in self._anchors:
-            raise self._bad(f"alias *{name[:80]} stands for no value that is complete", "define it before its use")
+            raise self._error(f"alias *{name[:80]} has no complete value", "define its anchor before its use")
         return self._anchors[name]
 
     def _keep(self, anchor: str | None, value: Any, count: int) -> None:
@@ -200,9 +200,9 @@ class _Reader:
             top.value.append(value)
         elif top.key is None:
             if isinstance(value, dict | list):
-                raise self._bad("a key that is a map or a list", "write a plain key")
+                raise self._error("a key that is a map or a list", "write a plain key")
             if text in top.keys:
-                raise self._bad(f"key {text[:80]!r} is there twice", "keep one of them")
+                raise self._error(f"key {text[:80]!r} is there twice", "keep one of them")
             top.keys.add(text)
             top.key = (value,)
         else:
@@ -217,11 +217,11 @@ class _Reader:
     def _merge(self, top: _Level, value: Any) -> None:
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, dict) for part in parts):
-            raise self._bad("<< brings in what is no map", "name maps")
+            raise self._error("<< brings in what is no map", "name maps")
         merged: dict[Any, Any] = {}
         for part in [*reversed(parts), *([top.merged] if top.merged else [])]:
             merged.update(part)
         top.merged = merged
 
-    def _bad(self, message: str, remedy: str) -> BadInput:
+    def _error(self, message: str, remedy: str) -> BadInput:
         return BadInput(message, place=f"{self._place}:{self._line}", remedy=remedy)

@@ -125,7 +125,7 @@ class NodeRole:
         self._clock = clock
         self._random = random
         self._ids = ids
-        self._trail = Trail(store, by=HostWriter(host).by, clock=clock)
+        self._trail = Trail(store, by=HostWriter(host).decider, clock=clock)
         self._trail.follow(self.decisions)
         self.faults = FaultSet(FaultRecorder(store, clock, "daemon", host), clock)
         self._stopping = asyncio.Event()
@@ -195,7 +195,7 @@ class NodeRole:
         await self.daemon.keep("fencer", lambda: self._fencer().run())
 
     def _renewer(self, credentials: Credentials) -> CredentialRenewer:
-        def believed(fingerprints: tuple[str, ...]) -> None:
+        def report_believed(fingerprints: tuple[str, ...]) -> None:
             if self.daemon.reporter.authorities != fingerprints:
                 self.daemon.reporter.authorities = fingerprints
                 self.daemon.reporter.notify()
@@ -205,7 +205,7 @@ class NodeRole:
             clock=self._clock,
             random=self._random.fork("credentials"),
             make=self._ids.token,
-            reported=believed,
+            reported=report_believed,
         )
 
     async def _renew_keys(self) -> None:

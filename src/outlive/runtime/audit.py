@@ -211,7 +211,7 @@ def audit_faults(*, omitted: int, failure: str, surge: str) -> list[ActiveFault]
     return found
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which entries somebody asks for; empty members ask for all."""
 
     token: str = ""
@@ -230,7 +230,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def select(lines: Iterable[bytes], wanted: Wanted) -> Iterator[AuditEntry]:
+def select(lines: Iterable[bytes], wanted: AuditFilter) -> Iterator[AuditEntry]:
     """The entries that somebody asks for, in order; what is no entry is passed over."""
     for raw in lines:
         read = parse_line(raw)

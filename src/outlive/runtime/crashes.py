@@ -1,7 +1,7 @@
 """What failed with an error that nobody expected: a fault with the name of its object, and a pause that doubles.
 
-Every loop that goes on after such an error goes by way of here, so that none fails in silence or without a rest. An
-error of ours (``OutliveError``) is no crash: whoever raises it says what is wrong.
+Every loop that goes on after such an error uses ``Crashes`` or ``keep_running``, so that none fails in silence or
+retries without a pause. An ``OutliveError`` is no crash: its message says what is wrong.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Crashes:
         self._parts: dict[tuple[str, str, str], _Crash] = {}
         """By kind and name of the object, and part."""
 
-    def failed(self, subject: ObjectRef, part: str, error: Exception) -> float:
+    def record_crash(self, subject: ObjectRef, part: str, error: Exception) -> float:
         """Remember and log the crash, called where the error is handled; seconds to wait before the next try."""
         key = (subject.kind, subject.name, part)
         self._forget_calm()
@@ -68,7 +68,7 @@ class Crashes:
         crash = self._parts.get((subject.kind, subject.name, part))
         return crash is None or self._clock.monotonic() >= crash.again_s
 
-    def works(self, subject: ObjectRef, part: str) -> None:
+    def record_success(self, subject: ObjectRef, part: str) -> None:
         """It was done without a crash."""
         if self._parts.pop((subject.kind, subject.name, part), None) is not None:
             self._changed()
@@ -109,6 +109,6 @@ async def keep_running(
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - a fault says so; the other parts go on
-            wait_s = max(pause_s, crashes.failed(subject, part, error))
+            wait_s = max(pause_s, crashes.record_crash(subject, part, error))
         await clock.sleep(wait_s)
         pause_s = min(2 * pause_s, longest_s)

@@ -21,7 +21,7 @@ from outlive.resources import ObjectRef, R
 from outlive.resources.codec import encode
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store, list_all
-from outlive.store.tables import Use, owner_of
+from outlive.store.tables import StoreUsage, owner_of
 
 ATTEMPTS: Final = 4
 """Writes of one object before it is dropped."""
@@ -138,7 +138,7 @@ class BackgroundWriter(abc.ABC, Generic[T]):
         self.lost(waiting.item)
 
 
-class _Kept(NamedTuple):
+class _DeletableObject(NamedTuple):
     """An object that may be deleted."""
 
     seen: Instant
@@ -186,18 +186,18 @@ class Sweeper(Generic[R]):
 
     async def sweep(self) -> int:
         """One step: delete up to ``SWEEP_STEP`` objects, the oldest first; returns how many it tried to delete."""
-        quota, kept = self._kind.info.quota, list[_Kept]()
+        quota, kept = self._kind.info.quota, list[_DeletableObject]()
         async for each in list_all(self._store, self._kind):
             if (seen := self._seen(each)) is not None:
                 raw = encode(each) if quota.owner else b""
                 version = each.metadata.resource_version
-                kept.append(_Kept(as_instant(seen), each.ref, version, owner_of(raw, quota.owner), len(raw)))
+                kept.append(_DeletableObject(as_instant(seen), each.ref, version, owner_of(raw, quota.owner), len(raw)))
         kept.sort(key=lambda each: (each.seen, each.ref.name), reverse=True)
         most, most_bytes = quota.most(shared=True)
-        oldest, uses = self._clock.now() - self._keep_s, dict[str, Use]()
-        expired: list[_Kept] = []
+        oldest, uses = self._clock.now() - self._keep_s, dict[str, StoreUsage]()
+        expired: list[_DeletableObject] = []
         for number, one in enumerate(kept):
-            use = uses.setdefault(one.owner, Use())
+            use = uses.setdefault(one.owner, StoreUsage())
             use.objects, use.size_bytes = use.objects + 1, use.size_bytes + one.size_bytes
             beyond = one.owner and (2 * use.objects > most or 2 * use.size_bytes > most_bytes)
             if one.seen < oldest or number >= self._most or beyond:

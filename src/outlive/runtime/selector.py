@@ -62,11 +62,11 @@ class FairSelector(selectors.BaseSelector):
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
         """As ``BaseSelector``."""
-        return self._having(fileobj).unregister(fileobj)
+        return self._selector_of(fileobj).unregister(fileobj)
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         """As ``BaseSelector``."""
-        return self._having(fileobj).modify(fileobj, events, data)
+        return self._selector_of(fileobj).modify(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[Ready]:
         """What is ready: all that is first, and some of the rest."""
@@ -90,7 +90,7 @@ class FairSelector(selectors.BaseSelector):
         """As ``BaseSelector``."""
         return ChainMap(self._first.get_map(), self._later.get_map())  # type: ignore[arg-type]
 
-    def _having(self, fileobj: Any) -> selectors.EpollSelector:
+    def _selector_of(self, fileobj: Any) -> selectors.EpollSelector:
         return self._later if fileobj in self._later.get_map() else self._first
 
 

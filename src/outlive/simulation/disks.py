@@ -181,7 +181,7 @@ class StorageClient:
         await self._sent()
         return self._disks.locks(volumes)
 
-    async def unreached(self, volumes: tuple[str, ...]) -> Mapping[str, str]:
+    async def check_reach(self, volumes: tuple[str, ...]) -> Mapping[str, str]:
         """All of them, or none."""
         self._process.check()
         await asyncio.sleep(LATENCY_S)

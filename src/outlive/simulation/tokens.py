@@ -18,7 +18,7 @@ from outlive.store.proxy import StoreProxy
 T = TypeVar("T")
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ShownVersion(msgspec.Struct, frozen=True):
     """One version of an object: to whom it belongs, and what others are shown of it."""
 
     whole: Resource
@@ -37,7 +37,7 @@ class TokenStore(StoreProxy):
         role: str,
         host: str,
         world: WorldStore,
-        known: dict[tuple[str, str], Shown],
+        known: dict[tuple[str, str], ShownVersion],
         refused: Callable[[str], None],
     ) -> None:
         self._store = store
@@ -78,11 +78,11 @@ class TokenStore(StoreProxy):
 
     async def replace(self, obj: R) -> R:
         """As the store behind; what the host was not shown stays as it is."""
-        return self._after(await super().replace(self._restored(obj, status=False)))
+        return self._show_again(await super().replace(self._restore_hidden(obj, status=False)))
 
     async def replace_status(self, obj: R) -> R:
         """The same of the status half."""
-        return self._after(await super().replace_status(self._restored(obj, status=True)))
+        return self._show_again(await super().replace_status(self._restore_hidden(obj, status=True)))
 
     async def close(self) -> None:
         """The store is everybody's."""
@@ -100,20 +100,20 @@ class TokenStore(StoreProxy):
     def _part(self, found: Reads, obj: R, verb: Verb) -> R | None:
         if found.everything:
             return obj
-        shown = self._shown(found, obj)
+        shown = self._shown_version(found, obj)
         if found.own and self._host not in shown.hosts:
             return cast("R", shown.rest) if verb in found.rest_verbs else None
         return cast("R | None", found.part(obj, verb, own=True))
 
-    def _shown(self, found: Reads, obj: Resource) -> Shown:
+    def _shown_version(self, found: Reads, obj: Resource) -> ShownVersion:
         key = (obj.kind(), obj.name)
         shown = self._known.get(key)
         if shown is None or shown.whole is not obj:
             rest = found.rest(obj) if found.rest is not None else None
-            self._known[key] = shown = Shown(obj, hosts_of(obj), rest)
+            self._known[key] = shown = ShownVersion(obj, hosts_of(obj), rest)
         return shown
 
-    def _restored(self, wanted: R, *, status: bool) -> R:
+    def _restore_hidden(self, wanted: R, *, status: bool) -> R:
         shown = self._known.get((wanted.kind(), wanted.name))
         if shown is None or shown.rest is None or self._host in shown.hosts:
             return wanted
@@ -122,7 +122,7 @@ class TokenStore(StoreProxy):
             return wanted  # the store refuses it
         return cast("R", restored(whole, shown.rest, wanted, status=status))
 
-    def _after(self, obj: R) -> R:
+    def _show_again(self, obj: R) -> R:
         found = reads(self._role, type(obj), "get")
         seen = self._part(found, obj, "get") if found is not None and not isinstance(obj, OF_A_VM) else None
         return obj if seen is None else seen

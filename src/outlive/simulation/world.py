@@ -43,7 +43,7 @@ from outlive.simulation.process import Process, go
 from outlive.simulation.setup import already_running, resources_of
 from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of
 from outlive.simulation.stores import QUIET, Author, ProcessStore, Way, WorldStore
-from outlive.simulation.tokens import Shown, TokenStore
+from outlive.simulation.tokens import ShownVersion, TokenStore
 from outlive.simulation.verbs import VERBS
 from outlive.store.tables import Write
 
@@ -86,7 +86,7 @@ class World:
         self._hypervisors: dict[str, SimHypervisor] = {}
         self._bmcs: dict[str, Bmc] = {}
         self._ways: dict[str, list[tuple[Process, Way]]] = {}
-        self._shown: dict[tuple[str, str], Shown] = {}
+        self._shown: dict[tuple[str, str], ShownVersion] = {}
         self.slow: dict[str, float] = {}
         """Hosts whose way to the store is slow, and by how many seconds more, one way; the empty name: everybody's."""
         self._tasks: list[asyncio.Task[None]] = []

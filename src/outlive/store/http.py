@@ -216,7 +216,7 @@ class HttpStore:
                 data=body,
                 headers=headers,
                 allow_redirects=False,
-                ssl=self._verified(),
+                ssl=self._trust_setting(),
             ) as answer:
                 return answer.status, await read_answer(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -271,7 +271,7 @@ class HttpStore:
         token = self._token
         try:
             async with self._connected().get(
-                self._url(path, parameters), headers=self._headers(), timeout=timeout, ssl=self._verified()
+                self._url(path, parameters), headers=self._headers(), timeout=timeout, ssl=self._trust_setting()
             ) as answer:
                 if answer.status != 200:
                     if answer.status == 401 and self._other_token(token):
@@ -311,7 +311,7 @@ class HttpStore:
                     data=body,
                     headers=headers,
                     allow_redirects=False,
-                    ssl=self._verified(),
+                    ssl=self._trust_setting(),
                 ) as answer:
                     raw = await read_answer(answer)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -337,7 +337,7 @@ class HttpStore:
             self._session._retry_connection = False
         return self._session
 
-    def _verified(self) -> ssl.SSLContext | bool:
+    def _trust_setting(self) -> ssl.SSLContext | bool:
         return self._tls if self._tls is not None else True
 
     def _headers(self) -> dict[str, str]:

@@ -62,7 +62,7 @@ class _Status(msgspec.Struct, frozen=True):
     remedy: str = ""
 
     @property
-    def said(self) -> _Details:
+    def error_details(self) -> _Details:
         if self.details is not None:
             return self.details
         return _Details(self.code if isinstance(self.code, str) else "", self.message, self.place, self.remedy)
@@ -166,7 +166,7 @@ def refusal(status: int, raw: bytes, *, writing: bool) -> OutliveError:
         body = msgspec.json.decode(raw, type=_Status)
     except msgspec.DecodeError:
         body = _Status(message=raw[: limits.ERROR_BODY_BYTES].decode("utf-8", "replace").strip())
-    code = body.said.code
+    code = body.error_details.code
     kind = _BY_CODE.get(code) or (Expired if code == "expired" else None)
     if kind is None:
         if status not in _BY_STATUS:
@@ -177,7 +177,7 @@ def refusal(status: int, raw: bytes, *, writing: bool) -> OutliveError:
         kind = _BY_STATUS[status]
     if kind is Unknown and not writing:
         kind = Unavailable
-    details = body.said
+    details = body.error_details
     message = details.message or body.message or f"the server answered {status}"
     return kind(message, place=details.place, remedy=details.remedy)
 

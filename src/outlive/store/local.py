@@ -22,7 +22,7 @@ from outlive.store import rules
 from outlive.store.contract import Page
 from outlive.store.observers import Observation, Observers
 from outlive.store.selectors import Selector
-from outlive.store.tables import Batch, Tables, Use, Write, labels_of
+from outlive.store.tables import Batch, StoreUsage, Tables, Write, labels_of
 
 Judge = Callable[[Batch], Write]
 """Judges one write on top of a batch; raises if it is refused, and changes nothing."""
@@ -57,7 +57,7 @@ class LocalStore(abc.ABC):
 
     def near_quotas(self, share: float) -> tuple[str, ...]:
         """What takes at least this share of its quota, each in a few words."""
-        uses = [("all kinds", Use(len(self), self._tables.size_bytes), sys.maxsize, limits.STORED_BYTES)]
+        uses = [("all kinds", StoreUsage(len(self), self._tables.size_bytes), sys.maxsize, limits.STORED_BYTES)]
         for name, table in self._tables:
             plural, quota = self._tables.kinds[name].info.plural, self._tables.kinds[name].info.quota
             uses.append((plural, table.use, *quota.most()))

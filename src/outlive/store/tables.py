@@ -39,7 +39,7 @@ class Write(msgspec.Struct, frozen=True):
         return self.before is not self.after
 
 
-class Use:
+class StoreUsage:
     """How many objects there are, and how many bytes they have."""
 
     __slots__ = ("objects", "size_bytes")
@@ -61,9 +61,9 @@ class Table:
         self._raws: dict[str, bytes] = dict(rows or {})
         self._keys: list[str] = sorted(self._raws)
         self._owner = owner
-        self.use = Use()
+        self.use = StoreUsage()
         """Of all objects."""
-        self._use_of: dict[str, Use] = {}
+        self._use_of: dict[str, StoreUsage] = {}
         """By owner."""
         for raw in self._raws.values():
             self._count(None, raw)
@@ -77,11 +77,11 @@ class Table:
         """The encoded object."""
         return self._raws.get(key)
 
-    def use_by(self, owner: str) -> Use:
+    def use_by(self, owner: str) -> StoreUsage:
         """Of the objects of one owner."""
-        return self._use_of.get(owner) or Use()
+        return self._use_of.get(owner) or StoreUsage()
 
-    def owners(self) -> Iterator[tuple[str, Use]]:
+    def owners(self) -> Iterator[tuple[str, StoreUsage]]:
         """All owners, with what they have."""
         return iter(self._use_of.items())
 
@@ -92,7 +92,7 @@ class Table:
         for old, new in ((before, None), (None, after)):
             raw = old or new
             if raw is not None and (owner := owner_of(raw, self._owner)):
-                use = self._use_of.setdefault(owner, Use())
+                use = self._use_of.setdefault(owner, StoreUsage())
                 use.change(old, new)
                 if not use.objects:
                     del self._use_of[owner]
@@ -222,7 +222,7 @@ class Batch:
         """What each touched object comes to be; ``None`` where it is removed."""
         self.writes: list[Write] = []
         """Writes that change something, in order."""
-        self._more: dict[tuple[str, str], Use] = {}
+        self._more: dict[tuple[str, str], StoreUsage] = {}
         """What these writes add, by kind and owner (empty: all of the kind)."""
 
     def raw(self, kind: type[Resource], key: str) -> bytes | None:
@@ -250,16 +250,16 @@ class Batch:
             owned = kind.info.quota.owner
             for raw, is_there in ((before, False), (write.raw, True)):
                 for owner in dict.fromkeys(("", owner_of(raw, owned))) if raw is not None else ():
-                    use = self._more.setdefault((kind.kind(), owner), Use())
+                    use = self._more.setdefault((kind.kind(), owner), StoreUsage())
                     use.change(*((None, raw) if is_there else (raw, None)))
             self.final[(write.kind.kind(), write.key)] = write.raw
             self.writes.append(write)
 
-    def use(self, kind: type[Resource], owner: str = "") -> Use:
+    def use(self, kind: type[Resource], owner: str = "") -> StoreUsage:
         """What the store holds of the kind (of one owner) once these writes count."""
-        table, more = self.tables.table(kind), self._more.get((kind.kind(), owner), Use())
+        table, more = self.tables.table(kind), self._more.get((kind.kind(), owner), StoreUsage())
         held = table.use_by(owner) if owner else table.use
-        return Use(held.objects + more.objects, held.size_bytes + more.size_bytes)
+        return StoreUsage(held.objects + more.objects, held.size_bytes + more.size_bytes)
 
 
 class _Labelled(msgspec.Struct, frozen=True):

@@ -153,11 +153,11 @@ def trusting(authority: str, *, pinned: str = "") -> ssl.SSLContext:
     that have it are believed, and nothing beside them. Where that is a server's own authority, no name is compared.
     ``Forbidden`` where the fingerprint is another's."""
     if pinned:
-        return believing(pinned_certificates(authority, pinned))
+        return context_trusting(pinned_certificates(authority, pinned))
     return _context(authority)
 
 
-def believing(found: Iterable[bytes]) -> ssl.SSLContext:
+def context_trusting(found: Iterable[bytes]) -> ssl.SSLContext:
     """A client's context that believes these authorities (DER) alone; no name is compared where all of them are a
     server's own."""
     context = _context(b"".join(found))
@@ -219,7 +219,7 @@ async def fetch_authority(url: str, pinned: str) -> str:
         )
     try:
         found = pinned_certificates(text, pinned)
-        believing(found)
+        context_trusting(found)
     except BadInput as error:
         raise Forbidden(
             f"what {url} calls its authority cannot be believed: {error.message}",

@@ -11,7 +11,7 @@ from tests.support.sales import Market, asked, batch, host, in_cloud, project
 from outlive.base.errors import Unavailable
 from outlive.commitments.batch import ProjectRequest
 from outlive.commitments.liquid import ChangeRequest, DomainMetadata, ProjectChange, ProjectMetadata
-from outlive.commitments.ports import Domain, Project
+from outlive.commitments.ports import KeystoneDomain, Project
 from outlive.commitments.requests import batch_of
 from outlive.resources import Hypervisor, ObjectMeta, ProjectQuota, ProjectQuotaSpec
 
@@ -36,11 +36,11 @@ class Keystone:
         self.there = there
         self.calls = 0
 
-    async def list_domains(self) -> tuple[Domain, ...]:
+    async def list_domains(self) -> tuple[KeystoneDomain, ...]:
         self.calls += 1
         if not self.there:
             raise Unavailable("Keystone is away")
-        return (Domain(id="d1", name=self.name),)
+        return (KeystoneDomain(id="d1", name=self.name),)
 
     async def list_projects(self) -> tuple[Project, ...]:
         return (Project(id="p1", domain_id="d1"), Project(id="p9", domain_id="d1"))

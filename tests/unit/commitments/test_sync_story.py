@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from tests.support.sales import SETTINGS, ZONE, Market, asked, batch, host, in_cloud, project
 
-from outlive.commitments.ports import Domain, Project
+from outlive.commitments.ports import KeystoneDomain, Project
 from outlive.commitments.state import ListedCommitment
 from outlive.roles.up import Limes
 
@@ -26,8 +26,8 @@ class Listed:
     async def list_projects(self) -> tuple[Project, ...]:
         return (Project(id="p1", domain_id="d1"),)
 
-    async def list_domains(self) -> tuple[Domain, ...]:
-        return (Domain(id="d1", name="internal"),)
+    async def list_domains(self) -> tuple[KeystoneDomain, ...]:
+        return (KeystoneDomain(id="d1", name="internal"),)
 
     async def list_commitments(self, projects: Sequence[Project]) -> tuple[ListedCommitment, ...]:
         return self.commitments

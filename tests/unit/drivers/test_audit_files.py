@@ -16,9 +16,9 @@ from outlive.runtime.audit import (
     WINDOW_S,
     AuditChain,
     AuditEntry,
+    AuditFilter,
     AuditSettings,
     Refusals,
-    Wanted,
     parse_line,
     select,
     verify,
@@ -120,7 +120,7 @@ def test_entries_are_found_by_token_object_time_and_refusal() -> None:
     ]
 
     def found(**wanted: object) -> list[str]:
-        return [one.object for one in select(lines, Wanted(**wanted))]  # type: ignore[arg-type]
+        return [one.object for one in select(lines, AuditFilter(**wanted))]  # type: ignore[arg-type]
 
     assert found(object="virtualmachine/web") == ["VirtualMachine/web-1", "VirtualMachine/web-2"]
     assert found(token="u") == ["Hypervisor/kvm-1"]

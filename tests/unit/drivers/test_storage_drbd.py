@@ -218,6 +218,6 @@ def test_host_without_any_driver_that_shuts_others_out_says_so_before_anything_i
 )
 def test_volume_that_serves_no_writes_is_not_reached(tmp_path: Path, status: Any, why: str) -> None:
     async def looked() -> None:
-        assert await Host(tmp_path, status).driver().unreached("vm-1") == why
+        assert await Host(tmp_path, status).driver().check_reach("vm-1") == why
 
     run_real(looked())

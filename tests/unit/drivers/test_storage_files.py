@@ -131,7 +131,7 @@ def test_nobody_shuts_a_host_out_of_a_file() -> None:
 def test_file_system_and_device_that_answer_are_reached_and_what_is_not_there_says_nothing(tmp_path: Path) -> None:
     async def looked() -> None:
         _, volume = disk(tmp_path)
-        found = await storage().unreached((volume, "file:/nowhere/d", "block:/dev/nowhere", "gluster:x"))
+        found = await storage().check_reach((volume, "file:/nowhere/d", "block:/dev/nowhere", "gluster:x"))
         assert found == {}
 
     run_real(looked())
@@ -151,7 +151,7 @@ def test_path_that_does_not_answer_is_not_reached_and_keeps_one_child_only(
         _, volume = disk(tmp_path)
         disks = storage()
         for _ in range(2):
-            assert await disks.unreached((volume,)) == {volume: f"{tmp_path} does not answer"}
+            assert await disks.check_reach((volume,)) == {volume: f"{tmp_path} does not answer"}
         assert (tmp_path / "asked").read_text() == "."
         monkeypatch.undo()
         for child in disks._kinds["file"]._paths._asking.values():  # type: ignore[attr-defined]
@@ -170,6 +170,6 @@ def test_errors_of_dead_storage_are_told_from_others(tmp_path: Path, monkeypatch
         for number, why in ((errno.ESTALE, "stale file handle"), (errno.EACCES, "")):
             program.write_text(f"raise SystemExit({number})")
             expected = {volume: f"{tmp_path}: {why}"} if why else {}
-            assert await storage().unreached((volume,)) == expected
+            assert await storage().check_reach((volume,)) == expected
 
     run_real(looked())

@@ -16,7 +16,7 @@ from outlive.base.errors import Forbidden
 from outlive.node.membership.states import MemberView, fenced
 from outlive.node.permission_facts import Facts, HostWriter
 from outlive.node.permissions import host_refusal, write_refusal
-from outlive.node.permissions_of_protocol import dropped, is_related
+from outlive.node.permissions_of_protocol import dropped_holders, is_related
 from outlive.node.vm.states import reach_of
 from outlive.resources import (
     HOST_LABEL,
@@ -175,7 +175,7 @@ THEIRS = Holder(hypervisor=OTHER, member_uid="u", epoch=2, run_id="r")
 def test_an_entry_goes_with_the_proof_that_it_is_fenced() -> None:
     before = vm(assigned=Assigned(hypervisor=ME), holders=(THEIRS,))
     after = vm(assigned=Assigned(hypervisor=ME), holders=(ENTRY,))
-    assert dropped(ME, before, after) == (THEIRS,)
+    assert dropped_holders(ME, before, after) == (THEIRS,)
     assert "nothing proves that epoch 2 is fenced" in host_refusal(WHO, before, after, Facts(members=(MINE,)))
     assert "nothing proves that epoch 2 is fenced" in write_refusal(CONTROLLER, before, vm(), Facts())
     record = MemberRecord(machine_id="m", boot_id="b", epoch=3, dead_through=2)

@@ -189,7 +189,7 @@ def test_storage_that_hangs_hangs_nothing_else(monkeypatch: pytest.MonkeyPatch) 
         return {}
 
     async def story(world: World) -> None:
-        monkeypatch.setattr(StorageClient, "unreached", hangs)
+        monkeypatch.setattr(StorageClient, "check_reach", hangs)
         world.hosts["kvm-1"].hypervisor.lose_storage("pause")
         await at(world, 14)
         assert {"vm-storage-lost.vm-1", "host-storage-lost.kvm-1"} & faults(world)

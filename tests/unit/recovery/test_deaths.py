@@ -14,7 +14,15 @@ from outlive.base.clock import LoopClock, as_datetime, as_instant
 from outlive.base.errors import Refused
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.recovery.deaths import Death, FlapView, death_of, died_together, failures_of, flapping, release_host
+from outlive.recovery.deaths import (
+    Death,
+    FlapView,
+    death_of,
+    failures_of,
+    find_died_together,
+    release_host,
+    update_quarantine,
+)
 from outlive.resources import Cluster, FencingPolicy, Holder, Hypervisor, MemberRecord, Membership, ObjectMeta, Proof
 from outlive.resources.hosts import HostDeath, Quarantine
 from outlive.resources.policies import DEFAULT_LIMITS
@@ -94,7 +102,7 @@ def flaps(
 ) -> tuple[list[tuple[int, bool]], Quarantine | None]:
     """Epochs that died, whether they count, and the quarantine."""
     view = FlapView(FencingPolicy(), lambda host, at: (), hosts=10, quarantined=0)._replace(**more)
-    deaths, quarantine = flapping(found, seen or member(), view, as_instant(NOW) + after_s, resting=resting)
+    deaths, quarantine = update_quarantine(found, seen or member(), view, as_instant(NOW) + after_s, resting=resting)
     return [(one.epoch, one.counts) for one in deaths], quarantine
 
 
@@ -141,7 +149,7 @@ class TestHosts:
         found, seen = host(died(3000, 1), died(100, 2)), member()
         view = FlapView(FencingPolicy(), lambda host, at: (), hosts=10, quarantined=0)
         for _ in range(2):
-            deaths, quarantine = flapping(found, seen, view, as_instant(NOW), resting=False)
+            deaths, quarantine = update_quarantine(found, seen, view, as_instant(NOW), resting=False)
             status = msgspec.structs.replace(found.status, deaths=deaths, quarantine=quarantine)
             found, before = msgspec.structs.replace(found, status=status), found
         assert found == before
@@ -149,8 +157,8 @@ class TestHosts:
 
 def test_hosts_that_die_at_about_the_same_time_die_together() -> None:
     deaths = [Death("h1", NOW), Death("h2", ago(59)), Death("h3", ago(61)), Death("h4", None)]
-    assert died_together("h1", NOW, deaths, NOW) == ["h2", "h4"]
-    assert died_together("h1", ago(600), deaths, NOW) == []
+    assert find_died_together("h1", NOW, deaths, NOW) == ["h2", "h4"]
+    assert find_died_together("h1", ago(600), deaths, NOW) == []
 
 
 def test_host_that_is_condemned_or_silent_is_dying() -> None:
@@ -228,4 +236,4 @@ def test_times_that_a_host_wrote_without_a_zone_end_no_look_of_recovery() -> Non
     found = failures_of((), (holder,), proofs, lambda host, at: (), lambda host: 5.0, DEFAULT_LIMITS)
     assert [one.host for one in found] == ["h2"]
     assert flaps(host(), member(at=plain))[0] == [(3, True)]
-    assert died_together("h1", NOW, [Death("h2", plain), Death("h3", datetime(1, 1, 1))], NOW) == ["h2"]  # noqa: DTZ001
+    assert find_died_together("h1", NOW, [Death("h2", plain), Death("h3", datetime(1, 1, 1))], NOW) == ["h2"]  # noqa: DTZ001

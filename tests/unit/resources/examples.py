@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
+from tests.unit.resources.example_parts import (
+    AMOUNTS,
+    META,
+    MOMENT,
+    MORE_LIMITS,
+    PROOF,
+    READY,
+    REF,
+)
+from tests.unit.resources.examples_of_placement import PLACEMENT
 
 from outlive import resources as r
 from outlive.resources.cluster import Pause
@@ -12,75 +20,7 @@ from outlive.resources.memberships import FencePhase, Unproven
 from outlive.resources.policies import RecoveryLimits, RecoveryPolicy
 from outlive.resources.vms import Answer, HostFailure, MigrationPhase, RecoveryPhase
 
-MOMENT = datetime(2026, 11, 21, 17, 0, 0, tzinfo=UTC)
-META = r.ObjectMeta(
-    name="one",
-    uid="6f9619ff-8b86-4011-b42d-00cf4fc964ff",
-    resource_version="7",
-    generation=2,
-    creation_timestamp=MOMENT,
-    finalizers=("outlive.dev/x",),
-    labels={"outlive.dev/host": "h1"},
-    annotations={"note": "any text, also ünïcode"},
-)
-AMOUNTS = r.Amounts({"cpu": 7500, "memory": 480 * 2**30, "gpu": 2})
-REF = r.ObjectRef(kind="VirtualMachine", name="vm-1", uid="u", cluster="c")
-READY = r.Condition(
-    type="Ready",
-    status="True",
-    reason="Fine",
-    message="all is fine",
-    last_transition_time=MOMENT,
-    observed_generation=2,
-)
-BIG = r.GroupFlavor(name="l", vcpus=4, memory_mb=4096, disk_gb=1, ephemeral_gb=1, extra_specs={"a": "b"})
-STEP = r.Step(
-    name="filter_capabilities",
-    params=(
-        r.Parameter(key="a", string_value="x"),
-        r.Parameter(key="b", bool_value=False),
-        r.Parameter(key="c", int_value=0),
-        r.Parameter(key="d", float_value=0.5),
-        r.Parameter(key="e", string_list_value=("x", "y")),
-        r.Parameter(key="f", float_map_value={"x": 1.0}),
-    ),
-    description="a step",
-    multiplier=-2.0,
-    on_error="reject",
-)
-
-PROOF = r.Proof(kind="power", evidence="said off twice", epoch=3, by="h2", fence="h1.3.abc", at=MOMENT)
-
-COMMITTED = r.CommittedResourceSpec(
-    commitment_uuid="abc123",
-    scheduling_domain="other",
-    flavor_group_name="g",
-    resource_type="memory",
-    amount="16Gi",
-    availability_zone="z",
-    project_id="p",
-    domain_id="d",
-    start_time=MOMENT,
-    end_time=MOMENT,
-    state="confirmed",
-    allow_rejection=True,
-)
-PLACED = r.PlacementDecision(
-    timestamp=MOMENT,
-    pipeline_ref=r.ObjectRef(kind="Pipeline", name="p", uid="u", cluster="c"),
-    intent="create",
-    successful=True,
-    target_host="h1",
-    ordered_hosts=("h1", "h2"),
-    explanation="2 hosts at the start.",
-)
-MORE_LIMITS: dict[str, Any] = {
-    "max_host_failures": 3,
-    "start_window_s": 30.0,
-    "storage_lost": "fence",
-    "storage_resume": "never",
-}
-FULL: tuple[r.Resource, ...] = (
+_OTHERS: tuple[r.Resource, ...] = (
     r.Cluster(
         metadata=META,
         spec=r.ClusterSpec(
@@ -143,53 +83,6 @@ FULL: tuple[r.Resource, ...] = (
             pause=Pause(reason="went-back", since=MOMENT, waits_for=("kvm-9",)),
         ),
     ),
-    r.CommitmentChange(
-        metadata=META,
-        nonce="n1",
-        part_of="n1",
-        parts=1,
-        phase="applied",
-        availability_zone="z",
-        request_id="r",
-        request_digest="d1",
-        requested_by="u",
-        decided_at=MOMENT,
-        applied_at=MOMENT,
-        steps=(
-            r.CommitmentStep(
-                uuid="abc123",
-                before=COMMITTED,
-                after=COMMITTED,
-                accepted=True,
-                slots=(
-                    r.SlotChange(
-                        name="s",
-                        deleted=True,
-                        host="h1",
-                        flavor="f",
-                        memory_bytes=2**30,
-                        cpu_milli=1000,
-                        vm="vm-1",
-                        kept=True,
-                    ),
-                ),
-            ),
-        ),
-    ),
-    r.CommittedResource(
-        metadata=META,
-        spec=COMMITTED,
-        status=r.CommittedResourceStatus(
-            accepted_spec=COMMITTED,
-            accepted_at=MOMENT,
-            assigned_instances=("vm-1",),
-            used_resources=AMOUNTS,
-            last_usage_reconcile_at=MOMENT,
-            usage_observed_generation=2,
-            conditions=(READY,),
-            status_summary="Accepted",
-        ),
-    ),
     r.Console(metadata=META, host="h1", text="login: ", changed_at=MOMENT),
     r.Coverage(
         metadata=META,
@@ -215,13 +108,6 @@ FULL: tuple[r.Resource, ...] = (
         input="{}",
         output="{}",
         input_digest="d",
-    ),
-    r.Descheduling(
-        metadata=META,
-        spec=r.DeschedulingSpec(
-            ref="vm-1", ref_type="virtualMachine", prev_host="h1", prev_host_type="hypervisor", reason="slow"
-        ),
-        status=r.DeschedulingStatus(new_host="h2", new_host_type="hypervisor", conditions=(READY,)),
     ),
     r.Election(
         metadata=META,
@@ -253,55 +139,6 @@ FULL: tuple[r.Resource, ...] = (
         acknowledged=True,
         first_seen=MOMENT,
         last_seen=MOMENT,
-    ),
-    r.Flavor(
-        metadata=META,
-        spec=r.FlavorSpec(
-            flavor_name="M1 Small",
-            resources=AMOUNTS,
-            disk_gib=10,
-            ephemeral_gib=1,
-            extra_specs={"hw:cpu_policy": "shared"},
-        ),
-    ),
-    r.FlavorGroup(
-        metadata=META,
-        spec=r.FlavorGroupSpec(
-            group_name="g",
-            flavors=(BIG,),
-            largest_flavor=BIG,
-            smallest_flavor=BIG,
-            ram_core_ratio=1024,
-            ram_core_ratio_min=512,
-            ram_core_ratio_max=2048,
-        ),
-    ),
-    r.FlavorGroupCapacity(
-        metadata=META,
-        spec=r.FlavorGroupCapacitySpec(flavor_group="g", availability_zone="z"),
-        status=r.FlavorGroupCapacityStatus(
-            flavors=(
-                r.FlavorCapacity(
-                    flavor_name="f",
-                    placeable_hosts=1,
-                    placeable_vms=2,
-                    total_capacity_hosts=3,
-                    total_capacity_vm_slots=4,
-                    running_vms=5,
-                ),
-            ),
-            committed_capacity=1,
-            committed_capacity_bytes=2**30,
-            smallest_flavor_name="f",
-            total_capacity=AMOUNTS,
-            free_capacity=AMOUNTS,
-            exclusively_free_capacity=AMOUNTS,
-            exclusively_free_slots=3,
-            running_instances=2,
-            running_resources=AMOUNTS,
-            last_reconcile_at=MOMENT,
-            conditions=(READY,),
-        ),
     ),
     r.HostLog(metadata=META, process="p", last=2, lines=("one", "two"), written_at=MOMENT),
     r.Hypervisor(
@@ -388,18 +225,6 @@ FULL: tuple[r.Resource, ...] = (
             slopes={"disk": -30.0},
         ),
     ),
-    r.Knowledge(
-        metadata=META,
-        spec=r.KnowledgeSpec(scheduling_domain="other", description="load"),
-        status=r.KnowledgeStatus(
-            raw=r.KnowledgeRaw(features=({"computeHost": "h1", "vcpusUsed": 0.5},)),
-            raw_length=1,
-            digest="d",
-            last_content_change=MOMENT,
-            last_extracted=MOMENT,
-            conditions=(READY,),
-        ),
-    ),
     r.Membership(
         metadata=META,
         record=r.MemberRecord(
@@ -433,83 +258,6 @@ FULL: tuple[r.Resource, ...] = (
             incarnation="i",
             silent=(r.SilentPeer(host="h3", uid="u", epoch=2, seq=41, silent_s=5.25),),
             former=(r.FormerMembership(uid="u", dead_through=2, proof=PROOF),),
-        ),
-    ),
-    r.Pipeline(
-        metadata=META,
-        spec=r.PipelineSpec(
-            scheduling_domain="nova",
-            description="d",
-            ignore_preselection=True,
-            type="detector",
-            filters=(STEP,),
-            weighers=(STEP,),
-            detectors=(STEP,),
-            create_history=False,
-        ),
-        status=r.PipelineStatus(conditions=(READY,)),
-    ),
-    r.PlacementHistory(
-        metadata=META,
-        spec=r.PlacementHistorySpec(scheduling_domain="other", resource_id="vm-1", availability_zone="z"),
-        status=r.PlacementHistoryStatus(current=PLACED, history=(PLACED,), conditions=(READY,)),
-    ),
-    r.ProjectQuota(
-        metadata=META,
-        spec=r.ProjectQuotaSpec(
-            project_id="p",
-            project_name="n",
-            domain_id="d",
-            domain_name="dn",
-            availability_zone="z",
-            quota={"hw_version_g_ram": 10},
-        ),
-        status=r.ProjectQuotaStatus(
-            observed_generation=2,
-            total_usage={"hw_version_g_ram": 4},
-            payg_usage={"hw_version_g_ram": 2},
-            total_usage_summary="g: c=1 i=1 r=4",
-            payg_usage_summary="g: c=1 i=1 r=2",
-            limes_usage_summary="g: c=1 i=1 r=4",
-            limes_quota_summary="g: c=0 i=0 r=10",
-            last_reconcile_at=MOMENT,
-            last_full_reconcile_at=MOMENT,
-            conditions=(READY,),
-        ),
-    ),
-    r.Reservation(
-        metadata=META,
-        spec=r.ReservationSpec(
-            type=r.COMMITTED,
-            scheduling_domain="nova",
-            availability_zone="z",
-            resources=AMOUNTS,
-            start_time=MOMENT,
-            end_time=MOMENT,
-            target_host="h1",
-            failover_reservation=r.FailoverSpec(resource_group="g"),
-            committed_resource_reservation=r.CommittedSpec(
-                resource_name="instances",
-                commitment_uuid="c",
-                resource_group="g",
-                project_id="p",
-                domain_id="d",
-                creator="me",
-                parent_generation=1,
-                allocations={"vm-1": r.SpecAllocation(creation_timestamp=MOMENT, resources=AMOUNTS)},
-            ),
-            in_flight_reservation=r.InFlightSpec(
-                vm_id="v", user_id="u", project_id="p", intent="create_server", resource_group="g", instances=2
-            ),
-        ),
-        status=r.ReservationStatus(
-            host="h1",
-            conditions=(READY,),
-            failover_reservation=r.FailoverStatus(
-                allocations={"vm-1": "h2"}, last_changed=MOMENT, acknowledged_at=MOMENT
-            ),
-            committed_resource_reservation=r.CommittedStatus(observed_parent_generation=1, allocations={"vm-1": "h2"}),
-            consumer=r.Consumer(vm="vm-1", fence="f"),
         ),
     ),
     r.Secret(metadata=META, spec=r.SecretSpec(username="u", addresses=("a",), sealed="v1.00.eA")),
@@ -614,17 +362,6 @@ FULL: tuple[r.Resource, ...] = (
         rotate=True,
         last_used=MOMENT,
         created_by="ann",
-    ),
-    r.UsageHistory(
-        metadata=META,
-        project_id="p",
-        month="2026-11",
-        commitments={
-            "abc123": r.CommitmentCoverage(
-                resource_type="cores", covered_seconds=60, covered_since=90, vms={"v": (0, 60, 90)}
-            )
-        },
-        left_out=1,
     ),
     r.VirtualMachine(
         metadata=META,
@@ -738,6 +475,8 @@ FULL: tuple[r.Resource, ...] = (
         ),
     ),
 )
+
+FULL: tuple[r.Resource, ...] = tuple(sorted((*_OTHERS, *PLACEMENT), key=lambda one: one.kind()))
 
 _FLAVOR = r.GroupFlavor(name="f", vcpus=1)
 SMALL: tuple[r.Resource, ...] = (

@@ -31,7 +31,7 @@ from outlive.resources import (
 )
 from outlive.resources.codec import encode
 from outlive.resources.definitions import has_uuid
-from outlive.resources.readers import READERS, ROLES, VERBS, hosts_of, reads, restored, whereabouts, without_passwords
+from outlive.resources.readers import READERS, ROLES, VERBS, hosts_of, reads, restored, shared_part, without_passwords
 from outlive.resources.vms import VirtualMachineStatus
 
 DOCS = Path(__file__).parents[3] / "docs/concepts/security.md"
@@ -136,7 +136,7 @@ def test_of_a_vm_of_another_host_nothing_is_left_that_its_user_wrote() -> None:
     one: VirtualMachine = full(VirtualMachine)
     written = f"<domain><name>secret</name><uuid>{UUID}</uuid></domain>"
     one = _replace(one, spec=_replace(one.spec, definition=written))
-    shown = whereabouts(one)
+    shown = shared_part(one)
     assert has_uuid(shown.spec.definition, UUID)
     assert (shown.spec.disks, shown.spec.ports, shown.spec.start_after) == (("d",), ("p",), ("db",))
     assert shown.spec.affinity_rules == one.spec.affinity_rules
@@ -155,7 +155,7 @@ def test_of_a_vm_of_another_host_nothing_is_left_that_its_user_wrote() -> None:
 def test_the_uuid_of_a_vm_of_another_host_is_that_of_its_definition(more: str) -> None:
     other = "0" * 8 + UUID[8:]
     definition = f"<domain>{more.format(other=other)}<uuid>\n{UUID}</uuid></domain>"
-    shown = whereabouts(VirtualMachine(spec=VirtualMachineSpec(definition=definition))).spec.definition
+    shown = shared_part(VirtualMachine(spec=VirtualMachineSpec(definition=definition))).spec.definition
     assert (has_uuid(shown, UUID), has_uuid(shown, other)) == (True, False)
 
 
@@ -178,7 +178,7 @@ labels = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"), max_siz
 @given(mine=st.lists(st.sampled_from("abcd"), unique=True), labels=labels)
 def test_what_a_host_writes_is_written_and_what_it_was_not_shown_is_kept(mine: list[str], labels: Any) -> None:
     current: VirtualMachine = full(VirtualMachine)
-    seen = whereabouts(current)
+    seen = shared_part(current)
     holders = (*seen.status.holders, *(Holder(hypervisor=name) for name in mine))
     status = restored(current, seen, _replace(seen, status=_replace(seen.status, holders=holders)), status=True).status
     assert status == _replace(current.status, holders=(*current.status.holders, *holders[1:]))

@@ -17,7 +17,7 @@ def crash(crashes: Crashes, about: ObjectRef = WEB, part: str = "its worker") ->
     try:
         raise KeyError("nobody expected this")
     except KeyError as error:
-        return crashes.failed(about, part, error)
+        return crashes.record_crash(about, part, error)
 
 
 def test_pause_doubles_to_a_limit_and_begins_anew_once_it_works() -> None:
@@ -25,7 +25,7 @@ def test_pause_doubles_to_a_limit_and_begins_anew_once_it_works() -> None:
         crashes = Crashes(LoopClock())
         pauses = [crash(crashes) for _ in range(9)]
         assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
-        crashes.works(WEB, "its worker")
+        crashes.record_success(WEB, "its worker")
         assert (crash(crashes), crashes.is_due(WEB, "its worker")) == (FIRST_PAUSE_S, False)
 
     run(story())
@@ -41,7 +41,7 @@ def test_fault_names_the_object_and_the_error_until_the_part_works() -> None:
             WEB: {"part": "its worker", "why": "KeyError: 'nobody expected this'"},
             HOST: {"part": "drain", "why": "KeyError: 'nobody expected this'"},
         }
-        crashes.works(WEB, "its worker")
+        crashes.record_success(WEB, "its worker")
         assert (list(crashes.active), len(changes)) == ([HOST], 3)
 
     run(story())

@@ -20,7 +20,7 @@ from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import BadInput
 from outlive.base.logging import get_logger
 from outlive.commitments.acceptance import HeadroomOutcome, SlotsOutcome, evaluate, headroom, insufficient_text
-from outlive.commitments.application import ChangeApplier, decided_slot
+from outlive.commitments.application import ChangeApplier, build_change
 from outlive.commitments.decision import slot_kept, slot_made
 from outlive.commitments.domains import DomainNames
 from outlive.commitments.names import commitment_name
@@ -180,7 +180,7 @@ class CommitmentController:
         except SlotLimitExceeded as error:
             self._too_many.labels(commitment.group, commitment.zone).inc()
             return await self._fail(cr, error.message)
-        why = self._placer.unresolved(commitment.project, commitment.domain, commitment.group)
+        why = self._placer.explain_unresolved(commitment.project, commitment.domain, commitment.group)
         if why and any(not one.host for one in plan.create):
             self._domains.want((commitment.domain,))
             return await self._wait(cr, why)
@@ -225,7 +225,7 @@ class CommitmentController:
                     if not host:
                         host, why_not = self._placer.choose(self._placer.request(new, commitment, group))
                     if host:
-                        wanted = decided_slot(slot_made(new, host), commitment, now)
+                        wanted = build_change(slot_made(new, host), commitment, now)
                         self._placer.fleet.decide(new.name, self.name, wanted)
                         found += 1
                     why = why or why_not

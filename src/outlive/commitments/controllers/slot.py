@@ -142,7 +142,7 @@ class SlotController:
             return Requeue(self._settings.requeue_interval_retry)
         if all(flavor.name != details.resource_name for flavor in group.flavors):
             return Requeue(NO_FLAVOR_S)
-        if why := self._placer.unresolved(details.project_id, details.domain_id, details.resource_group):
+        if why := self._placer.explain_unresolved(details.project_id, details.domain_id, details.resource_group):
             self._domains.want((details.domain_id,))
             await self._say(slot, "False", NO_DOMAIN_REASON, why)
             return Requeue(self._settings.requeue_interval_retry)
@@ -155,13 +155,13 @@ class SlotController:
                 host, why = self._placer.choose(self._placer.request_again(slot, group))
             if host:
                 self._sent[slot.name] = host
-                self._placer.fleet.decide(slot.name, self.name, partial(_sent_to, host))
+                self._placer.fleet.decide(slot.name, self.name, partial(_place_on, host))
         if not host:
             text = f"no hosts found for reservation {slot.name} (flavor {details.resource_name})"
             await self._say(slot, "False", NO_HOSTS_REASON, f"{text}: {why}")
             raise Unavailable(text, remedy="outlive commitments explain says what would help")
 
-        await self._swap(slot.name, partial(_sent_to, host), "spec")  # unless that is known, the place is held
+        await self._swap(slot.name, partial(_place_on, host), "spec")  # unless that is known, the place is held
         self._settle(slot.name)
         return None
 
@@ -258,7 +258,7 @@ class SlotController:
     def _finds_another(self, slot: Reservation) -> bool:
         details = slot.spec.committed_resource_reservation or CommittedSpec()
         group = self._view.group(details.resource_group)
-        if self._placer.unresolved(details.project_id, details.domain_id, details.resource_group):
+        if self._placer.explain_unresolved(details.project_id, details.domain_id, details.resource_group):
             return False
         request = self._placer.request_again(slot, group, (slot.status.host,)) if group is not None else None
         return request is not None and bool(self._placer.choose(request, why=False)[0])
@@ -360,7 +360,7 @@ class SlotController:
         )
 
 
-def _sent_to(host: str, slot: Reservation | None) -> Reservation | None:
+def _place_on(host: str, slot: Reservation | None) -> Reservation | None:
     """The slot that is wanted on the host, unless it is wanted somewhere already."""
     if slot is None or slot.spec.target_host:
         return slot

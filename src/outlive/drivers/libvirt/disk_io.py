@@ -50,28 +50,28 @@ class DiskWatch:
                 waiting = await asyncio.shield(asked)
         turn = asyncio.Semaphore(AT_ONCE)
 
-        async def of(process: GuestProcess) -> DiskIo:
+        async def inspect(process: GuestProcess) -> DiskIo:
             async with turn:
-                return await self._of(process, waiting.get(process.pid, 0))
+                return await self._inspect(process, waiting.get(process.pid, 0))
 
-        found = await asyncio.gather(*(of(one) for one in processes))
+        found = await asyncio.gather(*(inspect(one) for one in processes))
         return tuple(sorted(found, key=lambda one: one.vm))
 
-    async def _of(self, process: GuestProcess, waiting: int) -> DiskIo:
+    async def _inspect(self, process: GuestProcess, waiting: int) -> DiskIo:
         done: int | None = None
         pending = 0
         with contextlib.suppress(OutliveError, OSError):
             qmp = await Qmp.open(self._runs.socket(process.vm, process.run_id, "qmp"), ANSWER_S)
             try:
-                done = answered(await qmp("query-blockstats", ANSWER_S))
-                pending = await self._in_use(qmp, process.run_id)
+                done = count_answered(await qmp("query-blockstats", ANSWER_S))
+                pending = await self._count_in_use(qmp, process.run_id)
             finally:
                 qmp.close()
         # a QEMU that does not answer at all waits for something, be it nothing that its threads show
         unknown = int(done is None)
         return DiskIo(vm=process.vm, run_id=process.run_id, pending=max(pending, waiting, unknown), done=done)
 
-    async def _in_use(self, qmp: Qmp, run_id: str) -> int:
+    async def _count_in_use(self, qmp: Qmp, run_id: str) -> int:
         """Requests that its virtio disks have taken and not given back; 0 where this QEMU cannot say."""
         if run_id not in self._places:
             found = []
@@ -88,7 +88,7 @@ class DiskWatch:
         return total
 
 
-def answered(stats: Iterable[Mapping[str, Any]]) -> int:
+def count_answered(stats: Iterable[Mapping[str, Any]]) -> int:
     """Requests that the disks of one QEMU have answered, well or badly, as ``query-blockstats`` counts them."""
     found = 0
     for device in stats:

@@ -35,7 +35,7 @@ def check_settings(what: str, outside: Iterable[Outside], settings: LibvirtSetti
     """``Refused`` for the first that the settings do not allow, as it is written; it names the setting."""
     for one in outside:
         if not _is_allowed(one, one.value, settings):
-            raise _refused(what, one, one.value)
+            raise _refusal(what, one, one.value)
 
 
 def check_paths(vm: str, xml: str, settings: LibvirtSettings) -> None:
@@ -56,7 +56,7 @@ def check_paths(vm: str, xml: str, settings: LibvirtSettings) -> None:
             real = os.path.realpath(one.value)
             of_kernel = one.value.startswith("/dev/") and real.startswith("/dev/")
             if real != one.value and not (of_kernel or _is_allowed(one, real, settings) or _is_own(one, settings)):
-                raise _refused(what, one, f"{one.value}, which leads to {real}")
+                raise _refusal(what, one, f"{one.value}, which leads to {real}")
 
 
 def _check_chain(what: str, path: str, settings: LibvirtSettings) -> None:
@@ -68,7 +68,7 @@ def _check_chain(what: str, path: str, settings: LibvirtSettings) -> None:
         path = os.path.realpath(Path(os.path.realpath(path)).parent / backing)
         one = Outside("devices/disk/backingStore", path, Setting.DISKS)
         if re.match(r"[A-Za-z0-9+]+:", backing) or not _is_allowed(one, path, settings):
-            raise _refused(what, one, backing)
+            raise _refusal(what, one, backing)
     raise Refused(f"{what}: more than {IMAGES_LIMIT} images stand behind {path}", remedy="qemu-img rebase")
 
 
@@ -111,7 +111,7 @@ def _is_own(one: Outside, settings: LibvirtSettings) -> bool:
     return one.setting is Setting.CONSOLES and lies_below(one.value, (settings.console_folder,))
 
 
-def _refused(what: str, one: Outside, value: str) -> Refused:
+def _refusal(what: str, one: Outside, value: str) -> Refused:
     element = one.element.rpartition("/")[2] if one.element.count("/") < 2 else "/".join(one.element.split("/")[1:])
     setting = f"libvirt.{one.setting.value}"
     remedy = f"name it or its folder in {setting} of this host's node.yaml, or correct the definition"

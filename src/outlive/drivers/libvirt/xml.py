@@ -54,7 +54,7 @@ def domain_xml(start: Start, settings: LibvirtSettings) -> str:
     if why := cache_refusal(vm.spec.disk_cache):
         raise Refused(f"{vm.name} does not start: {why}", remedy="change spec.diskCache")
     domain = _defined(vm) if vm.spec.definition else _plain(vm, settings)
-    check_settings(f"{vm.name} does not start", _inside(vm.name, domain), settings)
+    check_settings(f"{vm.name} does not start", _examine_host_names(vm.name, domain), settings)
     _put(domain, "name", vm.name)
     for tag, what in ENDS.items():
         _put(domain, tag, what)
@@ -90,7 +90,7 @@ def device_xml(vm: VirtualMachine, name: str, settings: LibvirtSettings) -> tupl
     domain = ET.Element("domain")
     devices = ET.SubElement(domain, "devices")
     devices.append(device.element)
-    check_settings(f"{vm.name} does not get {name}", _inside(vm.name, domain), settings)
+    check_settings(f"{vm.name} does not get {name}", _examine_host_names(vm.name, domain), settings)
     if device.disk:
         _disks(devices, vm.spec.disk_cache, settings)
     elif device.element.find("mac") is None:
@@ -130,7 +130,7 @@ def _defined(vm: VirtualMachine) -> ET.Element:
     return domain
 
 
-def _inside(vm: str, domain: ET.Element) -> tuple[Outside, ...]:
+def _examine_host_names(vm: str, domain: ET.Element) -> tuple[Outside, ...]:
     """What it names of the host; what libvirt makes by itself is left out. ``Refused`` for what no host accepts."""
     try:
         examined = examine(domain)
@@ -211,7 +211,7 @@ def _disks(devices: ET.Element, cache: str, settings: LibvirtSettings) -> None:
             driver = _child(disk, "driver")
             written = driver.get("cache", "")
             driver.set("cache", cache or (written if written == "directsync" else "none"))
-            for policy in ERROR_POLICIES:  # a guest that is told of errors gives its file system up, and stays so
+            for policy in ERROR_POLICIES:  # a guest that sees an error remounts its file system read-only, for good
                 driver.set(policy, driver.get(policy, "stop"))
 
 

@@ -14,10 +14,10 @@ import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.errors import LimitExceeded, Unavailable
-from outlive.commitments.ports import Domain, Project, TokenOwner
+from outlive.commitments.ports import KeystoneDomain, Project, TokenOwner
 from outlive.drivers.openstack.session import OpenStackSession, Response, decode
 
-E = TypeVar("E", Project, Domain)
+E = TypeVar("E", Project, KeystoneDomain)
 P = TypeVar("P", "_Projects", "_Domains")
 PROJECTS_LIMIT: Final = 100_000
 PAGES_LIMIT: Final = 1_000
@@ -44,7 +44,7 @@ class _Projects(msgspec.Struct):
 
 
 class _Domains(msgspec.Struct):
-    domains: list[Domain]
+    domains: list[KeystoneDomain]
     links: _Links = _Links()
     truncated: bool = False
 
@@ -60,7 +60,7 @@ class KeystoneProjects:
         pages = [page.projects async for page in self._pages("projects", _Projects)]
         return _by_id(one for page in pages for one in page)
 
-    async def list_domains(self) -> tuple[Domain, ...]:
+    async def list_domains(self) -> tuple[KeystoneDomain, ...]:
         """All domains, by id. ``Unavailable`` as for projects."""
         pages = [page.domains async for page in self._pages("domains", _Domains)]
         return _by_id(one for page in pages for one in page)

@@ -84,7 +84,7 @@ class CephCommands:
             return ended.out
         raise self._failure(ended, words, Unavailable)
 
-    async def unreached(self, *words: str, limit_s: float) -> str:
+    async def check_reach(self, *words: str, limit_s: float) -> str:
         """Why no answer comes to a question about images; empty: one comes, whatever it is."""
         ended = await self._run(*self._rbd(*words), limit_s=limit_s)
         if ended.killed:

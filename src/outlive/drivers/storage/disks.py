@@ -41,7 +41,7 @@ class Locks(Protocol):
         """Where it lies: what is reached or not together with it. Empty: nobody can say whether it is reached."""
         ...
 
-    async def unreached(self, place: str) -> str:
+    async def check_reach(self, place: str) -> str:
         """Why this host does not reach it; empty: it does, or nobody can say."""
         ...
 
@@ -60,7 +60,7 @@ def driver_of(kinds: Mapping[str, T], kind: str) -> T | None:
 
 
 def is_option(volume: str) -> bool:
-    """Whether the programs of storage would take it for an option: whoever writes a VM names its disks."""
+    """True if a storage program would parse the name as an option; users of the API choose the names of disks."""
     return volume.partition(":")[2].startswith("-")
 
 
@@ -78,7 +78,7 @@ class Unlocked:
         """Nowhere that is known."""
         return ""
 
-    async def unreached(self, place: str) -> str:
+    async def check_reach(self, place: str) -> str:
         """Nobody can say."""
         return ""
 
@@ -110,7 +110,7 @@ class Disks:
             found.extend(answer)
         return tuple(found)
 
-    async def unreached(self, volumes: tuple[str, ...]) -> dict[str, str]:
+    async def check_reach(self, volumes: tuple[str, ...]) -> dict[str, str]:
         """Of each place once; what cannot be asked now is left out."""
         places: dict[tuple[str, str], list[str]] = {}
         drivers: dict[str, Locks] = {}
@@ -121,7 +121,7 @@ class Disks:
                 drivers[kind] = driver
                 places.setdefault((kind, place), []).append(volume)
         asked = list(places)[:PLACES_LIMIT]
-        questions = (drivers[kind].unreached(place) for kind, place in asked)
+        questions = (drivers[kind].check_reach(place) for kind, place in asked)
         answers = await asyncio.gather(*questions, return_exceptions=True)
         found: dict[str, str] = {}
         for (kind, place), answer in zip(asked, answers, strict=True):

@@ -142,7 +142,7 @@ class Drbd:
         """The resource."""
         return volume.removeprefix(SCHEME)
 
-    async def unreached(self, place: str) -> str:
+    async def check_reach(self, place: str) -> str:
         """Whether its replica here serves writes: without quorum, or without data and peers, DRBD lets them wait, or
         fail."""
         replica = await self._replica(place)

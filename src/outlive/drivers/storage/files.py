@@ -46,10 +46,10 @@ class FileLocks:
         kind, _, path = volume.partition(":")
         return volume if kind == "block" else f"{kind}:{Path(path).parent}"
 
-    async def unreached(self, place: str) -> str:
+    async def check_reach(self, place: str) -> str:
         """By the kernel's own word."""
         kind, _, path = place.partition(":")
-        return await self._paths.unreached(kind, path, REACH_S)
+        return await self._paths.check_reach(kind, path, REACH_S)
 
     async def locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Of one disk. ``NotFound``: there is none."""

@@ -70,9 +70,9 @@ class RbdLocks:
         self._images[pool] = image
         return pool
 
-    async def unreached(self, place: str) -> str:
+    async def check_reach(self, place: str) -> str:
         """By the header of one of its images, which some storage daemon has to read."""
-        why = await self._ceph.unreached("status", self._images[place], limit_s=REACH_S)
+        why = await self._ceph.check_reach("status", self._images[place], limit_s=REACH_S)
         return f"pool {place}: {why}" if why else ""
 
     async def locks(self, volume: str) -> tuple[DiskLock, ...]:
@@ -148,7 +148,7 @@ class RbdCut:
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """Block all addresses of the host."""
-        images = tuple(sorted(one.removeprefix("disk:").removeprefix(SCHEME) for one in self._mine(scope)))
+        images = tuple(sorted(one.removeprefix("disk:").removeprefix(SCHEME) for one in self._own_disks(scope)))
         if not images:
             raise NotFound(f"{host} is to be isolated from no image of Ceph")
         self._ceph.configured()
@@ -191,7 +191,7 @@ class RbdCut:
 
     async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """Wait for the storage daemons; ``Unavailable`` also where this very host is blocked."""
-        mine = self._mine(scope)
+        mine = self._own_disks(scope)
         if not mine:
             return ()
         seen = await self._map()
@@ -235,7 +235,7 @@ class RbdCut:
                 _log.warning("storage.note_not_read", key=key, error=str(error))
         return found
 
-    def _mine(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+    def _own_disks(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         kinds = {self._kind: self}
         return tuple(one for one in scope if driver_of(kinds, one.removeprefix("disk:").partition(":")[0]) is self)
 

@@ -1,7 +1,7 @@
 """Whether file systems and block devices answer this host, asked by child processes.
 
-A dead NFS server keeps whoever asks it waiting in the kernel, where no signal ends it. So a child asks, the daemon
-waits for it with a limit, and where one is still waiting no second one is started beside it.
+A dead NFS server blocks a process that asks it in the kernel, where no signal ends it. So a child process asks, and the
+daemon waits for it with a limit. While a child is blocked, the daemon starts no second one for the same path.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Paths:
     def __init__(self) -> None:
         self._asking: dict[tuple[str, str], asyncio.subprocess.Process] = {}
 
-    async def unreached(self, kind: str, path: str, limit_s: float) -> str:
+    async def check_reach(self, kind: str, path: str, limit_s: float) -> str:
         """Why it is not reached (``file``: the file system of a folder; ``block``: a device); empty: it is, or nobody
         can say. ``Unavailable`` where it cannot be asked."""
         key = (kind, path)
@@ -43,7 +43,7 @@ class Paths:
             self._asking = {one: each for one, each in self._asking.items() if each.returncode is None}
             if len(self._asking) >= PATHS_LIMIT:
                 raise Unavailable(f"{len(self._asking)} questions to storage wait", remedy="see dmesg")
-            child = self._asking[key] = await _asked(kind, path)
+            child = self._asking[key] = await _start_question(kind, path)
         try:
             async with asyncio.timeout(limit_s):
                 code = await child.wait()
@@ -55,7 +55,7 @@ class Paths:
         return f"{path}: {os.strerror(code).lower()}" if code in LOST else ""
 
 
-async def _asked(kind: str, path: str) -> asyncio.subprocess.Process:
+async def _start_question(kind: str, path: str) -> asyncio.subprocess.Process:
     nothing = asyncio.subprocess.DEVNULL
     try:
         return await asyncio.create_subprocess_exec(

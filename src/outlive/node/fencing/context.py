@@ -99,13 +99,13 @@ class FencerContext:
         known = (None,) if host is None else (host.status.power_answer_s, self.rehearsals.answer_s(host.name))
         return answer_limit_s(settings, max((one for one in known if one is not None), default=None))
 
-    def crashed(self, part: str, error: Exception) -> float:
+    def report_crash(self, part: str, error: Exception) -> float:
         """A part of this fencer failed with an error that nobody expected; seconds to wait before the next try."""
-        return self.crashes.failed(self.subject, part, error)
+        return self.crashes.record_crash(self.subject, part, error)
 
-    def works(self, part: str) -> None:
+    def report_success(self, part: str) -> None:
         """It was done without one."""
-        self.crashes.works(self.subject, part)
+        self.crashes.record_success(self.subject, part)
 
     @property
     def subject(self) -> ObjectRef:

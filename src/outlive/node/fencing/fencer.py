@@ -119,20 +119,20 @@ class Fencer:
                 group.create_task(self._repeat(seconds, name, look), name=f"fencer {name}")
             try:
                 while True:
-                    await self._clock.sleep(self._looked())
+                    await self._clock.sleep(self._inspect_hosts())
             finally:
                 self._confirmation.end()
 
-    def _looked(self) -> float:
+    def _inspect_hosts(self) -> float:
         """Look at all hosts; in how many seconds again. A crash costs no more than a moment: what was seen of hosts
         stays known, and a fencer that began anew would see each silence from its start."""
         part = "its fencer, which looks at hosts"
         try:
             with request_context(greq=new_global_request_id(self._ids, "fencer"), req=""):
                 self._round()
-            self.context.works(part)
+            self.context.report_success(part)
         except Exception as error:  # noqa: BLE001 - a fault says so
-            return min(RETRY_S, self.context.crashed(part, error))
+            return min(RETRY_S, self.context.report_crash(part, error))
         return self._pause_s()
 
     async def _repeat(self, seconds: float, name: str, look: Callable[[], Awaitable[None]]) -> None:
@@ -141,11 +141,11 @@ class Fencer:
             wait_s, part = seconds, f"its fencer, which {name}"
             try:
                 await look()
-                self.context.works(part)
+                self.context.report_success(part)
             except OutliveError as error:
                 _log.info("fence.look_put_off", part=name, error=str(error))
             except Exception as error:  # noqa: BLE001 - a fault says so; fencing must not end with its reports
-                wait_s = max(seconds, self.context.crashed(part, error))
+                wait_s = max(seconds, self.context.report_crash(part, error))
             await self._clock.sleep(wait_s)
 
     # What changes
@@ -317,12 +317,12 @@ class Fencer:
                 fence = await opening()
                 if fence is not None:
                     await self._carry(fence)
-            self.context.works(part)
+            self.context.report_success(part)
         except OutliveError as error:
             _log.warning("fence.put_off", host=host, error=str(error))
             await self._clock.sleep(RETRY_S)
         except Exception as error:  # noqa: BLE001 - a fault says so; one host's fence must not end the others'
-            await self._clock.sleep(max(RETRY_S, self.context.crashed(part, error)))
+            await self._clock.sleep(max(RETRY_S, self.context.report_crash(part, error)))
         finally:
             self._tasks.pop(host, None)
 

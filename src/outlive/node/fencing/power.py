@@ -440,11 +440,11 @@ async def _switch_on(context: FencerContext, host: str) -> None:
     part = f"its fencer, which switches {host} on"
     try:
         await _try(context, host)
-        context.works(part)
+        context.report_success(part)
     except OutliveError as error:
         _log.info("fence.switching_on_put_off", host=host, error=str(error))
     except Exception as error:  # noqa: BLE001 - a fault says so; one host's trouble must not end the others'
-        await context.clock.sleep(context.crashed(part, error))
+        await context.clock.sleep(context.report_crash(part, error))
     finally:
         del context.switching_on[host]
 

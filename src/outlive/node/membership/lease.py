@@ -368,8 +368,10 @@ class LeaseRenewer:
         return False
 
     async def _look_whether_dead(self, mine: Membership) -> None:
-        """Whoever is silent on purpose hears of its own death by no refused renewal: it looks, and ends what it runs.
-        While it is merely condemned it stays silent: to come back would undo the fence that it wants."""
+        """Read the own Membership while renewals are withheld; end the VMs here once it says that this host is dead.
+
+        No refused renewal would say so. While the host is only condemned it stays silent: a renewal would undo the
+        fence that it wants."""
         try:
             found = await self._procedure.read()
         except OutliveError as error:

@@ -35,7 +35,7 @@ class StoragePort(Protocol):
         """Locks of these volumes, as the servers have them at a moment after this call; all of them, or an error."""
         ...
 
-    async def unreached(self, volumes: tuple[str, ...]) -> Mapping[str, str]:
+    async def check_reach(self, volumes: tuple[str, ...]) -> Mapping[str, str]:
         """Volume → why this host does not reach it now. What it reaches, or where nobody can say, is left out.
 
         Ends within ``REACH_S`` and a second, whatever hangs; volumes of one place (a pool, a folder, a replicated

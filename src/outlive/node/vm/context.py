@@ -402,13 +402,13 @@ class VmContext:
         One that is marked already takes no new finalizers. ``Unavailable`` as ``change`` raises it.
         """
 
-        def guarded(now: VirtualMachine | None) -> VirtualMachine | None:
+        def add_finalizer(now: VirtualMachine | None) -> VirtualMachine | None:
             if now is None or now.guarded or now.deleting:
                 return None
             finalizers = (*now.metadata.finalizers, RUN_FINALIZER)
             return _replace(now, metadata=_replace(now.metadata, finalizers=finalizers))
 
-        return await compare_and_swap(self.store, VirtualMachine, vm, guarded, clock=self.clock, half="spec")
+        return await compare_and_swap(self.store, VirtualMachine, vm, add_finalizer, clock=self.clock, half="spec")
 
     async def relabel(self, vm: str, host: str) -> None:
         """Let ``host`` observe the virtual machine. Before it is assigned, always.

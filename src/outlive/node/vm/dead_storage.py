@@ -23,7 +23,7 @@ from outlive.resources.reasons import VmReason, reason
 AGAIN_S: Final = 5.0
 """Between two tries to end one."""
 RUN_ON_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Waits before one that an error of a disk has paused is let go on, as long as it is paused again each time."""
+"""Waits before the daemon resumes a guest that a disk error paused; the next one counts if it is paused again."""
 _log = get_logger("node.vm")
 
 

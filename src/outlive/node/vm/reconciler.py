@@ -91,7 +91,7 @@ async def reconcile(node: VmContext, name: str, memory: VmMemory) -> float | Non
         return await _orphan(node, name, memory)
     memory.orphaned_s = None
     if domain is None or (vm is not None and node.entry(vm) is not None):  # till then no other host starts the name
-        node.faults.clear(FaultCode.UNKNOWN_VM, _about(name))
+        node.faults.clear(FaultCode.UNKNOWN_VM, _vm_ref(name))
     if vm is None:
         node.read_in.pop(name, None)
         return None
@@ -436,7 +436,7 @@ WORKER: Final = "its worker"
 """The part that crashes, as the fault of the virtual machine names it."""
 
 
-def _about(vm: str) -> ObjectRef:
+def _vm_ref(vm: str) -> ObjectRef:
     return ObjectRef(kind="VirtualMachine", name=vm)
 
 
@@ -498,11 +498,11 @@ class VmReconciler:
             _log.warning("vm.look_failed", vm=vm, host=node.host, error=str(error))
             await self._back_off(vm)
         except Exception as error:  # noqa: BLE001 - a fault says so; one VM's trouble must not end the daemon
-            wait_s = node.faults.crashes.failed(_about(vm), WORKER, error)
+            wait_s = node.faults.crashes.record_crash(_vm_ref(vm), WORKER, error)
             self._queue.add_after(vm, wait_s)
             await set_within(self._closing, wait_s)  # nothing shortens it: the look may have changed the VM itself
         else:
-            node.faults.crashes.works(_about(vm), WORKER)
+            node.faults.crashes.record_success(_vm_ref(vm), WORKER)
             self._queue.forget(vm)
             await self._look_again(vm, memory, wait_s)
         finally:

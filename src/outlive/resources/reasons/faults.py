@@ -141,7 +141,7 @@ def _restored(fields: Mapping[str, Value]) -> str:
 FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.WORKER_CRASHED: FaultEntry(
         25,
-        "what looks after {subject} ({part}) failed with an error that nobody expected, and is tried again: {why}",
+        "{subject}: {part} failed with an unexpected error, and is retried: {why}",
         "see the log of the process for part.crashed, and report it as a defect; restarting the process may help",
     ),
     FaultCode.HOST_DEAD: FaultEntry(

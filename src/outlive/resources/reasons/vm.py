@@ -94,7 +94,7 @@ class MigrationReason(enum.StrEnum):
     ENDED_BY_ITSELF = "ended-by-itself"
 
 
-def _being_deleted(fields: Mapping[str, Value]) -> str:
+def _deletion_text(fields: Mapping[str, Value]) -> str:
     if not fields["hosts"]:
         return f"VM {fields['vm']} is being deleted: no host runs it, and it goes once the controllers have seen that"
     return (
@@ -103,7 +103,7 @@ def _being_deleted(fields: Mapping[str, Value]) -> str:
     )
 
 
-def _to_be_gone(fields: Mapping[str, Value]) -> str:
+def _deletion_remedy(fields: Mapping[str, Value]) -> str:
     if not fields["hosts"]:
         return "wait; if it stays, see with outlive status whether the cluster is paused"
     return f"wait; if {fields['host']} does not answer: outlive fence {fields['host']}"
@@ -167,7 +167,7 @@ TABLE: Final[Table] = {
         "its host does not know whether its domain, which was to end, has ended; it is started once that is known",
         "see the hypervisor's log on its host, or reboot the host",
     ),
-    VmReason.BEING_DELETED: Template(_being_deleted, _to_be_gone),
+    VmReason.BEING_DELETED: Template(_deletion_text, _deletion_remedy),
     VmReason.STORAGE_LOST: Template(
         "its disks do not serve it: {why}; {then}",
         "see to its storage, and to its host's way there; to have it start elsewhere, set spec.recovery.storageLost",

@@ -47,7 +47,7 @@ def wanted(vm: VirtualMachine, *, daemons: bool = True) -> bool:
 def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     """L1: what should run runs, once, or is held with a reason and a remedy that somebody can follow."""
     if vm.deleting:
-        return _goes_or_says_why(truth, vm)
+        return _check_deletion(truth, vm)
     if not wanted(vm, daemons=truth.daemons):
         return _stays_down(truth, vm)
     running = truth.running(vm.name)
@@ -87,17 +87,17 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     )
 
 
-def _goes_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
-    """L1 of a VM that was deleted: it goes, unless a host that does not live may run it, or people are told why."""
+def _check_deletion(truth: Truth, vm: VirtualMachine) -> str:
+    """L1 of a deleted VM: it is removed, unless a dead host may still run it, or its status or a fault says why not."""
     recovery = vm.status.recovery
-    told = recovery is not None and recovery.unfinished and recovery.reason and recovery.remedy
+    explained = recovery is not None and recovery.unfinished and recovery.reason and recovery.remedy
     about = (FaultCode.STORE_RESTORED, FaultCode.CLUSTER_DISARMED)
     fault = any(
         not one.ended and one.remedy and (one.subject.name == vm.name or one.code in about)
         for one in truth.store.all_of(Fault)
     )
     hosts = sorted({one.hypervisor for one in vm.status.holders})
-    if told or fault or not vm.guarded or any(not _lives(truth, one) for one in hosts):
+    if explained or fault or not vm.guarded or any(not _lives(truth, one) for one in hosts):
         return ""
     return f"was deleted, and does not go: held by {', '.join(hosts) or 'nobody'}"
 

@@ -49,7 +49,7 @@ def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
         else (),
     )
     if not host:
-        return _told(author, write_refusal(author.writers, before, after, facts))
+        return _describe_author(author, write_refusal(author.writers, before, after, facts))
     own, election = truth.store.look(Hypervisor, host), truth.store.look(Election, ROLE)
     leads = election is not None and election.record.holder == host
     who = HostWriter(
@@ -59,7 +59,7 @@ def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
     )
     why = table_refusal(author.writers, before, after)
     why = why or host_refusal(who, before, after, _in_its_epoch(truth, host, after, facts))
-    return _told(author, why)
+    return _describe_author(author, why)
 
 
 def _in_its_epoch(truth: Truth, host: str, after: Resource | None, facts: Facts) -> Facts:
@@ -74,7 +74,7 @@ def _in_its_epoch(truth: Truth, host: str, after: Resource | None, facts: Facts)
     return replace(facts, members=members)
 
 
-def _told(author: Author, why: str) -> str:
+def _describe_author(author: Author, why: str) -> str:
     return f"{author.process} as {'/'.join(author.writers)} {why}" if why else ""
 
 
