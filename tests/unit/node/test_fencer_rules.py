@@ -390,6 +390,7 @@ def test_timings_that_become_shorter_count_once_the_hosts_had_time_to_hear_of_th
     run(story())
 
 
+@pytest.mark.slow
 def test_fencer_that_crashes_forgets_nothing_that_it_has_seen(monkeypatch: pytest.MonkeyPatch):
     async def story():
         async with site() as s:
