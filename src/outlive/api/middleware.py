@@ -200,8 +200,8 @@ class RequestMiddleware:
             except ClientDisconnect:
                 status = status or 499
             except Exception as error:  # the last resort: whatever happens is logged and answered
-                cause = error.__cause__ if status and isinstance(error.__cause__, OutliveError) else error
-                if status_of(cause).http == 500:
+                # No variable keeps the error beyond this block: its traceback leads to this frame, and so to the body.
+                if status_of(_cause_of(error) if status else error).http == 500:
                     _log.exception("api.defect", method=scope["method"], path=scope["path"][:512])
                 if status:
                     raise  # the answer has begun: uvicorn closes the connection, so that nobody takes it for whole
@@ -265,6 +265,11 @@ class RequestMiddleware:
         return TooLarge(f"the body has {size} bytes or more", remedy=f"send at most {self._body_limit} bytes")
 
 
+def _cause_of(error: Exception) -> Exception:
+    """What the framework reports as its own error where an answer has begun."""
+    return error.__cause__ if isinstance(error.__cause__, OutliveError) else error
+
+
 def error_response(request: Request, error: Exception) -> Response:
     """The error as an answer, in the form that its path has."""
     path = request.scope["path"]
@@ -299,7 +304,7 @@ async def answer_error(request: Request, error: Any) -> Response:
             async with request.app.state.levels.suspicious(client_of(request)):
                 raise _of_routing(error, path, request.method)
         except OutliveError as refused:
-            error = refused
+            return error_response(request, refused)  # a variable that outlives this block would keep the request
     return error_response(request, error)
 
 
