@@ -37,9 +37,9 @@ from outlive.api.auth import (
     check_coordinates,
 )
 from outlive.api.config import BODY_SECONDS, ApiSettings, SchedulerAuth, check_scheduler_auth
-from outlive.api.connections import CONNECTION, Connection
+from outlive.api.connections import CONNECTION, ClientConnection
 from outlive.api.errors import SlowBody, TimedOut
-from outlive.api.levels import Level, Levels, Turns, level_of
+from outlive.api.levels import Levels, PriorityLevel, Turns, level_of
 from outlive.api.liquid import PATHS, QUOTA_SUFFIX, USAGE_SUFFIX, Liquid
 from outlive.api.middleware import (
     AUTHENTICATE,
@@ -223,14 +223,14 @@ def _route(endpoint: Endpoint, authenticator: Authenticator, levels: Levels, lim
             async with levels.suspicious(client_of(request)):
                 identity = await authenticator.authenticate(request, endpoint.access)
         state[IDENTITY] = identity
-        connection: Connection | None = state.get(CONNECTION)
+        connection: ClientConnection | None = state.get(CONNECTION)
         if connection is not None and (identity is not ANYBODY or state.get(PEER)):
             connection.prove()
         state[FLOW] = identity.flow if identity is not ANYBODY else client_of(request)
         if request.method not in ("GET", "HEAD"):
             await _read_body(request)
         level = level_of(identity, endpoint.access, endpoint.path, request)
-        if connection is not None and level is Level.PROTOCOL and identity.host:
+        if connection is not None and level is PriorityLevel.PROTOCOL and identity.host:
             connection.serve_first(identity.flow)
         state[SEAT] = give = await levels.take(level, state[FLOW])
         try:

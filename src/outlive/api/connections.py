@@ -2,7 +2,7 @@
 
 uvicorn bounds neither the size of a head, nor the time that a client takes to send it, nor what waits for a client
 that reads nothing, nor requests that are sent before earlier ones are answered; asyncio does not bound TLS handshakes
-that were begun and not finished. ``Connection``, ``Connections`` and ``Listener`` do
+that were begun and not finished. ``ClientConnection``, ``Connections`` and ``Listener`` do
 (docs/reference/http-api.md#connections).
 
 A life of a connection::
@@ -60,7 +60,7 @@ _HEAD_TOO_LARGE = (
 # asyncio allocates (and clears) this much for each connection, 256 KiB by default.
 sslproto.SSLProtocol.max_size = TLS_READ_BYTES
 
-Groups = dict[str, dict["Connection", None]]
+Groups = dict[str, dict["ClientConnection", None]]
 """Client → its connections, in the order in which they came."""
 
 
@@ -73,7 +73,7 @@ class Connections:
     ) -> None:
         self.limit = limit
         self._selector = selector
-        self._first: dict[str, dict[Connection, None]] = {}
+        self._first: dict[str, dict[ClientConnection, None]] = {}
         """Host's token → its connections that are served in every round of the event loop, in order of use."""
         self.known_limit = max(1, limit - max(1, limit // NEWCOMERS_SHARE))
         self.listeners: tuple[Listener, ...] = ()
@@ -83,14 +83,14 @@ class Connections:
         self._known: Groups = {}
         self._counts = {id(self._unknown): 0, id(self._known): 0}
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: ClientConnection) -> None:
         """Take in a new connection; where there are too many, end an unknown one, which may be this one."""
         self._put(self._unknown, connection)
         if self._count(self._unknown) + self._count(self._known) > self.limit:
             victim = _longest_idle(self._unknown, connection) or _oldest(self._unknown, connection) or connection
             self.end(victim, "evicted")
 
-    def prove(self, connection: Connection) -> None:
+    def prove(self, connection: ClientConnection) -> None:
         """The connection has shown a valid token. It stays unknown where all known ones work."""
         if connection not in self._unknown.get(connection.client_group, ()):
             return
@@ -102,7 +102,7 @@ class Connections:
         self._take(self._unknown, connection)
         self._put(self._known, connection)
 
-    def serve_first(self, connection: Connection, flow: str) -> None:
+    def serve_first(self, connection: ClientConnection, flow: str) -> None:
         """The connection renews a lease: from now on it is served in every round of the event loop, as are the last
         few of that token that did."""
         if self._selector is None:
@@ -118,11 +118,11 @@ class Connections:
         connection.first_of = flow
         self._selector.move(connection.fd, first=True)
 
-    def is_known(self, connection: Connection) -> bool:
+    def is_known(self, connection: ClientConnection) -> bool:
         """Whether it has shown a valid token, and has its place for that."""
         return connection in self._known.get(connection.client_group, ())
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         """The connection is gone, or about to go."""
         self._take(self._unknown, connection)
         self._take(self._known, connection)
@@ -131,7 +131,7 @@ class Connections:
         if not group:
             self._first.pop(connection.first_of, None)
 
-    def end(self, connection: Connection, why: str) -> None:
+    def end(self, connection: ClientConnection, why: str) -> None:
         """End it at once: nothing that waits for its peer is kept."""
         self.remove(connection)
         self._ended(why)
@@ -163,11 +163,11 @@ class Connections:
     def _count(self, groups: Groups) -> int:
         return self._counts[id(groups)]
 
-    def _put(self, groups: Groups, connection: Connection) -> None:
+    def _put(self, groups: Groups, connection: ClientConnection) -> None:
         groups.setdefault(connection.client_group, {})[connection] = None
         self._counts[id(groups)] += 1
 
-    def _take(self, groups: Groups, connection: Connection) -> None:
+    def _take(self, groups: Groups, connection: ClientConnection) -> None:
         group = groups.get(connection.client_group, {})
         if connection not in group:
             return
@@ -177,7 +177,7 @@ class Connections:
             del groups[connection.client_group]
 
 
-def _longest_idle(groups: Groups, spared: Connection) -> Connection | None:
+def _longest_idle(groups: Groups, spared: ClientConnection) -> ClientConnection | None:
     """Of the client with the most connections, of which some are idle, that which has been idle for longest."""
     for group in sorted(groups.values(), key=len, reverse=True):
         idle = [each for each in group if each is not spared and each.idle]
@@ -186,7 +186,7 @@ def _longest_idle(groups: Groups, spared: Connection) -> Connection | None:
     return None
 
 
-def _oldest(groups: Groups, spared: Connection) -> Connection | None:
+def _oldest(groups: Groups, spared: ClientConnection) -> ClientConnection | None:
     """Of the client with the most connections the one that came first."""
     for group in sorted(groups.values(), key=len, reverse=True):
         for each in group:
@@ -253,7 +253,7 @@ class Listener(socket.socket):
         self._begun.pop(number, None)
 
 
-class Connection(HttpToolsProtocol):
+class ClientConnection(HttpToolsProtocol):
     """One connection, with limits on its head, its requests, and what waits for its peer."""
 
     pool: Connections

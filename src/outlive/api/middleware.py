@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outlive.api.config import BODIES_AT_ONCE, BUFFER_BYTES, HEADERS_BYTES, SMALL_BODY_BYTES
-from outlive.api.connections import CONNECTION, Connection, client_group
+from outlive.api.connections import CONNECTION, ClientConnection, client_group
 from outlive.api.errors import (
     HeadTooLarge,
     MethodNotAllowed,
@@ -182,7 +182,7 @@ class RequestMiddleware:
                 message["headers"] = _completed(message["headers"], scope, unread=body.unread)
             elif len(message["body"]) > BUFFER_BYTES:  # so that no more than that waits for the peer
                 whole, more = message["body"], message.get("more_body", False)
-                connection: Connection | None = state.get(CONNECTION)
+                connection: ClientConnection | None = state.get(CONNECTION)
                 for start in range(0, len(whole), BUFFER_BYTES):
                     if connection is not None and connection.transport.is_closing():
                         connection.tell_requests()  # else asyncio warns of each write until the loop's next round

@@ -32,7 +32,7 @@ from outlive.api.config import (
     ApiSettings,
     ServerFile,
 )
-from outlive.api.connections import HANDSHAKES_SHARE, Connection, Connections, Listener
+from outlive.api.connections import HANDSHAKES_SHARE, ClientConnection, Connections, Listener
 from outlive.base.errors import BadInput, Forbidden, InUse, OutliveError
 from outlive.base.files import check_private, read_private, write_whole
 from outlive.base.logging import get_logger
@@ -262,7 +262,7 @@ def read_server_file(path: Path) -> ServerFile | None:
 
 
 def _config(
-    app: Starlette, protocol: type[Connection], context: ssl.SSLContext | None, *, lifespan: bool
+    app: Starlette, protocol: type[ClientConnection], context: ssl.SSLContext | None, *, lifespan: bool
 ) -> uvicorn.Config:
     options: dict[str, Any] = {}
     if context is not None:
@@ -289,10 +289,10 @@ def _connections_limit(wanted: int) -> int:
     return max(1, wanted if descriptors == resource.RLIM_INFINITY else min(wanted, descriptors - OTHER_DESCRIPTORS))
 
 
-def _protocol(connections: Connections) -> type[Connection]:
+def _protocol(connections: Connections) -> type[ClientConnection]:
     """The protocol of the server that has these connections."""
 
-    class Protocol(Connection):
+    class Protocol(ClientConnection):
         pool = connections
 
     return Protocol

@@ -65,7 +65,7 @@ class CredentialStore(Protocol):
         ...
 
 
-class Connection(Protocol):
+class ServerConnection(Protocol):
     """The connection to the server (``store.http``)."""
 
     async def question(self, path: str) -> Any:
@@ -94,7 +94,7 @@ class Credentials:
     """Where this host keeps them, and for which connection."""
 
     files: CredentialStore
-    connection: Connection
+    connection: ServerConnection
 
 
 class CredentialRenewer:
