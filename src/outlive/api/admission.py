@@ -164,7 +164,7 @@ def _refuse(vm: VirtualMachine, conflicts: Sequence[Reason]) -> None:
         raise Invalid(f"the rules of VM {vm.name} cannot be met: {text}", place="spec.affinity", remedy=remedy)
 
 
-def _detached(vm: VirtualMachine) -> str:
+def _detached_disk(vm: VirtualMachine) -> str:
     """The disk that its host has taken away from its guest by the last request; empty: none."""
     request, answer = vm.spec.request, vm.status.answered
     if request is None or request.verb != "detach" or answer is None or answer.id != request.id:
@@ -185,7 +185,7 @@ class DiskOwners:
         self._names: dict[str, dict[str, None]] | None = None
         self._read_s = 0.0
 
-    async def of(self, disk: str) -> tuple[str, ...]:
+    async def find_owners(self, disk: str) -> tuple[str, ...]:
         """Names of VMs that have it, or had it. Errors of the store."""
         if self._names is None or self._now_s() - self._read_s > OWNERS_S:
             since_s, names = self._now_s(), dict[str, dict[str, None]]()
@@ -195,8 +195,8 @@ class DiskOwners:
             self._names, self._read_s = names, since_s
         return tuple(self._names.get(disk, ()))
 
-    def put(self, vm: VirtualMachine) -> None:
-        """It is about to be written."""
+    def add(self, vm: VirtualMachine) -> None:
+        """Count the VM, which is about to be written, among the owners of its disks."""
         if self._names is not None:
             for disk in vm.spec.disks:
                 self._names.setdefault(disk, {})[vm.name] = None
@@ -228,12 +228,13 @@ class Neighbours:
             await self._check_own_disks(obj)
             await self._check_circle(obj)
             await self._check_rules(obj)
-        self._put(obj)
+        self._update_rules(obj)
         self._checked[type(obj), obj.name] = obj
         if isinstance(obj, VirtualMachine):
-            self._owners.put(obj)
+            self._owners.add(obj)
 
-    def _put(self, obj: Resource) -> None:
+    def _update_rules(self, obj: Resource) -> None:
+        """Have later checks of rules see the object, if groups were read."""
         if self._groups is None:
             return
         if isinstance(obj, VirtualMachine):
@@ -241,7 +242,7 @@ class Neighbours:
         elif isinstance(obj, Hypervisor):
             self._zones[obj.name] = obj.metadata.labels.get(ZONE_LABEL, "")
 
-    async def _vm(self, name: str) -> VirtualMachine | None:
+    async def _read_vm(self, name: str) -> VirtualMachine | None:
         checked = self._checked.get((VirtualMachine, name))
         return checked if isinstance(checked, VirtualMachine) else await read(self._store, VirtualMachine, name)
 
@@ -254,13 +255,13 @@ class Neighbours:
             }
             self._groups = groups
             for obj in self._checked.values():
-                self._put(obj)
+                self._update_rules(obj)
         return self._groups
 
     async def _check_rules(self, vm: VirtualMachine) -> None:
         if not HARD.intersection(rule.policy for rule in vm.spec.affinity_rules):
             return
-        found, now = await self._vm(vm.name), demands_of(vm)
+        found, now = await self._read_vm(vm.name), demands_of(vm)
         before = demands_of(found) if found is not None else None
         if before == now:
             return
@@ -274,10 +275,10 @@ class Neighbours:
         ``Refused`` where it would free its name too early, ``Conflict`` where it replaces another version than the one
         that this is judged on.
         """
-        found = await self._vm(vm.name)
+        found = await self._read_vm(vm.name)
         if found is None:
             return
-        version, taken = vm.metadata.resource_version, being_deleted(found)
+        version, taken = vm.metadata.resource_version, deletion_conflict(found)
         if version and version != found.metadata.resource_version:
             raise Conflict(f"VirtualMachine/{vm.name} has changed since", remedy="read it again and repeat")
         if taken is not None and (not version or vm.spec != found.spec):
@@ -293,10 +294,10 @@ class Neighbours:
 
     async def _check_disks(self, vm: VirtualMachine) -> None:
         """``Invalid`` where it loses a disk that its guest may have open, unless its host has taken that away."""
-        found = await self._vm(vm.name)
+        found = await self._read_vm(vm.name)
         if found is None or not found.status.holders:
             return
-        gone = set(found.spec.disks) - set(vm.spec.disks) - {_detached(found)}
+        gone = set(found.spec.disks) - set(vm.spec.disks) - {_detached_disk(found)}
         if gone:
             raise Invalid(
                 f"VM {vm.name} may be running, and its guest may have {listing(sorted(gone), most=NAMED)} open",
@@ -306,7 +307,7 @@ class Neighbours:
 
     async def _check_definition(self, vm: VirtualMachine) -> None:
         """``Invalid`` for a definition that reaches out of its VM, shares what is not said, or has a password in it."""
-        found = await self._vm(vm.name)
+        found = await self._read_vm(vm.name)
         text, before = vm.spec.definition, found.spec.definition if found is not None else ""
         if found is None or (text, vm.spec.shared_disks) != (before, found.spec.shared_disks):
             _check_shared(vm)
@@ -325,14 +326,14 @@ class Neighbours:
 
     async def _check_own_disks(self, vm: VirtualMachine) -> None:
         """``Invalid`` for a disk that it does not have yet, and that another VM has which does not share it with it."""
-        found = await self._vm(vm.name)
+        found = await self._read_vm(vm.name)
         known = {(disk, disk in found.spec.shared_disks) for disk in found.spec.disks} if found is not None else set()
         now = {(disk, disk in vm.spec.shared_disks) for disk in vm.spec.disks if not disk.startswith("local:")}
         if not now - known:
             return
         for disk, shared in sorted(now - known):
-            for name in await self._owners.of(disk):
-                other = await self._vm(name) if name != vm.name else None
+            for name in await self._owners.find_owners(disk):
+                other = await self._read_vm(name) if name != vm.name else None
                 if other is None or disk not in other.spec.disks or (shared and disk in other.spec.shared_disks):
                     continue
                 raise Invalid(
@@ -344,7 +345,7 @@ class Neighbours:
     async def _check_circle(self, vm: VirtualMachine) -> None:
         if not vm.spec.start_after:
             return
-        before = await self._after(vm.name)
+        before = await self._read_start_after(vm.name)
         if before == vm.spec.start_after:
             return
         after = {vm.name: vm.spec.start_after}
@@ -352,7 +353,7 @@ class Neighbours:
         while left and len(after) < LOOKED_AT:
             name = left.pop(0)
             if name not in after:
-                after[name] = await self._after(name) or ()
+                after[name] = await self._read_start_after(name) or ()
                 left += after[name]
         around = circles(after, vm.name)
         if around:
@@ -362,12 +363,12 @@ class Neighbours:
                 remedy="let one of them start after none of the others",
             )
 
-    async def _after(self, name: str) -> tuple[str, ...] | None:
-        vm = await self._vm(name)
+    async def _read_start_after(self, name: str) -> tuple[str, ...] | None:
+        vm = await self._read_vm(name)
         return vm.spec.start_after if vm is not None else None
 
 
-def as_new(obj: Resource) -> Resource:
+def without_finalizer(obj: Resource) -> Resource:
     """The object as somebody creates it: hosts set our finalizer themselves, before they run the VM."""
     if not isinstance(obj, VirtualMachine) or not obj.guarded:
         return obj
@@ -375,7 +376,7 @@ def as_new(obj: Resource) -> Resource:
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, finalizers=left))
 
 
-def with_finalizer(obj: Resource, current: Resource) -> Resource:
+def keep_finalizer(obj: Resource, current: Resource) -> Resource:
     """A whole document that names no finalizers, with that of the VM that it replaces, unless that is being deleted."""
     kept = isinstance(current, VirtualMachine) and current.guarded and not current.deleting
     if not kept or obj.metadata.finalizers:
@@ -383,7 +384,7 @@ def with_finalizer(obj: Resource, current: Resource) -> Resource:
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, finalizers=(RUN_FINALIZER,)))
 
 
-def being_deleted(found: Resource | None) -> AlreadyExists | None:
+def deletion_conflict(found: Resource | None) -> AlreadyExists | None:
     """Why no VM of that name can be created now, and what helps; ``None`` where that is not because of its deletion."""
     if not isinstance(found, VirtualMachine) or not found.deleting:
         return None
@@ -429,7 +430,7 @@ def _is_held_under(vm: VirtualMachine, member: Membership) -> bool:
     return any(one.member_uid == member.metadata.uid for one in vm.status.holders)
 
 
-def warned(response: Response, warnings: tuple[str, ...]) -> Response:
+def add_warnings(response: Response, warnings: tuple[str, ...]) -> Response:
     """The answer with each warning in a header, where kubectl shows it."""
     for text in warnings:
         quoted = text.replace("\\", "\\\\").replace('"', '\\"').encode("latin-1", "replace").decode("latin-1")

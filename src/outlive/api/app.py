@@ -218,9 +218,9 @@ def _route(endpoint: Endpoint, authenticator: Authenticator, levels: Levels, lim
         try:
             identity = authenticator.identify(request, endpoint.access)
         except Forbidden:
-            if (refused := authenticator.known(request)) is not None:
+            if (refused := authenticator.identify_bearer(request)) is not None:
                 state[IDENTITY] = refused
-            async with levels.suspicious(client_of(request)):
+            async with levels.suspicious_seat(client_of(request)):
                 identity = await authenticator.authenticate(request, endpoint.access)
         state[IDENTITY] = identity
         connection: ClientConnection | None = state.get(CONNECTION)
@@ -345,7 +345,7 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     async def written() -> AsyncIterator[bytes]:
         for part in deps.metrics.parts():
             yield part
-            await turns.turn()
+            await turns.wait()
 
     async def authority(_request: Request, _identity: Identity) -> Response:
         return Response(deps.authority() if deps.authority is not None else "", media_type="application/x-pem-file")

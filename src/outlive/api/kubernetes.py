@@ -234,7 +234,7 @@ class CoreEvents:
         """The document, whose last member is an empty list, with the events in that, some at a time."""
         comma, chunk = b"", msgspec.json.encode(document)[:-2]
         for start in range(0, len(events), LIST_SLICE_OBJECTS):
-            await self._turns.turn()
+            await self._turns.wait()
             part = events[start : start + LIST_SLICE_OBJECTS]
             yield chunk + comma + b",".join([msgspec.json.encode(render(event)) for event in part])
             comma, chunk = b",", b""

@@ -101,8 +101,8 @@ class Seats:
     async def take(self, flow: str) -> None:
         """Take a seat, and wait for one; ``TooManyRequests`` after a pause where too many of the flow wait."""
         queue = self._waiting.get(flow)
-        if queue is None and self._has_seat(flow):
-            self._seat(flow)
+        if queue is None and self._has_free_seat(flow):
+            self._assign_seat(flow)
             return
         if queue is not None and len(queue) >= self.limits.queue:
             await self._refuse(f"{len(queue)} requests wait")
@@ -116,7 +116,7 @@ class Seats:
             queue = self._waiting.get(flow, deque())
             if place in queue:
                 queue.remove(place)
-                self._left(flow, queue)
+                self._remove_waiter(flow, queue)
             elif not place.cancelled():
                 self.give(flow)
             if not isinstance(error, TimeoutError):
@@ -131,26 +131,26 @@ class Seats:
             del self._taken[flow]
         for other in list(self._waiting):
             queue = self._waiting[other]
-            while queue and self._has_seat(other):
+            while queue and self._has_free_seat(other):
                 place = queue.popleft()
                 self._waiting.move_to_end(other)
-                self._left(other, queue)
+                self._remove_waiter(other, queue)
                 if not place.done():  # else its request has just been cancelled
-                    self._seat(other)
+                    self._assign_seat(other)
                     place.set_result(None)
                     break
             if self.taken >= self.limits.seats:
                 return
 
-    def _has_seat(self, flow: str) -> bool:
+    def _has_free_seat(self, flow: str) -> bool:
         return self.taken < self.limits.seats and self._taken[flow] < self.limits.share
 
-    def _seat(self, flow: str) -> None:
+    def _assign_seat(self, flow: str) -> None:
         self.taken += 1
         self._taken[flow] += 1
 
-    def _left(self, flow: str, queue: deque[asyncio.Future[None]]) -> None:
-        """One of the flow waits no longer."""
+    def _remove_waiter(self, flow: str, queue: deque[asyncio.Future[None]]) -> None:
+        """Count one request less that waits, and forget the queue of the flow if it is empty."""
         self.waiting -= 1
         if not queue:
             del self._waiting[flow]
@@ -186,7 +186,7 @@ class Levels:
         return give
 
     @asynccontextmanager
-    async def suspicious(self, client: str) -> AsyncIterator[None]:
+    async def suspicious_seat(self, client: str) -> AsyncIterator[None]:
         """An anonymous seat of a client that will probably be refused, which is then kept for a moment."""
         give = await self.take(PriorityLevel.ANONYMOUS, client)
         try:
@@ -216,17 +216,17 @@ class Turns:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._called = False
 
-    async def turn(self) -> None:
+    async def wait(self) -> None:
         """Return in a round of the loop in which no other slice runs; compute for a few milliseconds then."""
         loop = asyncio.get_running_loop()
         place: asyncio.Future[None] = loop.create_future()
         self._waiting.append(place)
         if not self._called:
             self._called = True
-            loop.call_soon(self._next)
+            loop.call_soon(self._start_next)
         await place
 
-    def _next(self) -> None:
+    def _start_next(self) -> None:
         while self._waiting:
             place = self._waiting.popleft()
             if not place.done():
@@ -234,7 +234,7 @@ class Turns:
                 break
         self._called = bool(self._waiting)
         if self._called:
-            asyncio.get_running_loop().call_soon(self._next)
+            asyncio.get_running_loop().call_soon(self._start_next)
 
 
 class Bodies:

@@ -109,7 +109,7 @@ async def serving(
     context = tls_context(settings) if tls is None else tls.context
     sockets = listen(host, port)
     limit = _connections_limit(settings.connections)
-    connections = Connections(limit, app.state.recorder.connection_ended, current_selector())
+    connections = Connections(limit, app.state.recorder.count_ended, current_selector())
     connections.listeners = tuple(Listener(each, max(1, limit // HANDSHAKES_SHARE)) for each in sockets)
     server = _Server(_config(app, _protocol(connections), context, lifespan=lifespan), app)
     url = address(connections.listeners[0], tls=context is not None)
@@ -122,16 +122,16 @@ async def serving(
             task.result()
             raise OutliveError("the HTTP server did not start", remedy="its log says why")
 
-        def announced() -> None:
+        def write_files() -> None:
             if state_dir is not None:
                 pinned = tls.fingerprint if tls is not None else ""
                 content = ServerFile(url=url, pid=os.getpid(), version=version, fingerprint=pinned)
                 kubectl = (url, tls) if beside is None else (beside[0].url, beside[1])
                 announce(state_dir, content, kubectl[0], kubectl[1].authority if kubectl[1] is not None else "")
 
-        announced()
+        write_files()
         _log.info("api.serving", url=url)
-        yield Serving(server, url, announced)
+        yield Serving(server, url, write_files)
     finally:
         started.cancel()
         server.should_exit = True
@@ -201,17 +201,17 @@ def tls_context(settings: ApiSettings) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if settings.tls_key and Path(settings.tls_key).exists():
         check_private(Path(settings.tls_key).resolve(), limit=KEY_BYTES)
-    with _naming("api.tlsCertificate", f"{settings.tls_certificate} with {settings.tls_key}"):
+    with _explain_errors("api.tlsCertificate", f"{settings.tls_certificate} with {settings.tls_key}"):
         context.load_cert_chain(settings.tls_certificate, settings.tls_key)
     if settings.tls_client_ca:
-        with _naming("api.tlsClientCa", settings.tls_client_ca):
+        with _explain_errors("api.tlsClientCa", settings.tls_client_ca):
             context.load_verify_locations(settings.tls_client_ca)
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
 @contextmanager
-def _naming(place: str, what: str) -> Iterator[None]:
+def _explain_errors(place: str, what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ssl.SSLError) as error:

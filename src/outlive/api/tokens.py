@@ -140,11 +140,11 @@ class HostJoin:
         except msgspec.ValidationError as error:
             raise BadInput(f"not what a host says that joins: {error}", remedy="use outlive node join") from None
         async with self._join_lock:
-            joined = await self._joined(identity.name, wish)
+            joined = await self._exchange(identity.name, wish)
         _log.info("host.joined", host=joined.host, role=joined.role, machine=wish.machine_id)
         return json_response(msgspec.to_builtins(joined))
 
-    async def _joined(self, name: str, wish: Joining) -> Joined:
+    async def _exchange(self, name: str, wish: Joining) -> Joined:
         check_name(wish.host)
         if not _MACHINE.match(wish.machine_id):
             raise BadInput(
@@ -196,7 +196,7 @@ class HostJoin:
         try:
             await self._check_names(wish)
             if not ticket.host:
-                await self._check_new(wish.host, besides=written.name)
+                await self._check_unreferenced(wish.host, besides=written.name)
         except Refused:
             await self._withdraw(written)
             raise
@@ -212,10 +212,10 @@ class HostJoin:
             known = token.machine_id if token is not None else ""
             _check_name(wish, ticket, known or (member.record.machine_id if member is not None else ""))
         if not ticket.host:
-            await self._check_new(wish.host)
+            await self._check_unreferenced(wish.host)
         await self._check_names(wish)
 
-    async def _check_new(self, host: str, besides: str = "") -> None:
+    async def _check_unreferenced(self, host: str, besides: str = "") -> None:
         """``Refused`` where anything in the store refers to a host of this name; ``besides``: the token that it got.
 
         Who joins under a name gets what belongs to it: VMs that are assigned to it, for example.

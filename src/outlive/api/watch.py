@@ -163,7 +163,7 @@ class Watches:
         if wanted.initial or wanted.version in ("", "0"):
             states, number = cache.states()
             parts = (line("ADDED", render(entry)) if wanted.selects(entry) else b"" for entry in states)
-            async for chunk in self._gathered(parts, cache, number):
+            async for chunk in self._join_chunks(parts, cache, number):
                 yield chunk
             if wanted.initial:
                 yield bookmark(cache, number, initial_end=True)
@@ -171,7 +171,7 @@ class Watches:
             start = cache.place(wanted.version)
             changes = coalesced(cache.since(start))
             number = cache.number
-            async for chunk in self._gathered(lines(changes, wanted, render), cache, number):
+            async for chunk in self._join_chunks(lines(changes, wanted, render), cache, number):
                 yield chunk
         while not closing.done():
             left = deadline - self._clock.monotonic()
@@ -182,14 +182,14 @@ class Watches:
             if changed.done():
                 events = list(cache.since(number))
                 number = cache.number
-                async for chunk in self._gathered(lines(events, wanted, render), cache, number):
+                async for chunk in self._join_chunks(lines(events, wanted, render), cache, number):
                     yield chunk
             else:
                 changed.cancel()
                 if wanted.bookmarks and cache.trusted:
                     yield bookmark(cache, number)
 
-    async def _gathered(self, parts: Iterable[bytes], cache: WatchCache, number: int) -> AsyncIterator[bytes]:
+    async def _join_chunks(self, parts: Iterable[bytes], cache: WatchCache, number: int) -> AsyncIterator[bytes]:
         """The parts in chunks of about ``CHUNK_BYTES``. ``Expired`` if the client takes them so slowly that the ring
         loses what comes after ``number`` meanwhile: else all that it has not taken would be kept for it."""
         chunk = bytearray()
@@ -200,7 +200,7 @@ class Watches:
                 chunk.clear()
                 cache.check(number)
             if count % limits.YIELD_OBJECTS == 0:
-                await self._turns.turn()
+                await self._turns.wait()
         if chunk:
             yield bytes(chunk)
 

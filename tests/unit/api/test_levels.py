@@ -150,7 +150,7 @@ def test_a_client_without_a_token_keeps_its_seat_for_a_moment_when_it_is_refused
         levels, clock = Levels(LoopClock()), LoopClock()
         began = clock.monotonic()
         with pytest.raises(Forbidden):
-            async with levels.suspicious("192.0.2.1"):
+            async with levels.suspicious_seat("192.0.2.1"):
                 raise Forbidden("no")
         assert clock.monotonic() - began == pytest.approx(0.1)
         assert levels.seats[PriorityLevel.ANONYMOUS].taken == 0
@@ -181,11 +181,11 @@ def test_one_slice_runs_in_each_round_of_the_loop() -> None:
 
         async def compute(name: str) -> None:
             for _ in range(3):
-                await turns.turn()
+                await turns.wait()
                 slices.append((rounds, name))
 
         counting = asyncio.create_task(count())
-        gone = asyncio.create_task(turns.turn())
+        gone = asyncio.create_task(turns.wait())
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.gather(*(compute(name) for name in "abc"))
