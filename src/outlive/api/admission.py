@@ -69,7 +69,7 @@ def completed(obj: Resource) -> Resource:
 
 
 def admitted(obj: Resource) -> tuple[str, ...]:
-    """Warnings for whoever writes it; ``Invalid`` with all errors where it cannot be used."""
+    """Warnings for the writer of the object; ``Invalid`` with all errors where the object is unusable."""
     if isinstance(obj, VirtualMachine | Flavor | Reservation):
         below = next((name for name, amount in obj.spec.resources.items() if amount < 0), "")
         if below:
@@ -102,10 +102,12 @@ def definition_warnings(vm: VirtualMachine) -> tuple[str, ...]:
     if not vm.spec.definition:
         return ()
     defined = parse(vm.spec.definition)
-    told = [f"VM {vm.name}: after a restart on another host it has no {what}" for what in dict.fromkeys(defined.lost)]
+    warnings = [
+        f"VM {vm.name}: after a restart on another host it has no {what}" for what in dict.fromkeys(defined.lost)
+    ]
     if defined.password:
-        told.append(f"VM {vm.name}: who reads its definition reads the password of its screen: {SCREEN_REMEDY}")
-    return tuple(told)
+        warnings.append(f"VM {vm.name}: who reads its definition reads the password of its screen: {SCREEN_REMEDY}")
+    return tuple(warnings)
 
 
 def _check_shared(vm: VirtualMachine) -> None:
@@ -217,9 +219,9 @@ class Neighbours:
     async def check(self, obj: Resource) -> None:
         """``Invalid`` for a VM that from now on starts after itself, or contradicts others. Errors of the store.
 
-        What was so before is not refused again, so that it can be mended step by step. Two writers at once may still
-        make it so, as may whoever writes past this server: then one of a circle goes first and says so
-        (docs/concepts/start-order.md), and a fault names the contradiction (docs/operating/policies.md).
+        The check accepts what was wrong before, so that writers can mend it step by step. Two writers at once, or one
+        that uses the store directly, may still make a circle or a contradiction: then one VM of the circle starts first
+        and says so (docs/concepts/start-order.md), and a fault names the contradiction (docs/operating/policies.md).
         """
         if isinstance(obj, VirtualMachine):
             await self._check_deletion(obj)
@@ -306,7 +308,8 @@ class Neighbours:
             )
 
     async def _check_definition(self, vm: VirtualMachine) -> None:
-        """``Invalid`` for a definition that reaches out of its VM, shares what is not said, or has a password in it."""
+        """``Invalid`` for a definition that uses more of the host than its VM may, shares disks that
+        ``spec.sharedDisks`` does not name, or contains a password."""
         found = await self._read_vm(vm.name)
         text, before = vm.spec.definition, found.spec.definition if found is not None else ""
         if found is None or (text, vm.spec.shared_disks) != (before, found.spec.shared_disks):
@@ -369,7 +372,7 @@ class Neighbours:
 
 
 def without_finalizer(obj: Resource) -> Resource:
-    """The object as somebody creates it: hosts set our finalizer themselves, before they run the VM."""
+    """The object without our finalizer, as users create it: a host sets the finalizer before it runs the VM."""
     if not isinstance(obj, VirtualMachine) or not obj.guarded:
         return obj
     left = tuple(one for one in obj.metadata.finalizers if one != RUN_FINALIZER)

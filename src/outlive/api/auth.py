@@ -201,7 +201,7 @@ class KeystoneAccess(msgspec.Struct, frozen=True):
     policy: LiquidPolicy = LiquidPolicy()
 
     async def identify(self, token: str, access: Access) -> Identity:
-        """Who asks; ``Unauthenticated`` or ``Forbidden`` for whoever may not."""
+        """The owner of the token; ``Unauthenticated``, or ``Forbidden`` where its role does not grant the access."""
         try:
             caller = await self.validator.validate(token)
         except OutliveError as error:
@@ -247,7 +247,7 @@ class Authenticator:
             return None
 
     def identify(self, request: Request, access: Access) -> Identity:
-        """Who asks; ``Unauthenticated`` or ``Forbidden`` for whoever may not."""
+        """The owner of the token; ``Unauthenticated``, or ``Forbidden`` where its role does not grant the access."""
         if access is Access.OPEN:
             return ANYBODY
         if access in (Access.PLACE, Access.EXPLAIN):

@@ -214,7 +214,8 @@ class Listener(socket.socket):
     """A listening socket that keeps few connections open whose TLS handshake is not finished.
 
     When there are ``limit`` of them, the oldest is closed for a new one; if it is younger than ``HANDSHAKE_SECONDS``,
-    new ones wait. So those who never finish keep nobody out, and many who come at once are served one after the other.
+    new ones wait. So clients that never finish keep no other out, and the listener serves many that come at once one
+    after the other.
     """
 
     def __init__(self, listening: socket.socket, limit: int) -> None:
@@ -322,13 +323,13 @@ class ClientConnection(HttpToolsProtocol):
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone: all its requests hear that."""
+        """Disconnect all its requests, and free its buffers."""
         self._unwatch_head()
         self._unset_keepalive_if_required()
         self.pool.remove(self)
         self.disconnect_requests()
         super().connection_lost(exc)
-        # Whatever leads back to this object, so that its buffers are freed now and not by the collector of garbage.
+        # These lead back to this object, whose buffers the collector of garbage would else free late.
         self.app_state = {}
         self.scope = self.cycle = self._answered = None  # type: ignore[assignment]
 
@@ -341,12 +342,12 @@ class ClientConnection(HttpToolsProtocol):
         self.pool.serve_first(self, flow)
 
     def abort(self) -> None:
-        """End it at once: what waits for its peer is thrown away, and its requests hear that it is gone."""
+        """End it at once: drop what waits for its peer, and disconnect its requests."""
         self.disconnect_requests()
         self.transport.abort()
 
     def disconnect_requests(self) -> None:
-        """Tell all its requests that the peer is gone; uvicorn tells only the one that came last."""
+        """Disconnect all its requests; uvicorn disconnects only the one that came last."""
         for cycle in (self._answered, *(cycle for cycle, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True

@@ -32,7 +32,7 @@ from outlive.base.logging import get_logger
 from outlive.resources import ObjectRef, Token
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.tokens import LASTS, OVERLAP, SHARE_LEFT, TOLD_BEFORE
+from outlive.resources.tokens import LASTS, OVERLAP, SHARE_LEFT, WARNED_BEFORE
 from outlive.runtime.faults import ActiveFault, FaultRecorder
 from outlive.store import Store, compare_and_swap
 
@@ -248,7 +248,7 @@ def file_faults(path: Path, known: Iterable[tuple[str, Identity]]) -> Callable[[
 
     def faults(now: Instant) -> Iterable[ActiveFault]:
         today = as_datetime(now)
-        ending = [one.name for one in identities if one.expires is not None and one.expires - today <= TOLD_BEFORE]
+        ending = [one.name for one in identities if one.expires is not None and one.expires - today <= WARNED_BEFORE]
         if ending:
             yield ActiveFault(FaultCode.TOKENS_FILE, subject, {"file": str(path), "names": ", ".join(ending[:6])})
             return

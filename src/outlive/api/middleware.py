@@ -91,7 +91,7 @@ class Recorder:
         )
 
     def count_connections(self, counts: Mapping[str, int]) -> None:
-        """So many connections are in each state."""
+        """Set the number of connections in each state."""
         for state, count in counts.items():
             self._connections.labels(state).set(float(count))
 

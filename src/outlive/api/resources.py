@@ -204,7 +204,7 @@ class Resources:
         await permit_write(self._store, identity, current, wanted)
 
     async def _check_admission(self, obj: Resource) -> tuple[str, ...]:
-        """Warnings for whoever writes it; ``Invalid`` where it cannot be used."""
+        """Check an object before it is written, and return warnings for the writer; ``Invalid`` if it is unusable."""
         warnings = admitted(obj)
         await Neighbours(self._store, self._owners).check(obj)
         return warnings

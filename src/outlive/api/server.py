@@ -1,6 +1,6 @@
 """Opens the socket and serves the application with uvicorn, inside the event loop that runs already.
 
-Whoever runs the process owns its signals: this stops when its task is cancelled or ``Serving.stop`` is called,
+The process owns its signals: the server stops when its task is cancelled or ``Serving.stop`` is called,
 ends all watches, gives running requests ``SHUTDOWN_SECONDS``, and removes ``server.json`` and ``kubeconfig``.
 What one connection may cost, and which one goes when there are too many, is in ``outlive.api.connections``.
 """
@@ -309,7 +309,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are handled by whoever runs the process."""
+        """Leave signals to the process."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -1,10 +1,9 @@
 """Tokens of the store: known as soon as they are written, refused as soon as they are deleted; and how hosts join.
 
-A join token is used once, for the host that it names; one that names none joins a host whose name nothing in the store
-refers to. The server checks who comes with
-it, marks it as used by compare-and-swap, and only then writes the host's own token; whoever loses an answer in between
-is given another join token. That a machine has joined under one name only is looked at before that, and once more
-before the host is given what was written (docs/operating/install.md#join).
+A host uses a join token once. The token names the host; a token that names none joins a host whose name nothing in the
+store refers to. The server checks the host, marks the join token as used by compare-and-swap, and only then writes the
+host's own token; a host that loses an answer in between needs another join token. The server checks that a machine has
+one name only before these writes, and again before it answers (docs/operating/install.md#join).
 """
 
 from __future__ import annotations
