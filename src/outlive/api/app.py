@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from outlive.api import kubernetes
@@ -57,6 +57,7 @@ from outlive.api.middleware import (
 from outlive.api.openapi import Documents
 from outlive.api.requests import GROUP_PATH, JSON, json_response
 from outlive.api.resources import Resources
+from outlive.api.streams import StreamedResponse
 from outlive.api.watch import Watches, WatchResponse
 from outlive.api.watch_cache import WatchCaches
 from outlive.base.clock import Clock
@@ -340,7 +341,7 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
 
     async def metrics(_request: Request, _identity: Identity) -> Response:
         await storage.refresh()
-        return StreamingResponse(written(), media_type=METRICS_TYPE)
+        return StreamedResponse(written(), media_type=METRICS_TYPE)
 
     async def written() -> AsyncIterator[bytes]:
         for part in deps.metrics.parts():

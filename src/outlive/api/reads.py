@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from outlive.api.auth import (
     Identity,
@@ -42,6 +42,7 @@ from outlive.api.requests import (
     split_continue,
     wanted_table,
 )
+from outlive.api.streams import StreamedResponse
 from outlive.api.watch import Render, Watches, WatchRequest
 from outlive.api.watch_cache import Entry, WatchCaches
 from outlive.base.clock import Clock
@@ -116,7 +117,7 @@ class ResourceReader:
             async for chunk in body:
                 yield chunk
 
-        return StreamingResponse(chunks(), media_type=JSON)
+        return StreamedResponse(chunks(), media_type=JSON)
 
     async def _read_named(self, target: Target, name: str, selector: Selector | None) -> Page[Resource]:
         try:

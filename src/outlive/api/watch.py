@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
 import msgspec
-from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from outlive.api.auth import HOSTS, Identity
@@ -26,6 +25,7 @@ from outlive.api.config import BOOKMARK_SECONDS, WATCH_SECONDS, WATCHES_LEAST, W
 from outlive.api.errors import TooManyRequests, status_document
 from outlive.api.levels import Turns
 from outlive.api.requests import JSON
+from outlive.api.streams import StreamedResponse
 from outlive.api.watch_cache import Entry, WatchCache, WatchEvent, coalesced
 from outlive.base import limits
 from outlive.base.clock import Clock
@@ -64,7 +64,7 @@ Render = Callable[[Entry], bytes]
 """An entry as the document that is sent: itself, or a table of one row."""
 
 
-class WatchResponse(StreamingResponse):
+class WatchResponse(StreamedResponse):
     """The answer to a watch, which has a place among the watches until it ends."""
 
     def __init__(self, chunks: AsyncIterator[bytes], leave: Callable[[], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import weakref
@@ -18,7 +19,9 @@ from tests.support.loops import run
 
 from outlive.api.auth import Role
 from outlive.base.clock import LoopClock
+from outlive.base.errors import Unavailable
 from outlive.base.ids import SystemIds
+from outlive.resources import Hypervisor, ObjectMeta
 from outlive.store.memory import MemoryStore
 
 GROUP = "/apis/outlive.dev/v1alpha1"
@@ -28,21 +31,34 @@ MERGE = "application/merge-patch+json"
 
 
 class DefectiveStore(MemoryStore):
-    """Reads of one name are a defect."""
+    """Reads of one name are a defect, and so are lists but for their first page while ``broken``."""
+
+    broken = False
 
     async def get(self, kind: type[Any], name: str, *, fresh: bool = False) -> Any:
         if name == "defect":
             raise RuntimeError("a defect")
         return await super().get(kind, name, fresh=fresh)
 
+    async def list(self, kind: type[Any], *, token: str = "", **options: Any) -> Any:
+        if self.broken and token:
+            raise Unavailable("the store is away")
+        return await super().list(kind, token=token, **options)
+
 
 class Body:
     """A request's body, as the server hands it to the application. Everything of a request leads to it."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes = b"", *, leaves_s: float = 3600.0) -> None:
         self._raw = raw
+        self._leaves_s = leaves_s
+        self._read = False
 
     async def __call__(self) -> Message:
+        if self._read:
+            await asyncio.sleep(self._leaves_s)
+            return {"type": "http.disconnect"}
+        self._read = True
         return {"type": "http.request", "body": self._raw, "more_body": False}
 
 
@@ -100,15 +116,53 @@ def test_a_request_is_freed_with_its_answer(
     run(claim())
 
 
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("path", [f"{GROUP}/hypervisors", f"{GROUP}/hypervisors?watch=1"], ids=["list", "watch"])
+@pytest.mark.parametrize("why", ["the client leaves", "the peer is gone", "the store fails"])
+def test_an_answer_in_parts_that_ends_early_is_freed(path: str, why: str) -> None:
+    async def claim() -> None:
+        clock = LoopClock()
+        store = DefectiveStore(clock, SystemIds())
+        for number in range(200):
+            await store.create(Hypervisor(metadata=ObjectMeta(name=f"kvm-{number}")))
+        app = application(store, clock)
+        parts = 0
+
+        async def send(message: Message) -> None:
+            nonlocal parts
+            parts += 1
+            if parts > 1 and why == "the peer is gone":
+                raise OSError(why)
+            if parts > 1 and why == "the client leaves":
+                await clock.sleep(60.0)  # the client takes nothing
+
+        async def ask() -> weakref.ref[Body]:
+            body = Body(leaves_s=5.0)
+            with contextlib.suppress(OSError, RuntimeError):
+                await app(_scope("admin", "GET", path, JSON), body, send)
+            return weakref.ref(body)
+
+        async with app.router.lifespan_context(app):
+            await ask()  # the watch cache begins
+            store.broken, parts = why == "the store fails", 0
+            with capture_logs():
+                body = await ask()
+            await clock.sleep(1.0)  # the loop closes generators that were left
+            assert parts > 1
+            assert body() is None
+
+    run(claim())
+
+
 def _scope(role: str, method: str, path: str, media: str) -> Scope:
     token = [(b"authorization", f"Bearer {TOKENS[Role(role)]}".encode())] if role else []
     return {
         "type": "http",
         "http_version": "1.1",
         "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
+        "path": path.partition("?")[0],
+        "raw_path": path.partition("?")[0].encode(),
+        "query_string": path.partition("?")[2].encode(),
         "headers": [*token, (b"content-type", media.encode())],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
