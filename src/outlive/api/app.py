@@ -341,9 +341,9 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
 
     async def metrics(_request: Request, _identity: Identity) -> Response:
         await storage.refresh()
-        return StreamedResponse(written(), media_type=METRICS_TYPE)
+        return StreamedResponse(metric_parts(), media_type=METRICS_TYPE)
 
-    async def written() -> AsyncIterator[bytes]:
+    async def metric_parts() -> AsyncIterator[bytes]:
         for part in deps.metrics.parts():
             yield part
             await turns.wait()
