@@ -149,7 +149,7 @@ def test_a_host_renews_its_token_over_its_connection_and_its_watches_go_on(tmp_p
             fresh = read_host_token(tmp_path / "node.token")
             assert fresh != HOST_TOKEN
             assert await files.pending() == ""
-            await upkeep.look()
+            await upkeep.update()
             found = await served.store.get(Token, "host.kvm-1")
             assert (found.digest, found.rotate) == (digest_of(fresh.encode()), False)
             await served.store.replace(_replace(found, former_digest="", former_until=None))
@@ -197,7 +197,7 @@ def test_a_host_goes_on_with_its_former_token_after_the_store_was_restored(tmp_p
             backup = await served.store.get(Token, "host.kvm-1")
             await mark(served)
             await renewer(host, files).look_at_token()
-            await upkeep.look()
+            await upkeep.update()
             await served.store.delete(backup.ref)
             await served.store.create(_replace(backup, metadata=ObjectMeta(name="host.kvm-1")))
             await asyncio.sleep(0.05)

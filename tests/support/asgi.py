@@ -9,19 +9,19 @@ from starlette.applications import Starlette
 
 from outlive.api.app import ApiDeps, create_app
 from outlive.api.auth import Identity, Role, Tokens
-from outlive.base.clock import SystemClock
+from outlive.base.clock import Clock, SystemClock
 from outlive.base.ids import SystemIds
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store
 from tests.support.api import TOKENS, host_of
 
 
-def application(store: Store) -> Starlette:
-    """Our application over this store, with the tokens of the tests."""
+def application(store: Store, clock: Clock | None = None) -> Starlette:
+    """Our application over this store, with the tokens of the tests; ``clock``: another one than the machine's."""
     known = [(token, Identity(f"{role}-of-tests", role, host_of(role))) for role, token in TOKENS.items()]
     deps = ApiDeps(
         store=store,
-        clock=SystemClock(),
+        clock=clock or SystemClock(),
         ids=SystemIds(),
         tokens=Tokens(known),
         metrics=Metrics(),

@@ -69,7 +69,7 @@ def completed(obj: Resource) -> Resource:
 
 
 def admitted(obj: Resource) -> tuple[str, ...]:
-    """Warnings for whoever writes it; ``Invalid`` with all errors where it cannot be used."""
+    """Warnings for the writer of the object; ``Invalid`` with all errors where the object is unusable."""
     if isinstance(obj, VirtualMachine | Flavor | Reservation):
         below = next((name for name, amount in obj.spec.resources.items() if amount < 0), "")
         if below:
@@ -102,10 +102,12 @@ def definition_warnings(vm: VirtualMachine) -> tuple[str, ...]:
     if not vm.spec.definition:
         return ()
     defined = parse(vm.spec.definition)
-    told = [f"VM {vm.name}: after a restart on another host it has no {what}" for what in dict.fromkeys(defined.lost)]
+    warnings = [
+        f"VM {vm.name}: after a restart on another host it has no {what}" for what in dict.fromkeys(defined.lost)
+    ]
     if defined.password:
-        told.append(f"VM {vm.name}: who reads its definition reads the password of its screen: {SCREEN_REMEDY}")
-    return tuple(told)
+        warnings.append(f"VM {vm.name}: who reads its definition reads the password of its screen: {SCREEN_REMEDY}")
+    return tuple(warnings)
 
 
 def _check_shared(vm: VirtualMachine) -> None:
@@ -164,7 +166,7 @@ def _refuse(vm: VirtualMachine, conflicts: Sequence[Reason]) -> None:
         raise Invalid(f"the rules of VM {vm.name} cannot be met: {text}", place="spec.affinity", remedy=remedy)
 
 
-def _detached(vm: VirtualMachine) -> str:
+def _detached_disk(vm: VirtualMachine) -> str:
     """The disk that its host has taken away from its guest by the last request; empty: none."""
     request, answer = vm.spec.request, vm.status.answered
     if request is None or request.verb != "detach" or answer is None or answer.id != request.id:
@@ -185,7 +187,7 @@ class DiskOwners:
         self._names: dict[str, dict[str, None]] | None = None
         self._read_s = 0.0
 
-    async def of(self, disk: str) -> tuple[str, ...]:
+    async def find_owners(self, disk: str) -> tuple[str, ...]:
         """Names of VMs that have it, or had it. Errors of the store."""
         if self._names is None or self._now_s() - self._read_s > OWNERS_S:
             since_s, names = self._now_s(), dict[str, dict[str, None]]()
@@ -195,8 +197,8 @@ class DiskOwners:
             self._names, self._read_s = names, since_s
         return tuple(self._names.get(disk, ()))
 
-    def put(self, vm: VirtualMachine) -> None:
-        """It is about to be written."""
+    def add(self, vm: VirtualMachine) -> None:
+        """Count the VM, which is about to be written, among the owners of its disks."""
         if self._names is not None:
             for disk in vm.spec.disks:
                 self._names.setdefault(disk, {})[vm.name] = None
@@ -217,9 +219,9 @@ class Neighbours:
     async def check(self, obj: Resource) -> None:
         """``Invalid`` for a VM that from now on starts after itself, or contradicts others. Errors of the store.
 
-        What was so before is not refused again, so that it can be mended step by step. Two writers at once may still
-        make it so, as may whoever writes past this server: then one of a circle goes first and says so
-        (docs/concepts/start-order.md), and a fault names the contradiction (docs/operating/policies.md).
+        The check accepts what was wrong before, so that writers can mend it step by step. Two writers at once, or one
+        that uses the store directly, may still make a circle or a contradiction: then one VM of the circle starts first
+        and says so (docs/concepts/start-order.md), and a fault names the contradiction (docs/operating/policies.md).
         """
         if isinstance(obj, VirtualMachine):
             await self._check_deletion(obj)
@@ -228,12 +230,13 @@ class Neighbours:
             await self._check_own_disks(obj)
             await self._check_circle(obj)
             await self._check_rules(obj)
-        self._put(obj)
+        self._update_rules(obj)
         self._checked[type(obj), obj.name] = obj
         if isinstance(obj, VirtualMachine):
-            self._owners.put(obj)
+            self._owners.add(obj)
 
-    def _put(self, obj: Resource) -> None:
+    def _update_rules(self, obj: Resource) -> None:
+        """Have later checks of rules see the object, if groups were read."""
         if self._groups is None:
             return
         if isinstance(obj, VirtualMachine):
@@ -241,7 +244,7 @@ class Neighbours:
         elif isinstance(obj, Hypervisor):
             self._zones[obj.name] = obj.metadata.labels.get(ZONE_LABEL, "")
 
-    async def _vm(self, name: str) -> VirtualMachine | None:
+    async def _read_vm(self, name: str) -> VirtualMachine | None:
         checked = self._checked.get((VirtualMachine, name))
         return checked if isinstance(checked, VirtualMachine) else await read(self._store, VirtualMachine, name)
 
@@ -254,13 +257,13 @@ class Neighbours:
             }
             self._groups = groups
             for obj in self._checked.values():
-                self._put(obj)
+                self._update_rules(obj)
         return self._groups
 
     async def _check_rules(self, vm: VirtualMachine) -> None:
         if not HARD.intersection(rule.policy for rule in vm.spec.affinity_rules):
             return
-        found, now = await self._vm(vm.name), demands_of(vm)
+        found, now = await self._read_vm(vm.name), demands_of(vm)
         before = demands_of(found) if found is not None else None
         if before == now:
             return
@@ -274,10 +277,10 @@ class Neighbours:
         ``Refused`` where it would free its name too early, ``Conflict`` where it replaces another version than the one
         that this is judged on.
         """
-        found = await self._vm(vm.name)
+        found = await self._read_vm(vm.name)
         if found is None:
             return
-        version, taken = vm.metadata.resource_version, being_deleted(found)
+        version, taken = vm.metadata.resource_version, deletion_conflict(found)
         if version and version != found.metadata.resource_version:
             raise Conflict(f"VirtualMachine/{vm.name} has changed since", remedy="read it again and repeat")
         if taken is not None and (not version or vm.spec != found.spec):
@@ -293,10 +296,10 @@ class Neighbours:
 
     async def _check_disks(self, vm: VirtualMachine) -> None:
         """``Invalid`` where it loses a disk that its guest may have open, unless its host has taken that away."""
-        found = await self._vm(vm.name)
+        found = await self._read_vm(vm.name)
         if found is None or not found.status.holders:
             return
-        gone = set(found.spec.disks) - set(vm.spec.disks) - {_detached(found)}
+        gone = set(found.spec.disks) - set(vm.spec.disks) - {_detached_disk(found)}
         if gone:
             raise Invalid(
                 f"VM {vm.name} may be running, and its guest may have {listing(sorted(gone), most=NAMED)} open",
@@ -305,8 +308,9 @@ class Neighbours:
             )
 
     async def _check_definition(self, vm: VirtualMachine) -> None:
-        """``Invalid`` for a definition that reaches out of its VM, shares what is not said, or has a password in it."""
-        found = await self._vm(vm.name)
+        """``Invalid`` for a definition that uses more of the host than its VM may, shares disks that
+        ``spec.sharedDisks`` does not name, or contains a password."""
+        found = await self._read_vm(vm.name)
         text, before = vm.spec.definition, found.spec.definition if found is not None else ""
         if found is None or (text, vm.spec.shared_disks) != (before, found.spec.shared_disks):
             _check_shared(vm)
@@ -325,14 +329,14 @@ class Neighbours:
 
     async def _check_own_disks(self, vm: VirtualMachine) -> None:
         """``Invalid`` for a disk that it does not have yet, and that another VM has which does not share it with it."""
-        found = await self._vm(vm.name)
+        found = await self._read_vm(vm.name)
         known = {(disk, disk in found.spec.shared_disks) for disk in found.spec.disks} if found is not None else set()
         now = {(disk, disk in vm.spec.shared_disks) for disk in vm.spec.disks if not disk.startswith("local:")}
         if not now - known:
             return
         for disk, shared in sorted(now - known):
-            for name in await self._owners.of(disk):
-                other = await self._vm(name) if name != vm.name else None
+            for name in await self._owners.find_owners(disk):
+                other = await self._read_vm(name) if name != vm.name else None
                 if other is None or disk not in other.spec.disks or (shared and disk in other.spec.shared_disks):
                     continue
                 raise Invalid(
@@ -344,7 +348,7 @@ class Neighbours:
     async def _check_circle(self, vm: VirtualMachine) -> None:
         if not vm.spec.start_after:
             return
-        before = await self._after(vm.name)
+        before = await self._read_start_after(vm.name)
         if before == vm.spec.start_after:
             return
         after = {vm.name: vm.spec.start_after}
@@ -352,7 +356,7 @@ class Neighbours:
         while left and len(after) < LOOKED_AT:
             name = left.pop(0)
             if name not in after:
-                after[name] = await self._after(name) or ()
+                after[name] = await self._read_start_after(name) or ()
                 left += after[name]
         around = circles(after, vm.name)
         if around:
@@ -362,20 +366,20 @@ class Neighbours:
                 remedy="let one of them start after none of the others",
             )
 
-    async def _after(self, name: str) -> tuple[str, ...] | None:
-        vm = await self._vm(name)
+    async def _read_start_after(self, name: str) -> tuple[str, ...] | None:
+        vm = await self._read_vm(name)
         return vm.spec.start_after if vm is not None else None
 
 
-def as_new(obj: Resource) -> Resource:
-    """The object as somebody creates it: hosts set our finalizer themselves, before they run the VM."""
+def without_finalizer(obj: Resource) -> Resource:
+    """The object without our finalizer, as users create it: a host sets the finalizer before it runs the VM."""
     if not isinstance(obj, VirtualMachine) or not obj.guarded:
         return obj
     left = tuple(one for one in obj.metadata.finalizers if one != RUN_FINALIZER)
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, finalizers=left))
 
 
-def with_finalizer(obj: Resource, current: Resource) -> Resource:
+def keep_finalizer(obj: Resource, current: Resource) -> Resource:
     """A whole document that names no finalizers, with that of the VM that it replaces, unless that is being deleted."""
     kept = isinstance(current, VirtualMachine) and current.guarded and not current.deleting
     if not kept or obj.metadata.finalizers:
@@ -383,7 +387,7 @@ def with_finalizer(obj: Resource, current: Resource) -> Resource:
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, finalizers=(RUN_FINALIZER,)))
 
 
-def being_deleted(found: Resource | None) -> AlreadyExists | None:
+def deletion_conflict(found: Resource | None) -> AlreadyExists | None:
     """Why no VM of that name can be created now, and what helps; ``None`` where that is not because of its deletion."""
     if not isinstance(found, VirtualMachine) or not found.deleting:
         return None
@@ -429,7 +433,7 @@ def _is_held_under(vm: VirtualMachine, member: Membership) -> bool:
     return any(one.member_uid == member.metadata.uid for one in vm.status.holders)
 
 
-def warned(response: Response, warnings: tuple[str, ...]) -> Response:
+def add_warnings(response: Response, warnings: tuple[str, ...]) -> Response:
     """The answer with each warning in a header, where kubectl shows it."""
     for text in warnings:
         quoted = text.replace("\\", "\\\\").replace('"', '\\"').encode("latin-1", "replace").decode("latin-1")

@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from outlive.api import kubernetes
@@ -37,9 +37,9 @@ from outlive.api.auth import (
     check_coordinates,
 )
 from outlive.api.config import BODY_SECONDS, ApiSettings, SchedulerAuth, check_scheduler_auth
-from outlive.api.connections import CONNECTION, Connection
+from outlive.api.connections import CONNECTION, ClientConnection
 from outlive.api.errors import SlowBody, TimedOut
-from outlive.api.levels import Level, Levels, Turns, level_of
+from outlive.api.levels import Levels, PriorityLevel, Turns, level_of
 from outlive.api.liquid import PATHS, QUOTA_SUFFIX, USAGE_SUFFIX, Liquid
 from outlive.api.middleware import (
     AUTHENTICATE,
@@ -57,6 +57,7 @@ from outlive.api.middleware import (
 from outlive.api.openapi import Documents
 from outlive.api.requests import GROUP_PATH, JSON, json_response
 from outlive.api.resources import Resources
+from outlive.api.streams import StreamedResponse
 from outlive.api.watch import Watches, WatchResponse
 from outlive.api.watch_cache import WatchCaches
 from outlive.base.clock import Clock
@@ -218,19 +219,19 @@ def _route(endpoint: Endpoint, authenticator: Authenticator, levels: Levels, lim
         try:
             identity = authenticator.identify(request, endpoint.access)
         except Forbidden:
-            if (refused := authenticator.known(request)) is not None:
+            if (refused := authenticator.identify_bearer(request)) is not None:
                 state[IDENTITY] = refused
-            async with levels.suspicious(client_of(request)):
+            async with levels.suspicious_seat(client_of(request)):
                 identity = await authenticator.authenticate(request, endpoint.access)
         state[IDENTITY] = identity
-        connection: Connection | None = state.get(CONNECTION)
+        connection: ClientConnection | None = state.get(CONNECTION)
         if connection is not None and (identity is not ANYBODY or state.get(PEER)):
             connection.prove()
         state[FLOW] = identity.flow if identity is not ANYBODY else client_of(request)
         if request.method not in ("GET", "HEAD"):
             await _read_body(request)
         level = level_of(identity, endpoint.access, endpoint.path, request)
-        if connection is not None and level is Level.PROTOCOL and identity.host:
+        if connection is not None and level is PriorityLevel.PROTOCOL and identity.host:
             connection.serve_first(identity.flow)
         state[SEAT] = give = await levels.take(level, state[FLOW])
         try:
@@ -340,12 +341,12 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
 
     async def metrics(_request: Request, _identity: Identity) -> Response:
         await storage.refresh()
-        return StreamingResponse(written(), media_type=METRICS_TYPE)
+        return StreamedResponse(metric_parts(), media_type=METRICS_TYPE)
 
-    async def written() -> AsyncIterator[bytes]:
+    async def metric_parts() -> AsyncIterator[bytes]:
         for part in deps.metrics.parts():
             yield part
-            await turns.turn()
+            await turns.wait()
 
     async def authority(_request: Request, _identity: Identity) -> Response:
         return Response(deps.authority() if deps.authority is not None else "", media_type="application/x-pem-file")

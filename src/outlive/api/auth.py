@@ -175,7 +175,7 @@ class Tokens:
 
     def identify(self, authorization: bytes) -> Identity:
         """Whose ``Authorization`` header it is; ``Unauthenticated`` says what is missing."""
-        token = _presented(authorization)
+        token = _token_of(authorization)
         if not token:
             raise Unauthenticated(
                 "a token is needed", remedy="send 'Authorization: Bearer TOKEN'; it is in the file token of --state-dir"
@@ -201,7 +201,7 @@ class KeystoneAccess(msgspec.Struct, frozen=True):
     policy: LiquidPolicy = LiquidPolicy()
 
     async def identify(self, token: str, access: Access) -> Identity:
-        """Who asks; ``Unauthenticated`` or ``Forbidden`` for whoever may not."""
+        """The owner of the token; ``Unauthenticated``, or ``Forbidden`` where its role does not grant the access."""
         try:
             caller = await self.validator.validate(token)
         except OutliveError as error:
@@ -236,15 +236,18 @@ class Authenticator:
             )
         return await self._keystone.identify(token, access)
 
-    def known(self, request: Request) -> Identity | None:
-        """Whose bearer token it is, whatever that may: whom a refusal is written down of."""
+    def identify_bearer(self, request: Request) -> Identity | None:
+        """The owner of the bearer token, whatever it may do; ``None`` without a valid one.
+
+        The audit log names this owner where the request is refused.
+        """
         try:
             return self._tokens.identify(request.headers.get("authorization", "").encode("latin-1"))
         except Forbidden:
             return None
 
     def identify(self, request: Request, access: Access) -> Identity:
-        """Who asks; ``Unauthenticated`` or ``Forbidden`` for whoever may not."""
+        """The owner of the token; ``Unauthenticated``, or ``Forbidden`` where its role does not grant the access."""
         if access is Access.OPEN:
             return ANYBODY
         if access in (Access.PLACE, Access.EXPLAIN):
@@ -263,7 +266,7 @@ class Authenticator:
         return identity
 
 
-def _presented(authorization: bytes) -> bytes:
+def _token_of(authorization: bytes) -> bytes:
     """The token of an ``Authorization`` header, or nothing.
 
     The password of basic authentication counts as well: kubectl sends no bearer token over plain HTTP, but it does
@@ -310,7 +313,7 @@ def may_write(
             remedy="use a token of a role that may, see docs/concepts/security.md#table",
         )
     if identity.role in HOSTS and (why := kind_refusal(identity.writer, kind, name, verb)):
-        raise _refused(identity, why)
+        raise _refusal(identity, why)
 
 
 def may_read(identity: Identity, kind: type[Resource], verb: Verb = "get") -> Reads:
@@ -328,7 +331,7 @@ def may_read(identity: Identity, kind: type[Resource], verb: Verb = "get") -> Re
     return found
 
 
-def shown_to(
+def visible_part(
     identity: Identity, obj: Resource, verb: Verb = "get", vm: VirtualMachine | None = None
 ) -> Resource | None:
     """What the identity is shown of the object; ``None``: nothing. ``vm``: the one that a console or so is of."""
@@ -339,10 +342,10 @@ def shown_to(
     return found.part(obj, verb, own=identity.host in hosts)
 
 
-def not_shown(identity: Identity, kind: type[Resource], name: str) -> Forbidden:
+def read_refusal(identity: Identity, kind: type[Resource], name: str) -> Forbidden:
     """The refusal of one object that belongs to others."""
     what = "the VM" if issubclass(kind, OF_A_VM) else "it"
-    return _refused(identity, f"may not read {kind.kind()}/{name}: {identity.host} has nothing to do with {what}")
+    return _refusal(identity, f"may not read {kind.kind()}/{name}: {identity.host} has nothing to do with {what}")
 
 
 async def check_coordinates(store: Store, identity: Identity) -> None:
@@ -375,14 +378,14 @@ def check_write(
     else:
         return
     if why:
-        raise _refused(identity, why)
+        raise _refusal(identity, why)
 
 
 CHECKED: Final = HOSTS | {Role.CONTROLLER, Role.OPERATOR}
 """Roles for which ``check_write`` looks at every object; an admin writes everything, the others nothing."""
 
 
-def _refused(identity: Identity, why: str) -> Forbidden:
+def _refusal(identity: Identity, why: str) -> Forbidden:
     who = f"host {identity.host}" if identity.host else f"{identity.role} {identity.name}"
     return Forbidden(f"the token of {who} {why}", remedy="who may is in docs/concepts/security.md#table")
 

@@ -52,7 +52,7 @@ class AuthorityRotation:
             raise BadInput(f"not a rotation: {error}", remedy="use outlive tls rotate") from None
         if not wanted.finish:
             self._tls.rotate()
-        without = await self._without() if self._tls.next_fingerprint else []
+        without = await self._hosts_without_next() if self._tls.next_fingerprint else []
         if wanted.finish:
             if missing := [one for one in without if one not in wanted.leave]:
                 has = "does" if len(missing) == 1 else "do"
@@ -65,7 +65,7 @@ class AuthorityRotation:
         document = {"authority": self._tls.fingerprint, "next": self._tls.next_fingerprint, "without": without}
         return json_response(document)
 
-    async def _without(self) -> list[str]:
+    async def _hosts_without_next(self) -> list[str]:
         """Hosts with a token that is good, and without the next authority."""
         now = self._clock.now()
         joined = {one.host async for one in list_all(self._store, Token) if one.role in HOSTS and not one.expired(now)}

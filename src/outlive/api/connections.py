@@ -2,7 +2,7 @@
 
 uvicorn bounds neither the size of a head, nor the time that a client takes to send it, nor what waits for a client
 that reads nothing, nor requests that are sent before earlier ones are answered; asyncio does not bound TLS handshakes
-that were begun and not finished. ``Connection``, ``Connections`` and ``Listener`` do
+that were begun and not finished. ``ClientConnection``, ``Connections`` and ``Listener`` do
 (docs/reference/http-api.md#connections).
 
 A life of a connection::
@@ -60,7 +60,7 @@ _HEAD_TOO_LARGE = (
 # asyncio allocates (and clears) this much for each connection, 256 KiB by default.
 sslproto.SSLProtocol.max_size = TLS_READ_BYTES
 
-Groups = dict[str, dict["Connection", None]]
+Groups = dict[str, dict["ClientConnection", None]]
 """Client → its connections, in the order in which they came."""
 
 
@@ -73,7 +73,7 @@ class Connections:
     ) -> None:
         self.limit = limit
         self._selector = selector
-        self._first: dict[str, dict[Connection, None]] = {}
+        self._first: dict[str, dict[ClientConnection, None]] = {}
         """Host's token → its connections that are served in every round of the event loop, in order of use."""
         self.known_limit = max(1, limit - max(1, limit // NEWCOMERS_SHARE))
         self.listeners: tuple[Listener, ...] = ()
@@ -83,26 +83,30 @@ class Connections:
         self._known: Groups = {}
         self._counts = {id(self._unknown): 0, id(self._known): 0}
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: ClientConnection) -> None:
         """Take in a new connection; where there are too many, end an unknown one, which may be this one."""
-        self._put(self._unknown, connection)
+        self._add_to(self._unknown, connection)
         if self._count(self._unknown) + self._count(self._known) > self.limit:
-            victim = _longest_idle(self._unknown, connection) or _oldest(self._unknown, connection) or connection
+            victim = (
+                _longest_idle_connection(self._unknown, connection)
+                or _oldest_connection(self._unknown, connection)
+                or connection
+            )
             self.end(victim, "evicted")
 
-    def prove(self, connection: Connection) -> None:
+    def prove(self, connection: ClientConnection) -> None:
         """The connection has shown a valid token. It stays unknown where all known ones work."""
         if connection not in self._unknown.get(connection.client_group, ()):
             return
         if self._count(self._known) >= self.known_limit:
-            victim = _longest_idle(self._known, connection)
+            victim = _longest_idle_connection(self._known, connection)
             if victim is None:
                 return
             self.end(victim, "evicted")
-        self._take(self._unknown, connection)
-        self._put(self._known, connection)
+        self._remove_from(self._unknown, connection)
+        self._add_to(self._known, connection)
 
-    def serve_first(self, connection: Connection, flow: str) -> None:
+    def serve_first(self, connection: ClientConnection, flow: str) -> None:
         """The connection renews a lease: from now on it is served in every round of the event loop, as are the last
         few of that token that did."""
         if self._selector is None:
@@ -118,20 +122,20 @@ class Connections:
         connection.first_of = flow
         self._selector.move(connection.fd, first=True)
 
-    def is_known(self, connection: Connection) -> bool:
+    def is_known(self, connection: ClientConnection) -> bool:
         """Whether it has shown a valid token, and has its place for that."""
         return connection in self._known.get(connection.client_group, ())
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         """The connection is gone, or about to go."""
-        self._take(self._unknown, connection)
-        self._take(self._known, connection)
+        self._remove_from(self._unknown, connection)
+        self._remove_from(self._known, connection)
         group = self._first.get(connection.first_of, {})
         group.pop(connection, None)
         if not group:
             self._first.pop(connection.first_of, None)
 
-    def end(self, connection: Connection, why: str) -> None:
+    def end(self, connection: ClientConnection, why: str) -> None:
         """End it at once: nothing that waits for its peer is kept."""
         self.remove(connection)
         self._ended(why)
@@ -142,10 +146,10 @@ class Connections:
         counts = {"unknown": 0, "idle": 0, "active": 0, "stalled": 0}
         for groups in (self._unknown, self._known):
             for connection in [one for group in groups.values() for one in group]:
-                waited_s = connection.waited_s(now_s)
-                if waited_s > (WRITE_SECONDS if groups is self._known else UNKNOWN_WRITE_SECONDS):
+                stalled_s = connection.stalled_s(now_s)
+                if stalled_s > (WRITE_SECONDS if groups is self._known else UNKNOWN_WRITE_SECONDS):
                     self.end(connection, "write-timeout")
-                elif waited_s > STALLED_SECONDS:
+                elif stalled_s > STALLED_SECONDS:
                     counts["stalled"] += 1
                 elif groups is self._unknown:
                     counts["unknown"] += 1
@@ -163,11 +167,11 @@ class Connections:
     def _count(self, groups: Groups) -> int:
         return self._counts[id(groups)]
 
-    def _put(self, groups: Groups, connection: Connection) -> None:
+    def _add_to(self, groups: Groups, connection: ClientConnection) -> None:
         groups.setdefault(connection.client_group, {})[connection] = None
         self._counts[id(groups)] += 1
 
-    def _take(self, groups: Groups, connection: Connection) -> None:
+    def _remove_from(self, groups: Groups, connection: ClientConnection) -> None:
         group = groups.get(connection.client_group, {})
         if connection not in group:
             return
@@ -177,7 +181,7 @@ class Connections:
             del groups[connection.client_group]
 
 
-def _longest_idle(groups: Groups, spared: Connection) -> Connection | None:
+def _longest_idle_connection(groups: Groups, spared: ClientConnection) -> ClientConnection | None:
     """Of the client with the most connections, of which some are idle, that which has been idle for longest."""
     for group in sorted(groups.values(), key=len, reverse=True):
         idle = [each for each in group if each is not spared and each.idle]
@@ -186,7 +190,7 @@ def _longest_idle(groups: Groups, spared: Connection) -> Connection | None:
     return None
 
 
-def _oldest(groups: Groups, spared: Connection) -> Connection | None:
+def _oldest_connection(groups: Groups, spared: ClientConnection) -> ClientConnection | None:
     """Of the client with the most connections the one that came first."""
     for group in sorted(groups.values(), key=len, reverse=True):
         for each in group:
@@ -210,7 +214,8 @@ class Listener(socket.socket):
     """A listening socket that keeps few connections open whose TLS handshake is not finished.
 
     When there are ``limit`` of them, the oldest is closed for a new one; if it is younger than ``HANDSHAKE_SECONDS``,
-    new ones wait. So those who never finish keep nobody out, and many who come at once are served one after the other.
+    new ones wait. So clients that never finish keep no other out, and the listener serves many that come at once one
+    after the other.
     """
 
     def __init__(self, listening: socket.socket, limit: int) -> None:
@@ -248,12 +253,12 @@ class Listener(socket.socket):
         self._begun[connection.fileno()] = (connection, now)
         return connection, peer
 
-    def finished(self, number: int) -> None:
-        """The handshake of the connection with this descriptor is finished."""
+    def end_handshake(self, number: int) -> None:
+        """Count the handshake of the connection with this descriptor no more: it is finished."""
         self._begun.pop(number, None)
 
 
-class Connection(HttpToolsProtocol):
+class ClientConnection(HttpToolsProtocol):
     """One connection, with limits on its head, its requests, and what waits for its peer."""
 
     pool: Connections
@@ -284,7 +289,7 @@ class Connection(HttpToolsProtocol):
         self.client_group = client_group(self.client[0] if self.client else "")
         self.fd = transport.get_extra_info("socket").fileno()
         for listener in self.pool.listeners:
-            listener.finished(self.fd)
+            listener.end_handshake(self.fd)
         self._watch_head()
         self.app_state = {**self.app_state, CONNECTION: self}
         if self.scheme == "https" and transport.get_extra_info("peercert"):
@@ -294,9 +299,9 @@ class Connection(HttpToolsProtocol):
     @property
     def idle(self) -> bool:
         """Whether no request of it is being answered, or its peer does not take the answer."""
-        return self.cycle is None or self.cycle.response_complete or self.waited_s(self.loop.time()) > STALLED_SECONDS
+        return self.cycle is None or self.cycle.response_complete or self.stalled_s(self.loop.time()) > STALLED_SECONDS
 
-    def waited_s(self, now_s: float) -> float:
+    def stalled_s(self, now_s: float) -> float:
         """For how long its peer has not taken what waits for it; 0 while it does."""
         if self._paused_at is None and self.transport.is_closing():
             self._paused_at = now_s
@@ -318,13 +323,13 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone: all its requests hear that."""
+        """Disconnect all its requests, and free its buffers."""
         self._unwatch_head()
         self._unset_keepalive_if_required()
         self.pool.remove(self)
-        self.tell_requests()
+        self.disconnect_requests()
         super().connection_lost(exc)
-        # Whatever leads back to this object, so that its buffers are freed now and not by the collector of garbage.
+        # These lead back to this object, whose buffers the collector of garbage would else free late.
         self.app_state = {}
         self.scope = self.cycle = self._answered = None  # type: ignore[assignment]
 
@@ -337,12 +342,12 @@ class Connection(HttpToolsProtocol):
         self.pool.serve_first(self, flow)
 
     def abort(self) -> None:
-        """End it at once: what waits for its peer is thrown away, and its requests hear that it is gone."""
-        self.tell_requests()
+        """End it at once: drop what waits for its peer, and disconnect its requests."""
+        self.disconnect_requests()
         self.transport.abort()
 
-    def tell_requests(self) -> None:
-        """Tell all its requests that the peer is gone; uvicorn tells only the one that came last."""
+    def disconnect_requests(self) -> None:
+        """Disconnect all its requests; uvicorn disconnects only the one that came last."""
         for cycle in (self._answered, *(cycle for cycle, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from outlive.api.auth import Access, Identity, allow, may_read, may_write
 from outlive.api.config import LIST_SLICE_OBJECTS
@@ -26,6 +26,7 @@ from outlive.api.requests import (
     media_type,
     wanted_table,
 )
+from outlive.api.streams import StreamedResponse
 from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import BadInput, Forbidden
 from outlive.resources import API_VERSION, GROUP, VERSION, Event, ObjectMeta, Resource
@@ -224,9 +225,9 @@ class CoreEvents:
         version = wanted_table(request)
         if version:
             titles = [_column(title) for title in ("Last Seen", "Type", "Reason", "Object", "Message")]
-            return StreamingResponse(self._parts(_table(version, {}, titles, []), found, self._row), media_type=JSON)
+            return StreamedResponse(self._parts(_table(version, {}, titles, []), found, self._row), media_type=JSON)
         document = {"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []}
-        return StreamingResponse(self._parts(document, found, core_event), media_type=JSON)
+        return StreamedResponse(self._parts(document, found, core_event), media_type=JSON)
 
     async def _parts(
         self, document: dict[str, Any], events: Sequence[Event], render: Callable[[Event], dict[str, Any]]
@@ -234,7 +235,7 @@ class CoreEvents:
         """The document, whose last member is an empty list, with the events in that, some at a time."""
         comma, chunk = b"", msgspec.json.encode(document)[:-2]
         for start in range(0, len(events), LIST_SLICE_OBJECTS):
-            await self._turns.turn()
+            await self._turns.wait()
             part = events[start : start + LIST_SLICE_OBJECTS]
             yield chunk + comma + b",".join([msgspec.json.encode(render(event)) for event in part])
             comma, chunk = b",", b""
@@ -327,7 +328,7 @@ class AccessReviews:
         return True
 
     def _allow(self, identity: Identity, about: Mapping[str, Any]) -> None:
-        """``Forbidden`` unless the token may do this; ``*`` stands for everything."""
+        """``Forbidden`` unless the token may do this; ``*`` means everything."""
         verb, name = str(about.get("verb", "")), str(about.get("resource", ""))
         served = about.get("group") in ("", None) and name == "events"
         if verb in _READS and (served or about.get("group") in (GROUP, "*")):

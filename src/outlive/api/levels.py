@@ -37,7 +37,7 @@ SUSPICIOUS_SECONDS: Final = 0.1
 """How long a request with a wrong token or for a path that is not there keeps its seat before it is refused."""
 
 
-class Level(enum.StrEnum):
+class PriorityLevel(enum.StrEnum):
     """What a request is to the server."""
 
     PROTOCOL = "protocol"
@@ -50,7 +50,7 @@ class Level(enum.StrEnum):
     """Without a token: pages, descriptions, and tokens that are not known."""
 
 
-class Room(NamedTuple):
+class SeatLimits(NamedTuple):
     """How many requests of a level are served at once, and how many of one token wait."""
 
     seats: int
@@ -59,28 +59,28 @@ class Room(NamedTuple):
     queue: int
 
 
-ROOMS: Final[Mapping[Level, Room]] = {
-    Level.PROTOCOL: Room(seats=256, share=8, queue=64),
-    Level.WORK: Room(seats=128, share=64, queue=256),
-    Level.PEOPLE: Room(seats=32, share=16, queue=128),
-    Level.ANONYMOUS: Room(seats=32, share=16, queue=64),
+SEAT_LIMITS: Final[Mapping[PriorityLevel, SeatLimits]] = {
+    PriorityLevel.PROTOCOL: SeatLimits(seats=256, share=8, queue=64),
+    PriorityLevel.WORK: SeatLimits(seats=128, share=64, queue=256),
+    PriorityLevel.PEOPLE: SeatLimits(seats=32, share=16, queue=128),
+    PriorityLevel.ANONYMOUS: SeatLimits(seats=32, share=16, queue=64),
 }
 PROBES: Final = frozenset({"/healthz", "/livez", "/readyz"})
 _LEASES: Final = frozenset({Membership.info.plural, Election.info.plural})
 
 
-def level_of(identity: Identity, access: Access, route: str, request: Request) -> Level:
+def level_of(identity: Identity, access: Access, route: str, request: Request) -> PriorityLevel:
     """The level of a request for the endpoint with that route and access."""
     if route in PROBES:
-        return Level.PROTOCOL
+        return PriorityLevel.PROTOCOL
     if access is Access.OPEN:
-        return Level.ANONYMOUS
+        return PriorityLevel.ANONYMOUS
     if identity.role in HOSTS:
         plural, write = request.path_params.get("plural", ""), request.method not in ("GET", "HEAD")
         lease = plural in _LEASES and (write or "name" in request.path_params)
         status = plural == VirtualMachine.info.plural and write and route.endswith("/status")
-        return Level.PROTOCOL if lease or status else Level.WORK
-    return Level.PEOPLE if identity.role in (Role.ADMIN, Role.OPERATOR, Role.VIEWER) else Level.WORK
+        return PriorityLevel.PROTOCOL if lease or status else PriorityLevel.WORK
+    return PriorityLevel.PEOPLE if identity.role in (Role.ADMIN, Role.OPERATOR, Role.VIEWER) else PriorityLevel.WORK
 
 
 class Seats:
@@ -89,9 +89,9 @@ class Seats:
     Invariant: a request waits only while all seats are taken, or its flow has its share.
     """
 
-    def __init__(self, level: Level, room: Room, clock: Clock) -> None:
+    def __init__(self, level: PriorityLevel, limits: SeatLimits, clock: Clock) -> None:
         self.level = level
-        self.room = room
+        self.limits = limits
         self._clock = clock
         self._taken: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
@@ -101,10 +101,10 @@ class Seats:
     async def take(self, flow: str) -> None:
         """Take a seat, and wait for one; ``TooManyRequests`` after a pause where too many of the flow wait."""
         queue = self._waiting.get(flow)
-        if queue is None and self._has_seat(flow):
-            self._seat(flow)
+        if queue is None and self._has_free_seat(flow):
+            self._assign_seat(flow)
             return
-        if queue is not None and len(queue) >= self.room.queue:
+        if queue is not None and len(queue) >= self.limits.queue:
             await self._refuse(f"{len(queue)} requests wait")
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(flow, deque()).append(place)
@@ -116,7 +116,7 @@ class Seats:
             queue = self._waiting.get(flow, deque())
             if place in queue:
                 queue.remove(place)
-                self._left(flow, queue)
+                self._remove_waiter(flow, queue)
             elif not place.cancelled():
                 self.give(flow)
             if not isinstance(error, TimeoutError):
@@ -131,26 +131,26 @@ class Seats:
             del self._taken[flow]
         for other in list(self._waiting):
             queue = self._waiting[other]
-            while queue and self._has_seat(other):
+            while queue and self._has_free_seat(other):
                 place = queue.popleft()
                 self._waiting.move_to_end(other)
-                self._left(other, queue)
+                self._remove_waiter(other, queue)
                 if not place.done():  # else its request has just been cancelled
-                    self._seat(other)
+                    self._assign_seat(other)
                     place.set_result(None)
                     break
-            if self.taken >= self.room.seats:
+            if self.taken >= self.limits.seats:
                 return
 
-    def _has_seat(self, flow: str) -> bool:
-        return self.taken < self.room.seats and self._taken[flow] < self.room.share
+    def _has_free_seat(self, flow: str) -> bool:
+        return self.taken < self.limits.seats and self._taken[flow] < self.limits.share
 
-    def _seat(self, flow: str) -> None:
+    def _assign_seat(self, flow: str) -> None:
         self.taken += 1
         self._taken[flow] += 1
 
-    def _left(self, flow: str, queue: deque[asyncio.Future[None]]) -> None:
-        """One of the flow waits no longer."""
+    def _remove_waiter(self, flow: str, queue: deque[asyncio.Future[None]]) -> None:
+        """Count one request less that waits, and forget the queue of the flow if it is empty."""
         self.waiting -= 1
         if not queue:
             del self._waiting[flow]
@@ -159,7 +159,7 @@ class Seats:
         self.refused += 1
         await self._clock.sleep(REFUSED_SECONDS)
         raise TooManyRequests(
-            f"too many requests at once: {why} (level {self.level}, {self.room.share} at work at a time)",
+            f"too many requests at once: {why} (level {self.level}, {self.limits.share} at work at a time)",
             remedy="send fewer at a time, and wait as Retry-After says",
         )
 
@@ -167,11 +167,11 @@ class Seats:
 class Levels:
     """The seats of all levels."""
 
-    def __init__(self, clock: Clock, rooms: Mapping[Level, Room] = ROOMS) -> None:
+    def __init__(self, clock: Clock, limits_by_level: Mapping[PriorityLevel, SeatLimits] = SEAT_LIMITS) -> None:
         self._clock = clock
-        self.seats = {level: Seats(level, room, clock) for level, room in rooms.items()}
+        self.seats = {level: Seats(level, limits, clock) for level, limits in limits_by_level.items()}
 
-    async def take(self, level: Level, flow: str) -> Callable[[], None]:
+    async def take(self, level: PriorityLevel, flow: str) -> Callable[[], None]:
         """Take a seat; what gives it back, once, however often it is called."""
         seats = self.seats[level]
         await seats.take(flow)
@@ -186,9 +186,9 @@ class Levels:
         return give
 
     @asynccontextmanager
-    async def suspicious(self, client: str) -> AsyncIterator[None]:
+    async def suspicious_seat(self, client: str) -> AsyncIterator[None]:
         """An anonymous seat of a client that will probably be refused, which is then kept for a moment."""
-        give = await self.take(Level.ANONYMOUS, client)
+        give = await self.take(PriorityLevel.ANONYMOUS, client)
         try:
             yield
         except OutliveError:
@@ -216,17 +216,17 @@ class Turns:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._called = False
 
-    async def turn(self) -> None:
+    async def wait(self) -> None:
         """Return in a round of the loop in which no other slice runs; compute for a few milliseconds then."""
         loop = asyncio.get_running_loop()
         place: asyncio.Future[None] = loop.create_future()
         self._waiting.append(place)
         if not self._called:
             self._called = True
-            loop.call_soon(self._next)
+            loop.call_soon(self._start_next)
         await place
 
-    def _next(self) -> None:
+    def _start_next(self) -> None:
         while self._waiting:
             place = self._waiting.popleft()
             if not place.done():
@@ -234,7 +234,7 @@ class Turns:
                 break
         self._called = bool(self._waiting)
         if self._called:
-            asyncio.get_running_loop().call_soon(self._next)
+            asyncio.get_running_loop().call_soon(self._start_next)
 
 
 class Bodies:

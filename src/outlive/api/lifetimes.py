@@ -32,7 +32,7 @@ from outlive.base.logging import get_logger
 from outlive.resources import ObjectRef, Token
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.tokens import LASTS, OVERLAP, SHARE_LEFT, TOLD_BEFORE
+from outlive.resources.tokens import LASTS, OVERLAP, SHARE_LEFT, WARNED_BEFORE
 from outlive.runtime.faults import ActiveFault, FaultRecorder
 from outlive.store import Store, compare_and_swap
 
@@ -122,7 +122,7 @@ class StateToken:
         self._ids = ids
         self._former: tuple[str, datetime] | None = None
         """Digest of the one before, and until when it is good."""
-        self._take(ensure_token(path, ids))
+        self._adopt(ensure_token(path, ids))
         self.renew()
 
     def identify(self, token: bytes) -> Identity | None:
@@ -142,12 +142,13 @@ class StateToken:
             return False
         secret, before = self._ids.token(), (self._digest, now + OVERLAP)
         write_whole(self._path, secret.encode() + b"\n")
-        self._take(secret)
+        self._adopt(secret)
         self._former = before
         _log.info("token.renewed", token=STATE_NAME, until=self._issued + LASTS)
         return True
 
-    def _take(self, secret: str) -> None:
+    def _adopt(self, secret: str) -> None:
+        """Take the secret of the file for the token."""
         self._digest = digest_of(secret.encode())
         now = as_datetime(self._clock.now())
         written = datetime.fromtimestamp(self._path.stat().st_mtime, now.tzinfo)
@@ -178,12 +179,15 @@ class TokenUpkeep:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self.look()
-            await self._recorder.record([*self._ending(), *self._further(self._clock.now())])
+            await self.update()
+            await self._recorder.record([*self._end_faults(), *self._further(self._clock.now())])
             await self._clock.sleep(LOOK_S)
 
-    async def look(self) -> None:
-        """Write down what is due; what fails has its turn in the next look."""
+    async def update(self) -> None:
+        """Renew the token of the state directory, and write ends and uses of the others.
+
+        The next call repeats a write that failed.
+        """
         try:
             if self._state.renew():
                 self.renewed()
@@ -193,12 +197,12 @@ class TokenUpkeep:
         for one in self._tokens.informer.items():
             if writes >= WRITES:
                 return
-            if self._changed(one, now) == one:
+            if self._updated(one, now) == one:
                 continue
             writes += 1
             try:
                 wrote = await compare_and_swap(
-                    self._store, Token, one.name, lambda found: self._changed(found, now), clock=self._clock, tries=2
+                    self._store, Token, one.name, lambda found: self._updated(found, now), clock=self._clock, tries=2
                 )
             except (OutliveError, TimeoutError) as error:
                 _log.warning("token.not_written", token=one.name, error=str(error))
@@ -211,7 +215,7 @@ class TokenUpkeep:
         for name in [name for name in self._tokens.used if name not in names]:
             del self._tokens.used[name]
 
-    def _changed(self, found: Token | None, now: Instant) -> Token | None:
+    def _updated(self, found: Token | None, now: Instant) -> Token | None:
         """The token with its end, and with its first or last use."""
         if found is None:
             return None
@@ -223,7 +227,7 @@ class TokenUpkeep:
             return after
         return _replace(after, last_used=as_datetime(at).replace(microsecond=0))
 
-    def _ending(self) -> list[ActiveFault]:
+    def _end_faults(self) -> list[ActiveFault]:
         now = self._clock.now()
         return [
             ActiveFault(
@@ -244,7 +248,7 @@ def file_faults(path: Path, known: Iterable[tuple[str, Identity]]) -> Callable[[
 
     def faults(now: Instant) -> Iterable[ActiveFault]:
         today = as_datetime(now)
-        ending = [one.name for one in identities if one.expires is not None and one.expires - today <= TOLD_BEFORE]
+        ending = [one.name for one in identities if one.expires is not None and one.expires - today <= WARNED_BEFORE]
         if ending:
             yield ActiveFault(FaultCode.TOKENS_FILE, subject, {"file": str(path), "names": ", ".join(ending[:6])})
             return

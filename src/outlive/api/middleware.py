@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outlive.api.config import BODIES_AT_ONCE, BUFFER_BYTES, HEADERS_BYTES, SMALL_BODY_BYTES
-from outlive.api.connections import CONNECTION, Connection, client_group
+from outlive.api.connections import CONNECTION, ClientConnection, client_group
 from outlive.api.errors import (
     HeadTooLarge,
     MethodNotAllowed,
@@ -91,12 +91,12 @@ class Recorder:
         )
 
     def count_connections(self, counts: Mapping[str, int]) -> None:
-        """So many connections are in each state."""
+        """Set the number of connections in each state."""
         for state, count in counts.items():
             self._connections.labels(state).set(float(count))
 
-    def connection_ended(self, why: str) -> None:
-        """The server has ended a connection before its time."""
+    def count_ended(self, why: str) -> None:
+        """Count a connection that the server ended before its time."""
         self._connections_ended.labels(why).inc()
 
     def record(self, scope: Scope, status: int, seconds: float) -> None:
@@ -136,7 +136,9 @@ class _Body:
         return self.declared - self.size > SMALL_BODY_BYTES
 
 
-def _completed(headers: Iterable[tuple[bytes, bytes]], scope: Scope, *, unread: bool) -> list[tuple[bytes, bytes]]:
+def _complete_headers(
+    headers: Iterable[tuple[bytes, bytes]], scope: Scope, *, unread: bool
+) -> list[tuple[bytes, bytes]]:
     """The headers of an answer with those that every answer has."""
     made = list(headers)
     names = {name for name, _ in made}
@@ -175,17 +177,17 @@ class RequestMiddleware:
         body = _Body(length)
         status = 0
 
-        async def sending(message: Message) -> None:
+        async def send_part(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = _completed(message["headers"], scope, unread=body.unread)
+                message["headers"] = _complete_headers(message["headers"], scope, unread=body.unread)
             elif len(message["body"]) > BUFFER_BYTES:  # so that no more than that waits for the peer
                 whole, more = message["body"], message.get("more_body", False)
-                connection: Connection | None = state.get(CONNECTION)
+                connection: ClientConnection | None = state.get(CONNECTION)
                 for start in range(0, len(whole), BUFFER_BYTES):
                     if connection is not None and connection.transport.is_closing():
-                        connection.tell_requests()  # else asyncio warns of each write until the loop's next round
+                        connection.disconnect_requests()  # else asyncio warns of each write until the loop's next round
                     last = start + BUFFER_BYTES >= len(whole)
                     part = whole[start : start + BUFFER_BYTES]
                     await send({"type": message["type"], "body": part, "more_body": more or not last})
@@ -196,16 +198,16 @@ class RequestMiddleware:
             try:
                 if size > HEADERS_BYTES:
                     raise HeadTooLarge(f"headers of {size} bytes", remedy=f"send at most {HEADERS_BYTES}")
-                await self._app(scope, self._limited(receive, body, scope), sending)
+                await self._app(scope, self._limit_body(receive, body, scope), send_part)
             except ClientDisconnect:
                 status = status or 499
             except Exception as error:  # the last resort: whatever happens is logged and answered
-                cause = error.__cause__ if status and isinstance(error.__cause__, OutliveError) else error
-                if status_of(cause).http == 500:
+                # No variable keeps the error beyond this block: its traceback leads to this frame, and so to the body.
+                if status_of(_cause_of(error) if status else error).http == 500:
                     _log.exception("api.defect", method=scope["method"], path=scope["path"][:512])
                 if status:
                     raise  # the answer has begun: uvicorn closes the connection, so that nobody takes it for whole
-                await error_response(Request(scope), error)(scope, receive, sending)
+                await error_response(Request(scope), error)(scope, receive, send_part)
             finally:
                 if SEAT in state:
                     state[SEAT]()
@@ -233,7 +235,7 @@ class RequestMiddleware:
         )
         return request_id.decode() or made, global_id.decode(), size, length
 
-    def _limited(self, receive: Receive, body: _Body, scope: Scope) -> Receive:
+    def _limit_body(self, receive: Receive, body: _Body, scope: Scope) -> Receive:
         """``receive``, which raises ``TooLarge`` for a body beyond the limit of bytes or of values, and
         ``TooManyRequests`` for a large one while others are in memory.
 
@@ -242,7 +244,7 @@ class RequestMiddleware:
         """
         most = OBJECT_VALUES if scope["path"].startswith("/apis/") else REQUEST_VALUES
 
-        async def receiving() -> Message:
+        async def receive_part() -> Message:
             if body.declared > self._body_limit:
                 raise self._too_large(body.declared)
             message = await receive()
@@ -259,16 +261,21 @@ class RequestMiddleware:
                 body.reserved = size
             return message
 
-        return receiving
+        return receive_part
 
     def _too_large(self, size: int) -> TooLarge:
         return TooLarge(f"the body has {size} bytes or more", remedy=f"send at most {self._body_limit} bytes")
 
 
+def _cause_of(error: Exception) -> Exception:
+    """What the framework reports as its own error where an answer has begun."""
+    return error.__cause__ if isinstance(error.__cause__, OutliveError) else error
+
+
 def error_response(request: Request, error: Exception) -> Response:
     """The error as an answer, in the form that its path has."""
     path = request.scope["path"]
-    error = _of_routing(error, path, request.method)
+    error = _translate_routing_error(error, path, request.method)
     request.scope["state"][ERROR] = code_of(error)
     status = status_of(error)
     request_id = request.scope["state"].get(REQUEST_ID, "")
@@ -296,10 +303,10 @@ async def answer_error(request: Request, error: Any) -> Response:
             query = request.scope["query_string"].decode("latin-1")
             return RedirectResponse(f"/{quote(path.strip('/'))}{'?' if query else ''}{query}", 307)
         try:
-            async with request.app.state.levels.suspicious(client_of(request)):
-                raise _of_routing(error, path, request.method)
+            async with request.app.state.levels.suspicious_seat(client_of(request)):
+                raise _translate_routing_error(error, path, request.method)
         except OutliveError as refused:
-            error = refused
+            return error_response(request, refused)  # a variable that outlives this block would keep the request
     return error_response(request, error)
 
 
@@ -308,7 +315,7 @@ def client_of(request: Request) -> str:
     return client_group(request.client.host if request.client is not None else "")
 
 
-def _of_routing(error: Exception, path: str, method: str) -> Exception:
+def _translate_routing_error(error: Exception, path: str, method: str) -> Exception:
     """The framework's own errors as ours."""
     if not isinstance(error, HTTPException):
         return error

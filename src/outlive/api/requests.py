@@ -164,7 +164,7 @@ def named(obj: Resource, target: Target) -> Resource:
     return obj
 
 
-def replacing(obj: Resource, current: Resource) -> Resource:
+def replacement(obj: Resource, current: Resource) -> Resource:
     """The object as it replaces the current one; ``Conflict`` where it is for another version, or another object."""
     meta = obj.metadata
     check_preconditions(current, uid=meta.uid, version=meta.resource_version)

@@ -1,6 +1,6 @@
 """Opens the socket and serves the application with uvicorn, inside the event loop that runs already.
 
-Whoever runs the process owns its signals: this stops when its task is cancelled or ``Serving.stop`` is called,
+The process owns its signals: the server stops when its task is cancelled or ``Serving.stop`` is called,
 ends all watches, gives running requests ``SHUTDOWN_SECONDS``, and removes ``server.json`` and ``kubeconfig``.
 What one connection may cost, and which one goes when there are too many, is in ``outlive.api.connections``.
 """
@@ -32,7 +32,7 @@ from outlive.api.config import (
     ApiSettings,
     ServerFile,
 )
-from outlive.api.connections import HANDSHAKES_SHARE, Connection, Connections, Listener
+from outlive.api.connections import HANDSHAKES_SHARE, ClientConnection, Connections, Listener
 from outlive.base.errors import BadInput, Forbidden, InUse, OutliveError
 from outlive.base.files import check_private, read_private, write_whole
 from outlive.base.logging import get_logger
@@ -109,7 +109,7 @@ async def serving(
     context = tls_context(settings) if tls is None else tls.context
     sockets = listen(host, port)
     limit = _connections_limit(settings.connections)
-    connections = Connections(limit, app.state.recorder.connection_ended, current_selector())
+    connections = Connections(limit, app.state.recorder.count_ended, current_selector())
     connections.listeners = tuple(Listener(each, max(1, limit // HANDSHAKES_SHARE)) for each in sockets)
     server = _Server(_config(app, _protocol(connections), context, lifespan=lifespan), app)
     url = address(connections.listeners[0], tls=context is not None)
@@ -122,16 +122,16 @@ async def serving(
             task.result()
             raise OutliveError("the HTTP server did not start", remedy="its log says why")
 
-        def announced() -> None:
+        def write_files() -> None:
             if state_dir is not None:
                 pinned = tls.fingerprint if tls is not None else ""
                 content = ServerFile(url=url, pid=os.getpid(), version=version, fingerprint=pinned)
                 kubectl = (url, tls) if beside is None else (beside[0].url, beside[1])
                 announce(state_dir, content, kubectl[0], kubectl[1].authority if kubectl[1] is not None else "")
 
-        announced()
+        write_files()
         _log.info("api.serving", url=url)
-        yield Serving(server, url, announced)
+        yield Serving(server, url, write_files)
     finally:
         started.cancel()
         server.should_exit = True
@@ -201,17 +201,17 @@ def tls_context(settings: ApiSettings) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if settings.tls_key and Path(settings.tls_key).exists():
         check_private(Path(settings.tls_key).resolve(), limit=KEY_BYTES)
-    with _naming("api.tlsCertificate", f"{settings.tls_certificate} with {settings.tls_key}"):
+    with _explain_errors("api.tlsCertificate", f"{settings.tls_certificate} with {settings.tls_key}"):
         context.load_cert_chain(settings.tls_certificate, settings.tls_key)
     if settings.tls_client_ca:
-        with _naming("api.tlsClientCa", settings.tls_client_ca):
+        with _explain_errors("api.tlsClientCa", settings.tls_client_ca):
             context.load_verify_locations(settings.tls_client_ca)
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
 @contextmanager
-def _naming(place: str, what: str) -> Iterator[None]:
+def _explain_errors(place: str, what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ssl.SSLError) as error:
@@ -262,7 +262,7 @@ def read_server_file(path: Path) -> ServerFile | None:
 
 
 def _config(
-    app: Starlette, protocol: type[Connection], context: ssl.SSLContext | None, *, lifespan: bool
+    app: Starlette, protocol: type[ClientConnection], context: ssl.SSLContext | None, *, lifespan: bool
 ) -> uvicorn.Config:
     options: dict[str, Any] = {}
     if context is not None:
@@ -289,10 +289,10 @@ def _connections_limit(wanted: int) -> int:
     return max(1, wanted if descriptors == resource.RLIM_INFINITY else min(wanted, descriptors - OTHER_DESCRIPTORS))
 
 
-def _protocol(connections: Connections) -> type[Connection]:
+def _protocol(connections: Connections) -> type[ClientConnection]:
     """The protocol of the server that has these connections."""
 
-    class Protocol(Connection):
+    class Protocol(ClientConnection):
         pool = connections
 
     return Protocol
@@ -309,7 +309,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are handled by whoever runs the process."""
+        """Leave signals to the process."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -37,7 +37,7 @@ CERTIFICATE_KEY_FILE: Final = "server.key"
 NEXT_FILE: Final = "ca-next.pem"
 NEXT_KEY_FILE: Final = "ca-next.key"
 AUTHORITY_LASTS: Final = timedelta(days=10 * 365)
-AUTHORITY_TOLD_BEFORE: Final = timedelta(days=365)
+AUTHORITY_WARNED_BEFORE: Final = timedelta(days=365)
 """So long before its end the authority is a fault."""
 CERTIFICATE_LASTS: Final = timedelta(days=365)
 RENEWED_BEFORE: Final = timedelta(days=120)
@@ -67,7 +67,7 @@ class ServerTls:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.renew()
-        self._show()
+        self._load_context()
 
     @property
     def authority(self) -> str:
@@ -89,10 +89,10 @@ class ServerTls:
         """Of the authority that is to follow; empty where there is none."""
         return fingerprint(_text(self._next[0]).decode()) if self._next is not None else ""
 
-    def ends_soon(self) -> str:
-        """The day on which the authority ends, where people are to be told."""
+    def near_end(self) -> str:
+        """The day on which the authority ends; empty until ``AUTHORITY_WARNED_BEFORE`` that day."""
         end = self._authority.not_valid_after_utc
-        return f"{end:%Y-%m-%d}" if end - as_datetime(self._clock.now()) <= AUTHORITY_TOLD_BEFORE else ""
+        return f"{end:%Y-%m-%d}" if end - as_datetime(self._clock.now()) <= AUTHORITY_WARNED_BEFORE else ""
 
     def rotate(self) -> None:
         """Make the authority that is to follow, unless it is there."""
@@ -125,7 +125,7 @@ class ServerTls:
         write_whole(self._directory / CERTIFICATE_FILE, _text(certificate) + _text(self._authority))
         _log.info("tls.certificate_made", names=self._names, until=certificate.not_valid_after_utc.isoformat())
         if found is not None:
-            self._show()
+            self._load_context()
         return True
 
     async def run(self) -> None:
@@ -137,7 +137,7 @@ class ServerTls:
             except (OSError, BadInput) as error:
                 _log.error("tls.not_renewed", error=str(error))
 
-    def _show(self) -> None:
+    def _load_context(self) -> None:
         """New connections see the certificate of the files."""
         files = self._directory / CERTIFICATE_FILE, self._directory / CERTIFICATE_KEY_FILE
         try:
@@ -151,7 +151,7 @@ class ServerTls:
         paths = self._directory / AUTHORITY_FILE, self._directory / AUTHORITY_KEY_FILE
         following = self._directory / NEXT_FILE, self._directory / NEXT_KEY_FILE
         if following[0].exists() and not following[1].exists():  # ``finish`` was interrupted, or ``rotate``
-            if paths[1].exists() and self._signs(paths[1], following[0]):
+            if paths[1].exists() and self._is_pair(paths[1], following[0]):
                 rename_whole(following[0], paths[0])
             else:
                 following[0].unlink()
@@ -178,7 +178,7 @@ class ServerTls:
             raise BadInput(f"does not fit {key_file.name}", place=str(file), remedy="put both back")
         return certificate, key
 
-    def _signs(self, key_file: Path, file: Path) -> bool:
+    def _is_pair(self, key_file: Path, file: Path) -> bool:
         try:
             self._load_pair(file, key_file)
         except BadInput:
@@ -224,7 +224,7 @@ class ServerTls:
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
             return False
-        return all(name in list(names) for name in _general(self._names))
+        return all(name in list(names) for name in _general_names(self._names))
 
     def _certificate(self, key: _Key, now: datetime) -> x509.Certificate:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "outlive")])
@@ -239,7 +239,7 @@ class ServerTls:
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.SubjectAlternativeName(_general(self._names)), critical=False)
+            .add_extension(x509.SubjectAlternativeName(_general_names(self._names)), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
@@ -274,7 +274,7 @@ def _addresses() -> list[str]:
     return found
 
 
-def _general(names: Iterable[str]) -> list[x509.GeneralName]:
+def _general_names(names: Iterable[str]) -> list[x509.GeneralName]:
     found: list[x509.GeneralName] = []
     for name in names:
         try:

@@ -1,10 +1,9 @@
 """Tokens of the store: known as soon as they are written, refused as soon as they are deleted; and how hosts join.
 
-A join token is used once, for the host that it names; one that names none joins a host whose name nothing in the store
-refers to. The server checks who comes with
-it, marks it as used by compare-and-swap, and only then writes the host's own token; whoever loses an answer in between
-is given another join token. That a machine has joined under one name only is looked at before that, and once more
-before the host is given what was written (docs/operating/install.md#join).
+A host uses a join token once. The token names the host; a token that names none joins a host whose name nothing in the
+store refers to. The server checks the host, marks the join token as used by compare-and-swap, and only then writes the
+host's own token; a host that loses an answer in between needs another join token. The server checks that a machine has
+one name only before these writes, and again before it answers (docs/operating/install.md#join).
 """
 
 from __future__ import annotations
@@ -140,11 +139,11 @@ class HostJoin:
         except msgspec.ValidationError as error:
             raise BadInput(f"not what a host says that joins: {error}", remedy="use outlive node join") from None
         async with self._join_lock:
-            joined = await self._joined(identity.name, wish)
+            joined = await self._exchange(identity.name, wish)
         _log.info("host.joined", host=joined.host, role=joined.role, machine=wish.machine_id)
         return json_response(msgspec.to_builtins(joined))
 
-    async def _joined(self, name: str, wish: Joining) -> Joined:
+    async def _exchange(self, name: str, wish: Joining) -> Joined:
         check_name(wish.host)
         if not _MACHINE.match(wish.machine_id):
             raise BadInput(
@@ -196,7 +195,7 @@ class HostJoin:
         try:
             await self._check_names(wish)
             if not ticket.host:
-                await self._check_new(wish.host, besides=written.name)
+                await self._check_unreferenced(wish.host, besides=written.name)
         except Refused:
             await self._withdraw(written)
             raise
@@ -212,10 +211,10 @@ class HostJoin:
             known = token.machine_id if token is not None else ""
             _check_name(wish, ticket, known or (member.record.machine_id if member is not None else ""))
         if not ticket.host:
-            await self._check_new(wish.host)
+            await self._check_unreferenced(wish.host)
         await self._check_names(wish)
 
-    async def _check_new(self, host: str, besides: str = "") -> None:
+    async def _check_unreferenced(self, host: str, besides: str = "") -> None:
         """``Refused`` where anything in the store refers to a host of this name; ``besides``: the token that it got.
 
         Who joins under a name gets what belongs to it: VMs that are assigned to it, for example.

@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
 import msgspec
-from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from outlive.api.auth import HOSTS, Identity
@@ -26,6 +25,7 @@ from outlive.api.config import BOOKMARK_SECONDS, WATCH_SECONDS, WATCHES_LEAST, W
 from outlive.api.errors import TooManyRequests, status_document
 from outlive.api.levels import Turns
 from outlive.api.requests import JSON
+from outlive.api.streams import StreamedResponse
 from outlive.api.watch_cache import Entry, WatchCache, WatchEvent, coalesced
 from outlive.base import limits
 from outlive.base.clock import Clock
@@ -64,7 +64,7 @@ Render = Callable[[Entry], bytes]
 """An entry as the document that is sent: itself, or a table of one row."""
 
 
-class WatchResponse(StreamingResponse):
+class WatchResponse(StreamedResponse):
     """The answer to a watch, which has a place among the watches until it ends."""
 
     def __init__(self, chunks: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
@@ -163,7 +163,7 @@ class Watches:
         if wanted.initial or wanted.version in ("", "0"):
             states, number = cache.states()
             parts = (line("ADDED", render(entry)) if wanted.selects(entry) else b"" for entry in states)
-            async for chunk in self._gathered(parts, cache, number):
+            async for chunk in self._join_chunks(parts, cache, number):
                 yield chunk
             if wanted.initial:
                 yield bookmark(cache, number, initial_end=True)
@@ -171,7 +171,7 @@ class Watches:
             start = cache.place(wanted.version)
             changes = coalesced(cache.since(start))
             number = cache.number
-            async for chunk in self._gathered(lines(changes, wanted, render), cache, number):
+            async for chunk in self._join_chunks(lines(changes, wanted, render), cache, number):
                 yield chunk
         while not closing.done():
             left = deadline - self._clock.monotonic()
@@ -182,14 +182,14 @@ class Watches:
             if changed.done():
                 events = list(cache.since(number))
                 number = cache.number
-                async for chunk in self._gathered(lines(events, wanted, render), cache, number):
+                async for chunk in self._join_chunks(lines(events, wanted, render), cache, number):
                     yield chunk
             else:
                 changed.cancel()
                 if wanted.bookmarks and cache.trusted:
                     yield bookmark(cache, number)
 
-    async def _gathered(self, parts: Iterable[bytes], cache: WatchCache, number: int) -> AsyncIterator[bytes]:
+    async def _join_chunks(self, parts: Iterable[bytes], cache: WatchCache, number: int) -> AsyncIterator[bytes]:
         """The parts in chunks of about ``CHUNK_BYTES``. ``Expired`` if the client takes them so slowly that the ring
         loses what comes after ``number`` meanwhile: else all that it has not taken would be kept for it."""
         chunk = bytearray()
@@ -200,7 +200,7 @@ class Watches:
                 chunk.clear()
                 cache.check(number)
             if count % limits.YIELD_OBJECTS == 0:
-                await self._turns.turn()
+                await self._turns.wait()
         if chunk:
             yield bytes(chunk)
 

@@ -198,7 +198,7 @@ class WatchCache:
         return [self._entries[key] for key in sorted(self._entries)], self.number
 
     def place(self, version: str) -> int:
-        """The number that a client's ``resourceVersion`` stands for; ``Expired`` if it is not in the ring."""
+        """The number of a client's ``resourceVersion``; ``Expired`` if it is not in the ring."""
         known = self._numbers.get(version)
         if known is not None:
             return known[1]
@@ -231,7 +231,7 @@ class WatchCache:
 def coalesced(events: Iterable[WatchEvent]) -> list[WatchEvent]:
     """Of each object the last change only, a deletion before the successor of the same name kept.
 
-    For whoever resumes: what was listed meanwhile is then never followed by an older state.
+    A client that resumes then never sees an older state after one that it has listed meanwhile.
     """
     last: dict[tuple[str, str], WatchEvent] = {}
     first: dict[tuple[str, str], WatchEvent] = {}

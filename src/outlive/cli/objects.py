@@ -255,18 +255,18 @@ async def write_resource(store: Store, item: Resource, *, status: bool = False) 
 
 
 async def _apply_once(store: Store, item: Resource, *, status: bool) -> str:
-    from outlive.api.admission import as_new, being_deleted
+    from outlive.api.admission import deletion_conflict, without_finalizer
 
     has_status = item.info.halves and hasattr(item, "status")
     try:
         old = await store.get(type(item), item.name, fresh=True)
     except NotFound:
         new = _unversioned(item)
-        written = await store.create(new if status else as_new(new))
+        written = await store.create(new if status else without_finalizer(new))
         if status and has_status:
             await store.replace_status(msgspec.structs.replace(item, metadata=written.metadata))
         return "created"
-    if (taken := being_deleted(old)) is not None:
+    if (taken := deletion_conflict(old)) is not None:
         raise taken
     new = _merged(item, old, keep_status=has_status)
     changed = new != old
@@ -316,7 +316,7 @@ async def delete(
 
     A VM that a host may run is stopped there first; until then its name is taken.
     """
-    from outlive.api.admission import being_deleted, check_deletion
+    from outlive.api.admission import check_deletion, deletion_conflict
 
     found = kind_named(kind)
     async with access.open(write=True) as store:
@@ -331,7 +331,7 @@ async def delete(
             await check_deletion(item, store, force=force)
         for item in objects:
             await _delete(store, item, force=force)
-            left = being_deleted(await read(store, found, item.name))
+            left = deletion_conflict(await read(store, found, item.name))
             write(f"{item.kind().lower()}/{item.name} deleted{f'; {left}' if left is not None else ''}\n")
 
 

@@ -226,7 +226,7 @@ async def _serve(
 
     def find_server_faults(now: Instant) -> list[ActiveFault]:
         found = list(listed_faults(now)) if listed else []
-        if tls is not None and (end := tls.ends_soon()):
+        if tls is not None and (end := tls.near_end()):
             subject = ObjectRef(kind="Cluster", name=CLUSTER)
             found.append(ActiveFault(FaultCode.AUTHORITY_ENDS, subject, {"end": end}))
         return found
@@ -266,7 +266,7 @@ async def _serve(
     )
     app = create_app(deps)
     async with stored.following(), AsyncExitStack() as servers, OrderedTaskGroup() as group:
-        await upkeep.look()
+        await upkeep.update()
         local = None
         if own is not None and tls is None:  # kubectl sends no token over plain HTTP
             few = msgspec.structs.replace(api, connections=KUBECTL_CONNECTIONS)

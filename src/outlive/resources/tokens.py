@@ -29,7 +29,7 @@ OVERLAP: Final = timedelta(minutes=10)
 """How long the former secret is good after the new one was used for the first time."""
 SHARE_LEFT: Final = 3
 """A host's token is renewed when a third of its time is left."""
-TOLD_BEFORE: Final = timedelta(days=14)
+WARNED_BEFORE: Final = timedelta(days=14)
 """So long before its end a token is a fault, unless it was made for less."""
 
 
@@ -107,7 +107,7 @@ class Token(Resource, frozen=True, kw_only=True, tag="Token"):
     def ends_soon(self, now: Instant) -> bool:
         """True if a fault should warn that it ends, or has ended; never for a token that was made for a short time."""
         left, whole = self.time_left(now)
-        return whole > TOLD_BEFORE >= left
+        return whole > WARNED_BEFORE >= left
 
     def with_next(self, digest: str, now: Instant, lasts: timedelta = LASTS) -> Token:
         """It with another secret, which nobody has used yet."""

@@ -23,7 +23,7 @@ class Opened:
         self.waited = waited
         self.ended = False
 
-    def waited_s(self, _now_s: float) -> float:
+    def stalled_s(self, _now_s: float) -> float:
         return self.waited
 
     def abort(self) -> None:

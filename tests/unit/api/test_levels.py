@@ -10,7 +10,7 @@ from tests.support.loops import run
 
 from outlive.api.auth import ANYBODY, Access, Identity, Role
 from outlive.api.errors import TooManyRequests
-from outlive.api.levels import QUEUE_SECONDS, Bodies, Level, Levels, Room, Seats, Turns, level_of
+from outlive.api.levels import QUEUE_SECONDS, Bodies, Levels, PriorityLevel, SeatLimits, Seats, Turns, level_of
 from outlive.base.clock import LoopClock
 from outlive.base.errors import Forbidden
 
@@ -19,7 +19,7 @@ HOST = Identity("host-kvm-1", Role.HOST, "kvm-1")
 
 
 def seats(count: int, share: int, queue: int = 100) -> Seats:
-    return Seats(Level.PEOPLE, Room(seats=count, share=share, queue=queue), LoopClock())
+    return Seats(PriorityLevel.PEOPLE, SeatLimits(seats=count, share=share, queue=queue), LoopClock())
 
 
 def asked(method: str, plural: str = "", *names: str) -> Request:
@@ -30,29 +30,29 @@ def asked(method: str, plural: str = "", *names: str) -> Request:
 @pytest.mark.parametrize(
     ("role", "method", "plural", "name", "route", "level"),
     [
-        (Role.HOST, "PUT", "memberships", "kvm-1", "", Level.PROTOCOL),
-        (Role.HOST, "GET", "memberships", "kvm-1", "", Level.PROTOCOL),
-        (Role.HOST, "POST", "memberships", "", "", Level.PROTOCOL),
-        (Role.HOST, "GET", "memberships", "", "", Level.WORK),
-        (Role.COORDINATOR, "PUT", "elections", "primary", "", Level.PROTOCOL),
-        (Role.HOST, "PUT", "virtualmachines", "vm-1", "/status", Level.PROTOCOL),
-        (Role.HOST, "GET", "virtualmachines", "vm-1", "/status", Level.WORK),
-        (Role.HOST, "POST", "faults", "", "", Level.WORK),
-        (Role.CONTROLLER, "PUT", "memberships", "kvm-1", "", Level.WORK),
-        (Role.OPERATOR, "PUT", "memberships", "kvm-1", "", Level.PEOPLE),
-        (Role.VIEWER, "GET", "virtualmachines", "", "", Level.PEOPLE),
-        (Role.LIQUID, "POST", "", "", "", Level.WORK),
+        (Role.HOST, "PUT", "memberships", "kvm-1", "", PriorityLevel.PROTOCOL),
+        (Role.HOST, "GET", "memberships", "kvm-1", "", PriorityLevel.PROTOCOL),
+        (Role.HOST, "POST", "memberships", "", "", PriorityLevel.PROTOCOL),
+        (Role.HOST, "GET", "memberships", "", "", PriorityLevel.WORK),
+        (Role.COORDINATOR, "PUT", "elections", "primary", "", PriorityLevel.PROTOCOL),
+        (Role.HOST, "PUT", "virtualmachines", "vm-1", "/status", PriorityLevel.PROTOCOL),
+        (Role.HOST, "GET", "virtualmachines", "vm-1", "/status", PriorityLevel.WORK),
+        (Role.HOST, "POST", "faults", "", "", PriorityLevel.WORK),
+        (Role.CONTROLLER, "PUT", "memberships", "kvm-1", "", PriorityLevel.WORK),
+        (Role.OPERATOR, "PUT", "memberships", "kvm-1", "", PriorityLevel.PEOPLE),
+        (Role.VIEWER, "GET", "virtualmachines", "", "", PriorityLevel.PEOPLE),
+        (Role.LIQUID, "POST", "", "", "", PriorityLevel.WORK),
     ],
 )
-def test_level_of_a_request(role: Role, method: str, plural: str, name: str, route: str, level: Level) -> None:
+def test_level_of_a_request(role: Role, method: str, plural: str, name: str, route: str, level: PriorityLevel) -> None:
     request = asked(method, plural, *filter(None, [name]))
     assert level_of(Identity("t", role), Access.READ, f"{GROUP}/{{plural}}{route}", request) is level
 
 
 def test_probes_are_served_at_once_and_pages_are_anonymous() -> None:
-    assert level_of(ANYBODY, Access.OPEN, "/healthz", asked("GET")) is Level.PROTOCOL
-    assert level_of(ANYBODY, Access.OPEN, "/schema/openapi.json", asked("GET")) is Level.ANONYMOUS
-    assert level_of(ANYBODY, Access.PLACE, "/scheduler/nova/external", asked("POST")) is Level.WORK
+    assert level_of(ANYBODY, Access.OPEN, "/healthz", asked("GET")) is PriorityLevel.PROTOCOL
+    assert level_of(ANYBODY, Access.OPEN, "/schema/openapi.json", asked("GET")) is PriorityLevel.ANONYMOUS
+    assert level_of(ANYBODY, Access.PLACE, "/scheduler/nova/external", asked("POST")) is PriorityLevel.WORK
 
 
 def test_flows_that_wait_are_served_in_turn() -> None:
@@ -150,10 +150,10 @@ def test_a_client_without_a_token_keeps_its_seat_for_a_moment_when_it_is_refused
         levels, clock = Levels(LoopClock()), LoopClock()
         began = clock.monotonic()
         with pytest.raises(Forbidden):
-            async with levels.suspicious("192.0.2.1"):
+            async with levels.suspicious_seat("192.0.2.1"):
                 raise Forbidden("no")
         assert clock.monotonic() - began == pytest.approx(0.1)
-        assert levels.seats[Level.ANONYMOUS].taken == 0
+        assert levels.seats[PriorityLevel.ANONYMOUS].taken == 0
 
     run(claim())
 
@@ -161,10 +161,10 @@ def test_a_client_without_a_token_keeps_its_seat_for_a_moment_when_it_is_refused
 def test_a_seat_is_given_back_once() -> None:
     async def claim() -> None:
         levels = Levels(LoopClock())
-        give = await levels.take(Level.WORK, "a")
+        give = await levels.take(PriorityLevel.WORK, "a")
         give()
         give()
-        assert levels.seats[Level.WORK].taken == 0
+        assert levels.seats[PriorityLevel.WORK].taken == 0
 
     run(claim())
 
@@ -181,11 +181,11 @@ def test_one_slice_runs_in_each_round_of_the_loop() -> None:
 
         async def compute(name: str) -> None:
             for _ in range(3):
-                await turns.turn()
+                await turns.wait()
                 slices.append((rounds, name))
 
         counting = asyncio.create_task(count())
-        gone = asyncio.create_task(turns.turn())
+        gone = asyncio.create_task(turns.wait())
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.gather(*(compute(name) for name in "abc"))

@@ -76,7 +76,7 @@ def test_no_lost_answer_and_no_crash_locks_a_host_out(tmp_path_factory: pytest.T
             if then == "the server starts anew":
                 await server.follow()
             elif then:
-                await kept.look()
+                await kept.update()
                 server.clock.ahead_s += {"ten minutes pass": OVERLAP.total_seconds() + 1.0, "a day passes": DAY_S}.get(
                     then, 0.0
                 )
@@ -84,7 +84,7 @@ def test_no_lost_answer_and_no_crash_locks_a_host_out(tmp_path_factory: pytest.T
         crashes[0] = ""
         for seed in (100, 101):
             await look(server, disk, iter(()), seed)
-            await kept.look()
+            await kept.update()
         assert disk.token != FIRST
         server.clock.ahead_s += OVERLAP.total_seconds() + 1.0
         assert server.knows(disk.token)
@@ -126,7 +126,7 @@ def test_a_host_renews_when_a_third_of_the_time_is_left_and_not_before(tmp_path:
         server.clock.ahead_s = 61 * DAY_S
         await look(server, disk, iter(()), 2)
         assert (disk.former, server.knows(FIRST), server.knows(disk.token)) == (FIRST, True, True)
-        await upkeep(server, tmp_path).look()
+        await upkeep(server, tmp_path).update()
         found = await server.store.get(Token, NAME)
         assert (found.digest, found.former_digest) == (digest_of(disk.token.encode()), digest_of(FIRST.encode()))
         assert (found.host, found.machine_id, found.role) == ("kvm-1", "m" * 32, "host")
@@ -158,7 +158,7 @@ def test_a_host_whose_disk_forgot_the_last_step_ends_it_with_the_next_secret(tmp
         await server.begin()
         await server.mark()
         await look(server, disk, iter(()), 1)
-        await upkeep(server, tmp_path).look()
+        await upkeep(server, tmp_path).update()
         server.clock.ahead_s += OVERLAP.total_seconds() + 1.0
         fresh, disk.next, disk.token = disk.token, disk.token, FIRST
         assert not server.knows(disk.token)
@@ -176,7 +176,7 @@ def test_a_secret_that_was_renewed_renews_nothing_more(tmp_path: Path) -> None:
         await server.begin()
         await server.mark()
         await look(server, disk, iter(()), 1)
-        await upkeep(server, tmp_path).look()
+        await upkeep(server, tmp_path).update()
         thief = Disk(lambda _: None)
         await server.mark()
         await look(server, thief, iter(()), 2)
@@ -200,7 +200,7 @@ def test_the_old_secret_ends_ten_minutes_after_the_new_one_was_used_however_ofte
         kept = upkeep(server, tmp_path)
         server.identify(disk.token)
         server.identify(FIRST)
-        await kept.look()
+        await kept.update()
         server.identify(FIRST)
         server.clock.ahead_s += OVERLAP.total_seconds() + 1.0
         assert (server.knows(FIRST), server.knows(disk.token)) == (False, True)
@@ -215,7 +215,7 @@ def test_a_last_use_is_written_at_most_once_an_hour(tmp_path: Path) -> None:
         kept, versions = upkeep(server, tmp_path), set()
         for _ in range(3 * 180):
             server.identify(FIRST)
-            await kept.look()
+            await kept.update()
             versions.add((await server.store.get(Token, NAME)).metadata.resource_version)
             server.clock.ahead_s += LOOK_S
         assert len(versions) == 3
@@ -233,7 +233,7 @@ def test_a_token_without_an_end_and_one_with_a_far_end_get_one(tmp_path: Path) -
                 Token(metadata=ObjectMeta(name=name), role="viewer", digest=digest_of(name.encode()), expires=expires)
             )
         await server.begin()
-        await upkeep(server, tmp_path).look()
+        await upkeep(server, tmp_path).update()
         assert (await server.store.get(Token, "old")).expires == now + LASTS
         assert (await server.store.get(Token, "far")).expires == now + LONGEST
 
@@ -257,9 +257,9 @@ def test_a_token_that_ends_soon_is_a_fault_and_a_short_one_is_none(tmp_path: Pat
         await server.begin()
         kept = upkeep(server, tmp_path)
         server.clock.ahead_s = 75 * DAY_S
-        assert kept._ending() == []
+        assert kept._end_faults() == []
         server.clock.ahead_s = 77 * DAY_S
-        await kept._recorder.record(kept._ending())
+        await kept._recorder.record(kept._end_faults())
         found = {one.name: one for one in (await server.store.list(Fault)).items}
         assert set(found) == {"token-ends.nova", f"token-ends.{NAME}"}
         assert found["token-ends.nova"].message.startswith("the token nova (scheduler) ends on 2027-04-15")
@@ -321,9 +321,9 @@ def test_upkeep_tells_who_has_written_the_token_down(tmp_path: Path) -> None:
         clock = Calendar()
         kept, told = TokenUpkeep(server.store, server.stored, state(tmp_path, clock), clock=clock), []
         kept.renewed = lambda: told.append((tmp_path / "token").read_text())
-        await kept.look()
+        await kept.update()
         clock.ahead_s = 61 * DAY_S
-        await kept.look()
+        await kept.update()
         assert told == [(tmp_path / "token").read_text()]
 
     run_real(story())

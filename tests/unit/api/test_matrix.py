@@ -19,7 +19,7 @@ from tests.support.writers_page import BEGIN, END, PAGE, render
 
 from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_write, may_write
 from outlive.api.patches import APPLY_PATCH, JSON_PATCH, MERGE_PATCH
-from outlive.api.resources import half_written
+from outlive.api.resources import merge_half
 from outlive.base.clock import SystemClock
 from outlive.base.errors import Forbidden
 from outlive.base.ids import SystemIds
@@ -167,7 +167,7 @@ def test_changes_are_as_the_table_says(kind: type[Resource], role: Role) -> None
         after = with_changed(before, path)
         halves = (False, True) if kind.has_status() else (False,)
         for status in halves:
-            wanted = half_written(before, after, status=status)
+            wanted = merge_half(before, after, status=status)
             cell = says(kind, path, role) if wanted != before else "untouched"
             assert agree(cell, refusal(role, before, wanted), kind, role), (path, status, cell)
     if role in HOSTS and kind in NAMED_AFTER_HOSTS:

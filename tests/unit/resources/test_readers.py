@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.readers_table import readers_table
 from tests.unit.resources.examples import FULL
 
-from outlive.api.auth import Identity, Role, shown_to
+from outlive.api.auth import Identity, Role, visible_part
 from outlive.base.errors import Forbidden
 from outlive.resources import (
     HOST_LABEL,
@@ -93,7 +93,7 @@ def test_a_host_that_merely_holds_a_vm_gets_nothing_that_belongs_to_the_vm() -> 
     held = vm(assigned=Assigned(hypervisor="a"), home="b", holders=(Holder(hypervisor="a"), Holder(hypervisor="c")))
     assert (held.hosts(), held.placed_hosts(), held.bound_hosts()) == ({"a", "c"}, {"a", "b"}, {"a"})
     console = full(Console)
-    shown = {host: shown_to(Identity("t", Role.HOST, host), console, vm=held) is not None for host in "abcd"}
+    shown = {host: visible_part(Identity("t", Role.HOST, host), console, vm=held) is not None for host in "abcd"}
     assert shown == {"a": True, "b": True, "c": False, "d": False}
 
 
