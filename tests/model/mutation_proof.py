@@ -60,6 +60,7 @@ SHOWN_IN: Final[dict[str, str]] = {
     "safety.hold/not-paused": "restored",
     "safety.hold/not-deleted": "deleted-first",
     "safety.hold/deletion-waits": "deleted-first",
+    "safety.hold/name-not-running": "name-runs",
     "safety.hold/others-fenced": "start",
     "safety.create/entry-acknowledged": "start",
     "safety.create/membership-still-held": "watchdog-start",
@@ -158,6 +159,7 @@ SHOWN_IN: Final[dict[str, str]] = {
     "shell/lift-names-its-epoch": "cut-and-lift",
     "shell/destroy-verified-before-rejoin": "contradicted",
     "shell/no-hold-after-leave": "leave",
+    "shell/unknown-run-reported-before-registered": "name-runs",
 }
 """Where each is searched."""
 
@@ -311,6 +313,11 @@ def page() -> str:
         "* A restored backup is noticed at once by its new incarnation, which pauses the cluster until both hosts have",
         "  registered; it contains every host's Membership.",
         "* One lock admits one daemon to a host (`intruder` worlds drop this).",
+        "",
+        "A host that falls silent on purpose, because its VMs have lost their storage and cannot be ended",
+        "(`withhold`), has no rule of its own here. It only leaves renewals out, and sends no write that others do",
+        "not send. Nothing in a world has to happen, and no proof rests on why a host is silent: so every history of",
+        "such a host is one of a host whose renewals come late or never, and all worlds with a fencer contain those.",
         "",
         "## How far the worlds were searched",
         "",

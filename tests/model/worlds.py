@@ -91,7 +91,8 @@ class World:
     """``runs`` (on its host), ``new`` (assigned there, not started), ``moving`` (a move is asked for), ``entered``
     (and its target listens), ``left-over`` (a domain, and no membership), ``down`` (as ``runs``, without a daemon),
     ``missed`` (as ``runs``, in a restored store that knows only an earlier membership of it), ``back`` (as ``runs``,
-    and its membership is another one by now)."""
+    and its membership is another one by now), ``unknown`` (as ``runs``, in a restored store that lacks the VM, whose
+    name is free)."""
     guarded: bool = True
     """Whether the VM has our finalizer from the beginning."""
     slot_taken: bool = False
@@ -139,7 +140,7 @@ def first_state(world: World) -> State:
         )
         records.append(Doc(version=1, uid=f"uid-{number}", record=record))
     at = world.source
-    running = world.start in ("runs", "moving", "entered", "down")
+    running = world.start in ("runs", "moving", "entered", "down", "unknown")
     holder = Holder(hypervisor=HOSTS[at], member_uid=f"uid-{at + 1}", epoch=1, run_id=f"run-{at + 1}.1")
     domain = Domain(run=f"run-{at + 1}.1", epoch=1)
     stranger = (Holder(hypervisor="kvm-3", member_uid="uid-3", epoch=1, run_id="run-3.1", role="incoming"),)
@@ -200,6 +201,10 @@ def first_state(world: World) -> State:
         former = tuple(FormerMembership(uid=uid, dead_through=1, proof=proof) for uid in CROWD[: world.crowd])
         assert records[0].record is not None
         records[0] = replace(records[0], record=replace(records[0].record, former=former))
+    if world.start == "unknown":
+        vm = Vm(version=1, gone=True, guarded=False)
+        records[at] = replace(records[at], record=replace(records[at].record, incarnation="0"))
+        daemons[at] = replace(daemons[at], known=records[at])
     if not world.second_daemon:
         daemons[1] = Daemon(phase="refused")
     return (
