@@ -356,7 +356,8 @@ def page() -> str:
         "",
         "`scripts/mutate` makes each of these mistakes in a copy of the source and runs the checks until one fails",
         "that does not fail without it: the histories below (*history*), the worlds (*world*), the stories of",
-        "`tests/scenarios` (*scenario*), and seeds (*seed*). The last column is how long that check takes.",
+        "`tests/scenarios` (*scenario*), files of tests (*test*), and seeds (*seed*). The last column is how long that",
+        "check takes.",
         "",
         *table(recorded(), SHOWN_IN),
     ]
