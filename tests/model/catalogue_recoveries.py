@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.model.worlds import NO_ENTRY, ORDER, World
+from tests.model.worlds import NO_ENTRY_ORDER, ORDER, World, unfenced
 
 RECOVERY_WORLDS: Final = (
     World(
@@ -48,20 +48,17 @@ RECOVERY_WORLDS: Final = (
         condemns=False,
         proofs=(),
         runs=1,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
-    World(
+    unfenced(
         "name-runs",
         "a restored store lacks a VM that a host runs, and another one of its name is made on another host",
         start="unknown",
         guarded=False,
         faults=1,
         kinds=("lose", "crash", "reboot"),
-        condemns=False,
-        proofs=(),
-        recovery=False,
         runs=1,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
     World(
         "name-runs-fenced",
@@ -72,19 +69,16 @@ RECOVERY_WORLDS: Final = (
         kinds=("reboot", "crash"),
         recovery=False,
         runs=1,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
-    World(
+    unfenced(
         "restored",
         "the store is restored from a backup, and the VM has run elsewhere since",
         start="new",
         faults=2,
         kinds=("restore", "reassign"),
-        condemns=False,
-        proofs=(),
-        recovery=False,
         runs=1,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
     World(
         "restored-fence",
@@ -94,7 +88,7 @@ RECOVERY_WORLDS: Final = (
         renewals=1,
         proofs=(),
         runs=1,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
     World(
         "restored-cut",
@@ -112,7 +106,7 @@ RECOVERY_WORLDS: Final = (
         renewals=1,
         proofs=(),
         runs=1,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
     World(
         "restored-lift",
@@ -136,7 +130,7 @@ RECOVERY_WORLDS: Final = (
         kinds=("restore", "disarm"),
         second_daemon=False,
         recovery=False,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
     World(
         "restored-restart",
@@ -147,19 +141,16 @@ RECOVERY_WORLDS: Final = (
         proofs=(),
         second_daemon=False,
         recovery=False,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
-    World(
+    unfenced(
         "restored-boot",
         "the store is restored from a backup of before a boot, and the daemon restarts",
         start="new",
         faults=3,
         kinds=("restore", "reboot", "crash"),
-        condemns=False,
-        proofs=(),
         runs=1,
         second_daemon=False,
-        recovery=False,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
 )

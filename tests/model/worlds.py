@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from outlive.node.membership.steps import Remembered
 from outlive.resources import Assigned, Consumer, FormerMembership, GuardRecord, Holder, MemberRecord, Proof
@@ -34,6 +35,8 @@ NO_ENTRY = ("S1a", "S1b", "S2", "proof", "monotone", "writer")
 """As ``SAFETY``, where the store itself lost the entries."""
 ORDER = ("promise", "sense", "watched", "undefined")
 """What availability and order need: nothing runs twice without them, but somebody is woken at night."""
+NO_ENTRY_ORDER = (*NO_ENTRY, *ORDER)
+"""All that is judged where the store was restored."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,11 @@ class World:
     crowd: int = 0
     """So many lost Memberships of it are named by other VMs."""
     depth: int = 80
+
+
+def unfenced(name: str, says: str, **how: Any) -> World:
+    """One in which no fencer condemns a host or proves anything, and nobody recovers."""
+    return World(name, says, condemns=False, proofs=(), recovery=False, **how)
 
 
 def first_state(world: World) -> State:
@@ -224,4 +232,4 @@ def first_state(world: World) -> State:
     )
 
 
-__all__ = ["NO_ENTRY", "ORDER", "SAFETY", "SLOT", "VM", "State", "World", "first_state"]
+__all__ = ["NO_ENTRY", "NO_ENTRY_ORDER", "ORDER", "SAFETY", "SLOT", "VM", "State", "World", "first_state", "unfenced"]
