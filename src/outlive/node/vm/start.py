@@ -357,8 +357,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
         if entry.refused.precondition == GATE_OPEN.name and (await node.guard.report()).gave_up:
             return await _obstructed(node, entry.vm, reason(VmReason.GUARD_GAVE_UP, host=node.host), memory)
         if entry.refused.precondition == NAME_NOT_RUNNING.name:
-            why = reason(VmReason.NAME_RUNS, why=entry.refused.why)
-            return await _obstructed(node, entry.vm, why, memory)
+            return await _obstructed(node, entry.vm, reason(VmReason.NAME_RUNS, why=entry.refused.why), memory)
         if entry.refused.precondition == NOT_PAUSED.name:
             await report_waiting(node, entry.vm, VmReason.CLUSTER_PAUSED)
         return _later(memory)
