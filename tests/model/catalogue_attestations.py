@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tests.model.worlds import NO_ENTRY, ORDER, World
+from tests.model.worlds import NO_ENTRY_ORDER, World
 
 _SEEN: Final = World(
     "attested-seen",
@@ -61,7 +61,7 @@ ATTESTATION_WORLDS: Final = (
         attested="uid-0",
         careless=True,
         missed=True,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
         runs=1,
     ),
     World(

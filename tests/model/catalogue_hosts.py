@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.model.worlds import NO_ENTRY, ORDER, World
+from tests.model.worlds import NO_ENTRY_ORDER, World, unfenced
 
 _LOST: Final = ("lose", "crash", "fail", "reboot", "guest", "unwanted")
 
 HOST_WORLDS: Final = (
-    World(
+    unfenced(
         "start",
         "a host starts a VM that is assigned to it, and every answer may be lost",
         start="new",
         faults=2,
-        condemns=False,
-        recovery=False,
-        proofs=(),
         kinds=(*_LOST, "reassign"),
     ),
     World(
@@ -55,15 +52,12 @@ HOST_WORLDS: Final = (
         runs=0,
         timeout=1,
     ),
-    World(
+    unfenced(
         "restart",
         "a daemon restarts while its VM runs or starts",
         start="runs",
         faults=2,
         kinds=("crash", "lose", "fail", "guest"),
-        condemns=False,
-        proofs=(),
-        recovery=False,
         second_daemon=False,
     ),
     World(
@@ -115,15 +109,12 @@ HOST_WORLDS: Final = (
         recovery=False,
         second_daemon=False,
     ),
-    World(
+    unfenced(
         "leave",
         "a host stops for good",
         start="new",
         faults=1,
         kinds=("leave", "lose", "unwanted"),
-        proofs=(),
-        condemns=False,
-        recovery=False,
         renewals=1,
         second_daemon=False,
     ),
@@ -146,7 +137,7 @@ HOST_WORLDS: Final = (
         renewals=1,
         recovery=False,
         second_daemon=False,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
     World(
         "forgotten",
@@ -177,6 +168,6 @@ HOST_WORLDS: Final = (
         proofs=(),
         recovery=False,
         second_daemon=False,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
 )

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.model.worlds import NO_ENTRY, ORDER, World
+from tests.model.worlds import NO_ENTRY_ORDER, World, unfenced
 
 MOVE_WORLDS: Final = (
-    World(
+    unfenced(
         "move",
         "a VM is moved; either side may die at any moment",
         start="moving",
         moves=True,
         faults=2,
         kinds=("lose", "crash", "reboot", "fail", "abort"),
-        condemns=False,
-        proofs=(),
-        recovery=False,
     ),
     World(
         "deleted-move",
@@ -46,18 +43,15 @@ MOVE_WORLDS: Final = (
         proofs=("cut",),
         renewals=1,
     ),
-    World(
+    unfenced(
         "still",
         "a running VM that nobody moves",
         start="runs",
         moves=True,
         faults=1,
         kinds=("fail", "reboot", "abort"),
-        condemns=False,
-        proofs=(),
-        recovery=False,
     ),
-    World(
+    unfenced(
         "move-armed",
         "a VM leaves an armed host whose time runs out",
         start="moving",
@@ -66,9 +60,6 @@ MOVE_WORLDS: Final = (
         ticks=3,
         faults=1,
         kinds=("fail",),
-        condemns=False,
-        proofs=(),
-        recovery=False,
     ),
     World(
         "move-here",
@@ -82,7 +73,7 @@ MOVE_WORLDS: Final = (
         proofs=(),
         recovery=False,
     ),
-    World(
+    unfenced(
         "move-to-armed",
         "a VM is moved to an armed host whose time runs out",
         start="moving",
@@ -91,20 +82,14 @@ MOVE_WORLDS: Final = (
         armed=True,
         ticks=3,
         faults=0,
-        condemns=False,
-        proofs=(),
-        recovery=False,
     ),
-    World(
+    unfenced(
         "move-elsewhere",
         "a VM is moved to a third host",
         start="moving",
         moves=True,
         target="kvm-3",
         faults=0,
-        condemns=False,
-        proofs=(),
-        recovery=False,
     ),
     World(
         "resume",
@@ -128,7 +113,7 @@ MOVE_WORLDS: Final = (
         runs=1,
         proofs=("cut",),
     ),
-    World(
+    unfenced(
         "restored-move",
         "a VM is moved, and the store restored from a backup",
         start="moving",
@@ -136,31 +121,22 @@ MOVE_WORLDS: Final = (
         faults=1,
         kinds=("restore",),
         runs=1,
-        condemns=False,
-        proofs=(),
-        recovery=False,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
-    World(
+    unfenced(
         "stranger",
         "a VM is moved while a third host is listening for it",
         start="moving",
         moves=True,
         stranger=True,
         faults=0,
-        condemns=False,
-        proofs=(),
-        recovery=False,
     ),
-    World(
+    unfenced(
         "stranger-after",
         "a VM is moved although a third host listens, and its source is asked",
         start="entered",
         moves=True,
         stranger=True,
         faults=0,
-        condemns=False,
-        proofs=(),
-        recovery=False,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.model.worlds import NO_ENTRY, ORDER, World
+from tests.model.worlds import NO_ENTRY_ORDER, ORDER, World, unfenced
 
 RECOVERY_WORLDS: Final = (
     World(
@@ -48,19 +48,37 @@ RECOVERY_WORLDS: Final = (
         condemns=False,
         proofs=(),
         runs=1,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
+    ),
+    unfenced(
+        "name-runs",
+        "a restored store lacks a VM that a host runs, and another one of its name is made on another host",
+        start="unknown",
+        guarded=False,
+        faults=1,
+        kinds=("lose", "crash", "reboot"),
+        runs=1,
+        judges=NO_ENTRY_ORDER,
     ),
     World(
+        "name-runs-fenced",
+        "the same, and the host that runs it is condemned, and fenced or back before that",
+        start="unknown",
+        guarded=False,
+        faults=1,
+        kinds=("reboot", "crash"),
+        recovery=False,
+        runs=1,
+        judges=NO_ENTRY_ORDER,
+    ),
+    unfenced(
         "restored",
         "the store is restored from a backup, and the VM has run elsewhere since",
         start="new",
         faults=2,
         kinds=("restore", "reassign"),
-        condemns=False,
-        proofs=(),
-        recovery=False,
         runs=1,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
     World(
         "restored-fence",
@@ -70,7 +88,7 @@ RECOVERY_WORLDS: Final = (
         renewals=1,
         proofs=(),
         runs=1,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
     World(
         "restored-cut",
@@ -88,7 +106,7 @@ RECOVERY_WORLDS: Final = (
         renewals=1,
         proofs=(),
         runs=1,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
     World(
         "restored-lift",
@@ -112,7 +130,7 @@ RECOVERY_WORLDS: Final = (
         kinds=("restore", "disarm"),
         second_daemon=False,
         recovery=False,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
     World(
         "restored-restart",
@@ -123,19 +141,16 @@ RECOVERY_WORLDS: Final = (
         proofs=(),
         second_daemon=False,
         recovery=False,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
-    World(
+    unfenced(
         "restored-boot",
         "the store is restored from a backup of before a boot, and the daemon restarts",
         start="new",
         faults=3,
         kinds=("restore", "reboot", "crash"),
-        condemns=False,
-        proofs=(),
         runs=1,
         second_daemon=False,
-        recovery=False,
-        judges=(*NO_ENTRY, *ORDER),
+        judges=NO_ENTRY_ORDER,
     ),
 )

@@ -230,7 +230,7 @@ def forget(rules: Rules, world: World, a: Doc, b: Doc, vm: Vm, slot: Slot, outsi
                 replace(old_b, version=b.version + 100, age=0),
                 replace(old_vm, version=vm.version + 100, dropped=()),
                 replace(old_slot, version=slot.version + 100),
-                replace(left, incarnation=outside.incarnation + 1),
+                replace(left, incarnation=outside.incarnation + 1, unknown_on=""),
             ),
         )
     if a.record is not None and (left := fault(outside, "forget", world)) is not None:

@@ -60,6 +60,7 @@ SHOWN_IN: Final[dict[str, str]] = {
     "safety.hold/not-paused": "restored",
     "safety.hold/not-deleted": "deleted-first",
     "safety.hold/deletion-waits": "deleted-first",
+    "safety.hold/name-not-running": "name-runs",
     "safety.hold/others-fenced": "start",
     "safety.create/entry-acknowledged": "start",
     "safety.create/membership-still-held": "watchdog-start",
@@ -158,6 +159,7 @@ SHOWN_IN: Final[dict[str, str]] = {
     "shell/lift-names-its-epoch": "cut-and-lift",
     "shell/destroy-verified-before-rejoin": "contradicted",
     "shell/no-hold-after-leave": "leave",
+    "shell/unknown-run-reported-before-registered": "name-runs",
 }
 """Where each is searched."""
 
@@ -312,6 +314,11 @@ def page() -> str:
         "  registered; it contains every host's Membership.",
         "* One lock admits one daemon to a host (`intruder` worlds drop this).",
         "",
+        "A host that falls silent on purpose, because its VMs have lost their storage and cannot be ended",
+        "(`withhold`), has no rule of its own here. It only leaves renewals out, and sends no write that others do",
+        "not send. Nothing in a world has to happen, and no proof rests on why a host is silent: so every history of",
+        "such a host is one of a host whose renewals come late or never, and all worlds with a fencer contain those.",
+        "",
         "## How far the worlds were searched",
         "",
         f"The tests look at the nearest {SHORT_SEARCH:,} states of each of the {len(WORLDS)} worlds, and see",
@@ -349,7 +356,8 @@ def page() -> str:
         "",
         "`scripts/mutate` makes each of these mistakes in a copy of the source and runs the checks until one fails",
         "that does not fail without it: the histories below (*history*), the worlds (*world*), the stories of",
-        "`tests/scenarios` (*scenario*), and seeds (*seed*). The last column is how long that check takes.",
+        "`tests/scenarios` (*scenario*), files of tests (*test*), and seeds (*seed*). The last column is how long that",
+        "check takes.",
         "",
         *table(recorded(), SHOWN_IN),
     ]

@@ -20,6 +20,7 @@ from tests.model.state import (
     VM,
     Daemon,
     Doc,
+    Host,
     Outside,
     Recovery,
     Slot,
@@ -145,7 +146,17 @@ def drop(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
         yield f"Recovery sends: {VM}, which nobody wants, has no holders", note, (replace(recovery, write=write),)
 
 
-def remove(rules: Rules, world: World, recovery: Recovery, vm: Vm, a: Doc, b: Doc, outside: Outside) -> Iterator[Found]:
+def remove(
+    rules: Rules,
+    world: World,
+    recovery: Recovery,
+    vm: Vm,
+    a: Doc,
+    b: Doc,
+    a_host: Host,
+    b_host: Host,
+    outside: Outside,
+) -> Iterator[Found]:
     """A VM that was deleted goes: recovery takes the finalizer from the version that it has just read."""
     if recovery.write is not None or recovery.vm is not None or not vm.deleted or vm.gone:
         return
@@ -153,7 +164,12 @@ def remove(rules: Rules, world: World, recovery: Recovery, vm: Vm, a: Doc, b: Do
     if rules.attempt("safety.remove", view).refused is None:
         gone = Vm(version=vm.version, gone=True, guarded=False, dropped=vm.dropped)
         write = Write("removal", "recovery", THE_VM, vm.version, gone)
-        yield f"Recovery sends the removal of {VM}", "", (replace(recovery, write=write),)
+        runs = [name for name, host in zip(HOSTS, (a_host, b_host), strict=True) if host.domain is not None]
+        known = [name for name in runs if name != outside.unknown_on]
+        note = ""
+        if known and not vm.holders:
+            note = f"sense: {VM}, which was deleted, runs on {known[0]}, and once it is gone nobody ends it"
+        yield f"Recovery sends the removal of {VM}", note, (replace(recovery, write=write),)
 
 
 def heard(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:

@@ -45,6 +45,8 @@ SHELL_RULES: dict[str, str] = {
     "run-ids-are-new": "every attempt to run a VM has an id of its own",
     "destroy-verified-before-rejoin": "all domains are seen to be gone before the write by which a dead host returns",
     "no-hold-after-leave": "a daemon that has sent Released starts nothing any more, whatever became of that write",
+    "unknown-run-reported-before-registered": "a host says that its VMs are registered in a restored store only once "
+    "that has its report of those that it does not know",
     "fresh-read-before-send": "the source of a move reads the VM afresh before it starts the transfer",
 }
 """What daemon, fencer and recovery do around the steps, each by name."""

@@ -87,8 +87,9 @@ def actions(rules: Rules, world: World) -> list[Action]:
         add(vm_worker.release, (daemon, host, THE_VM), (daemon,), n)
         add(vm_worker.rehold, (*everything, OUTSIDE), (daemon, host), n)
         add(vm_worker.destroy, (daemon, host, THE_VM, OUTSIDE), (host,), n)
-        if "restore" in world.kinds:
+        if "restore" in world.kinds or world.start == "unknown":
             add(vm_worker.register, (daemon, host, THE_VM, OUTSIDE), (daemon, host), n)
+            add(vm_worker.report, (daemon, host, THE_VM, OUTSIDE), (OUTSIDE,), n)
         if world.moves:
             add(migration.enter, (*everything, OUTSIDE), (daemon, host), n)
             add(migration.read, (daemon, host, THE_VM), (daemon,), n)
@@ -133,7 +134,7 @@ def actions(rules: Rules, world: World) -> list[Action]:
         add(recovery.assign, (RECOVERY,), (RECOVERY,))
         add(recovery.drop, (RECOVERY,), (RECOVERY,))
         if "delete" in world.kinds:
-            add(recovery.remove, (RECOVERY, THE_VM, A_MEMBER, B_MEMBER, OUTSIDE), (RECOVERY,))
+            add(recovery.remove, (RECOVERY, THE_VM, A_MEMBER, B_MEMBER, A_HOST, B_HOST, OUTSIDE), (RECOVERY,))
         add(recovery.heard, (RECOVERY,), (RECOVERY,))
         add(recovery.gives_up, (RECOVERY, NET, OUTSIDE), (RECOVERY, NET, OUTSIDE))
         found.append(_arrival(rules, world, RECOVERY, THE_VM, "write"))

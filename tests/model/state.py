@@ -162,6 +162,8 @@ class Daemon(Value, frozen=True):
     """An earlier reading of the VM, where a rule about fresh readings is left out."""
     declined: str = ""
     """A run that it ended before it ever ran, and of which it has not said so yet."""
+    unknown: tuple[str, int] = ("", 0)
+    """A run that it has, and for which it found no VM, in which incarnation of the store."""
     renewals: int = 0
 
 
@@ -210,6 +212,8 @@ class Outside(Value, frozen=True):
     """Whether the controller took a command."""
     late_lift: int = 0
     backup: tuple[Doc, Doc, Vm, Slot] | None = None
+    unknown_on: str = ""
+    """The host of which the store has a report that it runs a VM that the store did not know."""
     done: tuple[str, ...] = ()
     """Faults of which there may be only one, that were."""
 

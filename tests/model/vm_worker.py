@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from outlive.guard.states import Phase
 from outlive.guard.states import State as GuardState
-from outlive.node.membership.holders import CreateView, HoldView, Me, ReholdView, ReleaseView
+from outlive.node.membership.holders import CreateView, HoldView, Me, ReholdView, ReleaseView, may_run_unknown
 from outlive.node.membership.states import MemberView, Reach
 from outlive.node.membership.steps import RenewView
 from outlive.resources import Holder
@@ -88,6 +88,13 @@ def gate_open(host: Host) -> bool:
     return GuardState(phase=phase).gate_open
 
 
+def _unknown_run(outside: Outside, *docs: Doc) -> str:
+    """What the store has of a run that it did not know, and that may not have ended."""
+    if not outside.unknown_on or not may_run_unknown(docs[HOSTS.index(outside.unknown_on)].record):
+        return ""
+    return f"{outside.unknown_on} runs a {VM} that the store did not know"
+
+
 def hold(
     rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc, outside: Outside
 ) -> Iterator[Found]:
@@ -113,6 +120,7 @@ def hold(
         paused=paused(outside, a, b),
         deleting=vm.deleted,
         guarded=vm.guarded,
+        unknown_run=_unknown_run(outside, a, b) if not vm.holders else "",
     )
     outcome = rules.attempt("safety.hold", view)
     if outcome.refused is not None:
@@ -333,26 +341,17 @@ def register(
     if host.creates or host.cut:  # who joins a store that went back asks whether it is isolated, and stays out then
         return
     domain = host.domain
+    unknown = domain is not None and daemon.unknown == (domain.run, outside.incarnation)
+    reported = outside.unknown_on == HOSTS[n] or not rules.keeps("unknown-run-reported-before-registered")
+    if domain is not None and vm.gone and not unknown:
+        looked = replace(daemon, unknown=(domain.run, outside.incarnation))
+        yield f"The daemon of {HOSTS[n]} finds no {VM} in the store for {domain.run}", "", (looked, host)
+        return
     if domain is not None and not vm.gone and not has_entry(vm, n, domain.run, daemon.epoch):
-        if not vm.guarded and not vm.deleted:
-            yield f"The daemon of {HOSTS[n]} sets the finalizer of {VM}", "", (_send_guard(n, daemon, vm), host)
+        yield from _register(rules, n, daemon, host, domain, vm)
+        if not unknown:
             return
-        view = ReholdView(
-            vm=VM,
-            me=me(n, daemon),
-            old_epoch=domain.epoch,
-            holders=vm.holders,
-            run_id=domain.run,
-            runs=True,
-            register=True,
-        )
-        outcome = rules.attempt("safety.rehold", view)
-        if outcome.refused is None:
-            yield (
-                f"The daemon of {HOSTS[n]} registers {domain.run} again",
-                "",
-                (send_write("re-hold", n, daemon, vm, holders=outcome.holders), host),
-            )
+    if unknown and not reported:
         return
     renewing = RenewView(
         host=HOSTS[n], record=known.record, nonce=daemon.nonce, guard=guard_of(world, host), incarnation=now
@@ -367,3 +366,48 @@ def register(
             "",
             (replace(daemon, write=write), host),
         )
+
+
+def _register(rules: Rules, n: int, daemon: Daemon, host: Host, domain: Domain, vm: Vm) -> Iterator[Found]:
+    """A VM that the store knows gets the entry of the run that is here."""
+    if not vm.guarded and not vm.deleted:
+        yield f"The daemon of {HOSTS[n]} sets the finalizer of {VM}", "", (_send_guard(n, daemon, vm), host)
+        return
+    view = ReholdView(
+        vm=VM,
+        me=me(n, daemon),
+        old_epoch=domain.epoch,
+        holders=vm.holders,
+        run_id=domain.run,
+        runs=True,
+        register=True,
+    )
+    outcome = rules.attempt("safety.rehold", view)
+    if outcome.refused is None:
+        yield (
+            f"The daemon of {HOSTS[n]} registers {domain.run} again",
+            "",
+            (send_write("re-hold", n, daemon, vm, holders=outcome.holders), host),
+        )
+
+
+def report(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, outside: Outside) -> Iterator[Found]:
+    """The store gets its report of a run that it did not know, and later that this is over."""
+    if not can_work(daemon, host):
+        return
+    name, domain = HOSTS[n], host.domain
+    theirs = (
+        vm.assigned is not None
+        and vm.assigned.hypervisor != name
+        and not any(one.hypervisor == name for one in vm.holders)
+    )  # of a VM that it has nothing to do with a host reports nothing that it has not reported before
+    unknown = domain is not None and daemon.unknown == (domain.run, outside.incarnation)
+    if unknown and outside.unknown_on != name and not theirs:
+        yield (
+            f"{name} reports that it runs a {VM} that the store did not know",
+            "",
+            (replace(outside, unknown_on=name),),
+        )
+    ended = domain is None and not host.creates
+    if outside.unknown_on == name and (ended or (domain is not None and has_entry(vm, n, domain.run))):
+        yield f"{name} reports that this is over", "", (replace(outside, unknown_on=""),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from outlive.node.membership.steps import Remembered
 from outlive.resources import Assigned, Consumer, FormerMembership, GuardRecord, Holder, MemberRecord, Proof
@@ -34,6 +35,8 @@ NO_ENTRY = ("S1a", "S1b", "S2", "proof", "monotone", "writer")
 """As ``SAFETY``, where the store itself lost the entries."""
 ORDER = ("promise", "sense", "watched", "undefined")
 """What availability and order need: nothing runs twice without them, but somebody is woken at night."""
+NO_ENTRY_ORDER = (*NO_ENTRY, *ORDER)
+"""All that is judged where the store was restored."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ class World:
     """``runs`` (on its host), ``new`` (assigned there, not started), ``moving`` (a move is asked for), ``entered``
     (and its target listens), ``left-over`` (a domain, and no membership), ``down`` (as ``runs``, without a daemon),
     ``missed`` (as ``runs``, in a restored store that knows only an earlier membership of it), ``back`` (as ``runs``,
-    and its membership is another one by now)."""
+    and its membership is another one by now), ``unknown`` (as ``runs``, in a restored store that lacks the VM, whose
+    name is free)."""
     guarded: bool = True
     """Whether the VM has our finalizer from the beginning."""
     slot_taken: bool = False
@@ -122,6 +126,11 @@ class World:
     depth: int = 80
 
 
+def unfenced(name: str, says: str, **how: Any) -> World:
+    """One in which no fencer condemns a host or proves anything, and nobody recovers."""
+    return World(name, says, condemns=False, proofs=(), recovery=False, **how)
+
+
 def first_state(world: World) -> State:
     """Where the search begins."""
     guard = GuardRecord(armed=world.armed, timeout_s=world.timeout, watchdog_s=world.watchdog)
@@ -139,7 +148,7 @@ def first_state(world: World) -> State:
         )
         records.append(Doc(version=1, uid=f"uid-{number}", record=record))
     at = world.source
-    running = world.start in ("runs", "moving", "entered", "down")
+    running = world.start in ("runs", "moving", "entered", "down", "unknown")
     holder = Holder(hypervisor=HOSTS[at], member_uid=f"uid-{at + 1}", epoch=1, run_id=f"run-{at + 1}.1")
     domain = Domain(run=f"run-{at + 1}.1", epoch=1)
     stranger = (Holder(hypervisor="kvm-3", member_uid="uid-3", epoch=1, run_id="run-3.1", role="incoming"),)
@@ -200,6 +209,10 @@ def first_state(world: World) -> State:
         former = tuple(FormerMembership(uid=uid, dead_through=1, proof=proof) for uid in CROWD[: world.crowd])
         assert records[0].record is not None
         records[0] = replace(records[0], record=replace(records[0].record, former=former))
+    if world.start == "unknown":
+        vm = Vm(version=1, gone=True, guarded=False)
+        records[at] = replace(records[at], record=replace(records[at].record, incarnation="0"))
+        daemons[at] = replace(daemons[at], known=records[at])
     if not world.second_daemon:
         daemons[1] = Daemon(phase="refused")
     return (
@@ -219,4 +232,4 @@ def first_state(world: World) -> State:
     )
 
 
-__all__ = ["NO_ENTRY", "ORDER", "SAFETY", "SLOT", "VM", "State", "World", "first_state"]
+__all__ = ["NO_ENTRY", "NO_ENTRY_ORDER", "ORDER", "SAFETY", "SLOT", "VM", "State", "World", "first_state", "unfenced"]

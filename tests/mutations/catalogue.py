@@ -18,6 +18,11 @@ POWER: Final = "src/outlive/node/fencing/power.py"
 PROOFS: Final = "src/outlive/node/fencing/proofs.py"
 SUSPICION: Final = "src/outlive/node/fencing/suspicion.py"
 WATCHER: Final = "src/outlive/node/fencing/watcher.py"
+ADMISSION: Final = "src/outlive/api/admission.py"
+PERMISSIONS: Final = "src/outlive/node/permissions_of_protocol.py"
+REGISTRATION: Final = "src/outlive/node/membership/registration.py"
+RECOVERY_VIEW: Final = "src/outlive/recovery/view.py"
+STORE_RULES: Final = "src/outlive/store/rules.py"
 CLOCK: Final = "src/outlive/base/clock.py"
 ACT: Final = "src/outlive/recovery/act.py"
 RECOVERY_STATES: Final = "src/outlive/recovery/states.py"
@@ -354,6 +359,133 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         RECOVERY_STATES,
         'f"nobody wants {view.vm} to run"),\n        NOT_PAUSED,\n',
         'f"nobody wants {view.vm} to run"),\n',
+    ),
+    # deletion
+    Mutation(
+        "finalizer-not-set",
+        "a VM that runs is gone as soon as somebody deletes it, and another one of its name is started beside it",
+        (
+            Edit(START, "    if vm is not None and may(vm) and not vm.guarded:\n", "    if False:\n"),
+            Edit(HOLDERS, "            lambda view: view.guarded,\n", "            lambda view: True,\n"),
+        ),
+    ),
+    _one(
+        "held-although-deleted",
+        "a host starts a VM that somebody has deleted",
+        HOLDERS,
+        '    "not-deleted", lambda view: not view.deleting,',
+        '    "not-deleted", lambda view: True,',
+    ),
+    _one(
+        "finalizer-removed-while-held",
+        "a VM that was deleted goes, and its name is free, while a host has an entry",
+        RECOVERY_STATES,
+        "            lambda view: not view.holders,\n",
+        "            lambda view: True,\n",
+    ),
+    _one(
+        "finalizer-removed-while-paused",
+        "a VM goes whose entries a restored backup does not know",
+        RECOVERY_STATES,
+        """            lambda view: f"{view.holders[0].hypervisor} may still run {view.vm}",
+        ),
+        NOT_PAUSED,
+""",
+        """            lambda view: f"{view.holders[0].hypervisor} may still run {view.vm}",
+        ),
+""",
+    ),
+    Mutation(
+        "finalizer-removed-while-condemned",
+        "a VM that was deleted goes once its host is condemned, though nothing proves that the host is dead",
+        (
+            Edit(
+                RECOVERY_VIEW,
+                "return sorted(vm.name for vm in vms if not vm.status.holders)",
+                "return sorted(vm.name for vm in vms)",
+            ),
+            Edit(
+                ACT,
+                "        view = RemoveView(vm=name, holders=vm.status.holders, paused=paused)\n",
+                """        members = self._observer.members(vm.status.holders)
+        held = {one.host for one in members if one.record.state == "Held"}
+        holders = tuple(one for one in vm.status.holders if one.hypervisor in held)
+        view = RemoveView(vm=name, holders=holders, paused=paused)
+""",
+            ),
+        ),
+    ),
+    _one(
+        "name-that-runs-is-held",
+        "a host starts a VM although another host reports that it runs one of that name",
+        HOLDERS,
+        '    "name-not-running", lambda view: not view.unknown_run,',
+        '    "name-not-running", lambda view: True,',
+    ),
+    _one(
+        "name-not-asked-for-again",
+        "what was reported after a host had set the finalizer does not keep it from starting a VM of that name",
+        START,
+        'if not vm.status.holders else ""',
+        'if not vm.guarded else ""',
+    ),
+    _one(
+        "name-free-once-condemned",
+        "a name counts as free once its host is condemned, though nothing proves that the host is dead",
+        HOLDERS,
+        "    return reporter is None or reporter.dead_through < reporter.epoch\n",
+        '    return reporter is None or reporter.state == "Held"\n',
+    ),
+    _one(
+        "registered-before-it-is-reported",
+        "the cluster is not paused any more, and nobody knows yet which names run that the backup lacks",
+        REGISTRATION,
+        "            return self._is_reported(name)\n",
+        "            return self._is_reported(name) or True\n",
+    ),
+    _one(
+        "finalizers-not-waited-for",
+        "a store lets an object with finalizers go at once",
+        STORE_RULES,
+        "    if not meta.finalizers:\n",
+        "    if meta is not None:\n",
+    ),
+    _one(
+        "marked-goes-with-any-write",
+        "a VM that is marked goes with the next write of it, though its finalizer is left",
+        STORE_RULES,
+        "    return write if after.finalizers else Write(",
+        "    return write if not after.finalizers else Write(",
+    ),
+    _one(
+        "name-of-the-marked-is-free",
+        "a VM is created in the place of one that was deleted and that a host may still run",
+        STORE_RULES,
+        "    if batch.raw(kind, name) is not None:\n",
+        """    there = batch.find(kind, name)
+    if there is not None and there.metadata.deletion_timestamp is None:
+""",
+    ),
+    _one(
+        "finalizer-written-away",
+        "a user takes the finalizer of a VM that a host holds by a PUT or a patch",
+        ADMISSION,
+        "        if not version or vm.guarded or not found.guarded or not found.status.holders:\n",
+        "        if version or vm.guarded or not found.guarded:\n",
+    ),
+    _one(
+        "host-takes-the-finalizer",
+        "a token of a host lets VMs go that others run",
+        PERMISSIONS,
+        "    if after.metadata.finalizers not in (finalizers, (*finalizers, RUN_FINALIZER)):\n",
+        "    if len(after.metadata.finalizers) > len(finalizers) + 1:\n",
+    ),
+    _one(
+        "controller-takes-the-finalizer",
+        "a token of a controller lets a VM go that a host holds",
+        PERMISSIONS,
+        "    if before.guarded and not after.guarded and before.status.holders:\n",
+        "    if before.guarded and not after.guarded and before.status.migration:\n",
     ),
     # rules
     _one(

@@ -1,12 +1,14 @@
 """Looks for a check that fails, in the source tree that it is started in; prints what failed as one line of JSON.
 
 Checks come in the order in which they are cheap: histories that went wrong once, worlds of the model checker,
-scenarios, seeds. A check is named by its kind and by what it runs, such as ``world takeover`` or ``seed 12``.
+scenarios, some files of tests about what only stores and servers do, seeds. A check is named by its kind and by what it
+runs, such as ``world takeover`` or ``seed 12``.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +26,14 @@ from tests.model.search import Space
 from tests.support.loops import run
 
 SCENARIOS: Final = Path(__file__).parents[1] / "scenarios"
+TESTS: Final = (
+    "tests/torture/test_linearizable.py",
+    "tests/integration/test_api_deletion.py",
+    "tests/unit/node/test_deletion.py",
+    "tests/unit/node/test_permissions.py",
+    "tests/unit/node/test_restored_stores.py",
+)
+"""Files of them."""
 SEEDS: Final = range(1, 101)
 STATES: Final = 40_000
 """Of one world at most."""
@@ -35,6 +45,7 @@ def checks(kinds: tuple[str, ...]) -> Iterator[str]:
         "history": sorted(SHOWN_IN),
         "world": list(WORLDS),
         "scenario": sorted(path.parent.name for path in SCENARIOS.glob("*/README")),
+        "test": list(TESTS),
         "seed": [str(seed) for seed in SEEDS],
     }
     for kind in kinds:
@@ -51,6 +62,8 @@ def failure(check: str) -> str:
             return Space(Rules(), WORLDS[name]).search(states=STATES).violation
         case "scenario":
             return _scenario(name)
+        case "test":
+            return _test(name)
         case "seed":
             result = run_seed(int(name))
             violation = result.violations[0] if result.violations else None
@@ -78,6 +91,14 @@ def _scenario(name: str) -> str:
         return ""
     violation = next(iter(ended.summary.violations), None)
     return ended.failed[0] if violation is None else f"{violation.invariant}: {violation.subject}: {violation.text}"
+
+
+def _test(path: str) -> str:
+    """The first test of the file that fails."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return failed[0].partition("::")[2] or failed[0] if failed else ""
 
 
 def main(names: list[str]) -> None:

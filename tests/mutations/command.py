@@ -20,8 +20,21 @@ from tests.mutations.catalogue import MUTATIONS, Mutation
 from tests.mutations.record import Caught, record, recorded, table
 
 ROOT: Final = Path(__file__).parents[2]
-COPIED: Final = ("src", "tests/__init__.py", "tests/model", "tests/mutations", "tests/scenarios", "tests/support")
-KINDS: Final = ("history", "world", "scenario", "seed")
+COPIED: Final = (
+    "pyproject.toml",
+    "src",
+    "tests/__init__.py",
+    "tests/conformance",
+    "tests/conftest.py",
+    "tests/integration",
+    "tests/model",
+    "tests/mutations",
+    "tests/scenarios",
+    "tests/support",
+    "tests/torture",
+    "tests/unit/node",
+)
+KINDS: Final = ("history", "world", "scenario", "test", "seed")
 LIMIT_S: Final = 900.0
 """For all checks of one mutation."""
 

@@ -7,13 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.conformance.objects import change
-from tests.torture.linearizability import NEVER, Call
+from tests.conformance.objects import change, with_meta
+from tests.torture.linearizability import NEVER, Call, State
 
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, Unavailable, Unknown
 from outlive.base.random import Random
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.store import Store
+
+FINALIZER = "outlive.dev/torture"
+LIFE = "life"
+"""A label: the nonce with which the object was created, for as long as it is there."""
+
+
+def state_of(obj: VirtualMachine) -> State:
+    """As the judge of histories knows it."""
+    meta = obj.metadata
+    return State(obj.spec.project, FINALIZER in meta.finalizers, meta.deletion_timestamp is not None)
 
 
 @dataclass
@@ -24,7 +34,18 @@ class Histories:
     calls: dict[str, list[Call]] = field(default_factory=dict)
     acknowledged: int = 0
     unknown: int = 0
+    lives: set[tuple[str, str]] = field(default_factory=set)
+    """Life and uid of every object that was seen."""
+    marked: int = 0
+    """Reads of objects that were deleted and have a finalizer left."""
     ticks: int = 0
+
+    def see(self, obj: VirtualMachine) -> State:
+        """What the store answered."""
+        self.lives.add((obj.metadata.labels[LIFE], obj.metadata.uid))
+        state = state_of(obj)
+        self.marked += state.marked
+        return state
 
     def moment(self) -> float:
         """A time that differs from every other and orders calls that share the clock's."""
@@ -36,7 +57,7 @@ class Histories:
 
 
 class Client:
-    """Reads, creates, swaps and deletes objects of a few names, with nonces of its own."""
+    """Reads, creates, swaps and deletes objects of a few names, with nonces and at times a finalizer of its own."""
 
     def __init__(self, number: int, store: Store, histories: Histories, random: Random, names: Sequence[str]) -> None:
         self._number = number
@@ -57,7 +78,7 @@ class Client:
                 await self._read(name)
             elif known is None:
                 await self._create(name)
-            elif draw < 0.9:
+            elif draw < 0.85:
                 await self._swap(name, known)
             else:
                 await self._delete(name, known)
@@ -65,6 +86,12 @@ class Client:
     def _nonce(self) -> str:
         self._written += 1
         return f"c{self._number}-{self._written}"
+
+    def _finalizers(self, before: tuple[str, ...], changes: float) -> tuple[str, ...]:
+        """As they are, or with that probability the other way."""
+        if self._random.random() >= changes:
+            return before
+        return () if before else (FINALIZER,)
 
     async def _read(self, name: str) -> None:
         began = self._histories.moment()
@@ -78,24 +105,30 @@ class Client:
             self._known.pop(name, None)
         else:
             self._known[name] = found
-        saw = found.spec.project if found else None
+        saw = self._histories.see(found) if found else None
         self._histories.add(name, Call("read", began, self._histories.moment(), saw=saw))
 
     async def _create(self, name: str) -> None:
         nonce = self._nonce()
-        obj = VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(project=nonce))
-        await self._call(name, Call("create", self._histories.moment(), NEVER, writes=nonce), self._store.create(obj))
+        meta = ObjectMeta(name=name, labels={LIFE: nonce}, finalizers=self._finalizers((), 0.3))
+        obj = VirtualMachine(metadata=meta, spec=VirtualMachineSpec(project=nonce))
+        call = Call("create", self._histories.moment(), NEVER, writes=state_of(obj))
+        await self._call(name, call, self._store.create(obj))
 
     async def _swap(self, name: str, known: VirtualMachine) -> None:
         nonce = self._nonce()
-        call = Call("swap", self._histories.moment(), NEVER, expects=known.spec.project, writes=nonce)
-        new = change(known, spec=change(known.spec, project=nonce))
+        changes = 0.5 if known.metadata.deletion_timestamp else 0.2
+        new = with_meta(known, finalizers=self._finalizers(known.metadata.finalizers, changes))
+        new = change(new, spec=change(new.spec, project=nonce))
+        call = Call("swap", self._histories.moment(), NEVER, expects=state_of(known), writes=state_of(new))
         await self._call(name, call, self._store.replace(new))
 
     async def _delete(self, name: str, known: VirtualMachine) -> None:
-        call = Call("delete", self._histories.moment(), NEVER, expects=known.spec.project)
-        version = known.metadata.resource_version
-        await self._call(name, call, self._store.delete(known.ref, version=version))
+        blind = self._random.random() < 0.5
+        call = Call("delete", self._histories.moment(), NEVER, expects=None if blind else state_of(known))
+        version = "" if blind else known.metadata.resource_version
+        ref = change(known.ref, uid="") if blind else known.ref
+        await self._call(name, call, self._store.delete(ref, version=version))
 
     async def _call(self, name: str, call: Call, awaitable: Any) -> None:
         try:
@@ -112,10 +145,11 @@ class Client:
         else:
             self._histories.acknowledged += 1
             self._histories.add(name, change_call(call, returned=self._histories.moment()))
+            self._known.pop(name, None)
             if isinstance(answer, VirtualMachine):
-                self._known[name] = answer
-            else:
-                self._known.pop(name, None)
+                state = self._histories.see(answer)
+                if state.guarded or not state.marked:  # else it has gone with this very write
+                    self._known[name] = answer
 
 
 def change_call(call: Call, **fields: Any) -> Call:

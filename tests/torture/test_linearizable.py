@@ -32,6 +32,9 @@ STORMY = FaultRates(
 
 
 def check(histories: Histories) -> None:
+    assert histories.marked > 5
+    lives, uids = zip(*histories.lives, strict=True)
+    assert len(set(lives)) == len(set(uids)) == len(histories.lives), "a uid outlived its object, or changed"
     for name, calls in histories.calls.items():
         assert linearizable(calls), f"no order explains the {len(calls)} calls on {name}"
 

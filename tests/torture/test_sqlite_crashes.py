@@ -6,11 +6,12 @@ import shutil
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from tests.support.loops import run_real
-from tests.torture.victim import whole
+from tests.torture.victim import MORTAL, step_of, whole
 
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
@@ -25,8 +26,8 @@ ROUNDS = 6
 PATIENCE_S = 30.0
 
 
-def kill_at(directory: Path, wait_s: float) -> dict[str, int]:
-    """Let a victim write for a while, kill it, and return the highest number acknowledged for each object."""
+def kill_at(directory: Path, wait_s: float) -> bytes:
+    """Let a victim write for a while, kill it, and return what it said was acknowledged."""
     victim = subprocess.Popen(
         [sys.executable, "-m", "tests.torture.victim", str(directory), str(2**40)], cwd=ROOT, stdout=subprocess.PIPE
     )
@@ -35,10 +36,11 @@ def kill_at(directory: Path, wait_s: float) -> dict[str, int]:
     time.sleep(wait_s)
     victim.kill()
     said, _ = victim.communicate(timeout=PATIENCE_S)
-    return acknowledged(said)
+    return said
 
 
 def acknowledged(said: bytes) -> dict[str, int]:
+    """The highest number acknowledged for each object."""
     highest: dict[str, int] = {}
     for line in said.decode().splitlines(keepends=True):
         if line.endswith("\n") and line.startswith("vm-"):
@@ -47,16 +49,32 @@ def acknowledged(said: bytes) -> dict[str, int]:
     return highest
 
 
-def kept(directory: Path) -> dict[str, int]:
-    """The numbers in the store after it was opened again, each object whole."""
+def lived(said: bytes) -> dict[str, list[tuple[int, str]]]:
+    """Step and uid of all that was acknowledged of each object that lives and dies."""
+    steps: dict[str, list[tuple[int, str]]] = {}
+    for line in said.decode().splitlines(keepends=True):
+        if line.endswith("\n") and line.startswith(MORTAL):
+            name, step, uid = line[:-1].split(" ")
+            steps.setdefault(name, []).append((int(step), uid))
+    return steps
 
-    async def read() -> dict[str, int]:
+
+def stored(directory: Path) -> dict[str, VirtualMachine]:
+    """What is in the store after it was opened again, each object whole."""
+
+    async def read() -> dict[str, VirtualMachine]:
         store = await SqliteStore.open(directory, clock=SystemClock(), ids=SystemIds())
         page = await store.list(VirtualMachine)
         await store.close()
-        return {obj.name: whole(obj) for obj in page.items}
+        assert all(whole(obj) >= 0 for obj in page.items)
+        return {obj.name: obj for obj in page.items}
 
     return run_real(read())
+
+
+def kept(directory: Path) -> dict[str, int]:
+    """The numbers in it of those that do not die."""
+    return {name: whole(obj) for name, obj in stored(directory).items() if not name.startswith(MORTAL)}
 
 
 def test_no_acknowledged_write_is_lost_when_the_process_is_killed(tmp_path: Path) -> None:
@@ -64,7 +82,7 @@ def test_no_acknowledged_write_is_lost_when_the_process_is_killed(tmp_path: Path
     total = 0
     before: dict[str, int] = {}
     for _ in range(ROUNDS):
-        promised = kill_at(tmp_path, random.uniform(0.0, 0.6))
+        promised = acknowledged(kill_at(tmp_path, random.uniform(0.0, 0.6)))
         found = kept(tmp_path)
         for name, number in {**before, **promised}.items():
             assert found.get(name, 0) >= number, f"{name}: {number} was acknowledged, {found.get(name)} is there"
@@ -75,10 +93,40 @@ def test_no_acknowledged_write_is_lost_when_the_process_is_killed(tmp_path: Path
     assert total > 200
 
 
+def test_what_is_deleted_is_gone_with_its_finalizer_and_neither_before_nor_for_a_while(tmp_path: Path) -> None:
+    random = Random(8)
+    over: set[str] = set()
+    lives = 0
+    for _ in range(ROUNDS):
+        said = lived(kill_at(tmp_path, random.uniform(0.1, 0.5)))
+        found = stored(tmp_path)
+        for name, steps in said.items():
+            for (step, uid), (_, now) in pairwise(steps):
+                assert (uid != now) == (step % 4 == 0), f"{name}: a life is a uid"
+            ended = {uid for step, uid in steps if step % 4 == 0}
+            begun = {uid for step, uid in steps if step % 4}
+            assert not begun & over, f"{name}: a uid of an earlier life"
+            (last, uid), obj = steps[-1], found.get(name)
+            there = obj.metadata.uid if obj is not None else ""
+            # the step that was on its way may have been taken, and no other
+            possible = [last, last + 1]
+            assert step_of(obj) in [step if step % 4 else 0 for step in possible], f"{name}: {last} was acknowledged"
+            assert obj is None or obj.metadata.finalizers, f"{name}: marked, and nothing keeps it"
+            if last % 4 and there:
+                assert there == uid
+            elif there:
+                assert there not in over | ended, f"{name}: {there} is back"
+            over |= ended - {""}
+            lives += len(begun)
+            if not there and last % 4:
+                over.add(uid)
+    assert lives > 50
+
+
 def test_a_log_that_ends_anywhere_gives_whole_objects_of_one_moment(tmp_path: Path) -> None:
     """As after power loss: the log is cut at every kind of place, and what opens is some moment of the past."""
     source = tmp_path / "source"
-    promised = kill_at(source, 0.3)
+    promised = acknowledged(kill_at(source, 0.3))
     log = source / f"{DATABASE_FILE}-wal"
     size = log.stat().st_size
     assert size > 0

@@ -153,6 +153,11 @@ class FaultSet:
         if self._active.pop(fault_name(code, subject), None) is not None:
             self._changed.set()
 
+    def is_recorded(self, code: FaultCode, subject: ObjectRef) -> bool:
+        """Whether it is active, and the store has acknowledged that since it was last said to be another one."""
+        name = fault_name(code, subject)
+        return name in self._active and self._recorder.has(name)
+
     def forget(self) -> None:
         """The store is another one than before."""
         self._recorder.forget()
@@ -214,7 +219,11 @@ class FaultRecorder:
 
     def forget(self) -> None:
         """Read the own faults anew at the next call: another one may have reported since, or the store was restored."""
-        self._list_at = 0.0
+        self._list_at, self._open = 0.0, {}
+
+    def has(self, name: str) -> bool:
+        """Whether the store has acknowledged this fault, and not its end."""
+        return self._open.get(name, ("", 0.0))[0] != ""
 
     async def record(self, active: Iterable[ActiveFault], *, undetermined: Collection[str] = ()) -> None:
         """Make the store say exactly this; errors of the store are logged, and the next call tries again.
@@ -274,7 +283,8 @@ class FaultRecorder:
         await compare_and_swap(
             self._store, Fault, name, lambda kept: self._raised(kept, one, message), clock=self._clock, tries=TRIES
         )
-        self._open[name] = (message.text, now)
+        if self._list_at:  # else the store is another one, and that may have been written to the one before
+            self._open[name] = (message.text, now)
         if text != message.text:
             _log.warning(
                 "fault.raised",

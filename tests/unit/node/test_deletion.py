@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from tests.support.node_worlds import at, condemn, faults, holders, play, vm_of, without_finalizer
+from tests.support.node_worlds import at, cluster_of, condemn, faults, holders, play, vm_of, without_finalizer
 
 from outlive.base.clock import as_datetime
 from outlive.base.errors import Refused
@@ -33,6 +33,7 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachineStatus,
 )
+from outlive.resources.cluster import Pause
 from outlive.resources.vms import RUN_FINALIZER
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
@@ -246,6 +247,28 @@ def test_a_name_that_runs_elsewhere_is_not_started_also_where_the_text_of_the_fa
         await world.store.replace(_replace(fault, ended=True))
         await at(world, 150)
         assert world.running("vm-2") == ("kvm-2",)
+
+    play(story, violations=True)
+
+
+def test_a_name_that_is_reported_to_run_only_once_a_host_had_looked_is_not_started_when_the_pause_ends() -> None:
+    async def story(world: World) -> None:
+        pause = Pause(waits_for=("kvm-9",))
+        await world.store.replace_status(
+            _replace(cluster_of(world), status=_replace(cluster_of(world).status, pause=pause))
+        )
+        await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
+        await at(world, 20)
+        assert vm_of(world, "vm-2").status.reason == "cluster-paused"
+        await runs_unknown(world, "kvm-9")
+        silent = MemberRecord(
+            machine_id="m", boot_id="b", epoch=1, incarnation=cluster_of(world).status.store_incarnation
+        )
+        await world.store.create(Membership(metadata=ObjectMeta(name="kvm-9"), record=silent))
+        await at(world, 120)
+        assert not cluster_of(world).paused
+        assert world.running("vm-2") == ()
+        assert vm_of(world, "vm-2").status.reason == "name-runs"
 
     play(story, violations=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from tests.support.node_worlds import (
 )
 
 from outlive.base.clock import LoopClock
+from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.fencing.proofs import (
@@ -339,6 +341,34 @@ async def _made_since_the_backup(world: World) -> None:
     await at(world, 60)
     assert world.running("vm-new") == ("kvm-1",)
     assert faults(world) == {"unknown-vm.vm-new"}
+
+
+@pytest.mark.slow
+def test_host_registers_only_once_the_store_has_what_it_reports_of_runs_that_the_backup_does_not_know() -> None:
+    async def story(world: World) -> None:
+        await world.do("store-snapshot", {})
+        await world.do("create-vm", {"vm": "vm-new", "host": "kvm-1"})
+        await at(world, 20)
+        role: Any = world.hosts["kvm-1"].daemon.role
+        recorder = role.daemon.shared.faults._recorder
+        write, refuses = recorder._write, True
+
+        async def refused(name: str, work: Coroutine[Any, Any, None]) -> None:
+            if refuses:
+                work.close()
+                raise Unavailable("not now")
+            await write(name, work)
+
+        recorder._write = refused
+        await world.do("store-restore", {})
+        await at(world, 60)
+        assert waits(world) == ("kvm-1",)
+        refuses = False
+        await at(world, 80)
+        assert waits(world) == ()
+        assert faults(world) == {"unknown-vm.vm-new"}
+
+    play(story)
 
 
 @pytest.mark.slow

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from tests.torture.linearizability import NEVER, Call, linearizable
+from tests.torture.linearizability import NEVER, Call, State, linearizable
 
 
 def read(began: float, returned: float, saw: str | None) -> Call:
-    return Call("read", began, returned, saw=saw)
+    return Call("read", began, returned, saw=State(saw) if saw is not None else None)
 
 
 def create(began: float, returned: float, nonce: str, answer: str = "ok") -> Call:
-    return Call("create", began, returned, writes=nonce, answer=answer)  # type: ignore[arg-type]
+    return Call("create", began, returned, writes=State(nonce), answer=answer)  # type: ignore[arg-type]
 
 
 def swap(began: float, returned: float, expects: str, nonce: str, answer: str = "ok") -> Call:
-    return Call("swap", began, returned, expects=expects, writes=nonce, answer=answer)  # type: ignore[arg-type]
+    return finalize(began, returned, State(expects), State(nonce), answer)
+
+
+def finalize(began: float, returned: float, expects: State, writes: State, answer: str = "ok") -> Call:
+    return Call("swap", began, returned, expects=expects, writes=writes, answer=answer)  # type: ignore[arg-type]
 
 
 def delete(began: float, returned: float, answer: str = "ok") -> Call:
@@ -73,3 +77,16 @@ def test_what_nobody_wrote_is_refused() -> None:
 def test_a_deleted_object_can_be_made_again() -> None:
     assert linearizable([create(0, 1, "a"), delete(2, 3), create(4, 5, "b"), read(6, 7, "b")])
     assert not linearizable([create(0, 1, "a"), create(2, 3, "b")])
+
+
+def test_a_name_is_not_free_while_a_finalizer_is_left() -> None:
+    guarded, marked = State("b", guarded=True), State("b", guarded=True, marked=True)
+    begun = [create(0, 1, "a"), finalize(2, 3, State("a"), guarded), delete(4, 5)]
+    taken, read_marked = create(6, 7, "c", "refused"), Call("read", 8, 9, saw=marked)
+    assert linearizable([*begun, taken, read_marked])
+    assert not linearizable([*begun, read(6, 7, None)])
+    assert not linearizable([*begun, create(6, 7, "c")])
+    removed = finalize(10, 11, marked, State("d", marked=True))
+    assert linearizable([*begun, taken, removed, create(12, 13, "c"), read(14, 15, "c")])
+    assert not linearizable([*begun, taken, removed, Call("read", 12, 13, saw=State("d", marked=True))])
+    assert not linearizable([*begun, finalize(6, 7, guarded, State("d"))])

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
-from outlive.resources import Holder, Part, Proof
+from outlive.resources import Holder, MemberRecord, Part, Proof
 from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
 
 PAUSED: Final = "the cluster is paused: the store went back, and not every host has registered since what it runs"
@@ -54,6 +54,9 @@ class HoldView(Part, frozen=True, kw_only=True):
     """Whether it was deleted."""
     guarded: bool = True
     """Whether deleting it only marks it: it has the finalizer ``RUN_FINALIZER``."""
+    unknown_run: str = ""
+    """Where nobody holds it: what a host reports of a domain of its name that the store did not know, read fresh after
+    ``paused``; empty: nothing that may still run."""
 
 
 class HoldersOutcome(Outcome, frozen=True, kw_only=True):
@@ -70,6 +73,12 @@ class RunOutcome(Outcome, frozen=True, kw_only=True):
     """The run to create, or to start the transfer to."""
 
     run_id: str = ""
+
+
+def may_run_unknown(reporter: MemberRecord | None) -> bool:
+    """Whether a domain that this host reported, and the store did not know, may still run. A missing Membership proves
+    nothing."""
+    return reporter is None or reporter.dead_through < reporter.epoch
 
 
 def is_mine(holder: Holder, me: Me) -> bool:
@@ -98,6 +107,9 @@ _MEMBER: Final = Precondition[Any](
 )
 GATE_OPEN: Final = Precondition[Any](
     "gate-open", lambda view: view.gate_open, lambda view: f"the guard of {view.me.host} has shut the gate"
+)
+NAME_NOT_RUNNING: Final = Precondition[HoldView](
+    "name-not-running", lambda view: not view.unknown_run, lambda view: view.unknown_run
 )
 NOT_PAUSED: Final = Precondition[Any]("not-paused", lambda view: not view.paused, lambda view: PAUSED)
 _NOT_DELETED: Final = Precondition[Any](
@@ -143,6 +155,7 @@ HOLD: Final = ProtocolStep(
             lambda view: view.guarded,
             lambda view: f"{view.vm} could be deleted, and another one of its name be made, while it runs",
         ),
+        NAME_NOT_RUNNING,
         Precondition[HoldView](
             "others-fenced",
             lambda view: not _others_unfenced(view),

@@ -41,6 +41,8 @@ class Registration:
         self._node = node
         self._whole_since: int | None = None
         """Number of the last renewal when everything here was seen to be taken over."""
+        self._reported_in = ""
+        """The store's incarnation in which domains that it does not know were last reported."""
 
     @property
     def needed(self) -> bool:
@@ -162,8 +164,7 @@ class Registration:
         if passed:
             return False  # what this round began with: the run has gone, or the host has entered anew meanwhile
         if vm is None and (register or not self._node.known(name)):
-            report_unknown(self._node.faults, self._node.host, name)
-            return True
+            return self._is_reported(name)
         if vm is not None and not refused:
             return True
         if refused == "membership-held":
@@ -172,6 +173,15 @@ class Registration:
             "membership.destroying", host=self._node.host, vm=name, run_id=domain.run_id, why=refused or "gone"
         )
         return await self._node.domains.destroy(name, run_id=domain.run_id)
+
+    def _is_reported(self, vm: str) -> bool:
+        """Whether the store has, as it is now, that a domain runs here that it does not know: from the end of the pause
+        on nothing else keeps other hosts from starting another VM of that name."""
+        if self._reported_in != self._node.desired.incarnation:
+            self._reported_in = self._node.desired.incarnation
+            self._node.faults.forget()
+        report_unknown(self._node.faults, self._node.host, vm)
+        return self._node.faults.is_recorded(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=vm))
 
     def _is_here(self, vm: str, run_id: str) -> bool:
         """Whether that run is here still: an entry that is written for one that has gone would say that it runs."""

@@ -18,6 +18,7 @@ from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import DesiredState
+from outlive.node.membership.holders import may_run_unknown
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import MemberView, member_view
@@ -392,7 +393,7 @@ class VmContext:
             return ""
         reporter = fault.metadata.labels.get(HOST_LABEL, "")
         member = await read(self.store, Membership, reporter) if reporter else None
-        if member is not None and member.record.dead_through >= member.record.epoch:
+        if not may_run_unknown(member.record if member is not None else None):
             return ""
         return fault.message or f"{reporter or 'a host'} runs a VM {vm} that the store did not know"
 

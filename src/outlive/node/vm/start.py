@@ -25,7 +25,16 @@ from outlive.base.clock import as_datetime
 from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.membership.holders import CREATE, GATE_OPEN, HOLD, NOT_PAUSED, CreateView, HoldersOutcome, HoldView
+from outlive.node.membership.holders import (
+    CREATE,
+    GATE_OPEN,
+    HOLD,
+    NAME_NOT_RUNNING,
+    NOT_PAUSED,
+    CreateView,
+    HoldersOutcome,
+    HoldView,
+)
 from outlive.node.membership.states import MemberView
 from outlive.node.ports import Domain, DomainState, GuardPort, MigrationSettings
 from outlive.node.vm.context import VmContext, VmMemory
@@ -80,6 +89,7 @@ class Fresh:
     members: tuple[MemberView, ...]
     gate_open: bool = True
     paused: bool = False
+    unknown_run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +136,7 @@ async def add_entry(
     """
     held_in, me = node.desired.incarnation, node.lease.me
     vm = await node.read(name)
-    if vm is not None and may(vm) and not vm.guarded:  # nobody has held it, so this may be its name's second life
-        if why := await node.unknown_run(name):
-            return Entry(vm, problem=reason(VmReason.NAME_RUNS, why=why))
+    if vm is not None and may(vm) and not vm.guarded:
         vm = await node.guard_deletion(name)
     if vm is None or not may(vm):
         return None
@@ -168,7 +176,9 @@ async def add_entry(
 async def _fresh(node: VmContext, vm: VirtualMachine, run_id: str) -> Fresh:
     members = await node.members(vm)
     paused = await node.pause.paused()
-    return Fresh(run_id, members, (await node.guard.report()).gate_open, paused)
+    # A host reports what the store did not know before it registers: who saw that all have sees all their reports.
+    unknown_run = await node.unknown_run(vm.name) if not vm.status.holders else ""
+    return Fresh(run_id, members, (await node.guard.report()).gate_open, paused, unknown_run)
 
 
 # Creating its domain
@@ -330,6 +340,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
             paused=fresh.paused,
             deleting=now.deleting,
             guarded=now.guarded,
+            unknown_run=fresh.unknown_run,
         )
         return node.decisions.use(_HOLD, view, subject=name)
 
@@ -345,6 +356,8 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
         await turn_over(node, entry.vm, turn)
         if entry.refused.precondition == GATE_OPEN.name and (await node.guard.report()).gave_up:
             return await _obstructed(node, entry.vm, reason(VmReason.GUARD_GAVE_UP, host=node.host), memory)
+        if entry.refused.precondition == NAME_NOT_RUNNING.name:
+            return await _obstructed(node, entry.vm, reason(VmReason.NAME_RUNS, why=entry.refused.why), memory)
         if entry.refused.precondition == NOT_PAUSED.name:
             await report_waiting(node, entry.vm, VmReason.CLUSTER_PAUSED)
         return _later(memory)
