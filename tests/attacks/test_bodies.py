@@ -48,7 +48,9 @@ def test_no_body_of_a_host_stops_the_server(attacked: Attacked, tmp_path: Path) 
         async with renewing(attacked, tmp_path) as hosts, aiohttp.ClientSession() as session:
             before = attacked.resident_mib()
             own = attacked.store(secret)
-            await own.create(Membership(metadata=ObjectMeta(name="kvm-9"), record=MemberRecord(machine_id="m", boot_id="b")))
+            await own.create(
+                Membership(metadata=ObjectMeta(name="kvm-9"), record=MemberRecord(machine_id="m", boot_id="b"))
+            )
             await own.close()
             url = f"{attacked.server.url}{GROUP}/memberships/kvm-9?fieldManager=x"
             for what, (media, body) in BODIES.items():
