@@ -30,13 +30,13 @@ OTHERS_S = 5.0
 
 
 async def others(attacked: Attacked, token: str, answers: list[float]) -> None:
-    """Somebody else who asks for health and for an object, each time by a new connection."""
+    """Somebody else who asks for health and for an object, and watches, each time by a new connection."""
     headers = {"Authorization": f"Bearer {token}"}
     while True:
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(OTHERS_S), aiohttp.ClientSession(headers=headers) as session:
-                for path in ("/healthz", f"{GROUP}/clusters/default"):
+                for path in ("/healthz", f"{GROUP}/clusters/default", f"{GROUP}/virtualmachines?watch=true"):
                     async with session.get(f"{attacked.server.url}{path}", ssl=attacked.tls) as answer:
                         assert answer.status == 200, path
             answers.append(time.monotonic() - began_s)

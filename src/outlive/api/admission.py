@@ -71,11 +71,14 @@ def completed(obj: Resource) -> Resource:
 def admitted(obj: Resource) -> tuple[str, ...]:
     """Warnings for the writer of the object; ``Invalid`` with all errors where the object is unusable."""
     if isinstance(obj, VirtualMachine | Flavor | Reservation):
-        below = next((name for name, amount in obj.spec.resources.items() if amount < 0), "")
+        sizes = {f"resources.{name}": amount for name, amount in obj.spec.resources.items()}
+        if not isinstance(obj, Reservation):
+            sizes["diskGib"] = obj.spec.disk_gib
+        below = next((name for name, amount in sizes.items() if amount < 0), "")
         if below:
             raise Invalid(
-                f"{obj.kind()} {obj.name} has less than no {below}",
-                place=f"spec.resources.{below}",
+                f"{obj.kind()} {obj.name} has less than no {below.rpartition('.')[2]}",
+                place=f"spec.{below}",
                 remedy="write 0 or more",
             )
     if isinstance(obj, VirtualMachine):

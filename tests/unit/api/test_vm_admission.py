@@ -10,7 +10,17 @@ from outlive.api.admission import Neighbours, admitted, completed
 from outlive.base.clock import SystemClock
 from outlive.base.errors import Invalid
 from outlive.base.ids import SystemIds
-from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
+from outlive.resources import (
+    Flavor,
+    FlavorSpec,
+    ObjectMeta,
+    Reservation,
+    ReservationSpec,
+    Resource,
+    VirtualMachine,
+    VirtualMachineSpec,
+)
+from outlive.resources.amounts import Amounts
 from outlive.store.memory import MemoryStore
 
 ASM = "rbd:vms/asm"
@@ -109,3 +119,27 @@ def test_what_is_lost_with_its_host_is_told() -> None:
     tpm = defined("win", "<tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm>")
     assert any("after a restart on another host it has no state of the emulated TPM" in one for one in admitted(tpm))
     assert admitted(defined("web", "")) == ()
+
+
+META = ObjectMeta(name="x")
+
+
+@pytest.mark.parametrize(
+    ("obj", "what"),
+    [
+        (VirtualMachine(metadata=META, spec=VirtualMachineSpec(resources=Amounts(cpu=-1))), "cpu"),
+        (VirtualMachine(metadata=META, spec=VirtualMachineSpec(resources=Amounts(cpu=1, memory=-1))), "memory"),
+        (VirtualMachine(metadata=META, spec=VirtualMachineSpec(resources=Amounts(gpu=-(2**62)))), "gpu"),
+        (VirtualMachine(metadata=META, spec=VirtualMachineSpec(disk_gib=-1)), "diskGib"),
+        (Flavor(metadata=META, spec=FlavorSpec(flavor_name="x", resources=Amounts(memory=-1))), "memory"),
+        (Flavor(metadata=META, spec=FlavorSpec(flavor_name="x", disk_gib=-1)), "diskGib"),
+        (
+            Reservation(metadata=META, spec=ReservationSpec(type="FailoverReservation", resources=Amounts(cpu=-1))),
+            "cpu",
+        ),
+    ],
+    ids=lambda one: one.kind() if isinstance(one, Resource) else one,
+)
+def test_nothing_has_less_than_no_size(obj: Resource, what: str) -> None:
+    with pytest.raises(Invalid, match=f"has less than no {what}"):
+        admitted(obj)

@@ -60,14 +60,37 @@ def test_another_condition_is_logged_at_once(change: str) -> None:
     )
 
 
-def test_what_a_request_brings_into_a_line_for_people_steers_no_terminal(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("brought", "shown"),
+    [
+        ("/\x1b]0;owned\x07\x00\u202e\nforged line", r"\x1b]0;owned"),
+        # without a space or a line end, which alone would have it written as a literal
+        ("/\x1b]0;owned\x07", r"/\x1b]0;owned\x07"),
+        ("/a\x00b", r"/a\x00b"),
+        ("/\x9b31m", r"/\x9b31m"),
+        ("/\u202egpj.exe", r"/\u202egpj.exe"),
+    ],
+    ids=["line", "escape", "nul", "C1", "bidi"],
+)
+@pytest.mark.parametrize("event", ["api.request", "exception"])
+def test_what_a_request_brings_into_a_line_for_people_steers_no_terminal(
+    tmp_path: Path, event: str, brought: str, shown: str
+) -> None:
     before = structlog.get_config()
     configure_logging(file=str(tmp_path / "log"))
     try:
-        get_logger("api").info("api.request", path="/\x1b]0;owned\x07\x00\u202e\nforged line")
+        if event == "exception":
+            try:
+                raise ValueError(brought)
+            except ValueError:
+                get_logger("api").exception("api.defect")
+        else:
+            get_logger("api").info(event, path=brought)
     finally:
         configure_logging()
         structlog.configure(**before)
-    (line,) = (tmp_path / "log").read_text().splitlines()
-    assert line.isprintable()
-    assert r"\x1b]0;owned" in line
+    text = (tmp_path / "log").read_bytes().decode()
+    assert shown in text
+    assert all(line.isprintable() for line in text.split("\n"))
+    if event != "exception":
+        assert text.count("\n") == 1
