@@ -18,7 +18,7 @@ from tests.attacks.conftest import Attacked, renewing
 from tests.attacks.flood import Flood, flooding
 from tests.support.loops import run_real
 
-pytestmark = [pytest.mark.slow, pytest.mark.component("openssl")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.component("openssl")]
 
 GROUP = "/apis/outlive.dev/v1alpha1"
 RENEWAL_P99_S = 1.0
