@@ -28,6 +28,7 @@ from outlive.node.permissions_of_reports import (
     console_of_host,
     election_of_host,
     election_of_others,
+    ended_reporter,
     fault_of_host,
     fault_of_others,
     record_of_host,
@@ -74,7 +75,8 @@ def needed_facts(host: str, before: Resource | None, after: Resource | None) -> 
     if isinstance(after, Console):
         return NeededFacts(vm=after.name)
     if isinstance(after, Fault) and after.subject.kind == VirtualMachine.kind():
-        return NeededFacts(vm=after.subject.name, term=term)
+        gone = ended_reporter(before, after)
+        return NeededFacts(vm=after.subject.name, term=term, members=(gone,) if gone not in ("", host) else ())
     return NeededFacts(term=term)
 
 

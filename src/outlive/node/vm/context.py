@@ -20,7 +20,7 @@ from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import DesiredState
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
-from outlive.node.membership.states import MemberView, member_view
+from outlive.node.membership.states import MemberView, is_dead, member_view
 from outlive.node.permissions_of_protocol import is_related
 from outlive.node.ports import DiskLock, Domain, DomainState, GuardPort, MachinePort, MigrationSettings, StoragePort
 from outlive.node.storage_watch import StorageLosses
@@ -392,7 +392,7 @@ class VmContext:
             return ""
         reporter = fault.metadata.labels.get(HOST_LABEL, "")
         member = await read(self.store, Membership, reporter) if reporter else None
-        if member is not None and member.record.dead_through >= member.record.epoch:
+        if member is not None and is_dead(member.record):
             return ""
         return fault.message or f"{reporter or 'a host'} runs a VM {vm} that the store did not know"
 
