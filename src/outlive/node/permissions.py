@@ -32,6 +32,7 @@ from outlive.node.permissions_of_reports import (
     check_fault_of_others,
     check_record_of_host,
     check_storage_of_host,
+    ended_reporter,
     writes_as_primary,
 )
 from outlive.node.primary import ROLE
@@ -74,7 +75,8 @@ def needed_facts(host: str, before: Resource | None, after: Resource | None) -> 
     if isinstance(after, Console):
         return NeededFacts(vm=after.name)
     if isinstance(after, Fault) and after.subject.kind == VirtualMachine.kind():
-        return NeededFacts(vm=after.subject.name, term=term)
+        gone = ended_reporter(before, after)
+        return NeededFacts(vm=after.subject.name, term=term, members=(gone,) if gone not in ("", host) else ())
     return NeededFacts(term=term)
 
 

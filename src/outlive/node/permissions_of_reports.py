@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from outlive.node.membership.states import is_dead
 from outlive.node.permission_facts import Facts, HostWriter
 from outlive.node.permissions_of_protocol import is_related
 from outlive.node.primary import ROLE
@@ -46,7 +47,11 @@ def writes_as_primary(obj: Resource) -> bool:
 def check_fault_of_host(who: HostWriter, what: str, before: Fault | None, after: Fault, facts: Facts) -> str:
     """A host reports faults of itself and of VMs that it has to do with, a coordinator also those of fencing, the
     primary those of storage; each with the name and the weight of its code. A host takes over what another one has
-    reported of a VM that has moved to it, and ends no fault of others."""
+    reported of a VM that has moved to it, and ends no fault of others; but a coordinator ends what the daemon of a host
+    reported that is proven dead."""
+    gone = ended_reporter(before, after)
+    if who.coordinator and any(one.host == gone and is_dead(one.record) for one in facts.members):
+        return ""
     if not _reports(who, after):
         return f"may not write {what}: {_reporter(after)} reports it"
     if after.name != fault_name(after.code, after.subject):
@@ -75,6 +80,17 @@ def _reports(who: HostWriter, fault: Fault) -> bool:
     if writes_as_primary(fault):
         return who.term > 0 and HOST_LABEL not in labels
     return labels.get(REPORTER_LABEL) == "daemon" and labels.get(HOST_LABEL) == who.host
+
+
+def ended_reporter(before: Resource | None, after: Resource | None) -> str:
+    """The host whose daemon reported the fault, where the write does nothing but end it; else empty."""
+    if not (isinstance(before, Fault) and isinstance(after, Fault)):
+        return ""
+    if before.ended or _replace(before, ended=True, last_seen=after.last_seen, metadata=after.metadata) != after:
+        return ""
+    labels = before.metadata.labels
+    ours = labels.get(REPORTER_LABEL) == "daemon" and after.metadata.labels == labels
+    return labels.get(HOST_LABEL, "") if ours else ""
 
 
 def _reporter(fault: Fault) -> str:

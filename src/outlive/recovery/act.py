@@ -91,7 +91,7 @@ class RecoveryActions:
         vm = self._vms.get(action.vm)
         match action.kind:
             case ActionKind.HOLD:
-                return vm is not None and records.unfinished(vm) and records.is_held_so(vm.status.recovery, action)
+                return vm is not None and self._is_held_so(vm, action)
             case ActionKind.WAIT:
                 return vm is None or not _astray(vm)
             case ActionKind.SEARCH:
@@ -241,11 +241,21 @@ class RecoveryActions:
 
     async def _hold(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)
-        if records.is_held_so(vm.status.recovery, action):
+        if self._is_held_so(vm, action):
             return
-        record = records.held(vm, action, as_datetime(self._clock.now()), before=self._observer.before(vm))
+        record = records.held(
+            vm,
+            action,
+            as_datetime(self._clock.now()),
+            before=self._observer.before(vm),
+            failures=self._observer.host_failures(vm),
+        )
         await self._swap_status(vm, _replace(vm.status, recovery=record))
         self._report.held(vm, action)
+
+    def _is_held_so(self, vm: VirtualMachine, action: Action) -> bool:
+        failures = self._observer.host_failures(vm)
+        return records.unfinished(vm) and records.is_held_so(vm.status.recovery, action, failures)
 
     async def _drop(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)
@@ -279,7 +289,8 @@ class RecoveryActions:
         if not records.unfinished(vm) or not is_recovered(vm, self._observer.members(vm.status.holders)):
             return
         vm = await self._label(vm, action.host)
-        record = records.recovered(vm, action, as_datetime(self._clock.now()))
+        failures = self._observer.host_failures(vm)
+        record = records.recovered(vm, action, as_datetime(self._clock.now()), failures=failures)
         written = await self._swap_status(vm, _replace(vm.status, recovery=record))
         self._report.recovered(vm, written)
 

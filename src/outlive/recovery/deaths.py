@@ -72,25 +72,19 @@ def failures_of(
     together: Callable[[str, datetime], Collection[str]],
     silence_s: Callable[[str], float],
     limits: Limits,
-    *,
-    waits: bool = False,
 ) -> tuple[HostFailure, ...]:
     """Hosts that died under a VM soon after it was started there, one after the other.
 
     ``proofs``: by run, of its holders that are dead. ``together``: who died with a host at that time. ``silence_s``:
-    for how long a host is silent before it is condemned. ``before``: those that its last recovery knew. Where it ran
-    for long before its host died, nothing of before counts; where others died with its host, that death does not count.
-    ``waits``: it waits for a person already, because of this host as well: it may have died once more since.
+    for how long a host is silent before it is condemned. ``before``: those that its record knows. Where it ran for
+    long before its host died, nothing of before counts; where others died with its host, that death does not count.
+    A death that the record knows is judged again while its proof is there: others may turn out to have died with it.
     """
-    found = list(before)
+    proven = {(one.hypervisor, one.epoch) for one in holders if one.since is not None and _is_of(one, proofs)}
+    found = [one for one in before if (one.host, one.epoch) not in proven]
     for holder in holders:
         proof = proofs.get(holder.run_id)
-        if proof is None or holder.since is None:
-            continue
-        known = any((one.host, one.epoch) == (holder.hypervisor, holder.epoch) for one in found)
-        if proof.epoch > holder.epoch:  # when and how this run ended was said by a proof that has gone
-            if waits and not known:
-                found.append(HostFailure(host=holder.hypervisor, epoch=holder.epoch, at=holder.since))
+        if proof is None or holder.since is None or not _is_of(holder, proofs):
             continue
         if proof.kind == OWN_WORD or proof.at is None:
             continue
@@ -102,9 +96,14 @@ def failures_of(
         counted = {one.host for one in found}
         if any(one not in counted for one in together(holder.hypervisor, proof.at)):
             continue
-        if not known:
-            found.append(HostFailure(host=holder.hypervisor, epoch=holder.epoch, at=proof.at))
+        found.append(HostFailure(host=holder.hypervisor, epoch=holder.epoch, at=proof.at))
     return tuple(found[-FAILURES_KEPT:])
+
+
+def _is_of(holder: Holder, proofs: Mapping[str, Proof]) -> bool:
+    """Whether the proof says when and how this run ended; that of a later epoch does not."""
+    proof = proofs.get(holder.run_id)
+    return proof is not None and proof.epoch <= holder.epoch
 
 
 class FlapView(NamedTuple):

@@ -306,8 +306,19 @@ def _fenced(proofs: Iterable[Proof]) -> list[Reason]:
     return [reason(StepReason.FENCED, kind=proof.kind) for proof in proofs]
 
 
-def held(vm: VirtualMachine, action: Action, at: datetime, *, before: Recovery | None = None) -> Recovery:
-    """The VM waits, for this reason."""
+def held(
+    vm: VirtualMachine,
+    action: Action,
+    at: datetime,
+    *,
+    before: Recovery | None = None,
+    failures: tuple[HostFailure, ...] = (),
+) -> Recovery:
+    """The VM waits, for this reason.
+
+    ``failures``: hosts that died under it by now. The record keeps them, because a host that comes back removes the
+    entry by which they were counted.
+    """
     why = action.message
     return _next(
         record_of(vm, action.fence, before),
@@ -317,14 +328,15 @@ def held(vm: VirtualMachine, action: Action, at: datetime, *, before: Recovery |
         reason=action.reason.code,
         message=why.text,
         remedy=why.remedy,
+        host_failures=failures,
     )
 
 
-def is_held_so(record: Recovery | None, action: Action) -> bool:
-    """Whether the record says already what the hold says."""
+def is_held_so(record: Recovery | None, action: Action, failures: tuple[HostFailure, ...]) -> bool:
+    """Whether the record says already what the hold says, and which hosts died under the VM."""
     if record is None or record.phase is not RecoveryPhase.HELD or record.reason != action.reason.code:
         return False
-    return action.message == Message(record.message, record.remedy)
+    return action.message == Message(record.message, record.remedy) and record.host_failures == failures
 
 
 def assigned(
@@ -395,8 +407,8 @@ def refusal_of(vm: VirtualMachine, record: Recovery) -> Rejection | None:
     return Rejection(hypervisor=now.hypervisor, fence=now.fence, reason=why.code, message=render(why).text)
 
 
-def recovered(vm: VirtualMachine, action: Action, at: datetime) -> Recovery:
-    """The VM was seen running."""
+def recovered(vm: VirtualMachine, action: Action, at: datetime, *, failures: tuple[HostFailure, ...] = ()) -> Recovery:
+    """The VM was seen running; ``failures``: hosts that died under it, and still count."""
     record = record_of(vm, action.fence)
     sent = record.host == action.host
     return _next(
@@ -410,16 +422,21 @@ def recovered(vm: VirtualMachine, action: Action, at: datetime) -> Recovery:
         contested=record.contested and sent,
         moved_there=record.moved_there and sent,
         wanted_there=record.wanted_there and sent,
+        host_failures=failures,
         **NO_REASON,
     )
 
 
 def dropped(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: datetime) -> Recovery:
-    """Nobody wants it to run, and nothing of it is left."""
+    """Nobody wants it to run, and nothing of it is left. Where a person stopped it, a person starts it: no host that
+    died under it counts any more."""
     proofs = tuple(proofs)
     record = record_of(vm, action.fence)
+    failures = record.host_failures if wanted(vm) else ()
     steps = (*_fenced(proofs), reason(StepReason.DROPPED, why=action.message.text))
-    return _next(record, RecoveryPhase.DROPPED, at, *steps, proofs=proofs or record.proofs, **NO_REASON)
+    return _next(
+        record, RecoveryPhase.DROPPED, at, *steps, proofs=proofs or record.proofs, host_failures=failures, **NO_REASON
+    )
 
 
 def waits_for(vm: VirtualMachine) -> tuple[str, ...]:

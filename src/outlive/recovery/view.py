@@ -21,7 +21,6 @@ from outlive.node.membership.states import MemberView, dead, fenced, member_view
 from outlive.node.vm.states import (
     active_move,
     asked_since,
-    brings_down_hosts,
     order_here,
     reach_of,
     rejection_here,
@@ -423,7 +422,6 @@ class RecoveryObserver:
             self._find_died_together,
             self._silence_of,
             self.limits(vm),
-            waits=brings_down_hosts(vm),
         )
 
     def _silence_of(self, host: str) -> float:

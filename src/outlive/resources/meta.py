@@ -214,12 +214,12 @@ def check_name(name: str) -> None:
         )
 
 
-def object_name(own_name: str, otherwise: str = "object") -> str:
-    """A name for the object of something that has a name of its own: that one where it is a DNS name, else one made
-    from it. ``otherwise``: how it begins where nothing of it can be kept."""
-    if len(own_name) <= _KEPT_LENGTH and _NAME.match(own_name):
+def object_name(own_name: str, otherwise: str = "object", length: int = _KEPT_LENGTH) -> str:
+    """A name for the object of something that has a name of its own: that one where it is a DNS name of at most
+    ``length`` characters, else one made from it. ``otherwise``: how it begins where nothing of it can be kept."""
+    if len(own_name) <= length and _NAME.match(own_name):
         return own_name
-    readable = _NOT_IN_A_NAME.sub("-", own_name.lower())[:_KEPT_LENGTH].strip("-.").replace("..", "-")
+    readable = _NOT_IN_A_NAME.sub("-", own_name.lower())[: min(_KEPT_LENGTH, length - 9)].strip("-.").replace("..", "-")
     suffix = f"{stable_hash(own_name):016x}"[:8]
     return f"{re.sub('[-.]*[.][-.]*', '-', readable) or otherwise}-{suffix}"
 

@@ -13,17 +13,18 @@ acknowledgement hides nothing (docs/concepts/safety.md#woken).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from outlive.base.clock import Clock, Instant, as_datetime
 from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import Forbidden, NotFound, OutliveError, Refused
+from outlive.base.errors import NotFound, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.resources import HOST_LABEL, Cluster, Fault, Hypervisor, ObjectMeta, ObjectRef
 from outlive.resources.cluster import CLUSTER
+from outlive.resources.meta import NAME_LENGTH_LIMIT, object_name
 from outlive.resources.reasons.faults import FULL_HEALTH, POWER_CODES, FaultCode, fault_message
 from outlive.resources.reasons.model import Message, Value
 from outlive.runtime.crashes import Crashes
@@ -42,6 +43,8 @@ WRITE_S: Final = 10.0
 """How long writing one fault may take, all tries together."""
 TRIES: Final = 4
 """Writes of one fault before it is left to the next call."""
+OF_THE_STORE: Final = (Unavailable, Unknown, TimeoutError)
+"""Errors that no fault is to blame for: the others would meet them as well."""
 LIMIT: Final = 10_000
 """Faults of one reporter; what is beyond that is logged and not written."""
 ENDED_KEPT_S: Final = 30 * 86400.0
@@ -96,8 +99,8 @@ def crash_faults(crashes: Crashes) -> tuple[ActiveFault, ...]:
 
 
 def fault_name(code: str, subject: ObjectRef) -> str:
-    """``<code>.<subject>``."""
-    return f"{code}.{subject.name}"
+    """``<code>.<subject>``; a subject's name that is too long for that is shortened."""
+    return f"{code}.{object_name(subject.name, length=NAME_LENGTH_LIMIT - len(code) - 1)}"
 
 
 def code_of(name: str) -> str:
@@ -202,6 +205,14 @@ def fault_sweeper(store: Store, clock: Clock) -> Sweeper[Fault]:
     )
 
 
+class FailedWrite(msgspec.Struct, frozen=True):
+    """A fault that could not be written."""
+
+    tries: int
+    again_s: float
+    """Not before then is it tried again (monotonic)."""
+
+
 class FaultRecorder:
     """See the module. ``store`` is the one that ``role`` may use; ``host`` is named by daemons."""
 
@@ -214,8 +225,8 @@ class FaultRecorder:
         """Faults of this reporter that have not ended: message, and when they were written last (monotonic)."""
         self._list_at = 0.0
         self._failing = False
-        self._refused: set[str] = set()
-        """Faults that this reporter may not write, as the store said last."""
+        self._failed: dict[str, FailedWrite] = {}
+        """Faults that could not be written when they were last tried; all others come before them."""
 
     def forget(self) -> None:
         """Read the own faults anew at the next call: another one may have reported since, or the store was restored."""
@@ -237,11 +248,10 @@ class FaultRecorder:
             wanted = dict(list(wanted.items())[:LIMIT])
         try:
             await self._list()
-            for name, one in wanted.items():
-                await self._write(name, self._raise(name, one))
             stays = {*wanted, *undetermined}
-            for name in [name for name in self._open if name not in stays and code_of(name) not in stays]:
-                await self._write(name, self._end(name))
+            over = (name for name in self._open if name not in stays and code_of(name) not in stays)
+            for name in sorted((*wanted, *over), key=self._failed.__contains__):
+                await self._write(name, wanted.get(name))
         except (OutliveError, TimeoutError) as error:
             if not self._failing:
                 _log.warning("fault.not_written", reporter=self._role, error=str(error) or "no answer in time")
@@ -249,17 +259,25 @@ class FaultRecorder:
         else:
             self._failing = False
 
-    async def _write(self, name: str, work: Awaitable[None]) -> None:
-        """Raise or end one fault; one that this reporter may not write holds up no other."""
+    async def _write(self, name: str, one: ActiveFault | None) -> None:
+        """Raise one fault, or end it (``None``). One that the store does not take holds up no other, and is tried
+        again later and later; the errors ``OF_THE_STORE`` are raised."""
+        now, before = self._clock.monotonic(), self._failed.get(name)
+        if before is not None and now < before.again_s:
+            return
+        tries = before.tries + 1 if before is not None else 1
         try:
             with deadline(WRITE_S):
-                await work
-        except Forbidden as error:
-            if name not in self._refused:
+                await (self._raise(name, one) if one is not None else self._end(name))
+        except OF_THE_STORE:
+            self._failed[name] = FailedWrite(tries, now)
+            raise
+        except OutliveError as error:
+            if before is None:
                 _log.warning("fault.refused", fault=name, reporter=self._role, error=str(error))
-            self._refused.add(name)
+            self._failed[name] = FailedWrite(tries, now + min(LOOK_S * 2.0 ** min(tries - 1, 16), REFRESH_S))
         else:
-            self._refused.discard(name)
+            self._failed.pop(name, None)
 
     async def _list(self) -> None:
         now = self._clock.monotonic()
@@ -271,7 +289,7 @@ class FaultRecorder:
             if not one.ended
         }
         self._open = {name: self._open.get(name, kept) for name, kept in found.items()}
-        self._refused.clear()
+        self._failed.clear()
         self._list_at = now + LIST_AGAIN_S
 
     async def _raise(self, name: str, one: ActiveFault) -> None:

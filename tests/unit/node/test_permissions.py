@@ -15,7 +15,7 @@ from outlive.api.auth import Identity, Role, check_write, may_write
 from outlive.base.errors import Forbidden
 from outlive.node.membership.states import MemberView, fenced
 from outlive.node.permission_facts import Facts, HostWriter
-from outlive.node.permissions import host_refusal, write_refusal
+from outlive.node.permissions import host_refusal, needed_facts, write_refusal
 from outlive.node.permissions_of_protocol import dropped_holders, is_related
 from outlive.node.vm.states import reach_of
 from outlive.resources import (
@@ -351,6 +351,28 @@ def test_a_host_has_faults_of_vms_that_it_has_to_do_with_with_the_weight_of_thei
     for delta, allowed in ((code.delta, True), (100, False)):
         heavy = _replace(fault("daemon", ME, code=code, delta=delta), metadata=named)
         assert (host_refusal(WHO, None, heavy) == "") == allowed
+
+
+@pytest.mark.parametrize(
+    ("who", "dead_through", "changes", "allowed"),
+    [
+        (HostWriter(ME, coordinator=True), 1, {}, True),
+        (HostWriter(ME, coordinator=True), 0, {}, False),  # it may still run what it reported
+        (HostWriter(ME, coordinator=True), 1, {"message": "another"}, False),
+        (HostWriter(ME, coordinator=True), 1, {"ended": False}, False),
+        (HostWriter(ME, coordinator=True), None, {}, False),  # its Membership is not there
+        (WHO, 1, {}, False),
+    ],
+)
+def test_a_coordinator_ends_what_a_host_reported_that_is_proven_dead(
+    who: HostWriter, dead_through: int | None, changes: dict[str, Any], allowed: bool
+) -> None:
+    before = fault("daemon", OTHER)
+    after = _replace(before, **({"ended": True} | changes))
+    record = MemberRecord(machine_id="m", boot_id="b", epoch=1, dead_through=dead_through or 0)
+    members = (MemberView(host=OTHER, uid="u", record=record),) if dead_through is not None else ()
+    assert needed_facts(ME, before, _replace(before, ended=True)).members == (OTHER,)
+    assert (host_refusal(who, before, after, Facts(members=members)) == "") == allowed
 
 
 def test_people_acknowledge_faults_and_controllers_leave_those_of_hosts_alone() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -38,6 +37,7 @@ from outlive.node.fencing.proofs import (
 )
 from outlive.node.membership.pause import PauseGate, waits_for
 from outlive.node.membership.steps import LEAVE, LeaveView
+from outlive.node.vm.context import VmContext
 from outlive.resources import (
     Cluster,
     Cut,
@@ -50,6 +50,7 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import ClusterStatus, Pause
 from outlive.resources.reasons import VmReason
+from outlive.runtime.faults import ActiveFault, FaultRecorder
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
 from outlive.simulation.world import World
 from outlive.store.memory import MemoryStore
@@ -353,11 +354,10 @@ def test_host_registers_only_once_the_store_has_what_it_reports_of_runs_that_the
         recorder = role.daemon.shared.faults._recorder
         write, refuses = recorder._write, True
 
-        async def refused(name: str, work: Coroutine[Any, Any, None]) -> None:
+        async def refused(name: str, one: ActiveFault | None) -> None:
             if refuses:
-                work.close()
                 raise Unavailable("not now")
-            await write(name, work)
+            await write(name, one)
 
         recorder._write = refused
         await world.do("store-restore", {})
@@ -499,3 +499,61 @@ def test_vm_is_recovered_though_a_restored_store_has_brought_back_an_entry_that_
 
 
 START = 1.0
+
+
+def test_host_has_not_registered_before_its_report_of_what_the_store_does_not_know_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the pause may end, and another host start a VM of that name, before it can see the report."""
+    written = FaultRecorder._write
+    away = True
+
+    async def slow(self: FaultRecorder, name: str, one: ActiveFault | None) -> None:
+        if not (away and name == "unknown-vm.late"):
+            await written(self, name, one)
+
+    monkeypatch.setattr(FaultRecorder, "_write", slow)
+
+    async def story(world: World) -> None:
+        nonlocal away
+        await world.do("store-snapshot", {})
+        await world.do("create-vm", {"vm": "late", "host": "kvm-1"})
+        await at(world, 20)
+        await world.do("store-restore", {})
+        await at(world, 80)
+        assert record(world, "kvm-1").incarnation != world.store.incarnation
+        assert cluster_of(world).paused
+        assert world.running("late") == ("kvm-1",)
+        away = False
+        await at(world, 110)
+        assert "unknown-vm.late" in faults(world)
+        assert record(world, "kvm-1").incarnation == world.store.incarnation
+
+    play(story)
+
+
+def test_host_takes_over_its_run_where_a_document_was_made_before_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host of that document may have looked for reports before there was one, and looks once."""
+    seen = VmContext.unknown_run
+    stores: list[World] = []
+
+    async def unknown_run(self: VmContext, vm: str) -> str:
+        why = await seen(self, vm)
+        if self.host == "kvm-1" and why and stores:
+            await stores.pop().do("create-vm", {"vm": vm, "host": "kvm-2"})
+        return why
+
+    monkeypatch.setattr(VmContext, "unknown_run", unknown_run)
+
+    async def story(world: World) -> None:
+        await world.do("store-snapshot", {})
+        await world.do("create-vm", {"vm": "late", "host": "kvm-1"})
+        await at(world, 20)
+        stores.append(world)
+        await world.do("store-restore", {})
+        await at(world, 80)
+        assert not stores
+        assert holders(world, "late") == [("kvm-1", 2, "running")]
+        assert world.running("late") == ("kvm-1",)
+
+    play(story)

@@ -23,10 +23,24 @@ from outlive.recovery.deaths import (
     release_host,
     update_quarantine,
 )
-from outlive.resources import Cluster, FencingPolicy, Holder, Hypervisor, MemberRecord, Membership, ObjectMeta, Proof
+from outlive.recovery.model import Action, ActionKind
+from outlive.recovery.states import dropped, held, is_held_so
+from outlive.resources import (
+    Cluster,
+    FencingPolicy,
+    Holder,
+    Hypervisor,
+    MemberRecord,
+    Membership,
+    ObjectMeta,
+    Proof,
+    Recovery,
+    VirtualMachine,
+)
 from outlive.resources.hosts import HostDeath, Quarantine
 from outlive.resources.policies import DEFAULT_LIMITS
-from outlive.resources.vms import HostFailure
+from outlive.resources.reasons import HoldReason, reason
+from outlive.resources.vms import HostFailure, RecoveryPhase
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store.memory import MemoryStore
 
@@ -78,6 +92,9 @@ class TestVms:
 
     def test_the_same_death_counts_once(self) -> None:
         assert failures(HostFailure(host="h2", epoch=1, at=NOW)) == ["h2"]
+
+    def test_death_that_counted_counts_no_more_once_others_turn_out_to_have_died_with_it(self) -> None:
+        assert failures(failure(), failure("h2"), with_it=("h9",)) == ["h1"]
 
 
 def member(kind: Any = "power", at: datetime | None = NOW, epoch: int = 3, **more: Any) -> Membership:
@@ -212,21 +229,43 @@ def test_no_more_than_half_of_the_hosts_come_into_quarantine_also_at_one_look() 
     assert len(run(story())) == 2
 
 
-def test_vm_that_waits_for_a_person_waits_on_when_the_host_dies_once_more() -> None:
+def test_host_that_the_record_knows_counts_on_when_it_dies_once_more() -> None:
     holder = Holder(hypervisor="h2", epoch=1, run_id="r", since=ago(7200))
     for kind in ("power", "self-cleaned"):
         proofs = {"r": Proof(kind=kind, epoch=2, at=NOW)}  # type: ignore[arg-type]
-        for waits, counted in ((True, ["h1", "h2"]), (False, ["h1"])):
-            found = failures_of(
-                (failure(),),
-                (holder,),
-                proofs,
-                lambda host, at: (),
-                lambda host: 5.0,
-                DEFAULT_LIMITS,
-                waits=waits,
-            )
-            assert [one.host for one in found] == counted
+        before = (failure(), failure("h2"))
+        found = failures_of(before, (holder,), proofs, lambda host, at: (), lambda host: 5.0, DEFAULT_LIMITS)
+        assert found == before
+
+
+def vm_that_waits(*failures: HostFailure) -> VirtualMachine:
+    """A VM that waits since these hosts died under it."""
+    record = Recovery(fence="f", phase=RecoveryPhase.HELD, host_failures=failures)
+    found = VirtualMachine(metadata=ObjectMeta(name="vm-1"))
+    return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, recovery=record))
+
+
+HOLD = Action(
+    vm="vm-1",
+    kind=ActionKind.HOLD,
+    fence="f",
+    reason=reason(HoldReason.BRINGS_DOWN_HOSTS, hosts=("h1", "h2"), name="vm-1"),
+)
+
+
+class TestRecord:
+    def test_wait_keeps_the_hosts_that_died_and_is_written_again_when_they_are_others(self) -> None:
+        vm, failed = vm_that_waits(failure()), (failure(), failure("h2"))
+        record = held(vm, HOLD, NOW, failures=failed)
+        assert record.host_failures == failed
+        assert is_held_so(record, HOLD, failed)
+        assert not is_held_so(record, HOLD, failed[:1])
+
+    def test_vm_that_a_person_stops_while_it_waits_begins_to_count_anew(self) -> None:
+        vm = vm_that_waits(failure(), failure("h2"))
+        stopped = msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, power_state="stopped"))
+        assert dropped(vm, HOLD, (), NOW).host_failures == (failure(), failure("h2"))
+        assert dropped(stopped, HOLD, (), NOW).host_failures == ()
 
 
 def test_times_that_a_host_wrote_without_a_zone_end_no_look_of_recovery() -> None:

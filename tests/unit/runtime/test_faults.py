@@ -11,10 +11,10 @@ from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
-from outlive.base.errors import Forbidden, Unavailable
+from outlive.base.errors import Forbidden, Invalid, LimitExceeded, Unavailable
 from outlive.resources import Fault, ObjectRef
 from outlive.resources.reasons.faults import FAULTS, FaultCode
-from outlive.runtime.faults import LIST_AGAIN_S, REFRESH_S, ActiveFault, FaultRecorder, health
+from outlive.runtime.faults import LIST_AGAIN_S, LOOK_S, REFRESH_S, ActiveFault, FaultRecorder, fault_name, health
 
 HOST = ObjectRef(kind="Hypervisor", name="a")
 
@@ -154,6 +154,67 @@ def test_fault_that_is_refused_holds_up_no_other():
             await faults.record([dead("b")])
             await faults.record([dead(), dead("c")])
             assert list(await s.faults()) == ["host-dead.c"]
+
+    run(story())
+
+
+class _RefusingOne:
+    """A store that does not take the fault of host ``a`` by this error."""
+
+    def __init__(self, inner, error) -> None:
+        self.inner, self.error, self.tries = inner, error, 0
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    async def create(self, obj):
+        if obj.name == "host-dead.a":
+            self.tries += 1
+            raise self.error
+        return await self.inner.create(obj)
+
+
+@pytest.mark.parametrize(
+    "error", [Invalid("it is too large"), LimitExceeded("the store is full"), Unavailable("later")]
+)
+def test_fault_that_cannot_be_written_silences_no_other_and_nothing_ends_late_because_of_it(error):
+    async def story():
+        async with site() as s:
+            faults = FaultRecorder(_RefusingOne(s.store, error), LoopClock(), "fencer")
+            await faults.record([dead("b")])
+            await faults.record([dead(), dead("c")])
+            await faults.record([dead(), dead("c")])
+            assert list(await s.faults()) == ["host-dead.c"]  # that of host b has ended
+
+    run(story())
+
+
+def test_fault_that_the_store_does_not_take_is_tried_again_once_a_minute_at_most():
+    async def story():
+        async with site() as s:
+            clock = LoopClock()
+            store = _RefusingOne(s.store, Invalid("it is too large"))
+            faults = FaultRecorder(store, clock, "fencer")
+            for _ in range(int(LIST_AGAIN_S / LOOK_S) - 1):
+                await faults.record([dead()])
+                await clock.sleep(LOOK_S)
+            assert store.tries == 8  # at 0, 5, 15, 35, 75, 135, 195 and 255 s
+
+    run(story())
+
+
+def test_fault_of_a_subject_with_a_long_name_is_told_under_a_shortened_name():
+    async def story():
+        async with site() as s:
+            faults = FaultRecorder(s.store, LoopClock(), "daemon", "kvm-1")
+            long, other = "a" * 253, "a" * 252 + "b"
+            about = [ObjectRef(kind="VirtualMachine", name=one) for one in (long, other)]
+            await faults.record([ActiveFault(FaultCode.UNKNOWN_VM, one, {"host": "kvm-1"}) for one in about])
+            found = await s.faults()
+            assert set(found) == {fault_name(FaultCode.UNKNOWN_VM, one) for one in about}
+            assert {fault.subject.name for fault in found.values()} == {long, other}
+            await faults.record([], undetermined=[FaultCode.UNKNOWN_VM])
+            assert len(await s.faults()) == 2  # the code is still to be told from the name
 
     run(story())
 

@@ -24,7 +24,9 @@ from outlive.node.membership.join import FORMER_LIMIT, NOBODYS, is_nobodys
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import RecordOutcome
 from outlive.resources import (
+    HOST_LABEL,
     Cluster,
+    Fault,
     FencePhase,
     FenceRecord,
     FormerMembership,
@@ -37,8 +39,10 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.cluster import CLUSTER
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import REPORTER_LABEL
 from outlive.runtime.steps import Precondition, ProtocolStep
-from outlive.store import Store, list_all
+from outlive.store import Selector, Store, list_all
 from outlive.store.access import read
 
 ATTEMPTS: Final = 5
@@ -62,7 +66,8 @@ class AttestView(Part, frozen=True, kw_only=True):
     named: tuple[str, ...] = ()
     """Every uid of this host that entries name."""
     missed: bool = False
-    """Whether the host said that a restored store does not know it (``Cluster.status.pause.waitsFor``)."""
+    """Whether the host said that a restored store does not know it (``Cluster.status.pause.waitsFor``), or reported
+    domains that the store did not know (fault ``unknown-vm``)."""
     running: tuple[str, ...] = ()
     """VMs with such an entry that are on the host, by its latest figures, and not held under the present Membership."""
     has_figures: bool = False
@@ -168,7 +173,7 @@ ATTEST: Final = ProtocolStep(
             "not-missed",
             lambda view: not (view.only and view.missed and view.record is None),
             lambda view: (
-                f"{view.host} said that this restored store does not know it, and may run more than {view.only} ran: "
+                f"{view.host} said that the store does not know it, or VMs on it, and may run more than {view.only}: "
                 "say it of all that it ran, or let it register first"
             ),
         ),
@@ -201,8 +206,8 @@ async def lost_memberships(store: Store, host: str, *, but: str = "") -> dict[st
 
 
 async def is_missing(store: Store, host: str) -> bool:
-    """Whether the host said that a restored store does not know it."""
-    return _waits_for(await read(store, Cluster, CLUSTER), host)
+    """Whether the host said that a restored store does not know it, or reported domains that the store did not know."""
+    return _waits_for(await read(store, Cluster, CLUSTER), host) or await _has_reported(store, host)
 
 
 async def attest(store: Store, clock: Clock, host: str, membership: str = "", *, name: str, reason: str) -> str:
@@ -253,7 +258,7 @@ async def _view(
         lost=lost,
         named=tuple(sorted({each for uids in named.values() for each in uids})),
         only=membership,
-        missed=_waits_for(cluster.cluster, host),
+        missed=_waits_for(cluster.cluster, host) or await _has_reported(store, host),
         running=tuple(sorted(here)),
         has_figures=present is not None,
         incarnation=cluster.incarnation,
@@ -265,6 +270,13 @@ async def _view(
 
 def _waits_for(cluster: Cluster | None, host: str) -> bool:
     return cluster is not None and cluster.status.pause is not None and host in cluster.status.pause.waits_for
+
+
+async def _has_reported(store: Store, host: str) -> bool:
+    """Whether a name is kept from starting because the daemon of the host reported a domain of it."""
+    selector = Selector.labels({REPORTER_LABEL: "daemon", HOST_LABEL: host})
+    faults = [one async for one in list_all(store, Fault, selector=selector)]
+    return any(one.code == FaultCode.UNKNOWN_VM and not one.ended for one in faults)
 
 
 async def _entries(store: Store, host: str, but: str) -> tuple[dict[str, int], dict[str, set[str]]]:

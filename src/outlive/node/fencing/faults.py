@@ -1,7 +1,9 @@
 """Which faults fencing has, as a function of the Memberships and of what holds this fencer back.
 
 The first of the coordinators that are not silent records them (``leads``), so what one leaves behind when it dies the
-next one ends or refreshes (docs/concepts/safety.md#woken).
+next one ends or refreshes (docs/concepts/safety.md#woken). It also ends what the daemon of a host reported of domains
+that the store did not know, once that host is proven dead: nobody else would, and when the host's Membership is deleted
+the proof is gone with it.
 """
 
 from __future__ import annotations
@@ -9,14 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+import msgspec
+
+from outlive.base.clock import as_datetime
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
 from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fence import AWAITED
 from outlive.node.fencing.isolation import Isolations, Unrecorded
 from outlive.node.fencing.states import POWER_ON_WAITS_S, TAKEN, is_off, is_open
-from outlive.resources import MemberRecord, ObjectRef
+from outlive.node.membership.states import is_dead
+from outlive.resources import HOST_LABEL, Fault, MemberRecord, ObjectRef
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import Value, names
-from outlive.runtime.faults import ActiveFault, FaultRecorder
+from outlive.runtime.faults import LIST_AGAIN_S, REPORTER_LABEL, ActiveFault, FaultRecorder
+from outlive.store import Selector, list_all, swap
+
+_replace = msgspec.structs.replace
+_log = get_logger("fencing")
 
 CLUSTER: Final = ObjectRef(kind="Cluster", name="default")
 DOUBT_S: Final = 2.0
@@ -107,6 +119,8 @@ class FenceFaults:
         self._isolations = isolations
         self._recorder = recorder
         self._led = False
+        self._reports_due_s: dict[tuple[str, int], float] = {}
+        """Host and epoch that are proven dead → when is looked next for what that host reported (monotonic)."""
 
     async def look(self) -> None:
         """Compare them."""
@@ -122,3 +136,34 @@ class FenceFaults:
                 fencing_faults(context.me, members, self._holds, now, unrecorded),
                 undetermined=() if unrecorded is not None else (FaultCode.ISOLATION_UNRECORDED,),
             )
+            await self._end_reports_of_the_dead(members, now)
+
+    async def _end_reports_of_the_dead(self, members: Iterable[tuple[str, MemberRecord]], now: float) -> None:
+        """End each ``unknown-vm`` whose reporter is proven dead. Errors of the store are logged: the next look tries
+        again."""
+        dead = [(host, record.epoch) for host, record in members if is_dead(record)]
+        self._reports_due_s = {one: self._reports_due_s.get(one, now) for one in dead}
+        due = {one for one, due_s in self._reports_due_s.items() if due_s <= now}
+        if not due:
+            return
+        try:
+            async for fault in list_all(
+                self._context.store, Fault, selector=Selector.labels({REPORTER_LABEL: "daemon"})
+            ):
+                reporter = fault.metadata.labels.get(HOST_LABEL, "")
+                if fault.code == FaultCode.UNKNOWN_VM and not fault.ended and any(host == reporter for host, _ in due):
+                    await self._end_report(fault, reporter)
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("fencing.reports_not_ended", error=str(error) or "no answer in time")
+        else:
+            self._reports_due_s |= dict.fromkeys(due, now + LIST_AGAIN_S)
+
+    async def _end_report(self, fault: Fault, reporter: str) -> None:
+        """End exactly this version of the fault if its reporter is dead by now: a host that comes back and reports the
+        domain anew writes another version."""
+        member = await self._context.membership(reporter)
+        if member is None or not is_dead(member.record):
+            return
+        at = as_datetime(self._context.clock.now())
+        await swap(self._context.store, _replace(fault, ended=True, last_seen=at))
+        _log.info("fault.ended", fault=fault.name, reporter="fencer", host=reporter, why="its host is proven dead")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
+from outlive.node.membership.states import MemberView, Reach, fenced, is_dead, of_holder, proof_of
 from outlive.resources import Holder, MemberRecord, Part, Proof
 from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
 
@@ -78,7 +78,7 @@ class RunOutcome(Outcome, frozen=True, kw_only=True):
 def may_run_unknown(reporter: MemberRecord | None) -> bool:
     """Whether a domain that this host reported, and the store did not know, may still run. A missing Membership proves
     nothing."""
-    return reporter is None or reporter.dead_through < reporter.epoch
+    return reporter is None or not is_dead(reporter)
 
 
 def is_mine(holder: Holder, me: Me) -> bool:

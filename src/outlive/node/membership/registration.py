@@ -4,6 +4,7 @@ After J3 each local domain whose entry is still this host's is re-held in the ne
 once nothing of the old epoch is left, the host proves it dead itself. After a restored backup each running domain is
 registered again, whatever the store says, before the host says that it has joined under the store's new incarnation;
 but for those that it was cut off from, which others may have been given in the time that the backup does not know.
+Of one without a document it says so before that by the fault ``unknown-vm``, so that no host starts the name meanwhile.
 Workers destroy nothing that they do not know until this is done.
 """
 
@@ -164,7 +165,7 @@ class Registration:
         if passed:
             return False  # what this round began with: the run has gone, or the host has entered anew meanwhile
         if vm is None and (register or not self._node.known(name)):
-            return self._is_reported(name)
+            return await self._is_reported(name)
         if vm is not None and not refused:
             return True
         if refused == "membership-held":
@@ -174,14 +175,20 @@ class Registration:
         )
         return await self._node.domains.destroy(name, run_id=domain.run_id)
 
-    def _is_reported(self, vm: str) -> bool:
-        """Whether the store has, as it is now, that a domain runs here that it does not know: from the end of the pause
-        on nothing else keeps other hosts from starting another VM of that name."""
+    async def _is_reported(self, vm: str) -> bool:
+        """Whether each host that is to start a VM of that name sees that one runs here: from the end of the pause on
+        nothing else keeps it from that.
+
+        A document that is there by now may be from before the report, and its host may have looked for reports before:
+        then this host takes its run over instead.
+        """
         if self._reported_in != self._node.desired.incarnation:
             self._reported_in = self._node.desired.incarnation
             self._node.faults.forget()
         report_unknown(self._node.faults, self._node.host, vm)
-        return self._node.faults.is_recorded(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=vm))
+        if not self._node.faults.is_recorded(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=vm)):
+            return False
+        return await self._node.unknown_run(vm) != "" and await self._node.read(vm) is None
 
     def _is_here(self, vm: str, run_id: str) -> bool:
         """Whether that run is here still: an entry that is written for one that has gone would say that it runs."""

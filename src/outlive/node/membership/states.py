@@ -69,6 +69,11 @@ def _lost(former: FormerMembership) -> MemberRecord:
     )
 
 
+def is_dead(record: MemberRecord) -> bool:
+    """Whether every epoch of the Membership is proven dead, so that the host runs nothing before it comes back."""
+    return record.dead_through >= record.epoch
+
+
 def dead(holder: Holder, members: Iterable[MemberView]) -> bool:
     """Whether the holder's epoch is proven dead."""
     member = of_holder(holder, members)

@@ -215,6 +215,8 @@ class VmMemory:
     """How often it was let go on after an error of a disk since storage has served it, …"""
     resume_s: float = 0.0
     """… and when the next time may be (monotonic)."""
+    left_storage: tuple[str, str] = ("", "")
+    """Run that this host ended because storage did not serve it, and why, until recovery has been told."""
     order: OrderMemory | None = None
     """While it may start and does not run yet, if it starts after others."""
 

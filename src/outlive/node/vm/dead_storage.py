@@ -1,7 +1,8 @@
 """What the worker of a virtual machine does once storage does not serve it: end it for another host, or let it run on.
 
 That it is to leave was decided before (``outlive.node.storage_loss``). It goes as one goes that its host cannot start:
-ended, seen to be absent, and then its entry is removed together with the word for recovery, in one write. A process
+ended, seen to be absent, and then its entry is removed together with the word for recovery, in one write; where the
+store is away by then, that is written once it is back. A process
 that does not end is not proven gone, and nothing starts elsewhere: its entry stays, and that is said.
 """
 
@@ -15,6 +16,7 @@ from outlive.node.ports import Domain
 from outlive.node.storage_loss import LossKind
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.start import rejection_by, report_running
+from outlive.node.vm.states import mine
 from outlive.node.vm.stop import destroy, release
 from outlive.resources import VirtualMachine
 from outlive.resources.policies import limits_of
@@ -38,11 +40,23 @@ async def leave_dead_storage(node: VmContext, vm: VirtualMachine, memory: VmMemo
         node.losses.hanging[vm.name] = None
         await report_running(node, vm.name, memory)  # its reason is that it does not end
         return AGAIN_S
-    why = reason(VmReason.LEFT_STORAGE, host=node.host, why=loss.why)
-    if not await release(node, vm.name, rejection=rejection_by(node, vm, why)):
-        return AGAIN_S
+    memory.left_storage = (loss.run_id, loss.why)
     node.losses.by_vm.pop(vm.name, None)
     node.losses.hanging.pop(vm.name, None)
+    return await hand_over(node, vm, memory)
+
+
+def has_left(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> bool:
+    """Whether this host ended its run because of dead storage, and could not tell recovery yet."""
+    return any(one.run_id == memory.left_storage[0] for one in mine(vm, node.lease.me))
+
+
+async def hand_over(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> float | None:
+    """Tell recovery that it left dead storage, and remove its entry; in how many seconds to look again."""
+    why = reason(VmReason.LEFT_STORAGE, host=node.host, why=memory.left_storage[1])
+    if not await release(node, vm.name, rejection=rejection_by(node, vm, why)):
+        return AGAIN_S
+    memory.left_storage = ("", "")
     node.reported()
     return None
 

@@ -25,7 +25,7 @@ from outlive.node.migration.record import LOOK_S, adopt, not_fenced, own_after_r
 from outlive.node.ports import DomainState
 from outlive.node.vm.affinity import start_by_rules
 from outlive.node.vm.context import Seen, VmContext, VmMemory
-from outlive.node.vm.dead_storage import leave_dead_storage, run_on
+from outlive.node.vm.dead_storage import hand_over, has_left, leave_dead_storage, run_on
 from outlive.node.vm.requests import answer, is_asked
 from outlive.node.vm.start import (
     BACK_OFF_S,
@@ -219,6 +219,8 @@ async def _act(seen: Seen) -> float | None:
         return 0.0 if await destroy(node, vm.name, run_id=domain.run_id) else 1.0
     given = VmEventInput(this_node=node.host, state=state_of(vm), node=vm.host or None, running=domain is not None)
     action = node.decisions.use(VM_EVENT, given, subject=vm.name).action
+    if action is VmAction.START and has_left(node, vm, seen.memory):
+        return await hand_over(node, vm, seen.memory)
     if node.frozen and action in CHANGES:
         return await _frozen(seen, action)
     return await STEPS.get(action, _forget)(seen)

@@ -258,7 +258,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "{host} runs {subject}, which the store does not know: it was restored from a backup, or somebody deleted "
         "{subject} while the daemon of {host} was away",
-        "import it again, or stop it on {host}",
+        "import it again, or stop it on {host}; if {host} is off for good: outlive fence {host} --confirm-off",
     ),
     FaultCode.HOST_DEGRADING: FaultEntry(10, "{subject} degrades: {causes}; {vms}", "{remedy}"),
     FaultCode.DRAIN_INCOMPLETE: FaultEntry(

@@ -11,7 +11,7 @@ import msgspec
 from outlive.base.errors import AlreadyExists, BadInput, NotFound, Refused
 from outlive.node import operator
 from outlive.node.disarm import arm_cluster, disarm_cluster
-from outlive.node.fencing.attestation import lost_memberships
+from outlive.node.fencing.attestation import is_missing, lost_memberships
 from outlive.node.primary import request_primary
 from outlive.node.vm.states import deletion_of
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
@@ -153,7 +153,8 @@ async def _confirm_off(
 
 
 async def _confirm_lost(world: World, host: SimHost, looks: bool, name: str, reason: str) -> None:
-    """The same of what a lost membership ran: each that entries of VMs name."""
+    """The same of what a lost membership ran: each that entries of VMs name, or all that the host ran where it also ran
+    what the store did not know."""
     member = world.store.look(Membership, host.name)
     lost = await lost_memberships(world.store, host.name, but=member.metadata.uid if member is not None else "")
     runs = (member is None and bool(host.hypervisor.left())) or _runs_of(world, host, lost)
@@ -161,7 +162,8 @@ async def _confirm_lost(world: World, host: SimHost, looks: bool, name: str, rea
         raise Refused(f"{host.name} is on", remedy="switch it off first")
     if host.lives and runs:
         world.truth.lied[host.name] = "operator"
-    for uid in sorted(lost) or [""]:
+    whole = member is None and await is_missing(world.store, host.name)
+    for uid in ([] if whole else sorted(lost)) or [""]:
         await operator.confirm_off(world.store, world.clock, host.name, name=name, reason=reason, membership=uid)
 
 
