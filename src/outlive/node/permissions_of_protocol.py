@@ -215,7 +215,8 @@ def check_hypervisor_of_host(
 
 def check_cluster_of_host(who: HostWriter, what: str, before: Cluster, after: Cluster, facts: Facts) -> str:
     """A host says that the store went back, and that it has yet to register itself. It ends the wait for others only
-    where their Memberships say that they have registered."""
+    where their Memberships say that they have registered; one too many among those that it names has registered since
+    it looked, and the next look removes it."""
     old, new = before.status, after.status
     said = new.pause.waits_for if new.pause is not None else ()
     if old.store_incarnation != new.store_incarnation:
@@ -235,7 +236,7 @@ def check_cluster_of_host(who: HostWriter, what: str, before: Cluster, after: Cl
         return ""
     if old.pause is None:
         return f"may not pause {what}: {who.host} is registered in this store"
-    if (new.pause is None) != (said == ()) or not set(waits) <= set(said) <= {*waited, *waits}:
+    if (new.pause is None) != (said == ()) or not set(waits) <= set(said) <= {*waited, *waits, *members, *facts.hosts}:
         return f"may not end the pause of {what}: it waits for {', '.join(waits) or 'others'}"
     kept = new.pause is None or _replace(new.pause, waits_for=()) == _replace(old.pause or Pause(), waits_for=())
     return "" if kept else f"may not write the reason of the pause of {what}"

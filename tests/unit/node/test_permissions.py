@@ -414,6 +414,7 @@ def test_a_host_says_that_the_store_went_back_and_ends_the_wait_only_for_hosts_t
     assert host_refusal(WHO, there, paused(OTHER), facts(ME, THIRD)) == ""
     assert host_refusal(WHO, there, NOW, facts(*HOSTS)) == ""
     assert "it waits for" in host_refusal(WHO, there, paused(ME, OTHER, "stranger"), facts(*HOSTS))
+    assert host_refusal(WHO, there, paused(OTHER, THIRD), facts(ME, THIRD)) == ""  # it has registered just now
     assert "status.sealingKey" in host_refusal(WHO, NOW, _replace(NOW, status=_replace(NOW.status, sealing_key="k")))
     assert "status.sealingKey" in write_refusal(
         CONTROLLER, NOW, _replace(NOW, status=_replace(NOW.status, sealing_key="k"))
