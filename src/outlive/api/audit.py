@@ -25,7 +25,7 @@ from outlive.resources import (
     Secret,
     Token,
 )
-from outlive.runtime.audit import FIELDS, TEXT, AuditEntry, AuditLog, Refusals
+from outlive.runtime.audit import AuditEntry, AuditLog, Refusals, TokenShares, shorten, shorten_fields
 from outlive.runtime.metrics import Metrics
 from outlive.store.tls import KEY_PATH, SCREEN_PATH
 
@@ -58,14 +58,24 @@ class RequestAudit:
     """Writes down requests that change something, read secrets or were refused."""
 
     def __init__(
-        self, log: AuditLog | None, refusals: Refusals, metrics: Metrics, clock: Clock, *, routine: bool
+        self,
+        log: AuditLog | None,
+        refusals: Refusals,
+        shares: TokenShares,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        routine: bool,
     ) -> None:
         self._log = log
         self._refusals = refusals
+        self._shares = shares
         self._clock = clock
         self._routine = routine
         self._failures = Refusals()
         """Requests that failed otherwise, so that nobody fills the log with them until it has forgotten the rest."""
+        self._dry_runs = Refusals()
+        """Requests that changed nothing, for the same reason."""
         self._left_out = 0
         """Requests since the last entry that were not written down."""
         self._refused = metrics.counter(
@@ -79,16 +89,23 @@ class RequestAudit:
             self._refused.labels(str(status), identity.role if identity is not None else "").inc()
         elif self._log is None or not is_audited(scope, status, routine=self._routine):
             return
-        if status >= 400:
-            counts = self._refusals if status in REFUSED else self._failures
+        counts = self._refusals if status in REFUSED else self._failures if status >= 400 else None
+        if counts is None and scope["state"].get(DRY_RUN):
+            counts = self._dry_runs
+        now = self._clock.now()
+        if counts is not None:
             client, token = (scope.get("client") or ("",))[0], identity.name if identity is not None else ""
-            if not counts.add(self._clock.now(), client, token):
+            if not counts.add(now, client, token):
                 self._left_out += 1
                 return
-        if self._log is not None:
-            entry = audit_entry(scope, status, self._clock.now())
+        if self._log is None:
+            return
+        entry = audit_entry(scope, status, now)
+        if self._shares.take(entry, now, changed=counts is None):
             self._log.put(msgspec.structs.replace(entry, omitted=self._left_out))
             self._left_out = 0
+        for summary in self._shares.summaries(now):
+            self._log.put(summary)
 
 
 def is_audited(scope: Scope, status: int, *, routine: bool) -> bool:
@@ -129,13 +146,13 @@ def audit_entry(scope: Scope, status: int, now: float) -> AuditEntry:
     name, fields, version = changed
     return AuditEntry(
         at=as_datetime(now),
-        token=identity.name[:TEXT] if identity is not None else "",
+        token=shorten(identity.name) if identity is not None else "",
         role=identity.role if identity is not None else "",
         host=identity.host if identity is not None else "",
         client=(scope.get("client") or ("",))[0],
         verb=verb,
-        object=(f"{what}{name}" if what.endswith("/") else what)[:TEXT],
-        fields=tuple(field[:TEXT] for field in fields[:FIELDS]),
+        object=shorten(f"{what}{name}" if what.endswith("/") else what),
+        fields=shorten_fields(fields),
         version=version,
         status=status,
         code=state.get(ERROR, ""),
