@@ -32,8 +32,11 @@ from outlive.store.tls import KEY_PATH, SCREEN_PATH
 TARGET: Final = "target"
 CHANGED: Final = "changed"
 DRY_RUN: Final = "dry_run"
-"""Keys of a request's state: what it is about, (name, fields, version) of what it changed, and whether it only would
-have."""
+WATCH: Final = "watch"
+"""Keys of a request's state: what it is about, (name, fields, version) of what it changed, whether it only would have,
+and whether it is a watch."""
+_RECORDED: Final = "recorded"
+"""The key of a request that is in the log before it has ended."""
 SECRET_PATHS: Final = (KEY_PATH, SCREEN_PATH.partition("{")[0])
 VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
 UNAUDITED: Final = ("/scheduler/", "/apis/authorization.k8s.io/")
@@ -82,8 +85,16 @@ class RequestAudit:
             "api_refusals_total", "Requests without a valid token (401) or without the right (403)", ("status", "role")
         )
 
+    def begin(self, scope: Scope, status: int) -> None:
+        """Record a watch whose answer begins: it may last for an hour, and a server that is killed sees no end."""
+        if scope["state"].get(WATCH):
+            self.record(scope, status)
+            scope["state"][_RECORDED] = True
+
     def record(self, scope: Scope, status: int) -> None:
-        """Record one finished request."""
+        """Record one finished request, unless it is in the log since it began."""
+        if scope["state"].get(_RECORDED):
+            return
         identity: Identity | None = scope["state"].get(IDENTITY)
         if status in REFUSED:
             self._refused.labels(str(status), identity.role if identity is not None else "").inc()
@@ -140,6 +151,8 @@ def audit_entry(scope: Scope, status: int, now: float) -> AuditEntry:
     if (target := state.get(TARGET)) is not None:
         verb = VERBS.get(method, "read")
         what = f"{target.kind.kind()}/{target.name}{'/status' if target.status else ''}"
+    if state.get(WATCH):
+        verb = "watch"
     if state.get(DRY_RUN):
         verb = f"dry-run {verb}"
     changed: tuple[str, tuple[str, ...], str] = state.get(CHANGED, ("", (), ""))

@@ -28,7 +28,7 @@ from outlive.api.admission import (
     warned,
     with_finalizer,
 )
-from outlive.api.audit import CHANGED, DRY_RUN, TARGET
+from outlive.api.audit import CHANGED, DRY_RUN, TARGET, WATCH
 from outlive.api.auth import (
     CHECKED,
     HOSTS,
@@ -329,6 +329,7 @@ class Resources:
         cache = await self._caches.of(target.kind)
         request_id: str = request.scope["state"].get(REQUEST_ID, "")
         authenticate: Callable[[], Identity] = request.scope["state"][AUTHENTICATE]
+        request.scope["state"][WATCH] = True
 
         def check() -> None:
             may_read(authenticate(), target.kind, "watch")

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.api import GROUP, api
+from tests.support.api import GROUP, TOKENS, api
 from tests.support.loops import run_real
 
 from outlive.api.audit import CHANGED, DRY_RUN, TARGET, RequestAudit, audit_entry, is_audited
@@ -146,6 +146,22 @@ def test_a_refusal_says_whose_token_it_was_also_where_its_role_may_nothing_of_th
         ("join-of-tests", 403),
         ("", 401),
     ]
+
+
+def test_a_watch_of_secrets_is_written_down_when_it_begins() -> None:
+    log = Kept()
+
+    async def story() -> None:
+        async with api(audit=log) as served:
+            headers = {"Authorization": f"Bearer {TOKENS[Role.ADMIN]}"}
+            url = f"{served.url}{GROUP}/secrets?watch=1&sendInitialEvents=true&allowWatchBookmarks=true"
+            async with served.session.get(url, headers=headers) as answer:
+                await answer.content.readline()
+                assert [(one.verb, one.object, one.status) for one in log.entries] == [("watch", "Secret/", 200)]
+            await served.call("GET", f"{GROUP}/flavors?watch=1&timeoutSeconds=1")
+
+    run_real(story())
+    assert len(log.entries) == 1
 
 
 def test_nobody_fills_the_log_with_requests_that_fail() -> None:
