@@ -17,12 +17,13 @@ import libvirt
 from outlive.base.deadline import deadline
 from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
+from outlive.base.processes import start_time
 from outlive.drivers.libvirt.consoles import make_log
 from outlive.drivers.libvirt.devices import Devices
 from outlive.drivers.libvirt.disk_io import DiskWatch
 from outlive.drivers.libvirt.migration import BROKEN, SPLIT, Moves, listen
 from outlive.drivers.libvirt.places import check_paths
-from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, receives, start_time
+from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, receives
 from outlive.drivers.libvirt.runs import POST_COPY, SOCKETS, Run, Runs
 from outlive.drivers.libvirt.service import Service, text_of
 from outlive.drivers.libvirt.settings import LibvirtSettings
