@@ -143,12 +143,18 @@ def test_an_image_names_no_file_that_its_guest_may_not_have(tmp_path: Path) -> N
     both = f"<driver type='qcow2'/><source file='{allowed}/good.qcow2' dev='{allowed}/leak.qcow2'/><target dev='vda'/>"
     with pytest.raises(Refused, match=str(secret)):
         check_paths("web-1", made(definition(f"<disk type='block'>{both}</disk>"), settings), settings)
+    pflash = "<loader readonly='yes' type='pflash' format='qcow2'>/usr/share/OVMF/OVMF_CODE.qcow2</loader>"
     for variables in (
+        f"{pflash}<nvram>{allowed}/leak.qcow2</nvram>",
+        f"{pflash}<nvram type='file'><source file='{allowed}/leak.qcow2'/></nvram>",
+        f"<nvram>{allowed}/leak.qcow2</nvram>",
         f"<nvram format='qcow2'>\n {allowed}/leak.qcow2</nvram>",
         f"<nvram type='file' format='qcow2'><source file='{allowed}/leak.qcow2'/></nvram>",
     ):
         with pytest.raises(Refused, match=str(secret)):
             check_paths("web-1", made(definition("", variables), settings), settings)
+    for there in ("good.qcow2", "base.raw", "not-made-yet"):
+        check_paths("web-1", made(definition("", f"{pflash}<nvram>{allowed}/{there}</nvram>"), settings), settings)
 
 
 class OfTheTestDriver(Service):
