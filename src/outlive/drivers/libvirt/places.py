@@ -12,12 +12,13 @@ import os
 import re
 import struct
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Final
 
-from outlive.base.errors import Refused
+from outlive.base.errors import BadInput, Refused
 from outlive.drivers.libvirt.settings import LibvirtSettings
+from outlive.resources.definitions import monitor_name
 from outlive.resources.domain_elements import Outside, Setting, examine, lies_below
 
 VOLUMES: Final = re.compile(r"/dev/(drbd/by-res/[^/]+/\d+|rbd/[^/]+/.+)")
@@ -37,6 +38,22 @@ def check_settings(what: str, outside: Iterable[Outside], settings: LibvirtSetti
     for one in outside:
         if not _is_allowed(one, one.value, settings):
             raise _refusal(what, one, one.value)
+
+
+def check_monitors(what: str, domain: ET.Element, monitors: Container[str]) -> None:
+    """``Refused`` where an image of Ceph is asked for at a monitor that this host does not know: it would be given an
+    answer to the challenge of a secret, and serve what it likes."""
+    for host in domain.iterfind("devices/disk/source[@protocol='rbd']/host"):
+        try:
+            known = monitor_name(f"{host.get('name', '')}:{host.get('port') or 6789}") in monitors
+        except BadInput:
+            known = False
+        if not known:
+            raise Refused(
+                f"{what}: a disk names {host.get('name', '')[:256]}, which is no monitor that this host knows",
+                remedy="name it in storage.cephMonitors or storage.clusters of this host's node.yaml, or correct the "
+                "definition",
+            )
 
 
 def check_paths(vm: str, xml: str, settings: LibvirtSettings) -> None:
