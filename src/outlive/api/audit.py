@@ -112,7 +112,7 @@ class RequestAudit:
         if self._log is None:
             return
         entry = audit_entry(scope, status, now)
-        if self._shares.take(entry, now, changed=counts is None):
+        if self._shares.take(entry, now, changed=counts is None and is_audited(scope, status, routine=False)):
             self._log.put(msgspec.structs.replace(entry, omitted=self._left_out))
             self._left_out = 0
         for summary in self._shares.summaries(now):

@@ -69,7 +69,7 @@ async def verify(
     files = _files(access)
     found = verify_lines(read_lines(files), head, first=first)
     document = {
-        "entries": found.count,
+        "entries": found.entries,
         "files": len(files),
         "digest": found.digest,
         "first": found.first,
@@ -77,7 +77,7 @@ async def verify(
         "omitted": found.omitted,
     }
     begin = f", from number {found.first} of {found.begin:%Y-%m-%d %H:%M:%S} on" if found.begin is not None else ""
-    told = [f"{found.count} entries in {len(files)} files follow from each other{begin}, up to {found.digest}"]
+    told = [f"{found.entries} entries in {len(files)} files follow from each other{begin}, up to {found.digest}"]
     if found.omitted:
         told.append(f"{found.omitted} entries are missing in it: it says so itself, and where")
     output.show(document, lambda: told)

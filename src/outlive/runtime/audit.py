@@ -184,8 +184,8 @@ def parse_line(raw: bytes) -> AuditLine | None:
 class Verified(NamedTuple):
     """What a log that holds together consists of."""
 
-    count: int
-    """Entries that are there."""
+    entries: int
+    """That are there."""
     digest: str
     """Of the newest."""
     first: int = 0
@@ -211,22 +211,22 @@ def verify(lines: Iterable[tuple[str, bytes, bool]], head: str = "", *, first: i
         read = parse_line(raw)
         if read is None:
             raise Refused(f"{place} is no entry", remedy="the file was changed: compare it with a copy")
-        entry, follows = read.entry, not found.count or read.entry.previous == found.digest
+        entry, follows = read.entry, not found.entries or read.entry.previous == found.digest
         if digest_of(entry.previous, read.body) != read.digest or not follows:
             raise Refused(
                 f"{place} does not follow from the entry before it",
                 remedy="an entry was changed, left out or put in: compare the file with a copy",
             )
-        if not found.count:
+        if not found.entries:
             found = Verified(0, "", entry.number, entry.at)
         omitted = found.omitted + entry.omitted
-        found, torn = found._replace(count=found.count + 1, digest=read.digest, omitted=omitted), 0
+        found, torn = found._replace(entries=found.entries + 1, digest=read.digest, omitted=omitted), 0
         met = met or read.digest == head
     if not met:
         raise Refused(f"no entry has the digest {head}", remedy="the log was cut off or replaced after that entry")
-    if first and not found.first <= first < found.first + found.count:
+    if first and not found.first <= first < found.first + found.entries:
         raise Refused(
-            f"entry {first} is not there: the log has {found.first} to {found.first + found.count - 1}",
+            f"entry {first} is not there: the log has {found.first} to {found.first + found.entries - 1}",
             remedy="look for it in copies of older files; see audit.files and audit.keep",
         )
     return found._replace(omitted=found.omitted + torn)
@@ -292,7 +292,8 @@ class TokenShares:
     """Gives each token a share of the log, so that none fills it until it has forgotten what others did.
 
     A token may write ``bytes_per_day`` at once, and it gets them back over a day; half of them are kept for what
-    changed something. Entries beyond that are counted, and one entry in ``WINDOW_S`` says which and how many.
+    changed something and is no routine. Entries beyond that are counted, and one entry in ``WINDOW_S`` says which and
+    how many.
     """
 
     def __init__(self, bytes_per_day: int) -> None:
@@ -317,14 +318,14 @@ class TokenShares:
 
     def summaries(self, now: Instant, *, ended: bool = False) -> list[AuditEntry]:
         """Entries of what was counted, one a token and ``WINDOW_S``; all that there is if the log ``ended``."""
-        found = []
+        found = list[AuditEntry]()
         for name in [name for name, one in self._tokens.items() if one.at <= now - DAY_S and not one.counts]:
             del self._tokens[name]
         for spent in self._tokens.values():
             if spent.counts and spent.latest is not None and (ended or now >= spent.due):
                 found.append(_summary(spent.latest, spent.counts))
                 spent.counts = Counter()
-                spent.due = now + WINDOW_S
+                spent.due = Instant(now + WINDOW_S)
         return found
 
     def describe(self, now: Instant) -> str:

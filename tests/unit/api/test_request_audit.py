@@ -236,6 +236,17 @@ def test_what_changes_nothing_takes_at_most_half_of_a_share() -> None:
     assert (log.entries[-1].verb, log.entries[-1].status) == ("update", 200)
 
 
+def test_routine_takes_no_room_from_what_is_none() -> None:
+    log = Kept()
+    shares = TokenShares(20_000)
+    audit = RequestAudit(log, Refusals(), shares, Metrics(), StandingClock(), routine=True)
+    for _ in range(SURGE):
+        audit.record(scope(HypervisorUsage, "kvm-1", HOST, "usage.load"), 200)
+    audit.record(scope(Membership, "kvm-1", HOST, "record.epoch"), 200)
+    assert log.entries[-1].object == "Membership/kvm-1"
+    assert shares.describe(StandingClock.at)
+
+
 def test_a_summary_that_waits_is_written_when_the_server_stops() -> None:
     shares = TokenShares(0)
     for _ in range(3):

@@ -85,7 +85,7 @@ def test_a_whole_log_has_forgotten_nothing(tmp_path: Path) -> None:
 def test_an_entry_that_was_there_before_is_asked_for_by_its_number(tmp_path: Path) -> None:
     write(tmp_path, 200, file_size=Size(4096), files=3)
     found = verify(read_lines(audit_files(tmp_path)))
-    assert (found.begin, found.first + found.count - 1) == (AT, 200)
+    assert (found.begin, found.first + found.entries - 1) == (AT, 200)
     assert verify(read_lines(audit_files(tmp_path)), first=found.first) == found
     for gone in (found.first - 1, 201):
         with pytest.raises(Refused, match=f"entry {gone} is not there: the log has {found.first} to 200"):
@@ -110,7 +110,7 @@ def test_a_crash_at_any_byte_of_the_last_line_costs_this_entry_and_the_log_says_
         shutil.copytree(whole, directory)
         os.truncate(directory / path.name, before + cut)
         torn = verify(read_lines(audit_files(directory)))
-        assert (torn.count, torn.omitted) == (count - 1, cut > 0)
+        assert (torn.entries, torn.omitted) == (count - 1, cut > 0)
         write(directory, 0, file_size=size)  # a server that ends before it writes anything
         write(directory, 3, file_size=size)
         assert verify(read_lines(audit_files(directory)))[0::4] == (count + 2, cut > 0)
@@ -132,7 +132,7 @@ def test_a_line_that_found_no_room_is_replaced_by_the_next_and_counts_as_missing
         files.put(entry())
     files.close()
     found = verify(read_lines(audit_files(tmp_path)))
-    assert (found.count, found.omitted, files.omitted) == (2, 3, 3)
+    assert (found.entries, found.omitted, files.omitted) == (2, 3, 3)
 
 
 def test_what_was_cut_off_shows_to_somebody_who_kept_a_later_digest(tmp_path: Path) -> None:
