@@ -103,7 +103,7 @@ def test_only_monitors_that_the_host_knows_are_asked_for_an_image(device: str, a
     known = "<host name='10.0.1.1' port='6789'/>", "<host name='10.0.1.2'/>", "<host name='fd00::1' port='3300'/>"
     assert "username" in made(image(*known), settings)
     assert "username" in made(image(), settings)
-    for strange in ("<host name='attacker.example' port='6789'/>", "<host name='10.0.1.1' port='7000'/>", "<host/>"):
+    for strange in ("<host name='strange.example' port='6789'/>", "<host name='10.0.1.1' port='7000'/>", "<host/>"):
         with pytest.raises(Refused, match="no monitor that this host knows") as refused:
             made(image(known[0], strange), settings)
         assert "storage.cephMonitors" in refused.value.remedy
