@@ -51,7 +51,8 @@ def test_a_write_a_refusal_and_the_reading_of_a_secret_are_written_down(tmp_path
     assert "create" not in refused.out
     verified = outlive("audit", "verify", "--state-dir", str(state))
     assert verified.code == 0
-    assert verified.out.startswith("3 entries in 1 files follow from each other")
+    assert verified.out.startswith("3 entries in 1 files follow from each other, from number 1 of 20")
+    assert outlive("audit", "verify", "--from", "4", "--state-dir", str(state)).code == 1
     (path,) = (state / "audit").iterdir()
     path.write_bytes(path.read_bytes().replace(b"Flavor/m1", b"Flavor/m2", 1))
     changed = outlive("audit", "verify", "--state-dir", str(state))

@@ -70,7 +70,7 @@ from outlive.placement.external import ExternalAnswer
 from outlive.placement.service import PlacementService
 from outlive.resources import API_VERSION, PLURALS, Resource, Secret, VirtualMachine
 from outlive.resources.vms import CONSOLE_SECRETS
-from outlive.runtime.audit import AuditLog, Refusals
+from outlive.runtime.audit import AuditLog, AuditSettings, Refusals, TokenShares
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store, read
 from outlive.store.tls import (
@@ -134,6 +134,8 @@ class ApiDeps:
     """Also what hosts and controllers write all the time."""
     refusals: Refusals = field(default_factory=Refusals)
     """Counts requests that were refused."""
+    audit_shares: TokenShares = field(default_factory=lambda: TokenShares(AuditSettings().token_bytes))
+    """How much of the audit log each token may write."""
     authority: Callable[[], str] | None = None
     """The certificate (PEM) of the server's own authority, where it has one, and of the one that is to follow it."""
     queries: Mapping[str, Query] = field(default_factory=dict)
@@ -161,7 +163,9 @@ def create_app(deps: ApiDeps) -> Starlette:
     """The application. ``app.state.watches.close()`` ends all watches, which a server must do before it waits."""
     check_scheduler_auth(deps.scheduler_auth, deps.settings)
     recorder = Recorder(deps.metrics)
-    audit = RequestAudit(deps.audit, deps.refusals, deps.metrics, deps.clock, routine=deps.audit_routine)
+    audit = RequestAudit(
+        deps.audit, deps.refusals, deps.audit_shares, deps.metrics, deps.clock, routine=deps.audit_routine
+    )
     levels, turns = Levels(deps.clock), Turns()
     deps.metrics.register_collector(levels.collect)
     caches = WatchCaches(deps.store, clock=deps.clock)

@@ -25,15 +25,18 @@ from outlive.resources import (
     Secret,
     Token,
 )
-from outlive.runtime.audit import FIELDS, TEXT, AuditEntry, AuditLog, Refusals
+from outlive.runtime.audit import AuditEntry, AuditLog, Refusals, TokenShares, shorten, shorten_fields
 from outlive.runtime.metrics import Metrics
 from outlive.store.tls import KEY_PATH, SCREEN_PATH
 
 TARGET: Final = "target"
 CHANGED: Final = "changed"
 DRY_RUN: Final = "dry_run"
-"""Keys of a request's state: what it is about, (name, fields, version) of what it changed, and whether it only would
-have."""
+WATCH: Final = "watch"
+"""Keys of a request's state: what it is about, (name, fields, version) of what it changed, whether it only would have,
+and whether it is a watch."""
+_RECORDED: Final = "recorded"
+"""The key of a request that is in the log before it has ended."""
 SECRET_PATHS: Final = (KEY_PATH, SCREEN_PATH.partition("{")[0])
 VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
 UNAUDITED: Final = ("/scheduler/", "/apis/authorization.k8s.io/")
@@ -58,37 +61,62 @@ class RequestAudit:
     """Writes down requests that change something, read secrets or were refused."""
 
     def __init__(
-        self, log: AuditLog | None, refusals: Refusals, metrics: Metrics, clock: Clock, *, routine: bool
+        self,
+        log: AuditLog | None,
+        refusals: Refusals,
+        shares: TokenShares,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        routine: bool,
     ) -> None:
         self._log = log
         self._refusals = refusals
+        self._shares = shares
         self._clock = clock
         self._routine = routine
         self._failures = Refusals()
         """Requests that failed otherwise, so that nobody fills the log with them until it has forgotten the rest."""
+        self._dry_runs = Refusals()
+        """Requests that changed nothing, for the same reason."""
         self._left_out = 0
         """Requests since the last entry that were not written down."""
         self._refused = metrics.counter(
             "api_refusals_total", "Requests without a valid token (401) or without the right (403)", ("status", "role")
         )
 
+    def begin(self, scope: Scope, status: int) -> None:
+        """Record a watch whose answer begins: it may last for an hour, and a server that is killed sees no end."""
+        if scope["state"].get(WATCH):
+            self.record(scope, status)
+            scope["state"][_RECORDED] = True
+
     def record(self, scope: Scope, status: int) -> None:
-        """Record one finished request."""
+        """Record one finished request, unless it is in the log since it began."""
+        if scope["state"].get(_RECORDED):
+            return
         identity: Identity | None = scope["state"].get(IDENTITY)
         if status in REFUSED:
             self._refused.labels(str(status), identity.role if identity is not None else "").inc()
         elif self._log is None or not is_audited(scope, status, routine=self._routine):
             return
-        if status >= 400:
-            counts = self._refusals if status in REFUSED else self._failures
+        counts = self._refusals if status in REFUSED else self._failures if status >= 400 else None
+        if counts is None and scope["state"].get(DRY_RUN):
+            counts = self._dry_runs
+        now = self._clock.now()
+        if counts is not None:
             client, token = (scope.get("client") or ("",))[0], identity.name if identity is not None else ""
-            if not counts.add(self._clock.now(), client, token):
+            if not counts.add(now, client, token):
                 self._left_out += 1
                 return
-        if self._log is not None:
-            entry = audit_entry(scope, status, self._clock.now())
+        if self._log is None:
+            return
+        entry = audit_entry(scope, status, now)
+        if self._shares.take(entry, now, changed=counts is None and is_audited(scope, status, routine=False)):
             self._log.put(msgspec.structs.replace(entry, omitted=self._left_out))
             self._left_out = 0
+        for summary in self._shares.summaries(now):
+            self._log.put(summary)
 
 
 def is_audited(scope: Scope, status: int, *, routine: bool) -> bool:
@@ -123,19 +151,21 @@ def audit_entry(scope: Scope, status: int, now: float) -> AuditEntry:
     if (target := state.get(TARGET)) is not None:
         verb = VERBS.get(method, "read")
         what = f"{target.kind.kind()}/{target.name}{'/status' if target.status else ''}"
+    if state.get(WATCH):
+        verb = "watch"
     if state.get(DRY_RUN):
         verb = f"dry-run {verb}"
     changed: tuple[str, tuple[str, ...], str] = state.get(CHANGED, ("", (), ""))
     name, fields, version = changed
     return AuditEntry(
         at=as_datetime(now),
-        token=identity.name[:TEXT] if identity is not None else "",
+        token=shorten(identity.name) if identity is not None else "",
         role=identity.role if identity is not None else "",
         host=identity.host if identity is not None else "",
         client=(scope.get("client") or ("",))[0],
         verb=verb,
-        object=(f"{what}{name}" if what.endswith("/") else what)[:TEXT],
-        fields=tuple(field[:TEXT] for field in fields[:FIELDS]),
+        object=shorten(f"{what}{name}" if what.endswith("/") else what),
+        fields=shorten_fields(fields),
         version=version,
         status=status,
         code=state.get(ERROR, ""),

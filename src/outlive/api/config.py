@@ -82,6 +82,8 @@ class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     pid: int
+    process: str = ""
+    """Which process that is, so that nobody is taken for the server who has its number later."""
     version: str = ""
     fingerprint: str = ""
     """Of the server's own authority, where it has one."""

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from outlive.api.audit import DRY_RUN
 from outlive.api.auth import Identity
 from outlive.api.errors import MethodNotAllowed, TooLarge, status_of
 from outlive.api.middleware import REQUEST_ID, REQUEST_ID_HEADER
@@ -115,6 +116,7 @@ class Liquid:
             service.check_enabled(Interface.CHANGE)
             _only(request, "POST")
             asked = decode(await _body(request), ChangeRequest)
+            request.scope["state"][DRY_RUN] = asked.dry_run
             answer = await _while_connected(
                 request,
                 service.change(

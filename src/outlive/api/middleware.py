@@ -181,6 +181,7 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self._audit.begin(scope, status)
                 message["headers"] = _complete_headers(message["headers"], scope, unread=body.unread)
             elif len(message["body"]) > BUFFER_BYTES:  # so that no more than that waits for the peer
                 whole, more = message["body"], message.get("more_body", False)

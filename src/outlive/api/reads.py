@@ -15,6 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from outlive.api.audit import WATCH
 from outlive.api.auth import (
     Identity,
     Role,
@@ -206,6 +207,7 @@ class ResourceReader:
         cache = await self._caches.of(target.kind)
         request_id: str = request.scope["state"].get(REQUEST_ID, "")
         authenticate: Callable[[], Identity] = request.scope["state"][AUTHENTICATE]
+        request.scope["state"][WATCH] = True
 
         def check() -> None:
             may_read(authenticate(), target.kind, "watch")

@@ -36,6 +36,7 @@ from outlive.api.connections import HANDSHAKES_SHARE, ClientConnection, Connecti
 from outlive.base.errors import BadInput, Forbidden, InUse, OutliveError
 from outlive.base.files import check_private, read_private, write_whole
 from outlive.base.logging import get_logger
+from outlive.base.processes import process_identity
 from outlive.runtime.selector import current_selector
 
 BACKLOG: Final = 2048
@@ -125,7 +126,10 @@ async def serving(
         def write_files() -> None:
             if state_dir is not None:
                 pinned = tls.fingerprint if tls is not None else ""
-                content = ServerFile(url=url, pid=os.getpid(), version=version, fingerprint=pinned)
+                own = os.getpid()
+                content = ServerFile(
+                    url=url, pid=own, process=process_identity(own), version=version, fingerprint=pinned
+                )
                 kubectl = (url, tls) if beside is None else (beside[0].url, beside[1])
                 announce(state_dir, content, kubectl[0], kubectl[1].authority if kubectl[1] is not None else "")
 

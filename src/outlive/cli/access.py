@@ -115,8 +115,8 @@ class Access:
         """The server of the state directory, if that is the one at the address and with the pinned authority."""
         from outlive.store.tls import origin, parse_fingerprints
 
-        own = read_server_file(self.directory)
-        if own is None or not _alive(own.pid) or origin(own.url) != origin(address):
+        own = living_server(self.directory)
+        if own is None or origin(own.url) != origin(address):
             return None
         if self.fingerprint and own.fingerprint and own.fingerprint not in parse_fingerprints(self.fingerprint):
             return None
@@ -227,12 +227,20 @@ def check_store_there(directory: Path) -> None:
 
 def running_server(directory: Path) -> str:
     """The address of the server that runs on a state directory; the empty string where none does."""
-    server = read_server_file(directory)
-    return server.url if server is not None and _alive(server.pid) else ""
+    server = living_server(directory)
+    return server.url if server is not None else ""
 
 
-def read_server_file(directory: Path) -> ServerFile | None:
-    """What the server of a state directory wrote; ``BadInput`` where it is broken."""
+def living_server(directory: Path) -> ServerFile | None:
+    """What the server of a state directory wrote, while the very process that wrote it lives: somebody else may have
+    its number and its port after it was killed. ``BadInput`` where it is broken."""
+    from outlive.base.processes import process_identity
+
+    server = _read_server_file(directory)
+    return server if server is not None and server.process and process_identity(server.pid) == server.process else None
+
+
+def _read_server_file(directory: Path) -> ServerFile | None:
     path = directory / SERVER_FILE
     try:
         raw = path.read_bytes()
@@ -244,13 +252,3 @@ def read_server_file(directory: Path) -> ServerFile | None:
         raise BadInput(
             "is not what a server writes", place=str(path), remedy="delete it, or restart the server"
         ) from None
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -59,14 +59,28 @@ async def verify(
     head: Annotated[
         str, typer.Option("--head", metavar="DIGEST", help="A digest that was logged before and must be among them.")
     ] = "",
+    first: Annotated[
+        int, typer.Option("--from", min=0, metavar="NUMBER", help="An entry that must still be among them.")
+    ] = 0,
 ) -> None:
     """Whether each entry follows from the one before it; exit code 1 names the first that does not."""
     from outlive.runtime.audit import verify as verify_lines
 
     files = _files(access)
-    count, digest = verify_lines(read_lines(files), head)
-    document = {"entries": count, "files": len(files), "digest": digest}
-    output.show(document, lambda: [f"{count} entries in {len(files)} files follow from each other, up to {digest}"])
+    found = verify_lines(read_lines(files), head, first=first)
+    document = {
+        "entries": found.entries,
+        "files": len(files),
+        "digest": found.digest,
+        "first": found.first,
+        "begin": found.begin,
+        "omitted": found.omitted,
+    }
+    begin = f", from number {found.first} of {found.begin:%Y-%m-%d %H:%M:%S} on" if found.begin is not None else ""
+    told = [f"{found.entries} entries in {len(files)} files follow from each other{begin}, up to {found.digest}"]
+    if found.omitted:
+        told.append(f"{found.omitted} entries are missing in it: it says so itself, and where")
+    output.show(document, lambda: told)
 
 
 def _files(access: Access) -> list[Path]:
@@ -90,7 +104,7 @@ def _rows(entries: list[AuditEntry]) -> list[Any]:
             one.verb,
             one.object,
             one.status,
-            one.code or ", ".join(one.fields),
+            one.code or ", ".join(one.fields or one.counts),
         )
         for one in entries
     ]

@@ -59,7 +59,7 @@ def hypervisor_port(
         settings = msgspec.structs.replace(settings, migration_address=cluster)
         if not settings.migration_address:
             _log.warning("libvirt.no_address_for_moves", remedy=migration.NO_ADDRESS)
-    return hypervisor.LibvirtHypervisor(settings, screen_password)
+    return hypervisor.LibvirtHypervisor(settings, screen_password, config.storage.monitors())
 
 
 def storage_port(config: HostConfig) -> StoragePort:

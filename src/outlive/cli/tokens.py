@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from outlive.base.errors import BadInput, LimitExceeded, NotFound, Refused, Usage
-from outlive.cli.access import Access, read_server_file
+from outlive.cli.access import Access, living_server
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, Report, object_tables
 
@@ -229,7 +229,7 @@ async def _tidy(store: Store, now: Instant) -> None:
 
 def _join_command(access: Access, secret: str) -> str:
     """What is typed on the host, as far as this machine knows the server's address and authority."""
-    server = read_server_file(access.directory) if access.server is None else None
+    server = living_server(access.directory) if access.server is None else None
     url = access.server or (server.url if server is not None else "URL")
     pinned = access.fingerprint or (server.fingerprint if server is not None else "")
     parts = urlsplit(url)

@@ -177,7 +177,7 @@ async def _serve(
     from outlive.resources.cluster import CLUSTER
     from outlive.resources.reasons.faults import FaultCode
     from outlive.roles.up import UpRole
-    from outlive.runtime.audit import Refusals, audit_faults
+    from outlive.runtime.audit import Refusals, TokenShares, audit_faults
     from outlive.runtime.faults import ActiveFault
     from outlive.runtime.tasks import OrderedTaskGroup
     from outlive.store.tls import is_loopback
@@ -211,10 +211,22 @@ async def _serve(
             raise Unavailable(f"the server has no key: {error.place} {error.message}", remedy=error.remedy) from None
 
     audit, refusals = AuditFiles(directory / AUDIT_DIRECTORY, settings.audit), Refusals()
+    shares = TokenShares(settings.audit.token_bytes)
     closing.callback(audit.close)
-    role.fault_sources.append(
-        lambda: audit_faults(omitted=audit.omitted, failure=audit.failure, surge=refusals.surge(clock.now()))
-    )
+    closing.callback(lambda: audit.put_all(shares.summaries(clock.now(), ended=True)))
+
+    def find_audit_faults() -> list[ActiveFault]:
+        now = clock.now()
+        audit.put_all(shares.summaries(now))
+        return audit_faults(
+            omitted=audit.omitted,
+            failure=audit.failure,
+            surge=refusals.surge(now),
+            summarized=shares.describe(now),
+            lost_before=audit.lost_before(now),
+        )
+
+    role.fault_sources.append(find_audit_faults)
 
     def unseal(secret: Secret) -> str:
         return ClusterKey.parse(cluster_key(), KEY_FILE).unseal(secret).decode(errors="replace")
@@ -254,6 +266,7 @@ async def _serve(
         audit=audit,
         audit_routine=settings.audit.routine,
         refusals=refusals,
+        audit_shares=shares,
         ready=role.ready,
         authority=(lambda: tls.published) if tls is not None else None,
         queries={

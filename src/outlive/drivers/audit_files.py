@@ -3,6 +3,9 @@
 ``audit-<number of its first entry>.jsonl``, mode 600. A thread writes, so that a slow disk holds up nobody; entries for
 which there is no room are counted, and the next one that is written says how many there were. A request is never
 refused because it cannot be written down: leases of hosts go on when the disk is full, and a fault says so.
+
+A line that a crash or a full disk cut short stays until the next entry is written in its place, and counts as one that
+is missing. Of more files than ``AuditSettings.files`` the oldest goes, whatever its age (``lost_before``).
 """
 
 from __future__ import annotations
@@ -10,12 +13,14 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from outlive.base.clock import Instant, as_instant
 from outlive.base.errors import BadInput, Unavailable
 from outlive.base.logging import get_logger
 from outlive.runtime.audit import AuditChain, AuditEntry, AuditSettings, parse_line
@@ -64,10 +69,18 @@ class AuditFiles:
         self._waiting: queue.Queue[AuditEntry | None] = queue.Queue(QUEUE)
         self._unreported = 0
         self._file: int | None = None
+        self._path: Path | None = None
+        """The newest file."""
         self._size = 0
+        """Of the whole lines in it."""
+        self._torn = False
+        """Whether a part of a line follows them."""
+        self._first: AuditEntry | None = None
+        """The oldest entry that is there."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._chain = self._read_chain()
+            self._first = self._read_first()
         except OSError as error:
             raise BadInput(
                 f"the audit log cannot be written: {error.strerror}", place=str(directory), remedy="see its owner"
@@ -82,6 +95,18 @@ class AuditFiles:
         except queue.Full:
             self._omit()
 
+    def put_all(self, entries: Iterable[AuditEntry]) -> None:
+        """``put`` each."""
+        for entry in entries:
+            self.put(entry)
+
+    def lost_before(self, now: Instant) -> str:
+        """When the log begins, if entries before that went although they are to be kept; else empty."""
+        first = self._first
+        if first is None or first.number == 1 or as_instant(first.at) <= now - float(self._settings.keep):
+            return ""
+        return f"{first.at:%Y-%m-%d %H:%M} UTC, entry {first.number}"
+
     def close(self) -> None:
         """Write what waits, in limited time."""
         try:
@@ -95,32 +120,32 @@ class AuditFiles:
         self._unreported += 1
 
     def _read_chain(self) -> AuditChain:
-        """The chain after the newest entry that is whole; a file whose last line is torn is not added to."""
-        chain = AuditChain()
-        for path in reversed(audit_files(self._directory)):
-            last, torn = None, False
-            for _, line, _ in read_lines([path]):
-                read = parse_line(line) if line.endswith(b"\n") else None
-                last, torn = read or last, read is None
-            if last is not None:
-                chain = AuditChain(last.entry.number, last.digest)
-                if not torn:
-                    self._open(path)
-                break
-        return chain
+        """The chain after the newest entry that is whole. The newest file is added to; a torn line at its end is one
+        entry that is missing."""
+        files = audit_files(self._directory)
+        if files:
+            self._path = files[-1]
+            self._size = _whole_lines(self._path)
+            if self._path.stat().st_size > self._size:
+                self._torn = True
+                self._omit()
+        for path in reversed(files):
+            whole = (parse_line(line) for _, line, _ in read_lines([path]) if line.endswith(b"\n"))
+            last = deque(filter(None, whole), maxlen=1)
+            if last:
+                return AuditChain(last[0].entry.number, last[0].digest)
+        return AuditChain()
 
-    def _open(self, path: Path) -> None:
-        if self._file is not None:
-            os.close(self._file)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        self._size = os.fstat(self._file).st_size
+    def _read_first(self) -> AuditEntry | None:
+        read = (parse_line(line) for _, line, _ in read_lines(audit_files(self._directory)))
+        return next((one.entry for one in read if one is not None), None)
 
     def _write_for_ever(self) -> None:
         while (entry := self._waiting.get()) is not None:
             try:
                 self._write(entry)
                 self.failure = ""
-            except (OSError, ValueError) as error:  # also what has no form as text: the thread goes on
+            except (OSError, ValueError, Unavailable) as error:  # also what has no form as text: the thread goes on
                 self.failure = (error.strerror if isinstance(error, OSError) else "") or str(error)
                 self._omit()
                 self._give_up_file()
@@ -128,25 +153,50 @@ class AuditFiles:
         _log.info("audit.closed", entries=self._chain.number, digest=self._chain.digest)
 
     def _write(self, entry: AuditEntry) -> None:
-        if self._file is None or self._size >= self._settings.file_size:
-            self._open(self._directory / f"audit-{self._chain.number + 1:012d}.jsonl")
-            for old in audit_files(self._directory)[: -self._settings.files]:
-                old.unlink()
+        if self._path is None or self._size >= self._settings.file_size:
+            self._give_up_file()
+            self._path, self._size, self._torn = self._begin_file(), 0, False
+        if self._file is None:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            self._size = min(self._size, os.fstat(self._file).st_size)
+        if self._torn:
+            os.ftruncate(self._file, self._size)
+            self._torn = False
         unreported = self._unreported
         chain = AuditChain(self._chain.number, self._chain.digest)
         line = chain.line(msgspec.structs.replace(entry, omitted=entry.omitted + unreported))
-        assert self._file is not None
-        written = os.write(self._file, line)
-        if written < len(line):
+        self._torn = True
+        if os.write(self._file, line) < len(line):
             raise OSError(28, "the disk is full")
-        self._size += written
+        self._torn = False
+        self._size += len(line)
         self._chain = chain
         self._unreported -= unreported
+        if self._first is None:
+            self._first = msgspec.structs.replace(entry, number=chain.number)
         if chain.number % HEAD_EVERY == 1:
             _log.info("audit.head", entries=chain.number, digest=chain.digest)
 
+    def _begin_file(self) -> Path:
+        """The path of the next file, for which the oldest one may have to go."""
+        if old := audit_files(self._directory)[: -(self._settings.files - 1)]:
+            for path in old:
+                path.unlink(missing_ok=True)
+            self._first = self._read_first()
+            _log.info("audit.dropped", files=len(old), begins=self._first.number if self._first is not None else 0)
+        return self._directory / f"audit-{self._chain.number + 1:012d}.jsonl"
+
     def _give_up_file(self) -> None:
-        """A line may be torn: the next entry begins another file."""
         if self._file is not None:
             os.close(self._file)
         self._file = None
+
+
+def _whole_lines(path: Path) -> int:
+    """Bytes of a file up to the end of its last whole line."""
+    end = 0
+    with path.open("rb") as stream:
+        while line := stream.readline(LINE_BYTES):
+            if line.endswith(b"\n"):
+                end = stream.tell()
+    return end

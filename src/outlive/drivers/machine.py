@@ -18,11 +18,11 @@ from typing import Final
 import msgspec
 
 from outlive.base.errors import BadInput, Unavailable
+from outlive.base.processes import BOOT_ID
 from outlive.node.fencing.identity import is_unset, system_key
 from outlive.node.membership.steps import Remembered
 from outlive.resources import Amounts, Capabilities
 
-BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 MACHINE_ID: Final = "/etc/machine-id"
 BOARD_ID: Final = "/sys/class/dmi/id/product_uuid"
 """Of the board, readable by root; what several machines have in common is none (``is_unset``)."""

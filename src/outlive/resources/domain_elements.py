@@ -50,8 +50,14 @@ ALLOWED: Final[Mapping[str, str]] = {
     "memoryBacking/source": "type=anonymous|memfd",
     "memoryBacking/access": "mode",
     "memoryBacking/allocation": "mode threads",
-    "memtune|numatune|cputune|blkiotune|perf|pm|keywrap|cpu|clock|features|vcpus|iothreadids/**": "",
+    "memtune|numatune|blkiotune|perf|pm|keywrap|cpu|clock|features|vcpus|iothreadids/**": "",
     "vcpu": "# placement cpuset current",
+    "cputune": "",
+    "cputune/shares|period|quota|global_period|global_quota|emulator_period|emulator_quota|iothread_period"
+    "|iothread_quota": "#",
+    "cputune/vcpupin|emulatorpin|iothreadpin": "vcpu iothread cpuset",
+    "cputune/vcpusched|emulatorsched|iothreadsched": "vcpus iothreads scheduler=batch|idle priority",
+    "cputune/cachetune|memorytune/**": "",
     "iothreads": "#",
     "defaultiothread": "thread_pool_min thread_pool_max",
     "on_poweroff|on_reboot|on_crash": "#",
@@ -153,7 +159,7 @@ ALLOWED: Final[Mapping[str, str]] = {
     "devices/serial|console|parallel|channel/target/model": "name",
     "devices/serial|console|parallel|channel/log": "file:console append",
     "devices/graphics": "type=vnc|spice port autoport tlsPort websocket- listen socket- passwd passwdValidTo"
-    " connected keymap sharePolicy powerControl defaultMode multiUser",
+    " connected keymap:keymap sharePolicy powerControl defaultMode multiUser",
     "devices/graphics/listen": "-",
     "devices/graphics/channel": "name mode",
     "devices/graphics/image|jpeg|zlib|playback": "compression",
@@ -221,6 +227,8 @@ SEVERAL: Final = frozenset(
     {
         "seclabel",
         "sysinfo/entry",
+        *(f"cputune/{one}" for one in ("vcpupin", "iothreadpin", "vcpusched", "iothreadsched")),
+        *(f"cputune/{one}" for one in ("cachetune", "memorytune")),
         "os/boot",
         "os/acpi/table",
         "devices/disk/source/host",
@@ -275,6 +283,8 @@ class Examined(NamedTuple):
 
 
 EMULATOR: Final = re.compile(r"/usr/(local/)?(bin|libexec|lib/xen/bin)/(qemu-system-[a-z0-9_]+|qemu-kvm|kvm|kvm-spice)")
+KEYMAP: Final = re.compile(r"[a-z]{2}[a-z-]{0,30}")
+"""QEMU takes anything else for the path of a file."""
 OWN_VARIABLES: Final = "/var/lib/libvirt/qemu/nvram/"
 """Where libvirt keeps the variables of firmwares: it finds the file by the name of the domain."""
 OWN_SOCKETS: Final = ("/var/lib/libvirt/qemu/", "/run/libvirt/qemu/", "/var/run/libvirt/qemu/")
@@ -286,6 +296,10 @@ REMEDIES: Final = {
     "devices/hostdev": "use a disk of type block: what the device holds is locked and cut off by nobody",
     "devices/disk/source": "use a file, a block device or an RBD image: others are locked and cut off by nobody",
     "devices/memory/source/path": "add <readonly/> to its target, or use a disk: its file is locked by nobody",
+    **{
+        f"cputune/{one}": "leave it out: a guest that runs before everything else stops the host's own daemons"
+        for one in ("vcpusched", "emulatorsched", "iothreadsched")
+    },
     "devices/emulator": "leave it out: the emulator is the host's own",
     "seclabel": "leave it out: labels are given by the host's libvirt",
 }
@@ -323,6 +337,12 @@ def _check_format(value: str, _element: ET.Element, device: ET.Element) -> Setti
 def _check_emulator(value: str, _element: ET.Element, _device: ET.Element) -> None:
     if not EMULATOR.fullmatch(value):
         raise ValueError("is no emulator of a distribution")
+
+
+def _check_keymap(value: str, _element: ET.Element, _device: ET.Element) -> Setting:
+    if not KEYMAP.fullmatch(value):
+        raise ValueError("is no layout of a keyboard: write de, en-us, …")
+    return Setting.NOTHING
 
 
 def _check_port(value: str, _element: ET.Element, device: ET.Element) -> Setting | None:
@@ -363,6 +383,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "variables": _check_variables,
     "emulator": _check_emulator,
     "port": _check_port,
+    "keymap": _check_keymap,
     "network": _check_network,
 }
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -22,10 +22,14 @@ from outlive.resources import ObjectRef
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.faults import ActiveFault
-from outlive.runtime.units import Size
+from outlive.runtime.units import Duration, Size
 
 FIELDS: Final = 20
 """Changed fields that an entry names, each by at most ``TEXT`` characters."""
+FIELDS_BYTES: Final = 2048
+"""All of them together."""
+ENTRY_BYTES: Final = 8192
+"""No entry is longer."""
 TEXT: Final = 256
 """Characters of a name or path in an entry."""
 FIRST: Final = "0" * 64
@@ -36,7 +40,18 @@ SURGE: Final = 100
 """Refusals in that time that are a surge: a program with a wrong token, or somebody who tries doors."""
 REFUSALS_KEPT: Final = 10_000
 CLIENTS_NAMED: Final = 3
+DAY_S: Final = 86_400.0
+SHARE_MIN_BYTES: Final = 256 * 1024
+"""What each token may write in a day, however small the log is."""
+SHOWN_S: Final = 3600.0
+"""How long a fault names a token after its last entry that was only counted."""
+SUMMARY: Final = "summary"
+"""The verb of an entry that stands for several."""
+COUNT_TEXT: Final = 80
+"""Characters of what a summary counts."""
 _DIGEST: Final = b',"digest":"'
+LINE_REST: Final = 200
+"""Bytes of a line beside its entry: two digests, a number."""
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -48,13 +63,22 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     file_size: Size = Size(16 * 2**20)
     """A larger file is followed by the next one."""
     files: int = 64
-    """Files that are kept."""
+    """Files that are kept; of more, the oldest goes."""
+    keep: Duration = Duration(30 * DAY_S)
+    """How long entries are to be kept: a fault tells where ``files`` are too few for that, and no token writes more
+    than half of what fits into them within that time."""
 
     def __post_init__(self) -> None:
         if self.file_size < 4096:
             raise ValueError(f"fileSize {self.file_size} is less than 4096")
         if self.files < 2:
             raise ValueError(f"files {self.files} is less than 2")
+
+    @property
+    def token_bytes(self) -> int:
+        """What one token may write in a day."""
+        days = max(1.0, float(self.keep) / DAY_S)
+        return max(SHARE_MIN_BYTES, int(self.files * self.file_size / 2 / days))
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -70,12 +94,14 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     client: str = ""
     """Address that it came from."""
     verb: str
-    """``create``, ``update``, ``delete``, ``read`` (of what is secret), or the method of another route; ``dry-run`` and
-    one of these for what was only tried."""
+    """``create``, ``update``, ``delete``, ``read`` (of what is secret), ``watch`` (the same, when it begins), or the
+    method of another route; ``dry-run`` and one of these for what was only tried; ``summary`` of several entries."""
     object: str
     """``Kind/name``, with ``/status`` for that half; the path of another route."""
     fields: tuple[str, ...] = ()
-    """That were changed, at most ``FIELDS``."""
+    """That were changed, at most ``FIELDS``, and how many more."""
+    counts: tuple[str, ...] = ()
+    """In a summary: ``update VirtualMachine 812``."""
     version: str = ""
     """Of the object, after it."""
     status: int
@@ -83,7 +109,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     """Why it was refused."""
     request_id: str = ""
     omitted: int = 0
-    """Entries before this one that were not written: the disk was slow or full, or there were too many refusals."""
+    """Entries before this one that were not written: the disk was slow or full, a crash cut one short, or there were
+    too many."""
     previous: str = ""
     """Digest of the entry before it."""
 
@@ -120,6 +147,23 @@ class AuditLine(msgspec.Struct, frozen=True):
     body: bytes
 
 
+def shorten(text: str) -> str:
+    """At most ``TEXT`` characters, and no control characters, of which JSON makes six bytes each."""
+    return "".join(one if one.isprintable() else "?" for one in text[:TEXT])
+
+
+def shorten_fields(fields: Sequence[str]) -> tuple[str, ...]:
+    """The first of the changed fields, as far as an entry names them, and how many more there are."""
+    named, size = list[str](), 0
+    for field in map(shorten, fields[:FIELDS]):
+        size += len(field.encode())
+        if size > FIELDS_BYTES:
+            break
+        named.append(field)
+    more = len(fields) - len(named)
+    return (*named, f"and {more} more") if more else tuple(named)
+
+
 def digest_of(previous: str, body: bytes) -> str:
     """Of a line: of the digest before it, and the line without its own."""
     return hashlib.sha256(previous.encode() + body).hexdigest()
@@ -137,30 +181,55 @@ def parse_line(raw: bytes) -> AuditLine | None:
         return None
 
 
-def verify(lines: Iterable[tuple[str, bytes, bool]], head: str = "") -> tuple[int, str]:
-    """How many entries there are, and the newest digest; ``Refused`` names the first line that does not follow from the
-    one before it.
+class Verified(NamedTuple):
+    """What a log that holds together consists of."""
+
+    entries: int
+    """That are there."""
+    digest: str
+    """Of the newest."""
+    first: int = 0
+    """Number of the oldest."""
+    begin: datetime | None = None
+    """Its time."""
+    omitted: int = 0
+    """Entries that the log says are missing in it."""
+
+
+def verify(lines: Iterable[tuple[str, bytes, bool]], head: str = "", *, first: int = 0) -> Verified:
+    """What is there; ``Refused`` names the first line that does not follow from the one before it.
 
     Each line comes with the place that it stands in, and whether it ends its file: a torn line there is one that a
-    crash cut short. ``head``: a digest that must be among them, so that nothing after it was cut off.
+    crash cut short. ``head``: a digest that must be among them, so that nothing after it was cut off. ``first``: an
+    entry that must be among them, so that nothing after it has gone at the beginning.
     """
-    count, previous, met = 0, "", not head
+    found, met, torn = Verified(0, ""), not head, 0
     for place, raw, last in lines:
+        if last and not raw.endswith(b"\n"):
+            torn = 1
+            continue
         read = parse_line(raw)
         if read is None:
-            if last and not raw.endswith(b"\n"):
-                continue
             raise Refused(f"{place} is no entry", remedy="the file was changed: compare it with a copy")
-        if digest_of(read.entry.previous, read.body) != read.digest or (count and read.entry.previous != previous):
+        entry, follows = read.entry, not found.entries or read.entry.previous == found.digest
+        if digest_of(entry.previous, read.body) != read.digest or not follows:
             raise Refused(
                 f"{place} does not follow from the entry before it",
                 remedy="an entry was changed, left out or put in: compare the file with a copy",
             )
-        count, previous = count + 1, read.digest
-        met = met or previous == head
+        if not found.entries:
+            found = Verified(0, "", entry.number, entry.at)
+        omitted = found.omitted + entry.omitted
+        found, torn = found._replace(entries=found.entries + 1, digest=read.digest, omitted=omitted), 0
+        met = met or read.digest == head
     if not met:
         raise Refused(f"no entry has the digest {head}", remedy="the log was cut off or replaced after that entry")
-    return count, previous
+    if first and not found.first <= first < found.first + found.entries:
+        raise Refused(
+            f"entry {first} is not there: the log has {found.first} to {found.first + found.entries - 1}",
+            remedy="look for it in copies of older files; see audit.files and audit.keep",
+        )
+    return found._replace(omitted=found.omitted + torn)
 
 
 class Refusals:
@@ -201,13 +270,108 @@ class Refusals:
             del self._of[token]
 
 
-def audit_faults(*, omitted: int, failure: str, surge: str) -> list[ActiveFault]:
-    """Faults of the log itself, and of a surge of refusals (``Refusals.surge``)."""
+class _Spent:
+    """What a token has written of late."""
+
+    def __init__(self, at: Instant) -> None:
+        self.bytes = 0.0
+        self.at = at
+        """Of the last entry."""
+        self.due = at
+        """When the next summary may be written."""
+        self.counts = Counter[str]()
+        """What no summary tells yet."""
+        self.counted = 0
+        """Entries that were only counted, until a fault names the token no more."""
+        self.counted_at: Instant | None = None
+        """The last of them."""
+        self.latest: AuditEntry | None = None
+
+
+class TokenShares:
+    """Gives each token a share of the log, so that none fills it until it has forgotten what others did.
+
+    A token may write ``bytes_per_day`` at once, and it gets them back over a day; half of them are kept for what
+    changed something and is no routine. Entries beyond that are counted, and one entry in ``WINDOW_S`` says which and
+    how many.
+    """
+
+    def __init__(self, bytes_per_day: int) -> None:
+        self._share = float(bytes_per_day)
+        self._tokens: dict[str, _Spent] = {}
+
+    def take(self, entry: AuditEntry, now: Instant, *, changed: bool) -> bool:
+        """Whether the entry is written; else it is counted."""
+        spent = self._tokens.setdefault(entry.token, _Spent(now))
+        spent.bytes = max(0.0, spent.bytes - max(0.0, now - spent.at) * self._share / DAY_S)
+        spent.at = now
+        size = len(msgspec.json.encode(entry)) + LINE_REST
+        if spent.bytes + size <= (self._share if changed else self._share / 2):
+            spent.bytes += size
+            return True
+        kind = entry.object.partition("/")[0] or entry.object
+        what = f"{entry.verb} {kind}"[:COUNT_TEXT]
+        spent.counts[what if what in spent.counts or len(spent.counts) < FIELDS else "others"] += 1
+        spent.counted += 1
+        spent.counted_at, spent.latest = now, entry
+        return False
+
+    def summaries(self, now: Instant, *, ended: bool = False) -> list[AuditEntry]:
+        """Entries of what was counted, one a token and ``WINDOW_S``; all that there is if the log ``ended``."""
+        found = list[AuditEntry]()
+        for name in [name for name, one in self._tokens.items() if one.at <= now - DAY_S and not one.counts]:
+            del self._tokens[name]
+        for spent in self._tokens.values():
+            if spent.counts and spent.latest is not None and (ended or now >= spent.due):
+                found.append(_summary(spent.latest, spent.counts))
+                spent.counts = Counter()
+                spent.due = Instant(now + WINDOW_S)
+        return found
+
+    def describe(self, now: Instant) -> str:
+        """Tokens whose entries were only counted of late, and how many entries those were; empty: none."""
+        found = []
+        for name, spent in self._tokens.items():
+            if spent.counted_at is None:
+                continue
+            if spent.counted_at <= now - SHOWN_S:
+                spent.counted, spent.counted_at = 0, None
+            else:
+                found.append((spent.counted, name))
+        named = sorted(found, reverse=True)[:CLIENTS_NAMED]
+        more = [f"{len(found) - len(named)} more tokens"] if len(found) > len(named) else []
+        return ", ".join([*(f"{count} of {name or 'requests without a token'}" for count, name in named), *more])
+
+
+def _summary(latest: AuditEntry, counts: Counter[str]) -> AuditEntry:
+    return AuditEntry(
+        at=latest.at,
+        token=latest.token,
+        role=latest.role,
+        host=latest.host,
+        client=latest.client,
+        verb=SUMMARY,
+        object="",
+        counts=tuple(f"{what} {count}" for what, count in counts.most_common()),
+        status=0,
+        omitted=counts.total(),
+    )
+
+
+def audit_faults(
+    *, omitted: int, failure: str, surge: str, summarized: str = "", lost_before: str = ""
+) -> list[ActiveFault]:
+    """Faults of the log itself, of a surge of refusals (``Refusals.surge``), of tokens beyond their share
+    (``TokenShares.describe``), and of entries that went too early."""
     cluster, found = ObjectRef(kind="Cluster", name=CLUSTER), list[ActiveFault]()
     if failure:
         found.append(ActiveFault(FaultCode.AUDIT_NOT_WRITTEN, cluster, {"omitted": omitted, "why": failure}))
     if surge:
         found.append(ActiveFault(FaultCode.REFUSALS_SURGE, cluster, {"window_s": WINDOW_S, "count": surge}))
+    if summarized:
+        found.append(ActiveFault(FaultCode.AUDIT_SUMMARIZED, cluster, {"count": summarized}))
+    if lost_before:
+        found.append(ActiveFault(FaultCode.AUDIT_LOST, cluster, {"begin": lost_before}))
     return found
 
 

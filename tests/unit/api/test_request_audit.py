@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from tests.support.api import GROUP, api
+from tests.support.api import GROUP, TOKENS, api
 from tests.support.loops import run_real
 
 from outlive.api.audit import CHANGED, DRY_RUN, TARGET, RequestAudit, audit_entry, is_audited
 from outlive.api.auth import Identity, Role
 from outlive.api.middleware import IDENTITY
 from outlive.api.requests import Target
-from outlive.base.clock import SystemClock
+from outlive.base.clock import Clock, SystemClock
 from outlive.drivers.audit_files import AuditFiles, audit_files, read_lines
 from outlive.resources import (
     Election,
@@ -25,7 +26,21 @@ from outlive.resources import (
     Secret,
     VirtualMachine,
 )
-from outlive.runtime.audit import FIELDS, SURGE, AuditEntry, AuditSettings, Refusals, verify
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.audit import (
+    DAY_S,
+    ENTRY_BYTES,
+    FIELDS,
+    SUMMARY,
+    SURGE,
+    WINDOW_S,
+    AuditEntry,
+    AuditSettings,
+    Refusals,
+    TokenShares,
+    audit_faults,
+    verify,
+)
 from outlive.runtime.metrics import Metrics
 
 LONG = "\x01" * 100_000
@@ -90,9 +105,14 @@ class Kept:
         self.entries.append(entry)
 
 
+def request_audit(log: Kept, shares: TokenShares | None = None, clock: Clock | None = None) -> RequestAudit:
+    shares = shares or TokenShares(AuditSettings().token_bytes)
+    return RequestAudit(log, Refusals(), shares, Metrics(), clock or SystemClock(), routine=False)
+
+
 def test_a_flood_without_a_token_hides_nothing_that_is_tried_with_one() -> None:
     log = Kept()
-    audit = RequestAudit(log, Refusals(), Metrics(), SystemClock(), routine=False)
+    audit = request_audit(log)
     for _ in range(SURGE + 50):
         audit.record({"path": "/x", "method": "GET", "state": {}, "client": ("10.0.0.9", 1)}, 401)
     assert len(log.entries) == SURGE
@@ -128,9 +148,25 @@ def test_a_refusal_says_whose_token_it_was_also_where_its_role_may_nothing_of_th
     ]
 
 
+def test_a_watch_of_secrets_is_written_down_when_it_begins() -> None:
+    log = Kept()
+
+    async def story() -> None:
+        async with api(audit=log) as served:
+            headers = {"Authorization": f"Bearer {TOKENS[Role.ADMIN]}"}
+            url = f"{served.url}{GROUP}/secrets?watch=1&sendInitialEvents=true&allowWatchBookmarks=true"
+            async with served.session.get(url, headers=headers) as answer:
+                await answer.content.readline()
+                assert [(one.verb, one.object, one.status) for one in log.entries] == [("watch", "Secret/", 200)]
+            await served.call("GET", f"{GROUP}/flavors?watch=1&timeoutSeconds=1")
+
+    run_real(story())
+    assert len(log.entries) == 1
+
+
 def test_nobody_fills_the_log_with_requests_that_fail() -> None:
     log = Kept()
-    audit = RequestAudit(log, Refusals(), Metrics(), SystemClock(), routine=False)
+    audit = request_audit(log)
     for status in (404, 405, 413, 429):
         audit.record({"path": "/x", "method": "POST", "state": {}, "client": ("10.0.0.9", 1)}, status)
     assert log.entries == []
@@ -138,6 +174,98 @@ def test_nobody_fills_the_log_with_requests_that_fail() -> None:
         audit.record(scope(VirtualMachine, "vm-1", HOST, method="PUT"), 422)
     audit.record(scope(VirtualMachine, "vm-1", CONTROLLER), 409)
     assert (len(log.entries), log.entries[-1].status, log.entries[-1].omitted) == (SURGE + 1, 409, 5)
+
+
+OPERATOR = Identity("carol", Role.OPERATOR)
+WIDE = tuple(f"metadata.annotations.{'a' * 200}/{number:02d}" for number in range(FIELDS))
+"""The largest change that a write makes of an object's fields."""
+
+
+def test_dry_runs_do_not_fill_the_log() -> None:
+    log = Kept()
+    audit = request_audit(log)
+    tried = scope(VirtualMachine, "vm-1", OPERATOR, *WIDE)
+    tried["state"][DRY_RUN] = True
+    for _ in range(SURGE + 50):
+        audit.record(tried, 200)
+    assert len(log.entries) == SURGE
+    audit.record(scope(VirtualMachine, "vm-1", OPERATOR), 200)
+    assert log.entries[-1].omitted == 50
+
+
+class StandingClock(SystemClock):
+    """A clock that is set."""
+
+    at = 1_000_000.0
+
+    def now(self) -> float:
+        return self.at
+
+
+def test_no_token_writes_more_than_its_share_and_what_is_counted_is_told() -> None:
+    log, clock, shares = Kept(), StandingClock(), TokenShares(20_000)
+    audit = request_audit(log, shares, clock)
+    for _ in range(100):
+        audit.record(scope(VirtualMachine, "vm-1", OPERATOR, *WIDE), 200)
+    written = [one for one in log.entries if one.verb == "update"]
+    assert 5 <= len(written) < 10
+    (first,) = (one for one in log.entries if one.verb == SUMMARY)
+    assert (first.token, first.counts, first.omitted) == ("carol", ("update VirtualMachine 1",), 1)
+    clock.at += WINDOW_S
+    audit.record(scope(VirtualMachine, "vm-2", CONTROLLER, "spec.powerState"), 200)
+    other, summary = log.entries[-2:]
+    assert (other.token, other.object) == (CONTROLLER.name, "VirtualMachine/vm-2")
+    assert summary.omitted == 99 - len(written)
+    assert summary.counts == (f"update VirtualMachine {99 - len(written)}",)
+    assert shares.describe(clock.at) == f"{100 - len(written)} of carol"
+    (fault,) = audit_faults(omitted=0, failure="", surge="", summarized=shares.describe(clock.at))
+    assert fault.code == FaultCode.AUDIT_SUMMARIZED
+    assert shares.summaries(clock.at, ended=True) == []
+    clock.at += DAY_S
+    audit.record(scope(VirtualMachine, "vm-1", OPERATOR), 200)
+    assert log.entries[-1].verb == "update"
+    assert shares.describe(clock.at) == ""
+
+
+def test_what_changes_nothing_takes_at_most_half_of_a_share() -> None:
+    log = Kept()
+    audit = request_audit(log, TokenShares(20_000), StandingClock())
+    for _ in range(SURGE):
+        audit.record(scope(VirtualMachine, "vm-1", OPERATOR, *WIDE), 403)
+    audit.record(scope(VirtualMachine, "vm-1", OPERATOR, "spec.powerState"), 200)
+    assert (log.entries[-1].verb, log.entries[-1].status) == ("update", 200)
+
+
+def test_routine_takes_no_room_from_what_is_none() -> None:
+    log = Kept()
+    shares = TokenShares(20_000)
+    audit = RequestAudit(log, Refusals(), shares, Metrics(), StandingClock(), routine=True)
+    for _ in range(SURGE):
+        audit.record(scope(HypervisorUsage, "kvm-1", HOST, "usage.load"), 200)
+    audit.record(scope(Membership, "kvm-1", HOST, "record.epoch"), 200)
+    assert log.entries[-1].object == "Membership/kvm-1"
+    assert shares.describe(StandingClock.at)
+
+
+def test_a_summary_that_waits_is_written_when_the_server_stops() -> None:
+    shares = TokenShares(0)
+    for _ in range(3):
+        assert not shares.take(audit_entry(scope(VirtualMachine, "vm-1", OPERATOR), 200, 0.0), 0.0, changed=True)
+    assert shares.summaries(-1.0) == []
+    assert [one.omitted for one in shares.summaries(-1.0, ended=True)] == [3]
+
+
+def test_no_token_makes_the_default_log_forget_what_is_to_be_kept() -> None:
+    settings = AuditSettings()
+    assert (settings.token_bytes * (float(settings.keep) / DAY_S + 1)) < 0.6 * settings.files * settings.file_size
+
+
+def test_no_entry_is_large() -> None:
+    long = Identity("\U0001f600" * 1000, Role.OPERATOR)
+    for text in (LONG, "\U0001f600" * 5000, '"' * 5000, "\udc80" * 5000):
+        one = audit_entry(scope(VirtualMachine, text, long, *[text] * 2 * FIELDS), 200, 0.0)
+        assert len(msgspec.json.encode(one)) < ENTRY_BYTES
+        assert one.fields[-1].endswith(" more")
 
 
 def test_long_names_of_fields_do_not_make_the_log_look_changed(tmp_path: Path) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.support.command import outlive
+from tests.support.command import outlive, up
 
 from outlive.api.config import ServerFile
 from outlive.base.errors import Forbidden
 from outlive.base.files import write_whole
-from outlive.cli.access import Access
+from outlive.base.processes import process_identity
+from outlive.cli.access import Access, running_server
 
 URL = "https://ctl.example:8443"
 PIN = "a" * 64
@@ -23,8 +26,13 @@ TOKEN = "token-of-this-state-directory"
 def directory(tmp_path: Path) -> Path:
     """A state directory with a running server."""
     write_whole(tmp_path / "token", TOKEN.encode())
-    write_whole(tmp_path / "server.json", msgspec.json.encode(ServerFile(url=URL, pid=os.getpid(), fingerprint=PIN)))
+    announce(tmp_path, os.getpid(), process_identity(os.getpid()))
     return tmp_path
+
+
+def announce(directory: Path, pid: int, process: str) -> None:
+    content = ServerFile(url=URL, pid=pid, process=process, fingerprint=PIN)
+    write_whole(directory / "server.json", msgspec.json.encode(content))
 
 
 def token_for(access: Access, address: str) -> str:
@@ -57,10 +65,42 @@ def test_no_other_one_gets_it(directory: Path, address: str, fingerprint: str | 
 
 def test_a_server_that_has_ended_gets_it_no_more(directory: Path) -> None:
     """Whoever listens at its address now is another one."""
-    gone = msgspec.json.encode(ServerFile(url=URL, pid=2**22 + 1, fingerprint=PIN))
-    write_whole(directory / "server.json", gone)
+    announce(directory, 2**22 + 1, process_identity(os.getpid()))
     with pytest.raises(Forbidden):
         token_for(Access(state_dir=directory, server=URL), URL)
+
+
+@pytest.mark.parametrize("process", ["", "another-boot/1"])
+def test_another_process_with_the_number_of_a_killed_server_does_not_get_it(directory: Path, process: str) -> None:
+    server = process_identity(os.getpid())
+    with subprocess.Popen(["sleep", "60"]) as other:
+        announce(directory, other.pid, process or server)
+        with pytest.raises(Forbidden):
+            token_for(Access(state_dir=directory, server=URL), URL)
+        assert running_server(directory) == ""
+        announce(directory, other.pid, process_identity(other.pid))
+        assert running_server(directory) == URL
+        other.kill()
+    assert process_identity(other.pid) == ""
+    assert running_server(directory) == ""
+
+
+def test_no_command_asks_a_stranger_at_the_address_of_a_killed_server(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with up(state) as server:
+        address = server.url
+        server.process.kill()
+        server.process.wait()
+        assert (state / "server.json").exists()
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_server((host, int(port))) as stranger, subprocess.Popen(["sleep", "60"]) as other:
+        stranger.settimeout(1.0)
+        written = msgspec.json.decode((state / "server.json").read_bytes(), type=ServerFile)
+        write_whole(state / "server.json", msgspec.json.encode(msgspec.structs.replace(written, pid=other.pid)))
+        assert outlive("get", "hypervisors", "--state-dir", str(state)).code == 0
+        with pytest.raises(TimeoutError):
+            stranger.accept()
+        other.kill()
 
 
 def test_the_command_says_what_to_give(directory: Path) -> None:

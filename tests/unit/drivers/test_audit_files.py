@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,9 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outlive.base.clock import as_instant
 from outlive.base.errors import Refused
 from outlive.drivers.audit_files import AuditFiles, audit_files, read_lines
+from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.audit import (
+    DAY_S,
     SURGE,
     WINDOW_S,
     AuditChain,
@@ -19,11 +24,12 @@ from outlive.runtime.audit import (
     AuditFilter,
     AuditSettings,
     Refusals,
+    audit_faults,
     parse_line,
     select,
     verify,
 )
-from outlive.runtime.units import Size
+from outlive.runtime.units import Duration, Size
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -45,9 +51,9 @@ def test_entries_follow_from_each_other_across_files_and_restarts(tmp_path: Path
         write(tmp_path, 20, file_size=Size(4096))
     files = audit_files(tmp_path)
     assert len(files) > 2
-    count, digest = verify(read_lines(files))
+    count, digest, *_ = verify(read_lines(files))
     assert count == 60
-    assert verify(read_lines(files), digest) == (60, digest)
+    assert verify(read_lines(files), digest)[:2] == (60, digest)
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
 
 
@@ -57,19 +63,81 @@ def test_old_files_go_and_the_rest_still_verifies(tmp_path: Path) -> None:
     assert 0 < verify(read_lines(audit_files(tmp_path)))[0] < 200
 
 
-def test_a_line_that_a_crash_cut_short_is_no_lie_and_is_not_added_to(tmp_path: Path) -> None:
-    write(tmp_path, 3)
-    (path,) = audit_files(tmp_path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-20])
-    write(tmp_path, 2)
-    assert len(audit_files(tmp_path)) == 2
-    assert verify(read_lines(audit_files(tmp_path)))[0] == 4
+def test_a_log_that_forgets_entries_too_early_says_so_also_after_a_restart(tmp_path: Path) -> None:
+    write(tmp_path, 200, file_size=Size(4096), files=3)
+    kept = AuditFiles(tmp_path, AuditSettings(file_size=Size(4096), files=3, keep=Duration(DAY_S)))
+    first = verify(read_lines(audit_files(tmp_path))).first
+    now = as_instant(AT)
+    assert kept.lost_before(now + 60.0) == f"2030-01-01 00:00 UTC, entry {first}"
+    assert kept.lost_before(now + DAY_S) == ""
+    kept.close()
+    (found,) = audit_faults(omitted=0, failure="", surge="", lost_before=kept.lost_before(now))
+    assert found.code == FaultCode.AUDIT_LOST
+
+
+def test_a_whole_log_has_forgotten_nothing(tmp_path: Path) -> None:
+    write(tmp_path, 30, file_size=Size(4096))
+    files = AuditFiles(tmp_path, AuditSettings())
+    assert files.lost_before(as_instant(AT)) == ""
+    files.close()
+
+
+def test_an_entry_that_was_there_before_is_asked_for_by_its_number(tmp_path: Path) -> None:
+    write(tmp_path, 200, file_size=Size(4096), files=3)
+    found = verify(read_lines(audit_files(tmp_path)))
+    assert (found.begin, found.first + found.entries - 1) == (AT, 200)
+    assert verify(read_lines(audit_files(tmp_path)), first=found.first) == found
+    for gone in (found.first - 1, 201):
+        with pytest.raises(Refused, match=f"entry {gone} is not there: the log has {found.first} to 200"):
+            verify(read_lines(audit_files(tmp_path)), first=gone)
+
+
+@pytest.mark.parametrize("in_new_file", [True, False])
+def test_a_crash_at_any_byte_of_the_last_line_costs_this_entry_and_the_log_says_so(
+    tmp_path: Path, in_new_file: bool
+) -> None:
+    whole, size = tmp_path / "whole", Size(4096)
+    for count in range(2, 60):
+        shutil.rmtree(whole, ignore_errors=True)
+        write(whole, count, file_size=size)
+        *_, path = files = audit_files(whole)
+        lines = path.read_bytes().splitlines(keepends=True)
+        if len(files) == 2 and (len(lines) == 1) is in_new_file:
+            break
+    before = len(b"".join(lines[:-1]))
+    for cut in range(len(lines[-1])):
+        directory = tmp_path / "cut"
+        shutil.copytree(whole, directory)
+        os.truncate(directory / path.name, before + cut)
+        torn = verify(read_lines(audit_files(directory)))
+        assert (torn.entries, torn.omitted) == (count - 1, cut > 0)
+        write(directory, 0, file_size=size)  # a server that ends before it writes anything
+        write(directory, 3, file_size=size)
+        assert verify(read_lines(audit_files(directory)))[0::4] == (count + 2, cut > 0)
+        shutil.rmtree(directory)
+
+
+def test_a_line_that_found_no_room_is_replaced_by_the_next_and_counts_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, real, short = AuditFiles(tmp_path, AuditSettings()), os.write, [3, 0, 5]
+
+    def write_some(handle: int, line: bytes) -> int:
+        if not line.startswith(b'{"number"') or not short:
+            return real(handle, line)
+        return real(handle, line[: short.pop()])
+
+    monkeypatch.setattr(os, "write", write_some)
+    for _ in range(5):
+        files.put(entry())
+    files.close()
+    found = verify(read_lines(audit_files(tmp_path)))
+    assert (found.entries, found.omitted, files.omitted) == (2, 3, 3)
 
 
 def test_what_was_cut_off_shows_to_somebody_who_kept_a_later_digest(tmp_path: Path) -> None:
     write(tmp_path, 5)
-    _, digest = verify(read_lines(audit_files(tmp_path)))
+    digest = verify(read_lines(audit_files(tmp_path))).digest
     (path,) = audit_files(tmp_path)
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
     assert verify(read_lines([path]))[0] == 3

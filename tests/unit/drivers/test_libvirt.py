@@ -14,8 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from outlive.base.errors import InUse, OutliveError, Refused, Unavailable
+from outlive.base.processes import start_time
 from outlive.drivers.libvirt.migration import Pace, connected
-from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, mark, receives, start_time
+from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, mark, receives
 from outlive.drivers.libvirt.runs import POST_COPY, Run, Runs, Sending
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.libvirt.xml import METADATA, QEMU, Start, domain_xml

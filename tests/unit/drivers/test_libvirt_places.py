@@ -19,6 +19,7 @@ from outlive.drivers.libvirt.places import check_paths
 from outlive.drivers.libvirt.service import Service
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.libvirt.xml import METADATA, Start, domain_xml
+from outlive.drivers.storage import StorageSettings
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.definitions import completed, tree
 
@@ -36,6 +37,9 @@ EVERYTHING = LibvirtSettings(
 )
 
 
+MONITORS = ("10.0.1.1", "10.0.1.2:6789", "[fd00::1]:3300", "b:7")
+
+
 def definition(devices: str, os: str = "") -> str:
     return (
         f"<domain type='kvm'><name>web</name><uuid>{UUID}</uuid><memory>1024</memory><vcpu>1</vcpu>"
@@ -45,7 +49,8 @@ def definition(devices: str, os: str = "") -> str:
 
 def made(text: str, settings: LibvirtSettings, **spec: object) -> str:
     vm = VirtualMachine(metadata=ObjectMeta(name="web-1"), spec=VirtualMachineSpec(definition=text, **spec))  # type: ignore[arg-type]
-    return domain_xml(Start(completed(vm), "r1", 7, False, {"qmp": "/q"}), settings)
+    monitors = StorageSettings(ceph_monitors=MONITORS).monitors()
+    return domain_xml(Start(completed(vm), "r1", 7, False, {"qmp": "/q"}), settings, monitors)
 
 
 @pytest.mark.parametrize("path", sorted(DOMAINS.glob("*.xml")), ids=lambda path: path.stem)
@@ -84,6 +89,24 @@ def test_a_plain_machine_has_no_disk_that_its_host_does_not_allow(disk: str) -> 
 def test_volumes_of_drbd_and_ceph_need_no_setting() -> None:
     disks = ("drbd:web", "rbd:vms/web")
     assert "by-res/web/0" in made("", LibvirtSettings(), disks=disks, resources=Amounts(cpu=1000, memory=2**20))
+
+
+@pytest.mark.parametrize("auth", ["", "<auth username='x'><secret type='ceph' uuid='u'/></auth>"])
+@pytest.mark.parametrize("device", ["disk", "cdrom"])
+def test_only_monitors_that_the_host_knows_are_asked_for_an_image(device: str, auth: str) -> None:
+    settings = LibvirtSettings(ceph_user="outlive", ceph_secret="aaaaaaaa-0000-0000-0000-000000000000")
+
+    def image(*hosts: str) -> str:
+        source = f"<source protocol='rbd' name='p/i'>{''.join(hosts)}{auth}</source>"
+        return definition(f"<disk type='network' device='{device}'>{source}<target dev='sda' bus='scsi'/></disk>")
+
+    known = "<host name='10.0.1.1' port='6789'/>", "<host name='10.0.1.2'/>", "<host name='fd00::1' port='3300'/>"
+    assert "username" in made(image(*known), settings)
+    assert "username" in made(image(), settings)
+    for strange in ("<host name='strange.example' port='6789'/>", "<host name='10.0.1.1' port='7000'/>", "<host/>"):
+        with pytest.raises(Refused, match="no monitor that this host knows") as refused:
+            made(image(known[0], strange), settings)
+        assert "storage.cephMonitors" in refused.value.remedy
 
 
 def test_a_link_leads_to_nothing_outside_of_what_is_allowed(tmp_path: Path) -> None:
@@ -143,12 +166,18 @@ def test_an_image_names_no_file_that_its_guest_may_not_have(tmp_path: Path) -> N
     both = f"<driver type='qcow2'/><source file='{allowed}/good.qcow2' dev='{allowed}/leak.qcow2'/><target dev='vda'/>"
     with pytest.raises(Refused, match=str(secret)):
         check_paths("web-1", made(definition(f"<disk type='block'>{both}</disk>"), settings), settings)
+    pflash = "<loader readonly='yes' type='pflash' format='qcow2'>/usr/share/OVMF/OVMF_CODE.qcow2</loader>"
     for variables in (
+        f"{pflash}<nvram>{allowed}/leak.qcow2</nvram>",
+        f"{pflash}<nvram type='file'><source file='{allowed}/leak.qcow2'/></nvram>",
+        f"<nvram>{allowed}/leak.qcow2</nvram>",
         f"<nvram format='qcow2'>\n {allowed}/leak.qcow2</nvram>",
         f"<nvram type='file' format='qcow2'><source file='{allowed}/leak.qcow2'/></nvram>",
     ):
         with pytest.raises(Refused, match=str(secret)):
             check_paths("web-1", made(definition("", variables), settings), settings)
+    for there in ("good.qcow2", "base.raw", "not-made-yet"):
+        check_paths("web-1", made(definition("", f"{pflash}<nvram>{allowed}/{there}</nvram>"), settings), settings)
 
 
 class OfTheTestDriver(Service):

@@ -38,6 +38,22 @@ def test_what_virsh_prints_of_ordinary_domains_is_accepted(path: Path) -> None:
     examine(tree(path.read_text()))
 
 
+def test_tuning_of_processors_that_stays_below_the_host_s_own_is_accepted() -> None:
+    pins = "".join(
+        f"<vcpupin vcpu='{one}' cpuset='{one}'/><iothreadpin iothread='{one}' cpuset='1'/>" for one in (1, 2)
+    )
+    limits = "".join(f"<{one}>1000</{one}>" for one in ("shares", "period", "quota", "global_quota", "iothread_quota"))
+    cache = "<cachetune vcpus='0-1'><cache id='0' level='3' type='both' size='3' unit='MiB'/></cachetune>"
+    both = "<vcpusched vcpus='0' scheduler='batch'/><vcpusched vcpus='1' scheduler='idle'/>"
+    more = f"<cputune>{limits}{pins}<emulatorpin cpuset='0'/>{cache}{cache}{both}</cputune>"
+    assert examine(domain(more=more)).outside == ()
+
+
+@pytest.mark.parametrize("layout", ["de", "en-us", "pt-br", "fr-ch", "common"])
+def test_a_screen_has_any_layout_of_a_keyboard(layout: str) -> None:
+    assert named(f"<graphics type='vnc' keymap='{layout}'/>") == []
+
+
 def test_what_libvirt_makes_by_itself_is_left_out_and_the_rest_stays() -> None:
     text = next(path for path in PRINTED if path.stem == "q35-uefi-running").read_text()
     found = tree(text)
@@ -120,6 +136,11 @@ def test_what_libvirt_makes_by_itself_is_left_out_and_the_rest_stays() -> None:
         ("<tpm><backend type='emulator'><source type='dir' path='/srv'/></backend></tpm>", "", "", "<source"),
         ("<smartcard mode='host-certificates'><database>/etc</database></smartcard>", "", "", "'host-certificates'"),
         ("<shmem name='other'><model type='ivshmem-plain'/></shmem>", "", "", "<shmem>"),
+        ("<graphics type='vnc' keymap='/etc/outlive/x'/>", "", "", "no layout of a keyboard"),
+        ("<graphics type='vnc' keymap='../x'/>", "", "", "no layout of a keyboard"),
+        ("", "<cputune><vcpusched vcpus='0' scheduler='fifo' priority='99'/></cputune>", "", "only batch, idle"),
+        ("", "<cputune><emulatorsched scheduler='rr' priority='1'/></cputune>", "", "only batch, idle"),
+        ("", "<cputune><iothreadsched iothreads='1' scheduler='fifo'/></cputune>", "", "only batch, idle"),
         ("<redirdev bus='usb' type='tcp'/>", "", "", "'tcp'"),
         ("<watchdog model='ib700' action='dump'/>", "", "", "'dump'"),
         ("<lease><lockspace>a</lockspace><target path='/x'/></lease>", "", "", "<lease>"),

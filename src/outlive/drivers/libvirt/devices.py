@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Container
 from typing import Final
 
 import libvirt
@@ -21,8 +22,9 @@ LIVE: Final = libvirt.VIR_DOMAIN_AFFECT_LIVE
 class Devices:
     """Of the domains of one host; see ``HypervisorPort`` for each."""
 
-    def __init__(self, service: Service, settings: LibvirtSettings) -> None:
+    def __init__(self, service: Service, settings: LibvirtSettings, monitors: Container[str] = ()) -> None:
         self._service = service
+        self._monitors = monitors
         self._settings = settings
         self._limit_s = float(settings.create_limit)
 
@@ -35,7 +37,7 @@ class Devices:
 
     async def attach(self, vm: VirtualMachine, name: str, run_id: str) -> None:
         """By its definition."""
-        xml, wanted = device_xml(vm, name, self._settings)
+        xml, wanted = device_xml(vm, name, self._settings, self._monitors)
         if await self._has(vm.name, name, run_id, wanted):
             return
         described = f"<domain><devices>{xml}</devices></domain>"

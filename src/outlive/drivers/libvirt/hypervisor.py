@@ -8,7 +8,7 @@ import os
 import secrets
 import shlex
 import xml.etree.ElementTree as ET
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,12 +17,13 @@ import libvirt
 from outlive.base.deadline import deadline
 from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
+from outlive.base.processes import start_time
 from outlive.drivers.libvirt.consoles import make_log
 from outlive.drivers.libvirt.devices import Devices
 from outlive.drivers.libvirt.disk_io import DiskWatch
 from outlive.drivers.libvirt.migration import BROKEN, SPLIT, Moves, listen
 from outlive.drivers.libvirt.places import check_paths
-from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, receives, start_time
+from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, receives
 from outlive.drivers.libvirt.runs import POST_COPY, SOCKETS, Run, Runs
 from outlive.drivers.libvirt.service import Service, text_of
 from outlive.drivers.libvirt.settings import LibvirtSettings
@@ -77,10 +78,15 @@ class LibvirtHypervisor:
     """``HypervisorPort`` of the host that this process runs on. Create and use it on one event loop."""
 
     def __init__(
-        self, settings: LibvirtSettings, screen_password: Callable[[str], Awaitable[str]] | None = None
+        self,
+        settings: LibvirtSettings,
+        screen_password: Callable[[str], Awaitable[str]] | None = None,
+        monitors: Container[str] = (),
     ) -> None:
-        """``screen_password``: that of the screens of a VM, by its name; ``OutliveError``."""
+        """``screen_password``: that of the screens of a VM, by its name; ``OutliveError``. ``monitors``: those of Ceph
+        that definitions may name."""
         self.settings = settings
+        self._monitors = monitors
         self._screen_password = screen_password
         self.service = Service(settings.uri, threads=settings.threads, limit_s=float(settings.call_limit))
         self.runs = Runs(settings.folder, settings.user)
@@ -88,7 +94,7 @@ class LibvirtHypervisor:
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._me = (os.getpid(), start_time(os.getpid()))
         self.moves = Moves(self.runs, settings, self._me)
-        self._devices = Devices(self.service, settings)
+        self._devices = Devices(self.service, settings, monitors)
         self._disks = DiskWatch(self.runs)
 
     # What is there
@@ -211,7 +217,8 @@ class LibvirtHypervisor:
             raise Refused(f"{vm.name} is not started: {problems[0]}", remedy="see the fault of its host")
         sockets = {name: self.runs.socket(vm.name, run_id, name) for name in SOCKETS}
         password = await self._password(vm)
-        xml = domain_xml(Start(vm, run_id, epoch, incoming is not None, sockets, password), self.settings)
+        start = Start(vm, run_id, epoch, incoming is not None, sockets, password)
+        xml = domain_xml(start, self.settings, self._monitors)
         old = self.runs.of(vm.name)
         there = await self._processes(vm.name)
         if there or vm.name in self._creating or (old is not None and await self._may_appear([old])):

@@ -30,7 +30,7 @@ import msgspec
 
 from outlive.base.errors import OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.drivers.libvirt.processes import start_time
+from outlive.base.processes import start_time
 from outlive.drivers.libvirt.qmp import Qmp
 from outlive.drivers.libvirt.runs import PLAIN, POST_COPY, Run, Runs, Sending
 from outlive.drivers.libvirt.settings import LibvirtSettings

@@ -2,7 +2,8 @@
 
 A path is compared as it is written, and once more right before libvirt opens it, with every link in it followed: a link
 below an allowed folder leads to nothing outside of one. Links in ``/dev`` are made by root's own tools, and lead to the
-device that is meant. An image of type ``qcow2`` names further files by itself, of which the same is asked.
+device that is meant. An image of type ``qcow2`` names further files by itself, of which the same is asked. The type of
+a file with a firmware's variables may be that of the firmware, which libvirt finds, so its header alone counts.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import os
 import re
 import struct
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Final
 
-from outlive.base.errors import Refused
+from outlive.base.errors import BadInput, Refused
 from outlive.drivers.libvirt.settings import LibvirtSettings
+from outlive.resources.definitions import monitor_name
 from outlive.resources.domain_elements import Outside, Setting, examine, lies_below
 
 VOLUMES: Final = re.compile(r"/dev/(drbd/by-res/[^/]+/\d+|rbd/[^/]+/.+)")
@@ -38,16 +40,33 @@ def check_settings(what: str, outside: Iterable[Outside], settings: LibvirtSetti
             raise _refusal(what, one, one.value)
 
 
+def check_monitors(what: str, domain: ET.Element, monitors: Container[str]) -> None:
+    """``Refused`` where an image of Ceph is asked for at a monitor that this host does not know: it would be given an
+    answer to the challenge of a secret, and serve what it likes."""
+    for host in domain.iterfind("devices/disk/source[@protocol='rbd']/host"):
+        try:
+            known = monitor_name(f"{host.get('name', '')}:{host.get('port') or 6789}") in monitors
+        except BadInput:
+            known = False
+        if not known:
+            raise Refused(
+                f"{what}: a disk names {host.get('name', '')[:256]}, which is no monitor that this host knows",
+                remedy="name it in storage.cephMonitors or storage.clusters of this host's node.yaml, or correct the "
+                "definition",
+            )
+
+
 def check_paths(vm: str, xml: str, settings: LibvirtSettings) -> None:
     """``Refused`` where a path of this domain leads elsewhere. It follows links and reads images, and may hang."""
     domain = ET.fromstring(xml)  # noqa: S314 - the driver's own
     what = f"{vm} does not start"
     images = [disk for disk in domain.iterfind("devices/disk") if disk.find("driver[@type='qcow2']") is not None]
-    variables = domain.findall("os/nvram[@format='qcow2']")
-    sources = [source for one in (*images, *variables) for source in one.iterfind("source")]
-    paths = [*(one.text for one in variables), *(one.get(name) for one in sources for name in ("file", "dev"))]
-    for path in filter(None, map(str.strip, filter(None, paths))):
+    variables = domain.findall("os/nvram")
+    for path in _source_paths(images):
         _check_chain(what, path, settings)
+    for path in (*_texts(variables), *_source_paths(variables)):
+        if os.path.lexists(path):  # else libvirt makes it, of a template of the firmware's
+            _check_chain(what, path, settings)
     for tag in ("resource", "commandline"):
         for element in [one for one in domain if str(one.tag).endswith(tag)]:
             domain.remove(element)  # the driver's own
@@ -57,6 +76,15 @@ def check_paths(vm: str, xml: str, settings: LibvirtSettings) -> None:
             of_kernel = one.value.startswith("/dev/") and real.startswith("/dev/")
             if real != one.value and not (of_kernel or _is_allowed(one, real, settings) or _is_own(one, settings)):
                 raise _refusal(what, one, f"{one.value}, which leads to {real}")
+
+
+def _source_paths(elements: Iterable[ET.Element]) -> list[str]:
+    sources = [source for one in elements for source in one.iterfind("source")]
+    return [path for one in sources for name in ("file", "dev") if (path := one.get(name, "").strip())]
+
+
+def _texts(elements: Iterable[ET.Element]) -> list[str]:
+    return [text for one in elements if (text := (one.text or "").strip())]
 
 
 def _check_chain(what: str, path: str, settings: LibvirtSettings) -> None:
@@ -73,7 +101,8 @@ def _check_chain(what: str, path: str, settings: LibvirtSettings) -> None:
 
 
 def backing_file(path: str) -> str:
-    """What the header of an image names; empty: nothing, or it is no ``qcow2``. ``Refused``: its data is elsewhere."""
+    """What the header of an image names; empty: nothing, or it is no ``qcow2``. ``Refused``: its data is elsewhere, or
+    it is not there."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(HEADER_BYTES)

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from outlive.base.deadline import deadline
 from outlive.base.errors import Unavailable
+from outlive.base.processes import start_time
 from outlive.drivers.libvirt.threads import Threads, seen
 from outlive.guard import cgroups
 
@@ -136,16 +137,6 @@ class Scans:
 def lives(process: GuestProcess, proc: str = "/proc") -> bool:
     """Whether a thread of it, or whoever else is in the cgroup of its VM, is left."""
     return start_time(process.pid, proc) == process.started or (process.group != "" and _populated(process.group))
-
-
-def start_time(pid: int, proc: str = "/proc") -> str:
-    """When a process was started; empty where it is gone, or only waits to be reaped."""
-    try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:  # noqa: PTH123 - hundreds of these a look; Path costs more
-            words = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return "" if words[0] in (b"Z", b"X") and words[17] == b"1" else words[19].decode()
 
 
 def receives(pid: int, proc: str = "/proc") -> bool | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import uuid
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final, NamedTuple
 
 from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.drivers.libvirt.consoles import console_path
-from outlive.drivers.libvirt.places import check_settings
+from outlive.drivers.libvirt.places import check_monitors, check_settings
 from outlive.drivers.libvirt.processes import mark
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.resources import VirtualMachine, Vnc
@@ -48,13 +48,15 @@ class Start(NamedTuple):
     """Of its screens; empty: none, or the one that an old definition still has."""
 
 
-def domain_xml(start: Start, settings: LibvirtSettings) -> str:
-    """What libvirt is given; ``Refused`` for a VM that is not to start like this."""
+def domain_xml(start: Start, settings: LibvirtSettings, monitors: Container[str] = ()) -> str:
+    """What libvirt is given; ``Refused`` for a VM that is not to start like this. ``monitors``: those of Ceph that a
+    definition may name."""
     vm = start.vm
     if why := cache_refusal(vm.spec.disk_cache):
         raise Refused(f"{vm.name} does not start: {why}", remedy="change spec.diskCache")
     domain = _defined(vm) if vm.spec.definition else _plain(vm, settings)
     check_settings(f"{vm.name} does not start", _examine_host_names(vm.name, domain), settings)
+    check_monitors(f"{vm.name} does not start", domain, monitors)
     _put(domain, "name", vm.name)
     for tag, what in ENDS.items():
         _put(domain, tag, what)
@@ -77,7 +79,9 @@ def domain_xml(start: Start, settings: LibvirtSettings) -> str:
     return ET.tostring(domain, encoding="unicode")
 
 
-def device_xml(vm: VirtualMachine, name: str, settings: LibvirtSettings) -> tuple[str, str]:
+def device_xml(
+    vm: VirtualMachine, name: str, settings: LibvirtSettings, monitors: Container[str] = ()
+) -> tuple[str, str]:
     """One device of its definition as libvirt is given it while the VM runs, and the id of the disk; ``Refused``."""
     try:
         device = device_of(vm.spec.definition, name) if vm.spec.definition else None
@@ -91,6 +95,7 @@ def device_xml(vm: VirtualMachine, name: str, settings: LibvirtSettings) -> tupl
     devices = ET.SubElement(domain, "devices")
     devices.append(device.element)
     check_settings(f"{vm.name} does not get {name}", _examine_host_names(vm.name, domain), settings)
+    check_monitors(f"{vm.name} does not get {name}", domain, monitors)
     if device.disk:
         _disks(devices, vm.spec.disk_cache, settings)
     elif device.element.find("mac") is None:

@@ -83,6 +83,11 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         if self.blocklist < LEAST_BLOCKLIST_S:
             raise ValueError(f"blocklist {self.blocklist} ends too soon; it has to last {LEAST_BLOCKLIST_S:g} s")
 
+    def monitors(self) -> frozenset[str]:
+        """The monitors that definitions may name, as ``monitor_name`` writes them."""
+        named = (self.ceph_monitors, *(one.monitors for one in self.clusters.values()))
+        return frozenset(monitor_name(one) for monitors in named for one in monitors)
+
     def ceph_clusters(self) -> dict[str, StorageSettings]:
         """The settings of each Ceph cluster, by the kind of its disks (``outlive.resources.definitions.disk_id``)."""
         found = {"rbd": self}

@@ -83,6 +83,8 @@ class FaultCode(enum.StrEnum):
     STORE_NOT_WRITABLE = "store-not-writable"
     STORE_QUOTA = "store-quota"
     AUDIT_NOT_WRITTEN = "audit-not-written"
+    AUDIT_SUMMARIZED = "audit-summarized"
+    AUDIT_LOST = "audit-lost"
     REFUSALS_SURGE = "refusals-surge"
     TOKEN_ENDS = "token-ends"  # noqa: S105 - a code
     TOKENS_FILE = "tokens-file-old"
@@ -378,6 +380,17 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         25,
         "the server does not write down who does what, {omitted} entries are missing so far: {why}",
         "free space on the disk of the state directory, or see who owns its folder audit",
+    ),
+    FaultCode.AUDIT_SUMMARIZED: FaultEntry(
+        10,
+        "the audit log only counts further entries of tokens that have written their share of a day: {count}",
+        "see what they do: outlive audit list --name TOKEN; revoke a token that is misused, or raise audit.files",
+    ),
+    FaultCode.AUDIT_LOST: FaultEntry(
+        10,
+        "the audit log begins at {begin}: older entries are gone, although audit.keep asks for them",
+        "see who writes so much: outlive audit list; raise audit.files, or copy finished files to another machine and "
+        "lower audit.keep",
     ),
     FaultCode.REFUSALS_SURGE: FaultEntry(
         10,
