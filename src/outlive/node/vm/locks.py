@@ -150,11 +150,11 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
     except OutliveError as error:
         return reason(VmReason.ISOLATION_UNCONFIRMED, error=error.message)
     try:
-        why = await unshared(node, vm)
+        neighbour = await unshared(node, vm)
     except (OutliveError, TimeoutError) as error:
         return reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
-    if why is not None:
-        return why
+    if neighbour is not None:
+        return neighbour
     disks = tuple(disk for disk in vm.spec.disks if disk not in vm.spec.shared_disks)
     if not disks:
         return None
