@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.conformance.backends import claim
 from tests.conformance.objects import vm, with_project
 
 from outlive.base.errors import Invalid, NotFound
-from outlive.resources import VirtualMachine
+from outlive.resources import HOST_LABEL, VirtualMachine
 from outlive.store import Selector, Store, list_all
 
 
@@ -109,16 +110,36 @@ async def test_selectors_choose_by_labels(store: Store) -> None:
 @claim
 async def test_selected_pages_are_complete(store: Store) -> None:
     for number in range(40):
-        await store.create(vm(f"vm-{number:03}", labels={"odd": str(number % 2)}))
-    seen: list[str] = []
-    token = ""
-    while True:
-        page = await store.list(VirtualMachine, selector=Selector.equal(odd="1"), limit=6, token=token)
-        seen += [obj.name for obj in page.items]
-        token = page.token
-        if not token:
-            break
-    assert seen == [f"vm-{number:03}" for number in range(1, 40, 2)]
+        odd = number % 2 == 1
+        indexed = {HOST_LABEL: "h"} if odd else {}
+        await store.create(vm(f"vm-{number:03}", labels={"odd": str(int(odd)), **indexed}))
+    for labels in ({"odd": "1"}, {HOST_LABEL: "h"}, {HOST_LABEL: "h", "odd": "1"}):
+        seen: list[str] = []
+        token = ""
+        while True:
+            page = await store.list(VirtualMachine, selector=Selector.labels(labels), limit=6, token=token)
+            seen += [obj.name for obj in page.items]
+            token = page.token
+            if not token:
+                break
+        assert seen == [f"vm-{number:03}" for number in range(1, 40, 2)]
+
+
+@claim
+async def test_a_listing_by_label_follows_every_acknowledged_write(store: Store) -> None:
+    async def there() -> list[str]:
+        wanted = Selector.labels({HOST_LABEL: "h"})
+        return [one.name async for one in list_all(store, VirtualMachine, selector=wanted)]
+
+    made = await store.create(vm("vm-1"))
+    assert await there() == []
+    labelled = await store.replace(replace(made, metadata=replace(made.metadata, labels={HOST_LABEL: "h"})))
+    await store.create(vm("vm-0", labels={HOST_LABEL: "h"}))
+    assert await there() == ["vm-0", "vm-1"]
+    await store.replace(replace(labelled, metadata=replace(labelled.metadata, labels={})))
+    assert await there() == ["vm-0"]
+    await store.delete((await store.get(VirtualMachine, "vm-0")).ref)
+    assert await there() == []
 
 
 @claim

@@ -11,13 +11,14 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from outlive.resources import HOST_LABEL, Amounts, ObjectMeta, Resource
+from outlive.resources import HOST_LABEL, SHARES_LABEL, Amounts, ObjectMeta, Resource
 
 NAME = "kvm-1"
 """Of every object: that of the host whose token is tried, where it is one of a host."""
 METADATA = {
     "metadata.labels.a": {"labels": {"a": "b"}},
     f"metadata.labels.{HOST_LABEL}": {"labels": {HOST_LABEL: NAME}},
+    f"metadata.labels.{SHARES_LABEL}": {"labels": {SHARES_LABEL: "true"}},
     "metadata.annotations.a": {"annotations": {"a": "b"}},
     "metadata.finalizers": {"finalizers": ("outlive.dev/x",)},
 }

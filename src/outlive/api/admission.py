@@ -38,7 +38,7 @@ from outlive.resources import (
     Secret,
     VirtualMachine,
 )
-from outlive.resources.definitions import PLACE, cache_refusal, parse, tree
+from outlive.resources.definitions import PLACE, cache_refusal, image_key, may_be_same, parse, tree
 from outlive.resources.definitions import completed as completed_vm
 from outlive.resources.devices import device_of
 from outlive.resources.domain_elements import examine
@@ -53,17 +53,19 @@ LOOKED_AT: Final = 256
 SCREEN_REMEDY: Final = "leave it out, set it with outlive secret set NAME, and name that in spec.consoleSecret"
 SHARED_PAGE: Final = "docs/operating/storage.md#shared"
 OWNERS_S: Final = 60.0
-"""How long a server remembers which VM has which disk; what others wrote meanwhile is seen when they start."""
+"""How long a server remembers which VM has which disk. What others wrote meanwhile is seen when they start: of a disk
+that not both share by their definitions, of one that neither shares by its locks (``outlive.node.vm.locks``)."""
 NAMED: Final = 6
 """VMs of a circle that a message names."""
 
 
 def completed(obj: Resource) -> Resource:
-    """The object with what its definition says written out; ``Invalid`` where that is malformed."""
+    """The object with what its definition says written out, and labelled if it shares disks; ``Invalid`` where its
+    definition is malformed."""
     if not isinstance(obj, VirtualMachine):
         return obj
     try:
-        return completed_vm(obj)
+        return completed_vm(obj).marked
     except BadInput as error:
         raise Invalid(f"VM {obj.name}: {error.message}", place=error.place, remedy=error.remedy) from None
 
@@ -181,6 +183,19 @@ def _detached_disk(vm: VirtualMachine) -> str:
     return ""
 
 
+def _has_another(vm: VirtualMachine, disk: str, name: str, its: str) -> Invalid:
+    if disk == its:
+        what, remedy = f"is one of VM {name} as well", "give each a disk of its own"
+    else:
+        what = f"may be the same image as {its} of VM {name}"
+        remedy = "name the monitors of Ceph in both definitions or in none, and give each a disk of its own"
+    return Invalid(
+        f"disk {disk} of VM {vm.name} {what}",
+        place="spec.disks",
+        remedy=f"{remedy}, or name it in spec.sharedDisks of both: see {SHARED_PAGE}",
+    )
+
+
 class DiskOwners:
     """Which VMs may have which disk: as all were read at most ``OWNERS_S`` ago, and as they were checked since."""
 
@@ -191,20 +206,28 @@ class DiskOwners:
         self._read_s = 0.0
 
     async def find_owners(self, disk: str) -> tuple[str, ...]:
-        """Names of VMs that have it, or had it. Errors of the store."""
+        """Names of VMs that may have it, or had it, under whatever id. Errors of the store."""
         if self._names is None or self._now_s() - self._read_s > OWNERS_S:
             since_s, names = self._now_s(), dict[str, dict[str, None]]()
             async for vm in list_all(self._store, VirtualMachine):
-                for one in vm.spec.disks:
-                    names.setdefault(one, {})[vm.name] = None
+                _add(names, vm)
             self._names, self._read_s = names, since_s
-        return tuple(self._names.get(disk, ()))
+        return tuple(self._names.get(image_key(disk), ()))
+
+    async def read_again(self) -> None:
+        """Add what others have written since; what is about to be written stays."""
+        async for vm in list_all(self._store, VirtualMachine):
+            self.add(vm)
 
     def add(self, vm: VirtualMachine) -> None:
         """Count the VM, which is about to be written, among the owners of its disks."""
         if self._names is not None:
-            for disk in vm.spec.disks:
-                self._names.setdefault(disk, {})[vm.name] = None
+            _add(self._names, vm)
+
+
+def _add(names: dict[str, dict[str, None]], vm: VirtualMachine) -> None:
+    for disk in vm.spec.disks:
+        names.setdefault(image_key(disk), {})[vm.name] = None
 
 
 class Neighbours:
@@ -214,6 +237,8 @@ class Neighbours:
         self._store = store
         self._owners = owners or DiskOwners(store)
         self._checked: dict[tuple[type[Resource], str], Resource] = {}
+        self._owners_read = owners is None
+        """Whether all owners were read for this check; else they are before a VM is let in that shares a disk."""
         self._groups: HardGroups | None = None
         """Read when a VM is first checked that needs them, …"""
         self._zones: dict[str, str] = {}
@@ -298,7 +323,8 @@ class Neighbours:
         )
 
     async def _check_disks(self, vm: VirtualMachine) -> None:
-        """``Invalid`` where it loses a disk that its guest may have open, unless its host has taken that away."""
+        """``Invalid`` where it loses a disk that its guest may have open, unless its host has taken that away, or comes
+        to share one or to have it alone: its guest would go on as before."""
         found = await self._read_vm(vm.name)
         if found is None or not found.status.holders:
             return
@@ -308,6 +334,13 @@ class Neighbours:
                 f"VM {vm.name} may be running, and its guest may have {listing(sorted(gone), most=NAMED)} open",
                 place="spec.disks",
                 remedy=f"outlive vm stop {vm.name} -w first, or outlive vm detach {vm.name} DEVICE",
+            )
+        flipped = (set(found.spec.shared_disks) ^ set(vm.spec.shared_disks)) & set(found.spec.disks)
+        if flipped:
+            raise Invalid(
+                f"VM {vm.name} may be running, and has {listing(sorted(flipped), most=NAMED)} open as it was defined",
+                place="spec.sharedDisks",
+                remedy=f"outlive vm stop {vm.name} -w first",
             )
 
     async def _check_definition(self, vm: VirtualMachine) -> None:
@@ -331,22 +364,24 @@ class Neighbours:
             raise Invalid(what, place=PLACE, remedy=SCREEN_REMEDY)
 
     async def _check_own_disks(self, vm: VirtualMachine) -> None:
-        """``Invalid`` for a disk that it does not have yet, and that another VM has which does not share it with it."""
+        """``Invalid`` for a disk that it does not have yet, and that another VM has too, or may have under another id,
+        unless both share it."""
         found = await self._read_vm(vm.name)
         known = {(disk, disk in found.spec.shared_disks) for disk in found.spec.disks} if found is not None else set()
         now = {(disk, disk in vm.spec.shared_disks) for disk in vm.spec.disks if not disk.startswith("local:")}
         if not now - known:
             return
+        if not self._owners_read and any(shared for _, shared in now - known):
+            await self._owners.read_again()
+            self._owners_read = True
         for disk, shared in sorted(now - known):
-            for name in await self._owners.find_owners(disk):
-                other = await self._read_vm(name) if name != vm.name else None
-                if other is None or disk not in other.spec.disks or (shared and disk in other.spec.shared_disks):
-                    continue
-                raise Invalid(
-                    f"disk {disk} of VM {vm.name} is one of VM {name} as well",
-                    place="spec.disks",
-                    remedy=f"give each a disk of its own, or name it in spec.sharedDisks of both: see {SHARED_PAGE}",
-                )
+            for name in dict.fromkeys((vm.name, *await self._owners.find_owners(disk))):
+                other = await self._read_vm(name) if name != vm.name else vm
+                for its in other.spec.disks if other is not None else ():
+                    if not may_be_same(disk, its) or (name == vm.name and its == disk):
+                        continue
+                    if other is not None and not (shared and its in other.spec.shared_disks):
+                        raise _has_another(vm, disk, name, its)
 
     async def _check_circle(self, vm: VirtualMachine) -> None:
         if not vm.spec.start_after:

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Conflict, NotFound, Unavailable
+from outlive.base.errors import Conflict, NotFound, OutliveError, Unavailable
 from outlive.commitments.handover import handed
 from outlive.commitments.names import commitment_name
 from outlive.commitments.placer import SlotPlacer, placed, status_of
@@ -229,13 +229,18 @@ class ChangeApplier:
         cache.note_gone(found.ref)
 
 
-async def in_parallel(jobs: Iterable[Job], *, limit: int = WRITERS) -> None:
-    """Do everything, so many jobs at a time; the first error ends it."""
-    free = asyncio.Semaphore(limit)
+async def in_parallel(jobs: Iterable[Job], *, limit: int = WRITERS, to_the_end: bool = False) -> None:
+    """Do everything, so many jobs at a time; the first error ends it, or is raised after the rest (``to_the_end``)."""
+    free, errors = asyncio.Semaphore(limit), list[OutliveError]()
 
     async def one(job: Job) -> None:
         async with free:
-            await job()
+            try:
+                await job()
+            except OutliveError as error:
+                if not to_the_end:
+                    raise
+                errors.append(error)
 
     try:
         async with OrderedTaskGroup() as group:
@@ -243,6 +248,8 @@ async def in_parallel(jobs: Iterable[Job], *, limit: int = WRITERS) -> None:
                 group.create_task(one(job))
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
+    if errors:
+        raise errors[0]
 
 
 async def swap_cached(

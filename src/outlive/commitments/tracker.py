@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
+from outlive.base.deadline import set_within
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.commitments.application import in_parallel, swap_cached
@@ -36,9 +37,9 @@ from outlive.store import Store
 WAITING_LIMIT: Final = 10_000
 """Slots that wait to be written; VMs for further ones are in no slot, and are counted as dropped."""
 TRIES: Final = 5
-"""Rounds in which the store does not take a slot before its VMs are in no slot."""
+"""How often in a row the store does not take a slot before its VMs are in no slot."""
 RETRY_S: Final = 1.0
-"""The pause after such a round; it doubles."""
+"""The pause of the slot after that; it doubles."""
 
 Owner = tuple[str, str]
 """Project and flavor group."""
@@ -88,6 +89,10 @@ class SlotTracker:
         self._clock = clock
         self._waiting: dict[str, dict[str, _Entrant]] = {}
         """Slot → VMs that it is to expect."""
+        self._again_s: dict[str, float] = {}
+        """Slot → before when it is not tried again (monotonic)."""
+        self._failures: dict[str, int] = {}
+        """Slot → how often in a row the store did not take it."""
         self._added = asyncio.Event()
         self._dropped = metrics.counter(
             "committed_resource_slot_vms_dropped_total", "VMs that were placed and could not be put into their slot"
@@ -139,26 +144,40 @@ class SlotTracker:
         return min(held, key=lambda one: (-one[0], one[1]))[1] if held else ""
 
     async def run(self) -> None:
-        """Write what waits, until cancelled."""
-        failures = 0
+        """Write what waits, each slot when its pause is over, until cancelled."""
         while True:
+            await self._await_due()
+            now_s = self._clock.monotonic()
+            due = [slot for slot in self._waiting if self._again_s.get(slot, now_s) <= now_s]
+            for slot in due:
+                self._again_s.pop(slot, None)
+            taken = {slot: self._waiting.pop(slot) for slot in due}
+            await in_parallel(partial(self._try, slot, vms) for slot, vms in taken.items())
+
+    async def _await_due(self) -> None:
+        """Return once the pause of some slot may be over, or another one was added."""
+        self._added.clear()
+        now_s = self._clock.monotonic()
+        pauses_s = [self._again_s.get(slot, now_s) - now_s for slot in self._waiting]
+        if not pauses_s:
             await self._added.wait()
-            self._added.clear()
-            waiting, self._waiting = self._waiting, {}
-            try:
-                await in_parallel(partial(self._write, slot, vms) for slot, vms in waiting.items())
-                failures = 0
-            except OutliveError as error:
-                failures += 1
-                _log.warning("commitment_slot.not_written", slots=len(waiting), error=str(error))
-                if failures < TRIES:
-                    self._wait_again(waiting)
-                else:
-                    failures = 0
-                    self._drop(waiting)
-            if self._waiting:  # a slot may have to come first
-                self._added.set()
-                await self._clock.sleep(RETRY_S * 2.0 ** max(0, failures - 1))
+        elif min(pauses_s) > 0:
+            await set_within(self._added, min(pauses_s))
+
+    async def _try(self, slot: str, vms: dict[str, _Entrant]) -> None:
+        """Write one slot; an error of the store is of this slot alone."""
+        try:
+            await self._write(slot, vms)
+        except OutliveError as error:
+            failures = self._failures.pop(slot, 0) + 1
+            _log.warning("commitment_slot.not_written", slot=slot, failures=failures, error=str(error))
+            if failures == TRIES:
+                self._drop(slot, vms)
+                return
+            self._failures[slot] = failures
+            self._wait_again(slot, vms, RETRY_S * 2.0 ** (failures - 1))
+        else:
+            self._failures.pop(slot, None)
 
     def _promised(self, project: str, group: str) -> tuple[int, int, int]:
         """Active commitments of memory, what they promise together, and what of it is used."""
@@ -219,22 +238,21 @@ class SlotTracker:
         # what is decided about the slot, its creation or its hand-over, somebody else is to write first
         waits = {vm: entrant for vm, entrant in vms.items() if vm not in stored and vm in decided}
         if waits:
-            self._wait_again({slot: waits})
-        self._settle({slot: {vm: entrant for vm, entrant in vms.items() if vm not in waits}})
+            self._wait_again(slot, waits, RETRY_S)
+        self._settle(slot, {vm: entrant for vm, entrant in vms.items() if vm not in waits})
 
-    def _wait_again(self, waiting: Mapping[str, Mapping[str, _Entrant]]) -> None:
-        for slot, vms in waiting.items():
-            self._waiting[slot] = {**vms, **self._waiting.get(slot, {})}
+    def _wait_again(self, slot: str, vms: Mapping[str, _Entrant], pause_s: float) -> None:
+        self._waiting[slot] = {**vms, **self._waiting.get(slot, {})}
+        self._again_s[slot] = self._clock.monotonic() + pause_s
 
-    def _settle(self, waiting: Mapping[str, Mapping[str, _Entrant]]) -> None:
-        for slot, vms in waiting.items():
-            for name, entrant in vms.items():
-                if name not in self._waiting.get(slot, {}):  # else it came again meanwhile
-                    self._placer.fleet.settle(slot, entrant.decider)
+    def _settle(self, slot: str, vms: Mapping[str, _Entrant]) -> None:
+        for name, entrant in vms.items():
+            if name not in self._waiting.get(slot, {}):  # else it came again meanwhile
+                self._placer.fleet.settle(slot, entrant.decider)
 
-    def _drop(self, waiting: Mapping[str, Mapping[str, _Entrant]]) -> None:
-        self._dropped.labels().inc(sum(len(vms) for vms in waiting.values()))
-        self._settle(waiting)
+    def _drop(self, slot: str, vms: Mapping[str, _Entrant]) -> None:
+        self._dropped.labels().inc(len(vms))
+        self._settle(slot, vms)
 
 
 def _owner(slot: Reservation) -> tuple[str, str]:

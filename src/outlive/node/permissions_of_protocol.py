@@ -15,7 +15,17 @@ from outlive.node.membership.pause import waits_for
 from outlive.node.membership.states import fenced
 from outlive.node.permission_facts import Facts, HostWriter
 from outlive.node.vm.states import reach_of
-from outlive.resources import HOST_LABEL, Cluster, Holder, Hypervisor, MemberRecord, Membership, Proof, VirtualMachine
+from outlive.resources import (
+    HOST_LABEL,
+    SHARES_LABEL,
+    Cluster,
+    Holder,
+    Hypervisor,
+    MemberRecord,
+    Membership,
+    Proof,
+    VirtualMachine,
+)
 from outlive.resources.cluster import Pause
 from outlive.resources.vms import RUN_FINALIZER
 
@@ -62,9 +72,9 @@ def check_vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: 
     and goes back there. Its own entry among the holders is of its Membership, in no later epoch than the present
     one, and new only where the VM is assigned to the host and nobody else holds it, or is moving there; or the host
     registers again what it runs after a restored backup. It adds the finalizer ``outlive.dev/may-run``, and removes
-    none. Where it merely holds the VM, it says where that is (``assigned``, ``home``, ``migration``) only to assign
-    it to itself, once nobody else holds it. An entry of another host goes only once that host's Membership proves
-    it fenced."""
+    none; the label ``outlive.dev/shares-disks`` it sets as ``spec.sharedDisks`` of the VM says. Where it merely holds
+    the VM, it says where that is (``assigned``, ``home``, ``migration``) only to assign it to itself, once nobody else
+    holds it. An entry of another host goes only once that host's Membership proves it fenced."""
     finalizers = before.metadata.finalizers
     if after.metadata.finalizers not in (finalizers, (*finalizers, RUN_FINALIZER)):
         return f"may not write metadata.finalizers of {what}: a host adds {RUN_FINALIZER}, and removes none"
@@ -72,6 +82,9 @@ def check_vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: 
     label = after.metadata.labels.get(HOST_LABEL)
     if label != before.metadata.labels.get(HOST_LABEL) and not related and label != before.host:
         return f"may not label {what}: {who.host} has nothing to do with it"
+    shares = [one.metadata.labels.get(SHARES_LABEL) for one in (before, after)]
+    if shares[0] != shares[1] and after.marked is not after:
+        return f"may not write metadata.labels.{SHARES_LABEL} of {what}: that says whether spec.sharedDisks names disks"
     if why := _holders(who.host, what, before, after, facts):
         return why
     old, new = before.status, after.status

@@ -75,6 +75,7 @@ from outlive.resources.meta import (
     HOST_LABEL,
     REQUEST_ID_ANNOTATION,
     RESERVATION_TYPE_LABEL,
+    SHARES_LABEL,
     VERSION,
     ZONE_LABEL,
     Condition,

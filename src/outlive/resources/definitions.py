@@ -367,6 +367,28 @@ def disk_id(kind: str, source: ET.Element) -> str:
     return ""
 
 
+def may_be_same(one: str, other: str) -> bool:
+    """Whether two ids may name one disk, for a reader that knows no clusters: the same image of Ceph may be meant where
+    one id names no monitors, or both name a common one."""
+    first, second = _image(one), _image(other)
+    if first is None or second is None:
+        return one == other
+    return first[1] == second[1] and (not first[0] or not second[0] or not first[0].isdisjoint(second[0]))
+
+
+def image_key(disk: str) -> str:
+    """What all ids of one disk have in common: of an image of Ceph, its name without the monitors."""
+    image = _image(disk)
+    return disk if image is None else f"rbd:{image[1]}"
+
+
+def _image(disk: str) -> tuple[frozenset[str], str] | None:
+    """The monitors that the id of an image of Ceph names, and ``POOL/IMAGE``; ``None`` for any other disk."""
+    kind, _, name = disk.partition(":")
+    head, _, monitors = kind.partition("+")
+    return (frozenset(monitors.split(",") if monitors else ()), name) if head == "rbd" else None
+
+
 def monitors_kind(monitors: Iterable[str]) -> str:
     """How the kind of a disk says in which Ceph cluster it lies: ``+a,b``; empty: in the one of the host.
 

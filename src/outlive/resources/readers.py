@@ -128,6 +128,7 @@ def shared_part(vm: VirtualMachine) -> VirtualMachine:
             affinity=spec.affinity,
             power_state=spec.power_state,
             disks=spec.disks,
+            shared_disks=spec.shared_disks,
             ports=spec.ports,
             network_policy=spec.network_policy,
             start_after=spec.start_after,

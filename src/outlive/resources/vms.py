@@ -6,13 +6,14 @@ import enum
 from datetime import datetime
 from typing import Annotated, ClassVar, Final, Literal
 
+import msgspec
 from msgspec import Meta
 
 from outlive.resources.amounts import Amounts
 from outlive.resources.consoles import Vnc
 from outlive.resources.hosts import HostSelector
 from outlive.resources.memberships import Proof
-from outlive.resources.meta import HOST_LABEL, KindInfo, ObjectRef, Part, Resource, Writers
+from outlive.resources.meta import HOST_LABEL, SHARES_LABEL, KindInfo, ObjectRef, Part, Resource, Writers
 from outlive.resources.policies import (
     NOWHERE,
     AffinityPolicy,
@@ -381,6 +382,7 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
                 "status.observedAt": ("import", "mirror"),
                 "metadata.finalizers": ("daemon", "recovery"),
                 f"metadata.labels.{HOST_LABEL}": ("daemon", "recovery", "import", "mirror"),
+                f"metadata.labels.{SHARES_LABEL}": ("users", "import", "daemon"),
             },
             creates=("users", "import", "mirror"),
             deletes=("users", "import", "mirror"),
@@ -404,6 +406,16 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
     def host(self) -> str:
         """The host that it is assigned to; empty where it is assigned to none."""
         return self.status.assigned.hypervisor if self.status.assigned is not None else ""
+
+    @property
+    def marked(self) -> VirtualMachine:
+        """With ``SHARES_LABEL`` where it shares disks, and without where it does not."""
+        labels = {key: value for key, value in self.metadata.labels.items() if key != SHARES_LABEL}
+        if self.spec.shared_disks:
+            labels[SHARES_LABEL] = "true"
+        if labels == self.metadata.labels:
+            return self
+        return msgspec.structs.replace(self, metadata=msgspec.structs.replace(self.metadata, labels=labels))
 
     @property
     def guarded(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Final, Literal
 from outlive.base.errors import Unavailable
 from outlive.base.random import Random
 from outlive.node.ports import CutReport, DiskLock
+from outlive.resources.definitions import image_key
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.hypervisors import LATENCY_S, SimDomain
 from outlive.simulation.process import Process
@@ -175,6 +176,10 @@ class StorageClient:
     def address(self) -> str:
         """Of this host."""
         return self._disks.address(self._host)
+
+    def are_same(self, one: str, other: str) -> bool:
+        """As a host that knows no Ceph cluster says it."""
+        return image_key(one) == image_key(other)
 
     async def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
         """Locks of these volumes."""

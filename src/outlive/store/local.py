@@ -20,7 +20,7 @@ from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.codec import decode
 from outlive.store import rules
 from outlive.store.contract import Page
-from outlive.store.observers import Observation, Observers
+from outlive.store.observers import INDEXED, Observation, Observers, wanted_label
 from outlive.store.selectors import Selector
 from outlive.store.tables import Batch, StoreUsage, Tables, Write, labels_of
 
@@ -95,10 +95,13 @@ class LocalStore(abc.ABC):
             raise Invalid(f"a page of {limit} objects", place="limit", remedy="ask for at least 1")
         limit = min(limit, 10 * limits.PAGE_OBJECTS)
         items: list[R] = []
+        wanted = wanted_label(selector)
+        label = wanted if wanted is not None and wanted[0] in INDEXED else None
         while True:
             await asyncio.sleep(0)
             self._check_open()
-            rows = self._tables.table(kind).after(token, limits.YIELD_OBJECTS)
+            table = self._tables.table(kind)
+            rows = table.after(token, limits.YIELD_OBJECTS, label)
             for key, raw in rows:
                 if selector is None or selector.matches(labels_of(raw)):
                     if len(items) == limit:

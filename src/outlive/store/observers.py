@@ -16,13 +16,13 @@ from typing import Any, Final, Generic, cast
 
 from outlive.base import limits
 from outlive.base.errors import Unavailable
-from outlive.resources import HOST_LABEL, R, Resource
+from outlive.resources import HOST_LABEL, SHARES_LABEL, R, Resource
 from outlive.resources.codec import decode
 from outlive.store.contract import Change, Delete, Reset, Synced, Upsert
 from outlive.store.selectors import Selector
 from outlive.store.tables import Tables, Write, labels_of
 
-INDEXED: Final = (HOST_LABEL,)
+INDEXED: Final = (HOST_LABEL, SHARES_LABEL)
 """Labels by which listings are looked up: thousands of hosts begin at once, each with a listing of its own."""
 
 

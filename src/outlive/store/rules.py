@@ -17,7 +17,7 @@ from outlive.base import limits
 from outlive.base.clock import Instant, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, LimitExceeded, NotFound
 from outlive.base.ids import Ids
-from outlive.resources import HOST_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
+from outlive.resources import HOST_LABEL, SHARES_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
 from outlive.resources.codec import check_numbers, check_size, decode, encode
 from outlive.resources.meta import check_object, check_version
 from outlive.store.tables import Batch, Write, owner_of
@@ -137,6 +137,11 @@ def check_metadata_patch(kind: type[Resource], ref: ObjectRef, labels: Mapping[s
         raise Forbidden(
             f"label {HOST_LABEL} of {ref.kind}/{ref.name} belongs to the assigning controller",
             remedy="read the object, then replace it",
+        )
+    if policy == "except-host" and SHARES_LABEL in labels:
+        raise Forbidden(
+            f"label {SHARES_LABEL} of {ref.kind}/{ref.name} says whether spec.sharedDisks names disks",
+            remedy="change spec.sharedDisks instead",
         )
 
 
@@ -276,15 +281,15 @@ def _check_quota(batch: Batch, kind: type[Resource], key: str, raw: bytes, *, go
 
 
 def _goes_on(before: Resource, after: Resource) -> bool:
-    """Whether nothing differs that people write: of a kind with a status neither spec nor metadata, but for the label
-    of the host and finalizers; of a kind that the safety protocol writes anything."""
+    """Whether nothing differs that people write: of a kind with a status neither spec nor metadata, but for the labels
+    that hosts write and finalizers; of a kind that the safety protocol writes anything."""
     if not before.has_status():
         return before.info.quota.protocol
     old, new = before.metadata, after.metadata
     return (
         getattr(before, "spec", None) == getattr(after, "spec", None)
         and old.annotations == new.annotations
-        and {**old.labels, HOST_LABEL: ""} == {**new.labels, HOST_LABEL: ""}
+        and {**old.labels, HOST_LABEL: "", SHARES_LABEL: ""} == {**new.labels, HOST_LABEL: "", SHARES_LABEL: ""}
     )
 
 

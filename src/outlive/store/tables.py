@@ -116,10 +116,11 @@ class Table:
             for kept in self._by_label.values():
                 kept.put(key, None)
 
-    def after(self, key: str, count: int) -> list[tuple[str, bytes]]:
-        """Up to ``count`` objects whose keys follow ``key``, in key order."""
-        start = bisect.bisect_right(self._keys, key)
-        return [(name, self._raws[name]) for name in self._keys[start : start + count]]
+    def after(self, key: str, count: int, label: tuple[str, str] | None = None) -> list[tuple[str, bytes]]:
+        """Up to ``count`` objects whose keys follow ``key``, in key order; only those with that label and value."""
+        keys = self._keys if label is None else self._labelled(*label)
+        start = bisect.bisect_right(keys, key)
+        return [(name, self._raws[name]) for name in keys[start : start + count]]
 
     def snapshot(self) -> Iterator[tuple[str, bytes]]:
         """The objects of this moment in key order: kept at once, handed out one by one."""
@@ -128,12 +129,15 @@ class Table:
 
     def labelled(self, label: str, value: str) -> Iterator[tuple[str, bytes]]:
         """As ``snapshot``, of the objects with that label alone: what is asked for costs only what it finds."""
+        return iter([(key, self._raws[key]) for key in self._labelled(label, value)])
+
+    def _labelled(self, label: str, value: str) -> list[str]:
         kept = self._by_label.get(label)
         if kept is None:
             kept = self._by_label[label] = _ByValue()
             for key, raw in self._raws.items():
                 kept.put(key, labels_of(raw).get(label))
-        return iter([(key, self._raws[key]) for key in kept.keys(value)])
+        return kept.keys(value)
 
 
 class _ByValue:

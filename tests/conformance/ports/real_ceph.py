@@ -173,7 +173,7 @@ class RealCeph:
         return cast("CutPort", Killable(Cuts({"rbd": cut}), self._calls))
 
     def storage(self, host: str = "b") -> StoragePort:
-        return Disks(self._address(host), {"rbd": RbdLocks(CephCommands(self._made.settings(host)))})
+        return Disks(self._address(host), {"rbd": RbdLocks(CephCommands(self._made.settings(host)))}, {"rbd": "ceph"})
 
     def kill(self) -> None:
         for call in list(self._calls):

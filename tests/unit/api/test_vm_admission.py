@@ -6,13 +6,15 @@ import pytest
 from msgspec.structs import replace
 from tests.support.loops import run_real
 
-from outlive.api.admission import Neighbours, admitted, completed
+from outlive.api.admission import DiskOwners, Neighbours, admitted, completed
 from outlive.base.clock import SystemClock
-from outlive.base.errors import Invalid
+from outlive.base.errors import Forbidden, Invalid
 from outlive.base.ids import SystemIds
 from outlive.resources import (
+    SHARES_LABEL,
     Flavor,
     FlavorSpec,
+    Holder,
     ObjectMeta,
     Reservation,
     ReservationSpec,
@@ -21,7 +23,9 @@ from outlive.resources import (
     VirtualMachineSpec,
 )
 from outlive.resources.amounts import Amounts
+from outlive.resources.vms import VirtualMachineStatus
 from outlive.store.memory import MemoryStore
+from outlive.store.rules import check_metadata_patch
 
 ASM = "rbd:vms/asm"
 DISK = "<disk type='network'><source protocol='rbd' name='vms/asm'/><target dev='vda' bus='virtio'/>{}</disk>"
@@ -143,3 +147,61 @@ META = ObjectMeta(name="x")
 def test_nothing_has_less_than_no_size(obj: Resource, what: str) -> None:
     with pytest.raises(Invalid, match=f"has less than no {what}"):
         admitted(obj)
+
+
+def test_vm_that_shares_a_disk_is_checked_beside_what_another_server_wrote_a_moment_ago() -> None:
+    async def check() -> None:
+        store = MemoryStore(SystemClock(), SystemIds())
+        owners = DiskOwners(store)
+        assert await owners.find_owners(ASM) == ()
+        await store.create(plain("rac-1", ASM))
+        with pytest.raises(Invalid, match=f"disk {ASM} of VM rac-2 is one of VM rac-1 as well"):
+            await Neighbours(store, owners).check(plain("rac-2", ASM, shared=(ASM,)))
+
+    run_real(check())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "refused"),
+    [
+        ("rbd:vms/x", "rbd+mon-1:vms/x", True),
+        ("rbd+mon-1,mon-2:vms/x", "rbd+mon-2,mon-3:vms/x", True),
+        ("rbd+mon-1:vms/x", "rbd+mon-b1:vms/x", False),
+        ("rbd:vms/x", "rbd+mon-1:vms/y", False),
+        ("file:/vms/x", "block:/vms/x", False),
+    ],
+)
+def test_one_image_is_not_named_with_monitors_and_without(one: str, other: str, refused: bool) -> None:
+    for before, after in ((one, other), (other, one)):
+        if not refused:
+            checked((plain("a", before),), plain("b", after))
+            continue
+        with pytest.raises(Invalid, match=r"may be the same image as .* of VM a") as told:
+            checked((plain("a", before),), plain("b", after))
+        assert "name the monitors of Ceph in both" in told.value.remedy
+        with pytest.raises(Invalid, match=r"of VM b may be the same image as .* of VM b"):
+            checked((), plain("b", before, after))
+        checked((plain("a", before, shared=(before,)),), plain("b", after, shared=(after,)))
+
+
+def test_vm_that_may_run_comes_to_share_no_disk_and_to_have_none_alone() -> None:
+    async def check() -> None:
+        store = MemoryStore(SystemClock(), SystemIds())
+        for name, shared in (("alone", ()), ("shares", ("d2",))):
+            made = await store.create(plain(name, f"d{1 + bool(shared)}", shared=shared))
+            await Neighbours(store).check(changed(made, shared_disks=() if shared else ("d1",)))
+            made = await store.replace_status(
+                replace(made, status=VirtualMachineStatus(holders=(Holder(hypervisor="h"),)))
+            )
+            with pytest.raises(Invalid, match=f"VM {name} may be running, and has d. open as it was defined"):
+                await Neighbours(store).check(changed(made, shared_disks=() if shared else ("d1",)))
+
+    run_real(check())
+
+
+def test_vm_that_shares_disks_is_labelled_whatever_its_writer_says() -> None:
+    shares = completed(plain("a", ASM, shared=(ASM,)))
+    assert shares.metadata.labels == {SHARES_LABEL: "true"}
+    assert completed(changed(shares, shared_disks=())).metadata.labels == {}  # type: ignore[arg-type]
+    with pytest.raises(Forbidden, match=r"says whether spec\.sharedDisks names disks"):
+        check_metadata_patch(VirtualMachine, shares.ref, {SHARES_LABEL: None})

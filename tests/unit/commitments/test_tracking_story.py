@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.support.sales import GIB, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, later, project, vm
 
-from outlive.base.errors import Unavailable
+from outlive.base.errors import Invalid, Unavailable
 from outlive.commitments.decision import Refusal
 from outlive.commitments.state import from_spec
 from outlive.placement.request import HYPERVISOR_TYPE, Options, PlacementRequest
@@ -119,6 +119,53 @@ def test_a_slot_that_the_store_does_not_take_is_written_later() -> None:
         assert await expected(market) == {"commitment-aaaaaa-0": ["v1"]}
 
     in_cloud([host("h1")], story, settings=TRACKS, wrap=wrap)
+
+
+def test_a_slot_that_the_store_refuses_keeps_no_other_from_being_written() -> None:
+    class Refuses:
+        def __init__(self, store: MemoryStore) -> None:
+            self.inner = store
+            self.bad = ""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.inner, name)
+
+        async def replace(self, obj: object) -> object:
+            if self.bad and isinstance(obj, Reservation):
+                if obj.name.startswith(self.bad):
+                    raise Invalid("the store refuses this one")
+                await asyncio.sleep(0.02)  # the refusal comes first
+            return await self.inner.replace(obj)  # type: ignore[type-var]
+
+    made: list[Refuses] = []
+
+    def wrap(store: MemoryStore) -> Refuses:
+        made.append(Refuses(store))
+        return made[0]
+
+    async def story(market: Market) -> None:
+        for of, uuid in (("p1", "aaaaaa"), ("p2", "bbbbbb")):
+            assert await market.change(batch(project(of, asked(uuid, 2)))) == ""
+        await asyncio.sleep(1)
+        made[0].bad = "commitment-aaaaaa"
+        await market.role.placement.rank(call("v1"))
+        await market.role.placement.rank(call("v2", of="p2"))
+        await asyncio.sleep(0.5)
+        assert await expected(market, "bbbbbb") == {"commitment-bbbbbb-0": ["v2"]}
+        await asyncio.sleep(8)  # the pause of the other slot is 4 s by now
+        await market.role.placement.rank(call("v3", of="p2"))
+        await asyncio.sleep(0.5)
+        assert await expected(market, "bbbbbb") == {"commitment-bbbbbb-0": ["v2", "v3"]}
+        assert await expected(market, "aaaaaa") == {"commitment-aaaaaa-0": []}
+        await asyncio.sleep(30)
+        (dropped,) = (line for line in market.metrics("committed_resource_slot_vms_dropped_total") if line[0] != "#")
+        assert dropped.endswith(" 1.0"), "the store has refused one slot five times"
+        made[0].bad = ""
+        await market.role.placement.rank(call("v4"))
+        await asyncio.sleep(1)
+        assert await expected(market, "aaaaaa") == {"commitment-aaaaaa-0": ["v4"]}
+
+    in_cloud([host("h1"), host("h2")], story, settings=TRACKS, wrap=wrap)
 
 
 async def refusal(market: Market, amount: int, resource: str = "hw_version_g_ram") -> Refusal:

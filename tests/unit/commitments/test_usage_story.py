@@ -7,9 +7,10 @@ import asyncio
 from msgspec.structs import replace
 from tests.support.sales import GIB, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, later, project, vm
 
-from outlive.base.errors import Unavailable
+from outlive.base.errors import Invalid, Unavailable
 from outlive.placement.vms import VmList, VmView
 from outlive.resources import Instance, ObjectMeta, ProjectQuota, ProjectQuotaSpec
+from outlive.store.memory import MemoryStore
 
 RAM, CORES, VMS = "hw_version_g_ram", "hw_version_g_cores", "hw_version_g_instances"
 
@@ -185,3 +186,27 @@ def test_without_a_list_of_vms_nothing_is_counted() -> None:
         assert any('result="error"' in line for line in market.metrics("quota_reconcile_total{"))
 
     in_cloud([host("h1"), limit(ram=100)], story, source=Silent(), settings=SETTINGS)
+
+
+def test_a_quota_that_the_store_refuses_keeps_no_other_from_being_written() -> None:
+    class Refuses:
+        def __init__(self, store: MemoryStore) -> None:
+            self.inner = store
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.inner, name)
+
+        async def replace_status(self, obj: object) -> object:
+            if isinstance(obj, ProjectQuota):
+                if obj.name == limit("p1").name:
+                    raise Invalid("the store refuses this one")
+                await asyncio.sleep(0.02)  # the refusal comes first
+            return await self.inner.replace_status(obj)  # type: ignore[type-var]
+
+    async def story(market: Market) -> None:
+        await asyncio.sleep(60)
+        found = {one.spec.project_id: one.status for one in (await market.store.list(ProjectQuota)).items}
+        assert found["p1"].last_full_reconcile_at is None
+        assert found["p2"].last_full_reconcile_at is not None
+
+    in_cloud([host("h1"), limit("p1", ram=12), limit("p2", ram=12)], story, wrap=Refuses)

@@ -191,3 +191,23 @@ def test_each_cluster_is_asked_for_its_own_images_whether_it_is_reached(
     assert asked(settings, "a").endswith("status volumes/web")
     assert "cron" not in asked(settings, "a")
     assert "-c/x" not in asked(settings, "a")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("rbd:vms/x", "rbd:vms/x", True),
+        ("rbd:vms/x", "rbd+ceph-a-mon1.example:vms/x", True),
+        ("rbd:vms/x", "rbd+ceph-b-mon1.example:vms/x", False),
+        ("rbd+ceph-a-mon1.example:vms/x", "rbd+ceph-b-mon1.example:vms/x", False),
+        ("rbd:vms/x", "rbd+nobody-knows:vms/x", True),
+        ("rbd+ceph-b-mon1.example:vms/x", "rbd+nobody-knows:vms/x", True),
+        ("rbd:vms/x", "rbd+ceph-a-mon1.example:vms/y", False),
+        ("drbd:x", "file:x", False),
+    ],
+)
+def test_two_ids_are_one_image_where_their_clusters_are_one_or_not_known(
+    settings: StorageSettings, tmp_path: Path, one: str, other: str, same: bool
+) -> None:
+    port = disks(both(settings), "10.0.1.1", tmp_path)
+    assert port.are_same(one, other) is port.are_same(other, one) is same

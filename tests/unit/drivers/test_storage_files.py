@@ -57,7 +57,7 @@ def disk(path: Path) -> tuple[Path, str]:
 
 def storage() -> Disks:
     files = FileLocks(OWN, 10.0)
-    return Disks(OWN, {"file": files, "block": files})
+    return Disks(OWN, {"file": files, "block": files}, {})
 
 
 @pytest.mark.component("qemu")

@@ -273,6 +273,16 @@ def test_the_label_of_the_host_is_set_right_by_anybody_and_set_wrong_by_nobody()
     assert "kvm-1 has nothing to do with it" in host_refusal(WHO, before, wrong)
 
 
+def test_a_host_labels_a_vm_that_shares_disks_and_takes_that_label_from_none_that_does() -> None:
+    alone = vm(assigned=Assigned(hypervisor=ME))
+    shares = _replace(alone, spec=_replace(alone.spec, disks=("d",), shared_disks=("d",)))
+    assert host_refusal(WHO, shares, shares.marked) == ""
+    assert "spec.sharedDisks names disks" in host_refusal(WHO, shares.marked, shares)
+    labelled = _replace(alone, metadata=shares.marked.metadata)
+    assert "spec.sharedDisks names disks" in host_refusal(WHO, alone, labelled)
+    assert host_refusal(WHO, labelled, alone) == ""
+
+
 def test_a_membership_is_its_hosts_and_of_its_machine() -> None:
     assert host_refusal(WHO, None, member()) == ""
     assert host_refusal(WHO, member(), member(seq=2)) == ""

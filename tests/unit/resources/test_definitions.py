@@ -161,7 +161,7 @@ def test_a_guest_that_writes_to_what_nobody_can_cut_off_is_never_fenced_by_isola
     record = MemberRecord(machine_id="m", boot_id="b", epoch=3, cut=Cut(through=3, scope=("disk:file:/srv/a.raw",)))
     member = MemberView(host="kvm-1", uid="u", record=record)
     assert cut_off(Holder(hypervisor="kvm-1", member_uid="u", epoch=3), (member,), reach_of(vm)) is (not more_ids)
-    assert run_real(Disks("10.0.0.1", {"local": Unlocked()}).locks(more_ids)) == ()
+    assert run_real(Disks("10.0.0.1", {"local": Unlocked()}, {}).locks(more_ids)) == ()
 
 
 def test_a_vm_that_is_named_by_a_uuid_has_that_uuid() -> None:

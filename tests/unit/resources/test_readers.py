@@ -142,7 +142,7 @@ def test_of_a_vm_of_another_host_nothing_is_left_that_its_user_wrote() -> None:
     assert shown.spec.affinity_rules == one.spec.affinity_rules
     assert (shown.hosts(), shown.status.home, shown.metadata.labels) == (one.hosts(), "h1", one.metadata.labels)
     kept = {"definition", "server_group", "server_group_policy", "affinity", "power_state", "disks", "ports"}
-    kept |= {"network_policy", "start_after"}
+    kept |= {"network_policy", "start_after", "shared_disks"}
     empty = VirtualMachineSpec()
     left = {name for name in VirtualMachineSpec.__struct_fields__ if getattr(shown.spec, name) != getattr(empty, name)}
     assert left <= kept

@@ -101,7 +101,7 @@ class QuotaController:
         return again
 
     async def _count_all(self) -> Requeue:
-        """Count every VM anew, and write every quota."""
+        """Count every VM anew, and write every quota, whatever the store says of another one."""
         view = self._view
         view.vms.check()
         units = view.units(self._settings)
@@ -115,7 +115,8 @@ class QuotaController:
                 counter.put(now, view.zone_of_vm(now))
             if number % YIELD_EVERY == 0:
                 await self._clock.sleep(0)
-        await in_parallel(partial(self._write, quota, counter, full=True) for quota in view.informers.quotas.items())
+        quotas = view.informers.quotas.items()
+        await in_parallel((partial(self._write, quota, counter, full=True) for quota in quotas), to_the_end=True)
         return Requeue(self._settings.quota_full_reconcile_interval)
 
     async def _look_at(self, name: str) -> None:

@@ -27,7 +27,7 @@ def disks(settings: StorageSettings, address: str, state: Path) -> Disks:
         "drbd": Drbd(settings, state, address),
         "local": Unlocked(),
     }
-    return Disks(address, kinds)
+    return Disks(address, kinds, {kind: one.ceph_conf for kind, one in settings.ceph_clusters().items()})
 
 
 def cuts(settings: StorageSettings, store: Store, clock: Clock, *, host: str, address: str, state: Path) -> Cuts:

@@ -13,6 +13,7 @@ from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.node.ports import CutPort, CutReport, DiskLock
 from outlive.resources import Hypervisor
+from outlive.resources.definitions import image_key
 from outlive.store import Store, list_all
 
 AT_ONCE: Final = 8
@@ -84,15 +85,24 @@ class Unlocked:
 
 
 class Disks:
-    """``StoragePort`` by the kind of each disk. ``address``: this host's own on the storage network."""
+    """``StoragePort`` by the kind of each disk. ``address``: this host's own on the storage network. ``clusters``:
+    kinds of images of Ceph, and the cluster of each."""
 
-    def __init__(self, address: str, kinds: Mapping[str, Locks]) -> None:
+    def __init__(self, address: str, kinds: Mapping[str, Locks], clusters: Mapping[str, str]) -> None:
         self._address = address
         self._kinds = kinds
+        self._clusters = clusters
 
     def address(self) -> str:
         """Of this host."""
         return self._address
+
+    def are_same(self, one: str, other: str) -> bool:
+        """An image in a cluster that this host does not know may be that of the same name in any other cluster."""
+        if one == other or image_key(one) != image_key(other):
+            return one == other
+        first, second = (driver_of(self._clusters, disk.partition(":")[0]) for disk in (one, other))
+        return first is None or second is None or first == second
 
     async def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
         """Of all of them, in their order."""

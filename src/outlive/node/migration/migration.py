@@ -41,11 +41,12 @@ from outlive.node.migration.record import (
 from outlive.node.ports import Domain, DomainState, MigrationSettings
 from outlive.node.vm.affinity import refuses_move
 from outlive.node.vm.context import Seen, VmContext, of_attempt, settings_of
+from outlive.node.vm.locks import unshared
 from outlive.node.vm.start import Fresh, add_entry, create, not_before
 from outlive.node.vm.states import HALTED, VmState, active_move, in_phase, mine
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
 from outlive.resources import Membership, VirtualMachine
-from outlive.resources.reasons import MigrationReason, VmReason, reason
+from outlive.resources.reasons import MigrationReason, VmReason, reason, render
 from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
 from outlive.store import read
 
@@ -371,6 +372,9 @@ async def _enter(side: Side) -> float | None:
     entry = await add_entry(node, name, lambda now: now.status.migration == side.move, enter)
     if entry is None or entry.refused or entry.problem:
         return LOOK_S
+    if why := await unshared(node, entry.vm):
+        await release(node, name)
+        return await side.abort(MigrationReason.CANNOT_RECEIVE, host=node.host, problem=render(why).text)
     created = await create(node, entry, side.memory, incoming=settings_of(entry.vm, node.settings))
     if created is None:
         return not_before(node, side.memory)

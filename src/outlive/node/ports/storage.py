@@ -31,6 +31,10 @@ class StoragePort(Protocol):
         """This host's own address on the storage network; the same for as long as the daemon runs."""
         ...
 
+    def are_same(self, one: str, other: str) -> bool:
+        """Whether two ids name one disk, or may do so: an image of Ceph has several where definitions name monitors."""
+        ...
+
     async def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
         """Locks of these volumes, as the servers have them at a moment after this call; all of them, or an error."""
         ...

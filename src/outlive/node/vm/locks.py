@@ -14,7 +14,10 @@ without a document. Two of them that were written after the lock was seen, by th
 first may be older than its writing.
 
 A disk that several virtual machines share (``spec.sharedDisks``) is asked for no locks: a partner that lives has it
-open. Who held this very one is proven to write no more before it starts, as for every disk.
+open. Who held this very one is proven to write no more before it starts, as for every disk. Definitions keep away who
+does not share it (``unshared``): one that shares a disk waits for as long as another is defined that has it alone, and
+one that has it alone for as long as another may run that shares it. Each looks after its own hold was acknowledged, and
+what it looks at of the other was written before the other looked: of two that start at once at least one waits.
 
 What this does not give: a lock that is taken right after it was read; and guests that Outlive did not make, whose disks
 nobody asks for.
@@ -23,7 +26,7 @@ nobody asks for.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, Literal
@@ -33,14 +36,14 @@ import msgspec
 from outlive.base.deadline import deadline, set_within
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.membership.states import Reach, cut_off, member_view
+from outlive.node.membership.states import Reach, cut_off, fenced, member_view
 from outlive.node.ports import DiskLock, DomainState
 from outlive.node.vm.context import Addresses, LockReport, VmContext
-from outlive.node.vm.states import VmState
-from outlive.resources import Holder, Hypervisor, HypervisorUsage, Membership, VirtualMachine
+from outlive.node.vm.states import VmState, reach_of
+from outlive.resources import SHARES_LABEL, Holder, Hypervisor, HypervisorUsage, Membership, VirtualMachine
 from outlive.resources.reasons import Reason, VmReason, reason
 from outlive.runtime.decisions import Decision
-from outlive.store import answered, list_all, read
+from outlive.store import Selector, answered, compare_and_swap, list_all, read
 from outlive.store.access import LIST_S
 
 
@@ -122,6 +125,9 @@ FLUSH_S: Final = 120.0
 """How long hosts have to report, where a user asks for locks to be removed, …"""
 FLUSH_LOOK_S: Final = 5.0
 """… and how often is looked whether they have."""
+NO_LOCKS: Final = "local:"
+"""How ids begin of what no other virtual machine can have as well."""
+SHARERS: Final = Selector.labels({SHARES_LABEL: "true"})
 NO_ANSWER: Final = "no answer in time"
 _replace = msgspec.structs.replace
 _log = get_logger("node.vm")
@@ -143,6 +149,12 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
         await node.isolation.barrier(vm)
     except OutliveError as error:
         return reason(VmReason.ISOLATION_UNCONFIRMED, error=error.message)
+    try:
+        neighbour = await unshared(node, vm)
+    except (OutliveError, TimeoutError) as error:
+        return reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
+    if neighbour is not None:
+        return neighbour
     disks = tuple(disk for disk in vm.spec.disks if disk not in vm.spec.shared_disks)
     if not disks:
         return None
@@ -181,6 +193,53 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
     return next(
         known.stays[lock] for lock in locks if lock in known.stays and str(lock_owner(lock.address)) not in over
     )
+
+
+async def unshared(node: VmContext, vm: VirtualMachine) -> Reason | None:
+    """Who keeps it from writing a disk that not both share; ``None``: nobody. Errors of the store and the hypervisor.
+
+    The hold was acknowledged before this. Who shares disks is labelled before it looks, so that others need not list
+    every virtual machine.
+    """
+    shared = vm.spec.shared_disks
+    if shared:
+        await compare_and_swap(node.store, VirtualMachine, vm.name, _marked, clock=node.clock, half="spec")
+    elif not any(not disk.startswith(NO_LOCKS) for disk in vm.spec.disks):
+        return None
+    selector = None if shared else SHARERS
+    with answered("virtual machines with the same disks", LIST_S):
+        others = [one async for one in list_all(node.store, VirtualMachine, selector=selector) if one.name != vm.name]
+    for disk, other in conflicts(vm, others, node.storage.are_same):
+        if disk in shared or await _may_run(node, other):
+            return reason(VmReason.DISK_NOT_SHARED, disk=disk, user=other.name)
+    users = DiskUsers(node, vm)
+    for disk in shared:
+        sharers = {one.name for one in others if any(node.storage.are_same(disk, its) for its in one.spec.shared_disks)}
+        if user := await users.here(disk, but=sharers):
+            return reason(VmReason.DISK_NOT_SHARED, disk=disk, user=user)
+    return None
+
+
+def conflicts(
+    vm: VirtualMachine, others: Iterable[VirtualMachine], are_same: Callable[[str, str], bool]
+) -> Iterator[tuple[str, VirtualMachine]]:
+    """Each disk of it that one of both shares and the other has alone, with that other virtual machine."""
+    for other in others:
+        for disk in vm.spec.disks:
+            for its in other.spec.disks:
+                unlike = (disk in vm.spec.shared_disks) is not (its in other.spec.shared_disks)
+                if unlike and are_same(disk, its):
+                    yield disk, other
+
+
+def _marked(now: VirtualMachine | None) -> VirtualMachine | None:
+    return None if now is None or now.marked is now else now.marked
+
+
+async def _may_run(node: VmContext, vm: VirtualMachine) -> bool:
+    """Whether a host holds it that is not fenced."""
+    members = await node.members(vm) if vm.status.holders else ()
+    return any(not fenced(one, members, reach_of(vm)) for one in vm.status.holders)
 
 
 async def flush(node: VmContext, vm: VirtualMachine, disks: tuple[str, ...], *, strangers: bool) -> Reason | None:
@@ -253,6 +312,7 @@ class DiskUsers:
     def __init__(self, node: VmContext, vm: VirtualMachine) -> None:
         self._node = node
         self._vm = vm
+        self._are_same = node.storage.are_same
         self._defined: dict[str, tuple[str, ...]] | None = None
         self._open: dict[str, tuple[str, ...]] | None = None
 
@@ -266,15 +326,16 @@ class DiskUsers:
 
     async def anywhere(self, disk: str) -> str:
         """The first other one whose definition has the disk; empty: none has."""
-        return next((name for name, disks in (await self._definitions()).items() if disk in disks), "")
+        return self._first_with(disk, await self._definitions())
 
     async def are_defined(self, names: Collection[str]) -> bool:
         """Whether each of them has a document, so that its disks are known."""
         defined = await self._definitions()
         return all(name in defined for name in names)
 
-    async def here(self, disk: str) -> str:
-        """The first other one with a domain on this host that has the disk, whatever its definition or label says.
+    async def here(self, disk: str, but: Collection[str] = ()) -> str:
+        """The first other one, but none of these, with a domain on this host that has the disk, whatever its definition
+        or label says.
 
         Errors of the store and of the hypervisor, also where that cannot say which disks a domain has.
         """
@@ -293,7 +354,11 @@ class DiskUsers:
                 if domain is not None and domain.state is not DomainState.STARTING:
                     found[name] = (*found.get(name, ()), *(await node.domains.devices(name, domain.run_id)).values())
             self._open = found
-        return next((name for name, disks in self._open.items() if disk in disks), "")
+        return self._first_with(disk, {name: disks for name, disks in self._open.items() if name not in but})
+
+    def _first_with(self, disk: str, found: Mapping[str, tuple[str, ...]]) -> str:
+        """The first by whose name there is the disk, under whatever id."""
+        return next((name for name, its in found.items() if any(self._are_same(disk, one) for one in its)), "")
 
 
 async def _hosts_at(node: VmContext, address: _Owner) -> tuple[str, ...]:

@@ -62,6 +62,8 @@ TRANSIENT: Final = (
     VmReason.FOREIGN_DOMAIN,
 )
 """Reasons that may end, and that another host may not have."""
+WAITS_FOR_OTHERS: Final = (VmReason.LOCK_UNCONFIRMED, VmReason.NAME_RUNS, VmReason.DISK_NOT_SHARED)
+"""Reasons that end once another virtual machine or host has ended something, on every host."""
 OBSTRUCTION_TRIES: Final = 3
 """How often in a row such a reason is met for what a recovery brought, before this host rejects it."""
 AGAIN_S: Final = 0.1
@@ -407,7 +409,7 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     A lock of somebody else is in the way of every host: what a recovery assigned here stays and is tried again.
     What only this host cannot do another one may be able to.
     """
-    again, unconfirmed = why.code in TRANSIENT, why.code in (VmReason.LOCK_UNCONFIRMED, VmReason.NAME_RUNS)
+    again, unconfirmed = why.code in TRANSIENT, why.code in WAITS_FOR_OTHERS
     stays = unconfirmed or why.code in (VmReason.LOCK_FOREIGN, VmReason.LOCK_SHARED)
     waits = stays or why.code == VmReason.FOREIGN_DOMAIN
     leaves = brought(vm) or (restarts_elsewhere(vm) and not waits)

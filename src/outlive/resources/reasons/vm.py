@@ -34,6 +34,8 @@ class VmReason(enum.StrEnum):
     """Somebody who is not proven dead has a lock: no host may start it."""
     LOCK_SHARED = "lock-shared"
     """Another VM has the same disk, and the lock may be its: no host may start it."""
+    DISK_NOT_SHARED = "disk-not-shared"
+    """Another VM has the same disk, and not both share it: no host may start it."""
     LOCK_UNCONFIRMED = "lock-unconfirmed"
     """A living host has a lock, and has not reported yet whether the VM is on it."""
     HANDOVER_LATE = "handover-late"
@@ -142,6 +144,10 @@ TABLE: Final[Table] = {
     VmReason.LOCK_SHARED: Template(
         "lock {lock}{owner} may be that of {user}, which has the same disk",
         "take the disk out of the definition of one of them (outlive vm define), or undefine that one",
+    ),
+    VmReason.DISK_NOT_SHARED: Template(
+        "disk {disk} is that of {user} as well, and not both share it",
+        "name it in spec.sharedDisks of both, or take it out of the definition of one of them",
     ),
     VmReason.LOCK_UNCONFIRMED: Template(
         "lock {lock}{owner} may be in use: {host} lives, and its figures have yet to say that {vm} is not on it"
