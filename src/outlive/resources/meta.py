@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
@@ -49,6 +49,15 @@ WORD_LENGTH_LIMIT = 63
 PREFIX_LENGTH_LIMIT = 253
 
 
+LIST_ENTRIES: Final = 20_000
+"""Entries of each list and each map that declares no limit of its own (``at_most``)."""
+
+
+def at_most(entries: int) -> msgspec.Meta:
+    """Annotates a list or map of a kind: it has at most so many entries (``resources.list_limits``)."""
+    return msgspec.Meta(extra_json_schema={"maxItems": entries})
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """A piece of a resource: camelCase on the wire, defaults left out, unknown fields refused."""
 
@@ -73,9 +82,9 @@ class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     generation: int = 0
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
-    finalizers: tuple[str, ...] = ()
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    finalizers: Annotated[tuple[str, ...], at_most(64)] = ()
+    labels: Annotated[dict[str, str], at_most(1000)] = {}
+    annotations: Annotated[dict[str, str], at_most(1000)] = {}
 
 
 class ObjectRef(Part, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, Lim
 from outlive.base.ids import Ids
 from outlive.resources import HOST_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
 from outlive.resources.codec import check_numbers, check_size, decode, encode
+from outlive.resources.list_limits import check_lists
 from outlive.resources.meta import check_object, check_version
 from outlive.store.tables import Batch, Write, owner_of
 
@@ -243,6 +244,7 @@ def _accept(batch: Batch, key: str, before: R | None, draft: R) -> Write:
     check_numbers(raw, _called(draft))
     _check_quota(batch, kind, key, raw, goes_on=before is not None and _goes_on(before, draft))
     after = decode(kind, raw)
+    check_lists(before, after)
     if before is not None and _same(before, after):
         return Write(kind, key, before, before, None, before)
     if before is None or not _same_words(before.metadata, after.metadata):
