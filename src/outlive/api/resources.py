@@ -55,7 +55,7 @@ from outlive.api.patches import (
     patched,
     same_but_labels,
 )
-from outlive.api.permission import permit_write
+from outlive.api.permission import permit_write, revoke_tokens
 from outlive.api.requests import (
     JSON,
     IncludeObject,
@@ -484,6 +484,8 @@ class Resources:
             check_preconditions(current, uid=uid, version=version)
             await self._permitted(identity, target, current, None)
             await check_deletion(current, self._store, force=force)
+            if isinstance(current, Hypervisor) and store is self._store:
+                await revoke_tokens(store, current.name)
             try:
                 await store.delete(current.ref, version=current.metadata.resource_version)
                 break
