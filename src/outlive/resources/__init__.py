@@ -76,6 +76,7 @@ from outlive.resources.meta import (
     REQUEST_ID_ANNOTATION,
     RESERVATION_TYPE_LABEL,
     VERSION,
+    WRITER_LABEL,
     ZONE_LABEL,
     Condition,
     KindInfo,

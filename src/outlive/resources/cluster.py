@@ -313,7 +313,7 @@ class DecisionRecord(Resource, frozen=True, kw_only=True, tag="DecisionRecord"):
         short_names=("odec",),
         halves=False,
         writers=Writers(fields={"": ("trail",)}, creates=("trail",), deletes=("controller",), labels="refused"),
-        quota=Quota(objects=50_000, mebibytes=512, owner="by", shares=8),
+        quota=Quota(objects=50_000, mebibytes=512, owners=("by",), shares=8),
         columns=(
             ("At", ".at", 0),
             ("Decision", ".decision", 0),

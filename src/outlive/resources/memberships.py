@@ -14,7 +14,17 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
-from outlive.resources.meta import HOST_LABEL, KindInfo, ObjectRef, Part, Quota, Resource, Writers, at_most
+from outlive.resources.meta import (
+    HOST_LABEL,
+    WRITER_LABEL,
+    KindInfo,
+    ObjectRef,
+    Part,
+    Quota,
+    Resource,
+    Writers,
+    at_most,
+)
 
 MemberState = Literal["Held", "Revoked", "Released"]
 ProofKind = Literal["reboot", "self-cleaned", "power", "watchdog", "cut", "operator"]
@@ -239,7 +249,7 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
         plural="faults",
         short_names=("oflt",),
         halves=False,
-        quota=Quota(objects=100_000, mebibytes=256, owner=HOST_LABEL, shares=50),
+        quota=Quota(objects=100_000, mebibytes=256, owners=(HOST_LABEL, WRITER_LABEL), shares=50),
         writers=Writers(
             fields={
                 "": ("daemon", "fencer", "primary", "recovery", "controller", "failover"),

@@ -29,6 +29,8 @@ CREATOR_LABEL = "outlive.dev/creator"
 RESERVATION_TYPE_LABEL = "reservations.outlive.dev/type"
 REQUEST_ID_ANNOTATION = "reservations.outlive.dev/creator-request-id"
 HOST_LABEL = "outlive.dev/host"
+WRITER_LABEL = "outlive.dev/written-by"
+"""Of what coordinators report about others: the host whose coordinator wrote it last."""
 TAG_LABEL_PREFIX = "tags.outlive.dev/"
 """Of tags of VMs; the value is ``user`` or ``protected`` (docs/operating/vms.md#tags)."""
 PROFILE_LABEL = "outlive.dev/profile"
@@ -129,8 +131,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     objects: int = 200_000
     mebibytes: int = 512
     """Of all of them together, as JSON."""
-    owner: str = ""
-    """The field or label that says whose an object is: ``by``, ``source``, ``host``, or a label; empty: nobody's."""
+    owners: tuple[str, ...] = ()
+    """What says whose an object is: ``by``, ``source``, ``host``, ``device.host``, or a label. The first one counts
+    that an object has; one that has none is nobody's."""
     shares: int = 1
     """One owner has at most one of so many equal shares of both."""
     protocol: bool = False

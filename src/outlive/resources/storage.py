@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, ClassVar, Final, Literal
 
-from outlive.resources.meta import KindInfo, Part, Resource, Writers, at_most
+from outlive.resources.meta import KindInfo, Part, Quota, Resource, Writers, at_most
 
 CHECKS_LIMIT: Final = 50
 """Health checks that are kept, the worst first."""
@@ -68,6 +68,7 @@ class StorageCluster(Resource, frozen=True, kw_only=True, tag="StorageCluster"):
         plural="storageclusters",
         short_names=("osc",),
         halves=False,
+        quota=Quota(objects=100, mebibytes=64),
         writers=Writers(
             fields={"": ("primary",)},
             creates=("primary",),
@@ -173,6 +174,7 @@ class StorageDaemon(Resource, frozen=True, kw_only=True, tag="StorageDaemon"):
         plural="storagedaemons",
         short_names=("osd",),
         halves=False,
+        quota=Quota(objects=100_000, mebibytes=256, owners=("device.host",), shares=100),
         writers=Writers(
             fields={"": ("primary",), "device": ("daemon", "primary")},
             creates=("primary", "daemon"),
@@ -233,6 +235,7 @@ class StoragePool(Resource, frozen=True, kw_only=True, tag="StoragePool"):
         plural="storagepools",
         short_names=("osp",),
         halves=False,
+        quota=Quota(objects=10_000, mebibytes=64),
         writers=Writers(
             fields={"": ("primary",)},
             creates=("primary",),

@@ -264,7 +264,7 @@ def _check_quota(batch: Batch, kind: type[Resource], key: str, raw: bytes, *, go
         return
     if objects and not quota.protocol and batch.tables.size_bytes + size_bytes > limits.STORED_BYTES:
         raise LimitExceeded(f"the store has {limits.STORED_BYTES} bytes", remedy="see docs/reference/store.md#quotas")
-    owned = owner_of(raw, quota.owner)
+    owned = owner_of(raw, quota.owners)
     for owner in ("", owned) if owned else ("",):
         use, (most, most_bytes) = batch.use(kind, owner), quota.most(shared=bool(owner))
         most_bytes += int(most_bytes * limits.QUOTA_RESERVE) if goes_on else 0
