@@ -27,6 +27,7 @@ from outlive.node.permissions import HostWriter
 from outlive.node.primary import ROLE
 from outlive.resources import (
     HOST_LABEL,
+    WRITER_LABEL,
     Assigned,
     Cluster,
     Console,
@@ -218,7 +219,7 @@ def test_storage_is_written_by_the_primary_alone_and_under_its_term() -> None:
             assert "under term 2: " in await refused(coordinator.create(_replace(pool, term=2)))
             made = await coordinator.create(pool)
             fault = Fault(
-                metadata=ObjectMeta(name="storage-warn.ceph", labels={REPORTER_LABEL: "primary"}),
+                metadata=ObjectMeta(name="storage-warn.ceph", labels={REPORTER_LABEL: "primary", WRITER_LABEL: HOST}),
                 code="storage-warn",
                 subject=ObjectRef(kind="StorageCluster", name="ceph"),
                 message="m",
