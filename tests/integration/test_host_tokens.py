@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -433,5 +434,38 @@ def test_a_host_whose_hypervisor_a_restored_backup_lacks_registers_itself() -> N
             await served.store.delete(made.ref)  # as a backup from before it says nothing of the host
             assert (await mine.create(hypervisor("kvm-1", "coordinator"))).spec.mode == "coordinator"
             await mine.close()
+
+    run_real(story())
+
+
+def test_a_list_that_goes_on_names_no_object_that_its_reader_is_not_shown() -> None:
+    async def story() -> None:
+        async with cluster() as (served, _host, _coordinator):
+            admin, mine = served.client(), []
+            for number in range(9):
+                name = HOST if number == 7 else f"secret-{number}"
+                subject = ObjectRef(kind="Hypervisor", name=name)
+                meta = ObjectMeta(name=f"c{number}.{name}", labels={HOST_LABEL: name, REPORTER_LABEL: "daemon"})
+                at = datetime(2026, 1, 1, tzinfo=UTC)
+                await admin.create(
+                    Fault(metadata=meta, code=f"c{number}", subject=subject, message="m", first_seen=at, last_seen=at)
+                )
+            await admin.close()
+            page: Any = {"metadata": {"continue": ""}}
+            tokens: list[str] = []
+            while not tokens or tokens[-1]:
+                params = {"limit": "2", "continue": page["metadata"]["continue"]}
+                _, page, _ = await served.call("GET", f"{GROUP}/faults", role=Role.HOST, params=params)
+                mine += [one["metadata"]["name"] for one in page["items"]]
+                tokens.append(page["metadata"].get("continue", ""))
+            assert (mine, len(tokens)) == ([f"c7.{HOST}"], 5)
+            assert len({len(one) for one in tokens[:-1]}) == 1
+            for token in tokens[:-1]:
+                raw = base64.urlsafe_b64decode(token.partition(".")[2])
+                assert b"secret" not in raw
+            for kind, wrong in (("virtualmachines", tokens[0]), ("faults", "1.c3.secret-3"), ("faults", "1.eA==")):
+                params = {"continue": wrong}
+                code, body, _ = await served.call("GET", f"{GROUP}/{kind}", role=Role.HOST, params=params)
+                assert (code, body["reason"]) == (410, "Expired")
 
     run_real(story())

@@ -44,6 +44,7 @@ from outlive.api.config import LIST_OBJECTS, LIST_SLICE_BYTES, LIST_SLICE_OBJECT
 from outlive.api.errors import success_document
 from outlive.api.kubernetes import row, table, table_head
 from outlive.api.levels import Turns
+from outlive.api.list_places import ListPlaces
 from outlive.api.middleware import AUTHENTICATE, REQUEST_ID, ROUTE
 from outlive.api.patches import (
     APPLY_PATCH,
@@ -129,6 +130,7 @@ class Resources:
         self._clock = clock
         self._owners = DiskOwners(store, clock.monotonic)
         self._ids = ids
+        self._places = ListPlaces()
 
     def _target(self, request: Request, *, status: bool = False) -> Target:
         """What the path names; ``NotFound`` for a kind that is none of ours."""
@@ -228,6 +230,7 @@ class Resources:
         wanted_name = name_selector(request)
         limit = number(request, "limit", default=0, most=LIST_OBJECTS)
         position, token = split_continue(request.query_params.get("continue", ""))
+        token = token if part is _whole else self._places.open(token, target.kind.info.plural)
         if not position:
             position = str((await self._caches.of(target.kind)).number)
         version = wanted_table(request)
@@ -300,6 +303,7 @@ class Resources:
                 head, comma, token = b"", b"," if rows else comma, page.token
                 yield chunk
                 page = await pages.asend(len(chunk))
+        token = token if part is _whole else self._places.seal(token, target.kind.info.plural)
         metadata = {"resourceVersion": position} | ({"continue": f"{position}.{token}"} if token else {})
         yield b'],"metadata":%b}\n' % msgspec.json.encode(metadata)
 
