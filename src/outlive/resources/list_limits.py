@@ -68,7 +68,7 @@ def _limits_of(info: types.Type) -> _ValueLimits | None:
             limits = _limits_of_struct(info.cls)
             return limits if limits.fields else None
         case types.UnionType():
-            return next((limits for one in info.types if (limits := _limits_of(one)) is not None), None)
+            return next((found for one in info.types if (found := _limits_of(one)) is not None), None)
         case types.VarTupleType() | types.ListType():
             return _ValueLimits(most=most, entry=_limits_of(info.item_type))
         case types.DictType():
