@@ -83,7 +83,7 @@ def test_health_is_answered_while_one_host_writes_long_lists(attacked: Attacked,
             assert (await call.send("PATCH", member, token, former(FORMER_MEMBERSHIPS), MERGE))[0] == 200
             status, why = await call.send("PATCH", vm, token, holders(uid, "z", ENTRIES), MERGE)
             assert status == 422
-            assert f"status.holders of VirtualMachine/v has {ENTRIES} entries" in why["message"]
+            assert f"status.holders: VirtualMachine/v has {ENTRIES} entries" in why["message"]
             answers: Counter[int] = Counter()
             ends_s = time.monotonic() + SECONDS
 

@@ -88,7 +88,7 @@ def _check(before: Any, after: Any, limits: _ValueLimits, path: str, what: str) 
         return
     if len(after) > limits.most and (before is None or len(after) > len(before)):
         raise Invalid(
-            f"{path} of {what} has {len(after)} entries, and may have {limits.most}",
+            f"{what} has {len(after)} entries there, and may have {limits.most}",
             place=path,
             remedy=f"write at most {limits.most}",
         )
