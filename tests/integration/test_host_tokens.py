@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -15,13 +16,19 @@ from tests.support.api import GROUP, HOST, Api, api, host_of
 from tests.support.host_tokens import joining, member, of, refused
 from tests.support.loops import run_real
 
-from outlive.api.auth import Role
+from outlive.api.auth import Identity, Role
+from outlive.api.errors import Unauthenticated
+from outlive.api.permission import permit_write, revoke_tokens
 from outlive.api.tokens import digest_of
+from outlive.base.clock import SystemClock
 from outlive.base.errors import OutliveError
+from outlive.base.ids import SystemIds
+from outlive.base.random import Random
 from outlive.node.permissions import HostWriter
 from outlive.node.primary import ROLE
 from outlive.resources import (
     HOST_LABEL,
+    WRITER_LABEL,
     Assigned,
     Cluster,
     Console,
@@ -53,6 +60,7 @@ from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.faults import REPORTER_LABEL
 from outlive.store import read
 from outlive.store.http import HttpStore
+from outlive.store.memory import MemoryStore
 
 OTHER = "kvm-2"
 _replace = msgspec.structs.replace
@@ -212,7 +220,7 @@ def test_storage_is_written_by_the_primary_alone_and_under_its_term() -> None:
             assert "under term 2: " in await refused(coordinator.create(_replace(pool, term=2)))
             made = await coordinator.create(pool)
             fault = Fault(
-                metadata=ObjectMeta(name="storage-warn.ceph", labels={REPORTER_LABEL: "primary"}),
+                metadata=ObjectMeta(name="storage-warn.ceph", labels={REPORTER_LABEL: "primary", WRITER_LABEL: HOST}),
                 code="storage-warn",
                 subject=ObjectRef(kind="StorageCluster", name="ceph"),
                 message="m",
@@ -368,5 +376,96 @@ def test_a_revoked_token_is_refused_at_once() -> None:
             await admin.close()
             with pytest.raises(OutliveError, match="the token is not known"):
                 await of(served, body["token"], Membership, "kvm-1")
+
+    run_real(story())
+
+
+def test_a_deleted_host_comes_back_only_by_joining_anew() -> None:
+    """A coordinator that an operator made a plain host would else register itself as a coordinator."""
+
+    async def story() -> None:
+        async with joining(host="kvm-1", coordinator=True) as (served, ask):
+            _, body = await ask("kvm-1")
+            admin, mine = served.client(), HttpStore(served.url, body["token"], clock=SystemClock(), random=Random(1))
+            made = await mine.create(hypervisor("kvm-1", "coordinator"))
+            made = await admin.replace(_replace(made, spec=_replace(made.spec, mode="hypervisor")))
+            await served.call("DELETE", f"{GROUP}/hypervisors/kvm-1?dryRun=All")
+            assert await read(admin, Token, "host.kvm-1"), "a dry run revokes nothing"
+            await served.call("DELETE", f"{GROUP}/hypervisors/kvm-1", role=Role.OPERATOR)
+            assert await read(admin, Token, "host.kvm-1") is None
+            for again in (hypervisor("kvm-1", "coordinator"), hypervisor("kvm-1")):
+                with pytest.raises(OutliveError, match="the token is not known"):
+                    await mine.create(again)
+            assert await read(admin, Hypervisor, "kvm-1") is None
+            secret = "another-join-token-of-kvm-1"
+            ticket = Token(metadata=ObjectMeta(name="join-2"), role="join", digest=digest_of(secret.encode()))
+            await admin.create(_replace(ticket, host="kvm-1"))
+            _, body = await ask("kvm-1", secret=secret)
+            for store in (admin, mine):
+                await store.close()
+            mine = HttpStore(served.url, body["token"], clock=SystemClock(), random=Random(1))
+            assert "as a coordinator" in await refused(mine.create(hypervisor("kvm-1", "coordinator")))
+            assert (await mine.create(hypervisor("kvm-1"))).spec.mode == "hypervisor"
+            await mine.close()
+
+    run_real(story())
+
+
+def test_a_request_that_began_before_the_token_was_revoked_registers_no_host() -> None:
+    async def story() -> None:
+        store = MemoryStore(SystemClock(), SystemIds())
+        token = Token(metadata=ObjectMeta(name="host.kvm-1"), role="coordinator", digest="d", host="kvm-1")
+        await store.create(token)
+        identity = Identity("host.kvm-1", Role.COORDINATOR, "kvm-1", "", "d")
+        await permit_write(store, identity, None, hypervisor("kvm-1", "coordinator"))
+        await revoke_tokens(store, "kvm-1")
+        with pytest.raises(Unauthenticated, match="was revoked"):
+            await permit_write(store, identity, None, hypervisor("kvm-1", "coordinator"))
+
+    run_real(story())
+
+
+def test_a_host_whose_hypervisor_a_restored_backup_lacks_registers_itself() -> None:
+    async def story() -> None:
+        async with joining(host="kvm-1", coordinator=True) as (served, ask):
+            _, body = await ask("kvm-1")
+            mine = HttpStore(served.url, body["token"], clock=SystemClock(), random=Random(1))
+            made = await mine.create(hypervisor("kvm-1", "coordinator"))
+            await served.store.delete(made.ref)  # as a backup from before it says nothing of the host
+            assert (await mine.create(hypervisor("kvm-1", "coordinator"))).spec.mode == "coordinator"
+            await mine.close()
+
+    run_real(story())
+
+
+def test_a_list_that_goes_on_names_no_object_that_its_reader_is_not_shown() -> None:
+    async def story() -> None:
+        async with cluster() as (served, _host, _coordinator):
+            admin, mine = served.client(), []
+            for number in range(9):
+                name = HOST if number == 7 else f"secret-{number}"
+                subject = ObjectRef(kind="Hypervisor", name=name)
+                meta = ObjectMeta(name=f"c{number}.{name}", labels={HOST_LABEL: name, REPORTER_LABEL: "daemon"})
+                at = datetime(2026, 1, 1, tzinfo=UTC)
+                await admin.create(
+                    Fault(metadata=meta, code=f"c{number}", subject=subject, message="m", first_seen=at, last_seen=at)
+                )
+            await admin.close()
+            page: Any = {"metadata": {"continue": ""}}
+            tokens: list[str] = []
+            while not tokens or tokens[-1]:
+                params = {"limit": "2", "continue": page["metadata"]["continue"]}
+                _, page, _ = await served.call("GET", f"{GROUP}/faults", role=Role.HOST, params=params)
+                mine += [one["metadata"]["name"] for one in page["items"]]
+                tokens.append(page["metadata"].get("continue", ""))
+            assert (mine, len(tokens)) == ([f"c7.{HOST}"], 5)
+            assert len({len(one) for one in tokens[:-1]}) == 1
+            for token in tokens[:-1]:
+                raw = base64.urlsafe_b64decode(token.partition(".")[2])
+                assert b"secret" not in raw
+            for kind, wrong in (("virtualmachines", tokens[0]), ("faults", "1.c3.secret-3"), ("faults", "1.eA==")):
+                params = {"continue": wrong}
+                code, body, _ = await served.call("GET", f"{GROUP}/{kind}", role=Role.HOST, params=params)
+                assert (code, body["reason"]) == (410, "Expired")
 
     run_real(story())

@@ -331,7 +331,7 @@ class Site:
             decisions=decisions,
         )
         fencer = Fencer(
-            context, ids=SeededIds(Random(2)), faults=FaultRecorder(store, clock, "fencer"), metrics=Metrics()
+            context, ids=SeededIds(Random(2)), faults=FaultRecorder(store, clock, "fencer", name), metrics=Metrics()
         )
         watch = self.fencers[name] = Watch(fencer, eyes, decisions)
         watch.task = self.group.create_task(fencer.run())

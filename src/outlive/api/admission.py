@@ -463,7 +463,7 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
         raise Refused(
             f"host {obj.name} has {count}: {listing(sorted(there), most=NAMED)}",
             remedy="move or delete them first, or force it: outlive delete --force, kubectl delete --cascade=orphan; "
-            "they then count as uncovered",
+            "they then count as uncovered, and as its token is revoked, an armed guard ends them",
         )
 
 

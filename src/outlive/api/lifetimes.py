@@ -96,6 +96,12 @@ class TokenService:
                     f"the token {identity.name} was renewed or revoked in the meantime",
                     remedy=f"use the newer one, or join again: outlive token create --join --host {identity.host}",
                 )
+            used, at = self._tokens.used.get(found.name, ("", now))
+            if used and used == found.next_digest != identity.digest:
+                raise Refused(
+                    f"the token {identity.name} was renewed at {as_datetime(at):%H:%M:%S} UTC",
+                    remedy="use the newer secret: a former one renews nothing",
+                )
             if wanted == found.next_digest or wanted == found.digest == identity.digest:
                 return None  # its answer was lost, and the host asks again
             if wanted in (found.digest, found.former_digest):

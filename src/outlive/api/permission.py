@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_write
-from outlive.base.errors import Forbidden
+from outlive.api.errors import Unauthenticated
+from outlive.base.errors import Forbidden, NotFound
+from outlive.base.logging import get_logger
 from outlive.node.membership.states import member_view
 from outlive.node.permission_facts import Facts, NeededFacts
 from outlive.node.permissions import needed_facts
 from outlive.node.primary import ROLE
-from outlive.resources import Cluster, Election, Hypervisor, Membership, Resource, VirtualMachine
+from outlive.resources import Cluster, Election, Hypervisor, Membership, Resource, Token, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.store import Store, list_all, read
+
+_log = get_logger("api.tokens")
 
 
 async def permit_write(store: Store, identity: Identity, before: Resource | None, after: Resource | None) -> None:
     """``Forbidden`` unless the token allows this very change; ``before`` is what the write then replaces.
 
     A coordinator is one as long as its ``Hypervisor`` says so, whatever its token says: that is read for what a plain
-    host may not write.
+    host may not write. A host without a ``Hypervisor`` registers as what its token says, as long as that is stored:
+    deleting a host revokes it (``revoke_tokens``), so that no deleted host comes back but by joining anew.
     """
     if identity.role not in CHECKED:
         return
     host = identity.host if identity.role in HOSTS else ""
     needed = needed_facts(host, before, after)
     facts = await _read_facts(store, needed)
+    if host and before is None and isinstance(after, Hypervisor):
+        await _check_stored(store, identity)
     if identity.role is not Role.COORDINATOR:
         check_write(identity, before, after, facts)
         return
@@ -38,6 +47,27 @@ async def permit_write(store: Store, identity: Identity, before: Resource | None
         leads = election is not None and election.record.holder == host
         term = election.record.term if election is not None and leads else 0
         check_write(identity, before, after, facts, term=term)
+
+
+async def _check_stored(store: Store, identity: Identity) -> None:
+    """``Unauthenticated`` unless the token is in the store now: the request may have begun before it was revoked."""
+    found = await read(store, Token, identity.name) if identity.digest else None
+    if identity.digest and (
+        found is None or identity.digest not in (found.digest, found.next_digest, found.former_digest)
+    ):
+        raise Unauthenticated(
+            f"the token {identity.name} was revoked",
+            remedy=f"join again: outlive token create --join --host {identity.host}",
+        )
+
+
+async def revoke_tokens(store: Store, host: str) -> None:
+    """Delete every token with which the host writes; to be done before the host is deleted, so that a crash in between
+    leaves a host without a token, and never a token that registers a deleted host."""
+    for one in [one async for one in list_all(store, Token) if one.host == host and one.role in HOSTS]:
+        with contextlib.suppress(NotFound):
+            await store.delete(one.ref, uid=one.metadata.uid)
+            _log.info("token.revoked", token=one.name, host=host)
 
 
 async def _read_facts(store: Store, needed: NeededFacts) -> Facts:

@@ -27,6 +27,7 @@ from outlive.api.auth import (
 from outlive.api.config import LIST_OBJECTS, LIST_SLICE_BYTES, LIST_SLICE_OBJECTS
 from outlive.api.kubernetes import row, table, table_head
 from outlive.api.levels import Turns
+from outlive.api.list_places import ListPlaces
 from outlive.api.middleware import AUTHENTICATE, REQUEST_ID
 from outlive.api.requests import (
     JSON,
@@ -74,6 +75,7 @@ class ResourceReader:
         self._watches = watches
         self._turns = turns
         self._clock = clock
+        self._places = ListPlaces()
 
     async def get(self, request: Request, identity: Identity, target: Target) -> Response:
         """One object."""
@@ -103,6 +105,7 @@ class ResourceReader:
         wanted_name = name_selector(request)
         limit = number(request, "limit", default=0, most=LIST_OBJECTS)
         position, token = split_continue(request.query_params.get("continue", ""))
+        token = token if part is _keep_whole else self._places.open(token, target.kind.info.plural)
         if not position:
             position = str((await self._caches.of(target.kind)).number)
         version = wanted_table(request)
@@ -177,6 +180,7 @@ class ResourceReader:
                 head, comma, token = b"", b"," if rows else comma, page.token
                 yield chunk
                 page = await pages.asend(len(chunk))
+        token = token if part is _keep_whole else self._places.seal(token, target.kind.info.plural)
         metadata = {"resourceVersion": position} | ({"continue": f"{position}.{token}"} if token else {})
         yield b'],"metadata":%b}\n' % msgspec.json.encode(metadata)
 

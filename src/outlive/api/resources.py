@@ -52,7 +52,7 @@ from outlive.api.patches import (
     patched,
     same_but_labels,
 )
-from outlive.api.permission import permit_write
+from outlive.api.permission import permit_write, revoke_tokens
 from outlive.api.reads import ResourceReader
 from outlive.api.requests import (
     JSON,
@@ -304,6 +304,8 @@ class Resources:
             check_preconditions(current, uid=uid, version=version)
             await self._check_permission(identity, target, current, None)
             await check_deletion(current, self._store, force=force)
+            if isinstance(current, Hypervisor) and store is self._store:
+                await revoke_tokens(store, current.name)
             try:
                 await store.delete(current.ref, version=current.metadata.resource_version)
                 break

@@ -54,7 +54,8 @@ def _may_place(host: str, vm: VirtualMachine) -> bool:
 
 def dropped_holders(host: str, before: VirtualMachine, after: VirtualMachine) -> tuple[Holder, ...]:
     """Entries of others than this host that are there before, and not after."""
-    return tuple(one for one in before.status.holders if one.hypervisor != host and one not in after.status.holders)
+    kept = frozenset(after.status.holders)
+    return tuple([one for one in before.status.holders if one.hypervisor != host and one not in kept])
 
 
 def entered_holders(host: str, before: VirtualMachine, after: VirtualMachine) -> list[Holder]:
@@ -100,7 +101,8 @@ def check_vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: 
 def _holders(host: str, what: str, before: VirtualMachine, after: VirtualMachine, facts: Facts) -> str:
     """Why entries may not become like that; ``host`` empty: nobody's are the writer's own."""
     foreign = [one for one in after.status.holders if one.hypervisor != host]
-    added = next((one for one in foreign if one not in before.status.holders), None)
+    known = frozenset(before.status.holders)
+    added = next((one for one in foreign if one not in known), None)
     if added is not None:
         return f"may not write the entry of {added.hypervisor} among the holders of {what}: each host writes its own"
     for one in dropped_holders(host, before, after):
@@ -110,10 +112,11 @@ def _holders(host: str, what: str, before: VirtualMachine, after: VirtualMachine
                 f"nothing proves that epoch {one.epoch} is fenced"
             )
     member = next((one for one in facts.members if one.host == host), None)
+    runs = {(one.member_uid, one.run_id) for one in before.status.holders}
     for one in entered_holders(host, before, after) if host else ():
         if member is None or one.member_uid != member.uid or one.epoch > member.record.epoch:
             return f"may not enter itself among the holders of {what}: that is no entry of its present membership"
-        goes_on = any((it.member_uid, it.run_id) == (one.member_uid, one.run_id) for it in before.status.holders)
+        goes_on = (one.member_uid, one.run_id) in runs
         move = before.status.migration
         comes = move is not None and move.target == host
         alone = before.host == host and not foreign
@@ -171,7 +174,7 @@ def check_membership_of_host(
             f"may not write {what} for machine {new.machine_id or 'unknown'}: "
             f"{who.host} has joined as machine {who.machine_id}"
         )
-    known = _proofs(old) if old is not None else ()
+    known = frozenset(_proofs(old)) if old is not None else frozenset()
     for proof in _proofs(new):
         if proof not in known and (proof.kind not in OWN_PROOFS or proof.by != who.host):
             return f"may not give a proof of kind {proof.kind} in {what}: others prove that of {who.host}"
@@ -194,7 +197,7 @@ def check_lost_membership(_names: tuple[str, ...], before: Membership | None, af
     (``outlive fence --confirm-off``); in another one they add such words about lost ones (``former``)."""
     what, record = f"Membership/{after.name}", after.record
     old = before.record if before is not None else None
-    known = _proofs(old) if old is not None else ()
+    known = frozenset(_proofs(old)) if old is not None else frozenset()
     if any(one.kind != "operator" for one in _proofs(record) if one not in known):
         return f"may not give a proof of another kind than operator in {what}"
     if old is not None:

@@ -15,6 +15,7 @@ from outlive.node.permissions_of_protocol import is_related
 from outlive.node.primary import ROLE
 from outlive.resources import (
     HOST_LABEL,
+    WRITER_LABEL,
     Console,
     DecisionRecord,
     Election,
@@ -46,14 +47,16 @@ def writes_as_primary(obj: Resource) -> bool:
 
 def check_fault_of_host(who: HostWriter, what: str, before: Fault | None, after: Fault, facts: Facts) -> str:
     """A host reports faults of itself and of VMs that it has to do with, a coordinator also those of fencing, the
-    primary those of storage; each with the name and the weight of its code. A host takes over what another one has
-    reported of a VM that has moved to it, and ends no fault of others; but a coordinator ends what the daemon of a host
-    reported that is proven dead."""
+    primary those of storage, both with its own name as the writer; each with the name and the weight of its code. A
+    host takes over what another one has reported of a VM that has moved to it, and ends no fault of others; but a
+    coordinator ends what the daemon of a host reported that is proven dead."""
     gone = ended_reporter(before, after)
     if who.coordinator and any(one.host == gone and is_dead(one.record) for one in facts.members):
         return ""
     if not _reports(who, after):
         return f"may not write {what}: {_reporter(after)} reports it"
+    if after.metadata.labels.get(REPORTER_LABEL) != "daemon" and after.metadata.labels.get(WRITER_LABEL) != who.host:
+        return f"may not write {what} without the label {WRITER_LABEL}={who.host}, by which its share is counted"
     if after.name != fault_name(after.code, after.subject):
         return f"may not write {what}: the fault is {fault_name(after.code, after.subject)}"
     code = after.code if after.code in list(FaultCode) else None
@@ -125,11 +128,14 @@ def check_election_of_others(_names: tuple[str, ...], _before: Election | None, 
 
 
 def check_storage_of_host(who: HostWriter, what: str, before: Any, after: Any, _facts: Facts) -> str:
-    """What the storage cluster says is the primary's, under its term; each host says where its own daemons lie."""
+    """What the storage cluster says is the primary's, under its term; each host says where its own daemons lie, and
+    takes one off its device only once the storage cluster has reported that one."""
     if after is None:
         return "" if who.term else f"may not delete {what}: only the primary coordinator does"
     if isinstance(after, StorageDaemon):
         given = before if before is not None else StorageDaemon(metadata=after.metadata)
+        if after.device is None and not who.term and (before is None or before.status is None):
+            return f"may not write {what} without a device: nothing else says whose it is"
         if why := _device(who, what, given.device, after.device):
             return why
         if (given.term, given.status) == (after.term, after.status):

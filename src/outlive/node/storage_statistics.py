@@ -292,8 +292,8 @@ def _placed(name: str, host: str, device: StorageDevice | None, kept: StorageDae
     """The daemon on that device of the host, or not on this host any more; ``None``: there is nothing to write."""
     if kept is None:
         return StorageDaemon(metadata=ObjectMeta(name=name), device=device) if device is not None else None
-    if device is None and (kept.device is None or kept.device.host != host):
-        return None
+    if device is None and (kept.device is None or kept.device.host != host or kept.status is None):
+        return None  # one that no storage cluster has reported is the primary's to delete
     return msgspec.structs.replace(kept, device=device)
 
 

@@ -77,6 +77,7 @@ from outlive.resources.meta import (
     RESERVATION_TYPE_LABEL,
     SHARES_LABEL,
     VERSION,
+    WRITER_LABEL,
     ZONE_LABEL,
     Condition,
     KindInfo,

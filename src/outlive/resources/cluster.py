@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from outlive.resources.hosts import HostSelector, ShutdownPolicy
-from outlive.resources.meta import KindInfo, ObjectRef, Part, Quota, Resource, Writers, lasts
+from outlive.resources.meta import KindInfo, ObjectRef, Part, Quota, Resource, Writers, at_most, lasts
 from outlive.resources.policies import RecoveryLimits
 
 FORMER_LIMIT: Final = 16
@@ -178,7 +178,7 @@ class ClusterStatus(Part, frozen=True, kw_only=True):
 
     store_incarnation: str = ""
     """Changes when the store was restored from a backup, together with ``pause``."""
-    former_incarnations: tuple[str, ...] = ()
+    former_incarnations: Annotated[tuple[str, ...], at_most(FORMER_LIMIT)] = ()
     """Those that it had before, the latest first; the latest sixteen."""
     schema_version: int = 0
     pause: Pause | None = None
@@ -313,7 +313,7 @@ class DecisionRecord(Resource, frozen=True, kw_only=True, tag="DecisionRecord"):
         short_names=("odec",),
         halves=False,
         writers=Writers(fields={"": ("trail",)}, creates=("trail",), deletes=("controller",), labels="refused"),
-        quota=Quota(objects=50_000, mebibytes=512, owner="by", shares=8),
+        quota=Quota(objects=50_000, mebibytes=512, owners=("by",), shares=8),
         columns=(
             ("At", ".at", 0),
             ("Decision", ".decision", 0),

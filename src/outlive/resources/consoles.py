@@ -41,7 +41,7 @@ class Console(Resource, frozen=True, kw_only=True, tag="Console"):
         writers=Writers(
             fields={"": ("daemon",)}, creates=("daemon",), deletes=("users", "controller"), labels="refused"
         ),
-        quota=Quota(objects=100_000, mebibytes=1024, owner="host", shares=10),
+        quota=Quota(objects=100_000, mebibytes=1024, owners=("host",), shares=10),
         columns=(("Host", ".host", 0), ("Changed", ".changedAt", 0)),
     )
 

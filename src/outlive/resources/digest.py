@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin
 
 import msgspec
 
@@ -131,6 +131,8 @@ def _narrowed_type(type_: Any) -> Any:
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
         return _narrowed(type_)
     origin, inner = get_origin(type_), get_args(type_)
+    if origin is Annotated:
+        return _narrowed_type(inner[0])
     if origin in (Union, types.UnionType):
         return Union[tuple(_narrowed_type(one) for one in inner)]  # noqa: UP007
     if origin is tuple:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from msgspec import Meta
 
 from outlive.resources.amounts import Amounts
-from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers, condition, lasts
+from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers, at_most, condition, lasts
 
 WORKING_CONDITIONS: Final = (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False"))
 """Conditions of hosts on which VMs can be brought up; an absent one rules nothing out."""
@@ -161,9 +161,9 @@ class DomainCapabilities(Part, frozen=True, kw_only=True):
 
     hypervisor_type: str = ""
     """As libvirt names it: ``kvm`` or ``ch``."""
-    supported_cpu_modes: tuple[str, ...] = ()
-    supported_features: tuple[str, ...] = ()
-    supported_devices: tuple[str, ...] = ()
+    supported_cpu_modes: Annotated[tuple[str, ...], at_most(2000)] = ()
+    supported_features: Annotated[tuple[str, ...], at_most(2000)] = ()
+    supported_devices: Annotated[tuple[str, ...], at_most(2000)] = ()
 
 
 class Spared(Part, frozen=True, kw_only=True):
@@ -182,7 +182,7 @@ class Degrading(Part, frozen=True, kw_only=True):
     """A host that gets slow, as its own daemon scores it, and what becomes of its VMs (docs/operating/degrading.md)."""
 
     since: datetime
-    causes: tuple[str, ...] = ()
+    causes: Annotated[tuple[str, ...], at_most(64)] = ()
     """What says so: ``keepalive``, ``store``, ``disk``, ``hypervisor``, ``storage``."""
     score: int = 0
     """Of the worst of them when this was written, 0 to 100."""
@@ -241,23 +241,23 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """Sum over the VMs that run here; absent means the figure is missing."""
     instances: tuple[Instance, ...] = ()
     num_instances: int = 0
-    aggregates: tuple[Aggregate, ...] = ()
-    traits: tuple[str, ...] = ()
+    aggregates: Annotated[tuple[Aggregate, ...], at_most(2000)] = ()
+    traits: Annotated[tuple[str, ...], at_most(2000)] = ()
     capabilities: Capabilities = Capabilities()
     domain_capabilities: DomainCapabilities = DomainCapabilities()
-    conditions: tuple[Condition, ...] = ()
+    conditions: Annotated[tuple[Condition, ...], at_most(64)] = ()
     evicted: bool = False
     domain_state: DomainState = ""
     """Whether it takes VMs, for hosts with our daemon; other hosts have none."""
     lost: str = ""
     """The fence that proved this host dead; empty once it is back. A lost host takes nothing and holds nothing."""
-    deaths: tuple[HostDeath, ...] = ()
+    deaths: Annotated[tuple[HostDeath, ...], at_most(16)] = ()
     """Those within ``flapWindowS`` of the cluster's fencing policy, newest last; at most 16."""
     quarantine: Quarantine | None = None
     """Absent: it is in none."""
     storage_address: str = ""
     """Of its clients on the storage network, as locks on disks name it."""
-    addresses: dict[str, str] = {}
+    addresses: Annotated[dict[str, str], at_most(64)] = {}
     """Its addresses by network, as its configuration names them: live migration goes to ``cluster``."""
     rehearsed: str = ""
     """Result of the last rehearsal of its power controller: ``ok``, or what was wrong; empty: never rehearsed."""
@@ -266,13 +266,13 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     power_answer_s: float | None = None
     """The slowest of the last ten good answers of its power controller to rehearsals, in whole seconds; absent: none
     was measured."""
-    key_ids: tuple[str, ...] = ()
+    key_ids: Annotated[tuple[str, ...], at_most(64)] = ()
     """Ids of the cluster's keys that it has, the newest first; only coordinators have any."""
-    authorities: tuple[str, ...] = ()
+    authorities: Annotated[tuple[str, ...], at_most(64)] = ()
     """Fingerprints of the server's own authorities that it believes; none where it has pinned none."""
     recovery_time_objective_s: float | None = None
     """The shortest of its VMs' objectives; absent: none has one, or the host does not say."""
-    spared: tuple[Spared, ...] = ()
+    spared: Annotated[tuple[Spared, ...], at_most(16)] = ()
     """What this host would have been condemned for but for maintenance; the latest eight, newest last."""
     degrading: Degrading | None = None
     """Absent: it does well, or nobody says."""

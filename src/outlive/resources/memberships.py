@@ -10,11 +10,21 @@ from __future__ import annotations
 import enum
 import re
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
-from outlive.resources.meta import HOST_LABEL, KindInfo, ObjectRef, Part, Quota, Resource, Writers
+from outlive.resources.meta import (
+    HOST_LABEL,
+    WRITER_LABEL,
+    KindInfo,
+    ObjectRef,
+    Part,
+    Quota,
+    Resource,
+    Writers,
+    at_most,
+)
 
 MemberState = Literal["Held", "Revoked", "Released"]
 ProofKind = Literal["reboot", "self-cleaned", "power", "watchdog", "cut", "operator"]
@@ -117,9 +127,9 @@ class FenceRecord(Part, frozen=True, kw_only=True):
     """Rises before each power command."""
     reason: str = ""
     """Why the host was condemned."""
-    findings: tuple[Proof, ...] = ()
+    findings: Annotated[tuple[Proof, ...], at_most(16)] = ()
     """Proofs that are there, while the policy asks for more than one kind."""
-    unproven: tuple[Unproven, ...] = ()
+    unproven: Annotated[tuple[Unproven, ...], at_most(16)] = ()
     """Kinds of proof that have failed so far; faults say so until the host is proven dead or comes back."""
     power_on: PowerOn = PowerOn()
     """What was done to have the host back, once it was proven dead."""
@@ -138,6 +148,10 @@ class FormerMembership(Part, frozen=True, kw_only=True):
     dead_through: int
     """The highest epoch of it that is proven dead; it only grows, and only together with a proof."""
     proof: Proof
+
+
+FORMER_MEMBERSHIPS: Final = 64
+"""Memberships that ``former`` names; a daemon keeps the latest 16 that it has ended itself."""
 
 
 class MemberRecord(Part, frozen=True, kw_only=True):
@@ -160,16 +174,16 @@ class MemberRecord(Part, frozen=True, kw_only=True):
     cut: Cut = Cut()
     guard: GuardRecord = GuardRecord()
     fence: FenceRecord = FenceRecord()
-    distrusted: tuple[ProofKind, ...] = ()
+    distrusted: Annotated[tuple[ProofKind, ...], at_most(16)] = ()
     """Kinds of proof that turned out wrong for this host and count no more until an operator says so."""
     trust_word: str = ""
     """``spec.fencing.trustAgain`` of the host when a kind was distrusted, or trusted again: another
     value has all kinds trusted again."""
     incarnation: str = ""
     """The store's incarnation under which the host last joined with all its VMs, left, or was proven dead."""
-    former: tuple[FormerMembership, ...] = ()
-    """Memberships of this host that are lost, as far as what they ran is proven to be over; at most 16."""
-    silent: tuple[SilentPeer, ...] = ()
+    former: Annotated[tuple[FormerMembership, ...], at_most(FORMER_MEMBERSHIPS)] = ()
+    """Memberships of this host that are lost, as far as what they ran is proven to be over."""
+    silent: Annotated[tuple[SilentPeer, ...], at_most(SILENT_PEERS)] = ()
     """Hosts that this host, a coordinator, sees silent, the 64 longest silent at most; nothing is proven by it."""
 
     @property
@@ -235,7 +249,7 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
         plural="faults",
         short_names=("oflt",),
         halves=False,
-        quota=Quota(objects=100_000, mebibytes=256, owner=HOST_LABEL, shares=50),
+        quota=Quota(objects=100_000, mebibytes=256, owners=(HOST_LABEL, WRITER_LABEL), shares=50),
         writers=Writers(
             fields={
                 "": ("daemon", "fencer", "primary", "recovery", "controller", "failover"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
@@ -31,6 +31,8 @@ REQUEST_ID_ANNOTATION = "reservations.outlive.dev/creator-request-id"
 HOST_LABEL = "outlive.dev/host"
 SHARES_LABEL = "outlive.dev/shares-disks"
 """Of VMs with ``spec.sharedDisks``, by which hosts find them; the server sets it, and a host before it starts one."""
+WRITER_LABEL = "outlive.dev/written-by"
+"""Of what coordinators report about others: the host whose coordinator wrote it last."""
 TAG_LABEL_PREFIX = "tags.outlive.dev/"
 """Of tags of VMs; the value is ``user`` or ``protected`` (docs/operating/vms.md#tags)."""
 PROFILE_LABEL = "outlive.dev/profile"
@@ -49,6 +51,15 @@ _VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?\Z")
 WORD_LENGTH_LIMIT = 63
 """Characters of a label's value, and of a key without its prefix."""
 PREFIX_LENGTH_LIMIT = 253
+
+
+LIST_ENTRIES: Final = 20_000
+"""Entries of each list and each map that declares no limit of its own (``at_most``)."""
+
+
+def at_most(entries: int) -> msgspec.Meta:
+    """Annotates a list or map of a kind: it has at most so many entries (``resources.list_limits``)."""
+    return msgspec.Meta(extra_json_schema={"maxItems": entries})
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -75,9 +86,9 @@ class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     generation: int = 0
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
-    finalizers: tuple[str, ...] = ()
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    finalizers: Annotated[tuple[str, ...], at_most(64)] = ()
+    labels: Annotated[dict[str, str], at_most(1000)] = {}
+    annotations: Annotated[dict[str, str], at_most(1000)] = {}
 
 
 class ObjectRef(Part, frozen=True, kw_only=True):
@@ -122,8 +133,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     objects: int = 200_000
     mebibytes: int = 512
     """Of all of them together, as JSON."""
-    owner: str = ""
-    """The field or label that says whose an object is: ``by``, ``source``, ``host``, or a label; empty: nobody's."""
+    owners: tuple[str, ...] = ()
+    """What says whose an object is: ``by``, ``source``, ``host``, ``device.host``, or a label. The first one counts
+    that an object has; one that has none is nobody's."""
     shares: int = 1
     """One owner has at most one of so many equal shares of both."""
     protocol: bool = False

@@ -50,6 +50,7 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachineSpec,
 )
+from outlive.resources.codec import encode_canonical
 from outlive.resources.definitions import tree
 
 Verb = Literal["get", "list", "watch"]
@@ -320,6 +321,15 @@ def _restored_fields(current: Any, seen: Any, wanted: Any, paths: Mapping[str, s
     )
 
 
+def _hashable(entry: Any) -> Any:
+    """The entry of a list, or the JSON of one that has a map in it."""
+    try:
+        hash(entry)
+    except TypeError:
+        return encode_canonical(entry)
+    return entry
+
+
 def _restored(current: Any, seen: Any, wanted: Any, path: str) -> Any:
     """The value to write."""
     if current is seen or current == seen:
@@ -333,7 +343,8 @@ def _restored(current: Any, seen: Any, wanted: Any, path: str) -> Any:
         hidden = {key: value for key, value in current.items() if key not in seen}
         return hidden | {key: current[key] if seen.get(key) == value else value for key, value in wanted.items()}
     if isinstance(seen, tuple) and isinstance(current, tuple) and isinstance(wanted, tuple):
-        return tuple(current[seen.index(one)] if one in seen else one for one in wanted)
+        places = {_hashable(one): number for number, one in reversed(list(enumerate(seen)))}
+        return tuple([current[number] if (number := places.get(_hashable(one), -1)) >= 0 else one for one in wanted])
     if isinstance(seen, str) and seen:
         raise Forbidden(
             f"{path} holds what this token is not shown, and would lose it",

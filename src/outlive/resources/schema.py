@@ -19,6 +19,7 @@ from msgspec import inspect as types
 
 from outlive.resources import GROUP, KINDS, VERSION, Amounts, ObjectMeta, Resource
 from outlive.resources.columns import parse_path
+from outlive.resources.list_limits import limit_of
 
 Schema = dict[str, Any]
 
@@ -162,6 +163,7 @@ def _struct(struct: type[msgspec.Struct]) -> Schema:
 
 def _schema(info: types.Type) -> Schema:
     """The schema of one type; ``TypeError`` for a type that no kind has had so far."""
+    info, most = limit_of(info)
     match info:
         case types.StructType():
             return _struct(info.cls)
@@ -182,11 +184,11 @@ def _schema(info: types.Type) -> Schema:
         case types.EnumType():
             return {"type": "string", "enum": sorted(one.value for one in info.cls)}
         case types.VarTupleType() | types.ListType():
-            return {"type": "array", "items": _schema(info.item_type)}
+            return {"type": "array", "items": _schema(info.item_type), "maxItems": most}
         case types.DictType() if isinstance(info.value_type, types.AnyType):
-            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "maxProperties": most}
         case types.DictType():
-            return {"type": "object", "additionalProperties": _schema(info.value_type)}
+            return {"type": "object", "additionalProperties": _schema(info.value_type), "maxProperties": most}
         case types.CustomType() if info.cls is Amounts:
             return {"type": "object", "additionalProperties": quantity_schema()}
         case _:

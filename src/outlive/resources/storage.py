@@ -7,9 +7,9 @@ writes on which devices its own daemons keep their data (docs/operating/storage.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
-from outlive.resources.meta import KindInfo, Part, Resource, Writers
+from outlive.resources.meta import KindInfo, Part, Quota, Resource, Writers, at_most
 
 CHECKS_LIMIT: Final = 50
 """Health checks that are kept, the worst first."""
@@ -39,7 +39,7 @@ class StorageClusterStatus(Part, frozen=True, kw_only=True):
     id: str = ""
     """Its own id, of Ceph the ``fsid``."""
     health: StorageHealth = "unknown"
-    checks: tuple[StorageCheck, ...] = ()
+    checks: Annotated[tuple[StorageCheck, ...], at_most(CHECKS_LIMIT)] = ()
     """What lowers its health, the worst first."""
     text: str = ""
     """Its status, as ``ceph status`` prints it."""
@@ -55,7 +55,7 @@ class StorageClusterStatus(Part, frozen=True, kw_only=True):
     daemons_in: int = 0
     """Those that data is placed on."""
     pools: int = 0
-    missing: tuple[str, ...] = ()
+    missing: Annotated[tuple[str, ...], at_most(64)] = ()
     """Questions that were not answered in time, such as ``osd status``: what they would have changed is old."""
     sampled_at: datetime | None = None
     """When it was sampled, at least once a minute; what does not change is not written each time."""
@@ -68,6 +68,7 @@ class StorageCluster(Resource, frozen=True, kw_only=True, tag="StorageCluster"):
         plural="storageclusters",
         short_names=("osc",),
         halves=False,
+        quota=Quota(objects=100, mebibytes=64),
         writers=Writers(
             fields={"": ("primary",)},
             creates=("primary",),
@@ -148,7 +149,7 @@ class StorageVolume(Part, frozen=True, kw_only=True):
     """Of the logical volume."""
     group: str = ""
     name: str = ""
-    devices: tuple[str, ...] = ()
+    devices: Annotated[tuple[str, ...], at_most(1000)] = ()
     """Block devices that it lies on."""
 
 
@@ -163,7 +164,7 @@ class StorageDevice(Part, frozen=True, kw_only=True):
     """Of the storage cluster that it belongs to."""
     block_device: str = ""
     """That its data lies on, such as ``/dev/sdb``; the first one, where it lies on several."""
-    volumes: tuple[StorageVolume, ...] = ()
+    volumes: Annotated[tuple[StorageVolume, ...], at_most(64)] = ()
 
 
 class StorageDaemon(Resource, frozen=True, kw_only=True, tag="StorageDaemon"):
@@ -173,6 +174,7 @@ class StorageDaemon(Resource, frozen=True, kw_only=True, tag="StorageDaemon"):
         plural="storagedaemons",
         short_names=("osd",),
         halves=False,
+        quota=Quota(objects=100_000, mebibytes=256, owners=("device.host",), shares=100),
         writers=Writers(
             fields={"": ("primary",), "device": ("daemon", "primary")},
             creates=("primary", "daemon"),
@@ -233,6 +235,7 @@ class StoragePool(Resource, frozen=True, kw_only=True, tag="StoragePool"):
         plural="storagepools",
         short_names=("osp",),
         halves=False,
+        quota=Quota(objects=10_000, mebibytes=64),
         writers=Writers(
             fields={"": ("primary",)},
             creates=("primary",),

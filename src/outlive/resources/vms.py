@@ -13,7 +13,7 @@ from outlive.resources.amounts import Amounts
 from outlive.resources.consoles import Vnc
 from outlive.resources.hosts import HostSelector
 from outlive.resources.memberships import Proof
-from outlive.resources.meta import HOST_LABEL, SHARES_LABEL, KindInfo, ObjectRef, Part, Resource, Writers
+from outlive.resources.meta import HOST_LABEL, SHARES_LABEL, KindInfo, ObjectRef, Part, Resource, Writers, at_most
 from outlive.resources.policies import (
     NOWHERE,
     AffinityPolicy,
@@ -178,6 +178,10 @@ class Assigned(Part, frozen=True, kw_only=True):
     fence: str = ""
 
 
+HOLDERS_LIMIT: Final = 32
+"""Entries among the holders of one VM: a host has one or, while it joins anew or moves the VM, a few."""
+
+
 class Holder(Part, frozen=True, kw_only=True):
     """One host that may be running the VM (see the safety protocol)."""
 
@@ -245,9 +249,9 @@ class StartOrder(Part, frozen=True, kw_only=True):
     hypervisor: str
     fence: str = ""
     """Of the assignment that the host speaks of."""
-    waits_for: tuple[str, ...] = ()
+    waits_for: Annotated[tuple[str, ...], at_most(64)] = ()
     """VMs that it waits for; empty once it starts."""
-    without: tuple[str, ...] = ()
+    without: Annotated[tuple[str, ...], at_most(64)] = ()
     """VMs that it starts without having seen them running."""
     detail: str = ""
     """Why it waits, or why it does not."""
@@ -288,6 +292,10 @@ class HostFailure(Part, frozen=True, kw_only=True):
     """When that was proven."""
 
 
+RECOVERY_STEPS: Final = 32
+"""Steps that one recovery remembers."""
+
+
 class Recovery(Part, frozen=True, kw_only=True):
     """How the VM came back after its host died or did not start it, or why it has not yet."""
 
@@ -315,22 +323,18 @@ class Recovery(Part, frozen=True, kw_only=True):
     """Id of the last request that had been answered when it began."""
     relocations: int = 0
     """Hosts that placement has chosen, since it was held last."""
-    proofs: tuple[Proof, ...] = ()
+    proofs: Annotated[tuple[Proof, ...], at_most(1000)] = ()
     """One for every holder that was dropped."""
-    host_failures: tuple[HostFailure, ...] = ()
+    host_failures: Annotated[tuple[HostFailure, ...], at_most(16)] = ()
     """Hosts that died under it, one soon after the other, the latest last; at most 16."""
-    rejected: tuple[Rejection, ...] = ()
-    steps: tuple[RecoveryStep, ...] = ()
+    rejected: Annotated[tuple[Rejection, ...], at_most(1000)] = ()
+    steps: Annotated[tuple[RecoveryStep, ...], at_most(RECOVERY_STEPS)] = ()
     """At most ``RECOVERY_STEPS``, the first and the last ones."""
 
     @property
     def unfinished(self) -> bool:
         """Whether something is still to be done."""
         return self.phase in UNFINISHED
-
-
-RECOVERY_STEPS = 32
-"""Steps that one recovery remembers."""
 
 
 class VirtualMachineStatus(Part, frozen=True, kw_only=True):
@@ -352,7 +356,7 @@ class VirtualMachineStatus(Part, frozen=True, kw_only=True):
     recovery: Recovery | None = None
     assigned: Assigned | None = None
     home: str = ""
-    holders: tuple[Holder, ...] = ()
+    holders: Annotated[tuple[Holder, ...], at_most(HOLDERS_LIMIT)] = ()
     source: str = ""
     observed_at: datetime | None = None
 

@@ -245,7 +245,7 @@ class NodeRole:
 
         every_s, port = float(self.settings.storage_statistics), self._ports.storage_statistics
         if port is not None and port.cluster() and every_s > 0:
-            recorder = FaultRecorder(store, clock, "primary")
+            recorder = FaultRecorder(store, clock, "primary", self.host)
             statistics = StorageStatistics(
                 store,
                 port,
@@ -289,7 +289,7 @@ class NodeRole:
         return Fencer(
             context,
             ids=self._ids,
-            faults=FaultRecorder(self._fencer_store, self._clock, "fencer"),
+            faults=FaultRecorder(self._fencer_store, self._clock, "fencer", self.host),
             metrics=self.metrics,
         )
 

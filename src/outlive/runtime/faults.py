@@ -22,7 +22,7 @@ from outlive.base.clock import Clock, Instant, as_datetime
 from outlive.base.deadline import deadline, set_within
 from outlive.base.errors import NotFound, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.resources import HOST_LABEL, Cluster, Fault, Hypervisor, ObjectMeta, ObjectRef
+from outlive.resources import HOST_LABEL, WRITER_LABEL, Cluster, Fault, Hypervisor, ObjectMeta, ObjectRef
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.meta import NAME_LENGTH_LIMIT, object_name
 from outlive.resources.reasons.faults import FULL_HEALTH, POWER_CODES, FaultCode, fault_message
@@ -32,7 +32,9 @@ from outlive.runtime.retention import Sweeper
 from outlive.store import Selector, Store, compare_and_swap, list_all, read
 
 REPORTER_LABEL: Final = "outlive.dev/reporter"
-"""Who raises and ends a fault; daemons also have the host's label."""
+"""Who raises and ends a fault; daemons also have the host's label, and coordinators that of who wrote."""
+REPORTERS_OF_COORDINATORS: Final = ("fencer", "primary")
+"""Roles that several coordinators have, one after the other: each goes on with the faults of the one before."""
 REFRESH_S: Final = 60.0
 """How often a fault that goes on is written again."""
 LOOK_S: Final = 5.0
@@ -214,13 +216,16 @@ class FailedWrite(msgspec.Struct, frozen=True):
 
 
 class FaultRecorder:
-    """See the module. ``store`` is the one that ``role`` may use; ``host`` is named by daemons."""
+    """See the module. ``store`` is the one that ``role`` may use; ``host`` is named by daemons and coordinators."""
 
     def __init__(self, store: Store, clock: Clock, role: Role, host: str = "") -> None:
         self._store = store
         self._clock = clock
         self._role = role
-        self._labels = {REPORTER_LABEL: role} | ({HOST_LABEL: host} if host else {})
+        shared = role in REPORTERS_OF_COORDINATORS
+        self._own = {REPORTER_LABEL: role} | ({HOST_LABEL: host} if host and not shared else {})
+        """Labels of faults that are this reporter's."""
+        self._labels = self._own | ({WRITER_LABEL: host} if host and shared else {})
         self._open: dict[str, tuple[str, float]] = {}
         """Faults of this reporter that have not ended: message, and when they were written last (monotonic)."""
         self._list_at = 0.0
@@ -285,7 +290,7 @@ class FaultRecorder:
             return
         found = {
             one.name: (one.message, now)
-            async for one in list_all(self._store, Fault, selector=Selector.labels(self._labels))
+            async for one in list_all(self._store, Fault, selector=Selector.labels(self._own))
             if not one.ended
         }
         self._open = {name: self._open.get(name, kept) for name, kept in found.items()}
@@ -334,9 +339,13 @@ class FaultRecorder:
         _log.info("fault.ended", fault=name, reporter=self._role)
 
     def _ended(self, kept: Fault | None) -> Fault | None:
-        if kept is None or kept.ended or kept.metadata.labels != self._labels:
+        if kept is None or kept.ended:
             return None
-        return msgspec.structs.replace(kept, ended=True, last_seen=as_datetime(self._clock.now()))
+        labels = {key: value for key, value in kept.metadata.labels.items() if key != WRITER_LABEL}
+        if labels != self._own:
+            return None
+        meta = msgspec.structs.replace(kept.metadata, labels=self._labels)
+        return msgspec.structs.replace(kept, metadata=meta, ended=True, last_seen=as_datetime(self._clock.now()))
 
     async def _in_maintenance(self, one: ActiveFault) -> bool:
         """Whether nobody wants to hear of this now."""

@@ -189,9 +189,11 @@ class Sweeper(Generic[R]):
         quota, kept = self._kind.info.quota, list[_DeletableObject]()
         async for each in list_all(self._store, self._kind):
             if (seen := self._seen(each)) is not None:
-                raw = encode(each) if quota.owner else b""
+                raw = encode(each) if quota.owners else b""
                 version = each.metadata.resource_version
-                kept.append(_DeletableObject(as_instant(seen), each.ref, version, owner_of(raw, quota.owner), len(raw)))
+                kept.append(
+                    _DeletableObject(as_instant(seen), each.ref, version, owner_of(raw, quota.owners), len(raw))
+                )
         kept.sort(key=lambda each: (each.seen, each.ref.name), reverse=True)
         most, most_bytes = quota.most(shared=True)
         oldest, uses = self._clock.now() - self._keep_s, dict[str, StoreUsage]()

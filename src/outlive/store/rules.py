@@ -19,6 +19,7 @@ from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, Lim
 from outlive.base.ids import Ids
 from outlive.resources import HOST_LABEL, SHARES_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
 from outlive.resources.codec import check_numbers, check_size, decode, encode
+from outlive.resources.list_limits import check_lists
 from outlive.resources.meta import check_object, check_version
 from outlive.store.tables import Batch, Write, owner_of
 
@@ -248,6 +249,7 @@ def _accept(batch: Batch, key: str, before: R | None, draft: R) -> Write:
     check_numbers(raw, _called(draft))
     _check_quota(batch, kind, key, raw, goes_on=before is not None and _goes_on(before, draft))
     after = decode(kind, raw)
+    check_lists(before, after)
     if before is not None and _same(before, after):
         return Write(kind, key, before, before, None, before)
     if before is None or not _same_words(before.metadata, after.metadata):
@@ -267,7 +269,7 @@ def _check_quota(batch: Batch, kind: type[Resource], key: str, raw: bytes, *, go
         return
     if objects and not quota.protocol and batch.tables.size_bytes + size_bytes > limits.STORED_BYTES:
         raise LimitExceeded(f"the store has {limits.STORED_BYTES} bytes", remedy="see docs/reference/store.md#quotas")
-    owned = owner_of(raw, quota.owner)
+    owned = owner_of(raw, quota.owners)
     for owner in ("", owned) if owned else ("",):
         use, (most, most_bytes) = batch.use(kind, owner), quota.most(shared=bool(owner))
         most_bytes += int(most_bytes * limits.QUOTA_RESERVE) if goes_on else 0

@@ -55,12 +55,12 @@ class StoreUsage:
 
 
 class Table:
-    """All objects of one kind. ``owner``: what says whose an object is (``Quota.owner``)."""
+    """All objects of one kind. ``owners``: what says whose an object is (``Quota.owners``)."""
 
-    def __init__(self, rows: Mapping[str, bytes] | None = None, *, owner: str = "") -> None:
+    def __init__(self, rows: Mapping[str, bytes] | None = None, *, owners: tuple[str, ...] = ()) -> None:
         self._raws: dict[str, bytes] = dict(rows or {})
         self._keys: list[str] = sorted(self._raws)
-        self._owner = owner
+        self._owners = owners
         self.use = StoreUsage()
         """Of all objects."""
         self._use_of: dict[str, StoreUsage] = {}
@@ -87,11 +87,11 @@ class Table:
 
     def _count(self, before: bytes | None, after: bytes | None) -> None:
         self.use.change(before, after)
-        if not self._owner:
+        if not self._owners:
             return
         for old, new in ((before, None), (None, after)):
             raw = old or new
-            if raw is not None and (owner := owner_of(raw, self._owner)):
+            if raw is not None and (owner := owner_of(raw, self._owners)):
                 use = self._use_of.setdefault(owner, StoreUsage())
                 use.change(old, new)
                 if not use.objects:
@@ -175,11 +175,11 @@ class Tables:
         self.kinds = dict(kinds)
         self.revision = revision
         """The highest version ever given; it never goes back, also when a write comes to nothing."""
-        self._tables: dict[str, Table] = {kind: Table(owner=its.info.quota.owner) for kind, its in kinds.items()}
+        self._tables: dict[str, Table] = {kind: Table(owners=its.info.quota.owners) for kind, its in kinds.items()}
 
     def load(self, kind: str, rows: Mapping[str, bytes]) -> None:
         """Set all objects of one kind at once."""
-        self._tables[kind] = Table(rows, owner=self.kinds[kind].info.quota.owner)
+        self._tables[kind] = Table(rows, owners=self.kinds[kind].info.quota.owners)
 
     def __len__(self) -> int:
         return sum(len(table) for table in self._tables.values())
@@ -251,7 +251,7 @@ class Batch:
         if write.changes:
             kind = write.kind
             before = self.raw(kind, write.key)
-            owned = kind.info.quota.owner
+            owned = kind.info.quota.owners
             for raw, is_there in ((before, False), (write.raw, True)):
                 for owner in dict.fromkeys(("", owner_of(raw, owned))) if raw is not None else ():
                     use = self._more.setdefault((kind.kind(), owner), StoreUsage())
@@ -275,6 +275,7 @@ class _Head(msgspec.Struct, frozen=True):
     by: Any = ""
     source: Any = ""
     host: Any = ""
+    device: Any = None
 
 
 _heads = msgspec.json.Decoder(_Head)
@@ -285,9 +286,15 @@ def labels_of(raw: bytes) -> dict[str, str]:
     return _heads.decode(raw).metadata.labels
 
 
-def owner_of(raw: bytes, owner: str) -> str:
-    """Whose an encoded object is, by ``Quota.owner``; empty where nothing says so."""
-    if not owner:
+def owner_of(raw: bytes, owners: tuple[str, ...]) -> str:
+    """Whose an encoded object is, by ``Quota.owners``; empty where nothing says so."""
+    if not owners:
         return ""
     head = _heads.decode(raw)
+    return next((found for owner in owners if (found := _owner(head, owner))), "")
+
+
+def _owner(head: _Head, owner: str) -> str:
+    if owner == "device.host":
+        return str(head.device.get("host", "")) if isinstance(head.device, dict) else ""
     return str(getattr(head, owner) if owner in ("by", "source", "host") else head.metadata.labels.get(owner, ""))

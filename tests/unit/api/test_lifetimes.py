@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.calendar import DAY_S, Calendar
 from tests.support.loops import run, run_real
-from tests.support.token_host import FIRST, NAME, START_S, Crash, Disk, TokenServer, look
+from tests.support.token_host import FIRST, NAME, START_S, Crash, Disk, Line, TokenServer, look
 
 from outlive.api.auth import Identity, Role
 from outlive.api.errors import Unauthenticated
 from outlive.api.lifetimes import LOOK_S, StateToken, TokenUpkeep, file_faults
 from outlive.api.tokens import digest_of
 from outlive.base.clock import as_datetime
+from outlive.base.errors import Refused
 from outlive.base.ids import SystemIds
 from outlive.resources import Fault, ObjectMeta, Token
 from outlive.resources.tokens import LASTS, LONGEST, OVERLAP
@@ -182,6 +183,25 @@ def test_a_secret_that_was_renewed_renews_nothing_more(tmp_path: Path) -> None:
         await look(server, thief, iter(()), 2)
         assert not server.knows(thief.next or "-")
         assert thief.token == FIRST
+        assert server.knows(disk.token)
+
+    run(story())
+
+
+def test_a_secret_renews_nothing_from_the_first_use_of_the_next_one_on(tmp_path: Path) -> None:
+    """Also before that use is written down."""
+
+    async def story() -> None:
+        server, disk = TokenServer(), Disk(lambda _: None)
+        await server.begin()
+        await server.mark()
+        await look(server, disk, iter(()), 1)
+        server.identify(disk.token)
+        thief = Line(server, FIRST, iter(()))
+        with pytest.raises(Refused, match="was renewed at"):
+            await thief.command("/token/renew", {"digest": digest_of(b"of-the-thief")})
+        assert server.knows(disk.token)
+        await upkeep(server, tmp_path).update()
         assert server.knows(disk.token)
 
     run(story())

@@ -15,13 +15,16 @@ from outlive.api.auth import Identity, Role, check_write, may_write
 from outlive.base.errors import Forbidden
 from outlive.node.membership.states import MemberView, fenced
 from outlive.node.permission_facts import Facts, HostWriter
-from outlive.node.permissions import host_refusal, needed_facts, write_refusal
+from outlive.node.permissions import NAMED_AFTER_HOSTS, host_refusal, needed_facts, write_refusal
 from outlive.node.permissions_of_protocol import dropped_holders, is_related
 from outlive.node.vm.states import reach_of
 from outlive.resources import (
     HOST_LABEL,
+    KINDS,
+    WRITER_LABEL,
     Assigned,
     Cluster,
+    Console,
     Coverage,
     CoverageStatus,
     DecisionRecord,
@@ -42,17 +45,21 @@ from outlive.resources import (
     ObjectRef,
     Proof,
     Resource,
+    StorageDaemon,
+    StorageDaemonStatus,
+    StorageDevice,
     VirtualMachine,
     VirtualMachineSpec,
     VirtualMachineStatus,
 )
 from outlive.resources.cluster import ClusterStatus, Pause
-from outlive.resources.codec import to_builtins
+from outlive.resources.codec import encode, to_builtins
 from outlive.resources.hosts import HostUsage
 from outlive.resources.memberships import Cut, FormerMembership
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import RUN_FINALIZER
-from outlive.resources.writers import CONTROLLER, HUMANS, given_fields, owners_of
+from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER, HUMANS, PRIMARY, given_fields, owners_of
+from outlive.store.tables import owner_of
 
 ME, OTHER, THIRD = "kvm-1", "kvm-2", "kvm-3"
 HOSTS = (ME, OTHER, THIRD)
@@ -320,7 +327,9 @@ def test_hypervisors_and_figures() -> None:
 
 
 def fault(reporter: str, host: str = "", *, kind: str = "VirtualMachine", name: str = "vm", **more: Any) -> Fault:
-    tags = {"outlive.dev/reporter": reporter} | ({HOST_LABEL: host} if host else {})
+    tags = {"outlive.dev/reporter": reporter}
+    if host:
+        tags[WRITER_LABEL if reporter in ("fencer", "primary") else HOST_LABEL] = host
     subject = ObjectRef(kind=kind, name=name)
     meta = ObjectMeta(name=f"c.{name}", labels=tags)
     given = {"code": "c", "message": "m", "first_seen": AT, "last_seen": AT} | more
@@ -340,9 +349,15 @@ OURS = vm(assigned=Assigned(hypervisor=ME))
         (WHO, fault("daemon", OTHER), fault("daemon", ME), True),  # the VM has moved
         (WHO, fault("fencer", name=ME, kind="Hypervisor"), fault("daemon", ME, name=ME, kind="Hypervisor"), False),
         (WHO, None, fault("daemon", ME, name=OTHER, kind="Hypervisor"), False),
-        (HostWriter(ME, coordinator=True), None, fault("fencer"), True),
-        (HostWriter(ME, coordinator=True), fault("recovery"), fault("fencer"), False),
-        (HostWriter(ME, coordinator=True), fault("recovery", ended=True), fault("fencer"), True),
+        (HostWriter(ME, coordinator=True), None, fault("fencer", ME), True),
+        (HostWriter(ME, coordinator=True), None, fault("fencer"), False),
+        (HostWriter(ME, coordinator=True), None, fault("fencer", OTHER), False),
+        (HostWriter(ME, coordinator=True), fault("fencer", OTHER), fault("fencer", ME), True),  # its fencer goes on
+        (HostWriter(ME, coordinator=True), fault("fencer", OTHER), fault("fencer", OTHER, delta=1), False),
+        (HostWriter(ME, coordinator=True, term=2), None, fault("primary", ME), True),
+        (HostWriter(ME, coordinator=True, term=2), None, fault("primary"), False),
+        (HostWriter(ME, coordinator=True), fault("recovery"), fault("fencer", ME), False),
+        (HostWriter(ME, coordinator=True), fault("recovery", ended=True), fault("fencer", ME), True),
         (WHO, fault("daemon", OTHER), fault("daemon", ME, ended=True), False),
         (WHO, None, fault("daemon", ME, kind="Cluster", name="default"), False),
         (WHO, None, _replace(fault("daemon", ME), metadata=ObjectMeta(name="d.vm")), False),
@@ -490,3 +505,57 @@ def test_a_host_is_refused_by_name_before_anything_is_read() -> None:
         may_write(host, Flavor)
     may_write(host, Hypervisor, name=ME, status=True)
     may_write(Identity("h", Role.COORDINATOR, host=ME), Membership, name=OTHER)
+
+
+def osd(host: str = "", *, reported: bool = False) -> StorageDaemon:
+    device = StorageDevice(host=host) if host else None
+    status = StorageDaemonStatus() if reported else None
+    return StorageDaemon(metadata=ObjectMeta(name="7"), device=device, status=status, term=int(reported))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        (None, osd(ME), True),
+        (None, osd(OTHER), False),
+        (None, osd(), False),  # nobody's share would count it
+        (osd(ME), osd(), False),
+        (osd(ME, reported=True), osd(reported=True), True),
+    ],
+)
+def test_a_storage_daemon_that_the_primary_does_not_know_is_always_of_its_host(
+    before: StorageDaemon | None, after: StorageDaemon, allowed: bool
+) -> None:
+    assert (host_refusal(WHO, before, after) == "") == allowed
+
+
+def test_what_hosts_create_is_counted_by_the_host_that_creates_it() -> None:
+    """So no host fills the room of others: it has a share, one object of its name, or a role that one host has."""
+    created = [one for one in KINDS.values() if {*DAEMON, *FENCER, *CANDIDATE, *PRIMARY} & {*one.info.writers.creates}]
+    assert {Fault, StorageDaemon, DecisionRecord, Console, Membership} <= set(created)
+    for kind in created:
+        quota, of_hosts = kind.info.quota, {*DAEMON, *FENCER, *CANDIDATE} & {*kind.info.writers.creates}
+        if quota.owners:
+            assert quota.shares > 1, kind
+        elif of_hosts:
+            assert kind in NAMED_AFTER_HOSTS or kind is Election, f"{kind.kind()} has no owner"
+        else:
+            assert quota.mebibytes <= 64, f"the primary alone fills the store with {kind.info.plural}"
+
+
+@pytest.mark.parametrize(
+    "created",
+    [
+        osd(ME),
+        fault("daemon", ME),
+        fault("fencer", ME),
+        fault("primary", ME),
+        DecisionRecord(decision="d", by=HostWriter(ME).decider, at=AT),
+        Console(metadata=ObjectMeta(name="vm"), host=ME, text="", changed_at=AT),
+    ],
+    ids=lambda one: f"{one.kind()}-{one.metadata.labels.get('outlive.dev/reporter', '')}",
+)
+def test_what_a_host_may_create_counts_to_its_own_share(created: Resource) -> None:
+    who = HostWriter(ME, coordinator=True, term=1)
+    assert host_refusal(who, None, created, Facts(vm=OURS)) == ""
+    assert owner_of(encode(created), type(created).info.quota.owners) in (ME, who.decider)

@@ -151,7 +151,7 @@ class Story:
 
     async def start(self, host: str) -> None:
         served = self.hosts[host]
-        faults = FaultRecorder(served, self.clock, "primary")
+        faults = FaultRecorder(served, self.clock, "primary", host)
         duty = StorageStatistics(served, self.storage, host=host, interval_s=EVERY_S, faults=faults, clock=self.clock)
         elector = PrimaryElector(served, host, clock=self.clock, ids=SeededIds(Random(len(host) + ord(host))))
         own = FaultSet(FaultRecorder(served, self.clock, "daemon", host), self.clock)
@@ -374,7 +374,7 @@ def test_a_former_primary_that_goes_on_writes_nothing() -> None:
         await it.clock.sleep(1)
         record = _replace(election.record, holder="b", term=2)
         await it.store.replace(_replace(await it.store.get(Election, ROLE, fresh=True), record=record))
-        faults = FaultRecorder(it.hosts["a"], it.clock, "primary")
+        faults = FaultRecorder(it.hosts["a"], it.clock, "primary", "a")
         late = StorageStatistics(it.hosts["a"], it.storage, host="a", interval_s=EVERY_S, faults=faults, clock=it.clock)
         writes = it.hosts["a"].writes
         it.storage.says = report("0", "1", "2", health="error")

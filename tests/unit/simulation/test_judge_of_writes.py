@@ -60,11 +60,13 @@ def test_host_enters_itself_in_a_later_epoch_only_where_the_store_went_back_behi
 
 def test_lists_beyond_their_limits_are_found() -> None:
     async def story(bench: Bench) -> None:
-        bench.store.load([make_vm()])
         step = RecoveryStep(at=as_datetime(LoopClock().now()), what="x")
         long = Recovery(fence="f", steps=(step,) * 33)
+        vm = make_vm()  # which a store that is full of older objects takes, and no new one
+        bench.store.load([_replace(vm, status=_replace(vm.status, recovery=long))])
+        longer = _replace(long, message="m")
         await write_as(
-            bench, author("ctl", "recovery"), lambda vm: _replace(vm, status=_replace(vm.status, recovery=long))
+            bench, author("ctl", "recovery"), lambda vm: _replace(vm, status=_replace(vm.status, recovery=longer))
         )
 
     assert judged(story) == ["limits"]

@@ -20,10 +20,12 @@ from outlive.resources import (
     Holder,
     ObjectMeta,
     ObjectRef,
+    StorageDaemon,
+    StorageDevice,
     VirtualMachine,
     VirtualMachineSpec,
 )
-from outlive.resources.meta import HOST_LABEL, KindInfo, Quota
+from outlive.resources.meta import HOST_LABEL, WRITER_LABEL, KindInfo, Quota
 from outlive.resources.vms import RUN_FINALIZER, VirtualMachineStatus
 from outlive.runtime.faults import ENDED_KEPT_S, fault_sweeper
 from outlive.runtime.trail import trail_sweeper
@@ -37,7 +39,7 @@ AT = datetime(2030, 1, 1, tzinfo=UTC)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight records, four of each owner; 1 MiB of each owner."""
-    quota = Quota(objects=8, mebibytes=2, owner="by", shares=2)
+    quota = Quota(objects=8, mebibytes=2, owners=("by",), shares=2)
     monkeypatch.setattr(DecisionRecord, "info", msgspec.structs.replace(DecisionRecord.info, quota=quota))
 
 
@@ -174,7 +176,7 @@ RAWS = st.builds(
 
 @given(st.lists(st.tuples(KEYS, st.none() | RAWS), max_size=30))
 def test_what_is_counted_is_what_is_there(changes: list[tuple[str, bytes | None]]) -> None:
-    table, there = Table(owner="by"), dict[str, bytes]()
+    table, there = Table(owners=("by",)), dict[str, bytes]()
     for key, raw in changes:
         if raw is None:
             table.remove(key)
@@ -182,7 +184,7 @@ def test_what_is_counted_is_what_is_there(changes: list[tuple[str, bytes | None]
         else:
             table.put(key, raw)
             there[key] = raw
-    again = Table(there, owner="by")
+    again = Table(there, owners=("by",))
     assert (table.use.objects, table.use.size_bytes) == (len(there), sum(map(len, there.values())))
     for owner in ("a", "b"):
         assert (table.use_by(owner).objects, table.use_by(owner).size_bytes) == (
@@ -198,3 +200,25 @@ def test_every_kind_has_a_quota_that_leaves_each_owner_something() -> None:
     for kind in KINDS.values():
         info: KindInfo = kind.info
         assert min(info.quota.most(shared=True)) >= 100
+
+
+def test_a_host_that_fills_its_share_of_storage_daemons_and_faults_silences_no_other() -> None:
+    async def story() -> None:
+        kept = store()
+
+        def osd(number: int, host: str) -> StorageDaemon:
+            return StorageDaemon(metadata=ObjectMeta(name=f"{host}-{number}"), device=StorageDevice(host=host))
+
+        def fault(number: int, host: str) -> Fault:
+            subject = ObjectRef(kind="Hypervisor", name=f"{host}-{number}")
+            meta = ObjectMeta(name=f"c.{host}-{number}", labels={WRITER_LABEL: host})
+            return Fault(metadata=meta, code="c", subject=subject, message="m", first_seen=AT, last_seen=AT)
+
+        for made, share in ((osd, 1000), (fault, 2000)):
+            for number in range(share):
+                await kept.create(made(number, "evil"))
+            with pytest.raises(LimitExceeded, match="of evil"):
+                await kept.create(made(share, "evil"))
+            await kept.create(made(0, "good"))
+
+    run_virtual(story())

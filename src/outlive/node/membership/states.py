@@ -88,7 +88,7 @@ def cut_off(holder: Holder, members: Iterable[MemberView], reach: Reach) -> bool
     member = of_holder(holder, members)
     if member is None or member.record.cut.through < holder.epoch or not reach.disks:
         return False
-    scope = member.record.cut.scope
+    scope = frozenset(member.record.cut.scope)
     ports = () if reach.accept_duplicate else reach.ports
     return all(f"disk:{disk}" in scope for disk in reach.disks) and all(f"port:{port}" in scope for port in ports)
 
@@ -118,7 +118,7 @@ _replace = msgspec.structs.replace
 
 def dated(record: MemberRecord, before: MemberRecord | None, at: datetime) -> MemberRecord:
     """The record with this time on the proofs that ``before`` does not have."""
-    old = _proofs(before) if before is not None else ()
+    old = frozenset(_proofs(before)) if before is not None else frozenset()
 
     def stamped(proof: Proof) -> Proof:
         return proof if proof.at is not None or proof in old else _replace(proof, at=at)
