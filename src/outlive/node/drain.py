@@ -156,7 +156,7 @@ class Evacuation:
             leaves=self._leaves,
             draining=spec.drain or self._reporter.domain_state not in ("", "ready"),
             maintenance=node.desired.maintenance(now) != "",
-            storage_lost=node.losses.published is not None,
+            storage_lost=bool(node.losses.by_vm),
             failures=self._failures,
             peers=peers,
         )

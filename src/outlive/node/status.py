@@ -287,7 +287,7 @@ class HostReporter:
             authorities=self.authorities,
             recovery_time_objective_s=self._objective_s(),
             degrading=self._health.published,
-            storage_lost=self._node.losses.published,
+            storage_lost=self._node.losses.published if self._node.losses.looked else found.status.storage_lost,
             source=SOURCE,
         )
         if self.domain_state:

@@ -387,6 +387,11 @@ def judge(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None
     return Verdict(against=tuple(against), weight=vm.preferred.get(host, 0))
 
 
+def storage_refusal(vm: str, host: str, place: str) -> Reason:
+    """That the host does not reach a place of the VM's disks."""
+    return reason(PlaceReason.STORAGE_UNREACHED, vm=vm, host=host, place=place or "its daemon does not say which")
+
+
 def objections(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None = None) -> list[Reason]:
     """All that ``judge`` would say of the host, hard rules and soft ones: of a VM that runs there already."""
     return [why for _, why in _objections(vm, host, peers, facts)]

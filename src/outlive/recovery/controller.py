@@ -45,7 +45,7 @@ from outlive.recovery.requests import RequestAnswers
 from outlive.recovery.view import RecoveryObserver
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef, Reservation, VirtualMachine
 from outlive.resources.codec import encode_canonical
-from outlive.resources.hosts import refuses
+from outlive.resources.hosts import lost_places, out_of_service
 from outlive.resources.reasons import VmReason
 from outlive.runtime.crashes import Crashes
 from outlive.runtime.decisions import DecisionLog
@@ -421,7 +421,7 @@ class RecoveryController:
 
 def _host_facts(host: Hypervisor) -> tuple[str, ...]:
     """What of a host calls for a look."""
-    return (host.status.lost, refuses(host), host.spec.quarantine_release)
+    return (host.status.lost, out_of_service(host), host.spec.quarantine_release, *lost_places(host))
 
 
 def _facts(record: MemberRecord) -> tuple[object, ...]:

@@ -12,10 +12,11 @@ from tests.support.node_decisions import decide
 from tests.support.node_worlds import at, faults, holders, host_of, play, vm_of
 
 from outlive.base.errors import Unavailable
-from outlive.node.ports import DiskIo
+from outlive.node.ports import PLACES_LIMIT, DiskIo
 from outlive.node.storage_loss import StuckRequests
+from outlive.node.storage_watch import PUBLISHED_LIMIT, next_places, published_places
 from outlive.resources.policies import RecoveryPolicy
-from outlive.simulation.disks import StorageClient
+from outlive.simulation.disks import ONE_PLACE, StorageClient
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -67,6 +68,27 @@ PEERS = [peer(f"hv{number}") for number in range(2, 10)]
 
 def storage(*guests: dict[str, Any], peers: list[dict[str, Any]] = PEERS, **more: Any) -> dict[str, Any]:
     return decide("host.storage", host="hv1", guests=guests, peers=peers, **more)
+
+
+def test_every_place_has_its_turn_however_many_there_are_and_however_many_are_lost(self) -> None:
+    places = [f"file:/mnt/{number:03}" for number in range(200)]
+    lost, asked_s = places[:100], dict[str, float]()
+    for look in range(40):
+        asked = next_places(places, lost, asked_s)
+        assert len(set(asked)) == len(asked) == PLACES_LIMIT
+        asked_s.update(dict.fromkeys(asked, float(look)))
+    assert min(asked_s[place] for place in places) > 20.0
+
+
+def test_what_was_not_reached_is_asked_again_first(self) -> None:
+    places = [f"file:/mnt/{number:03}" for number in range(200)]
+    asked = next_places(places, {"file:/mnt/150"}, dict.fromkeys(places, 1.0))
+    assert asked[0] == "file:/mnt/150"
+
+
+def test_too_many_lost_places_are_published_as_their_kind(self) -> None:
+    few, many = ["rbd:vms"], [f"drbd:vm-{number}" for number in range(PUBLISHED_LIMIT + 1)]
+    assert published_places([*few, *many]) == ("drbd:", "rbd:vms")
 
 
 class TestDeciding:
@@ -178,13 +200,15 @@ def test_vm_that_was_ended_is_handed_to_recovery_in_one_write() -> None:
         assert (world.running("vm-1"), status.holders) == ((), ())
         assert status.rejection is not None
         assert (status.rejection.hypervisor, status.rejection.reason) == ("kvm-1", "left-storage")
-        assert host_of(world).status.storage_lost is None
+        lost = host_of(world).status.storage_lost
+        assert lost is not None
+        assert (lost.unreached, lost.vms, lost.places) == (True, 0, (ONE_PLACE,))
 
     play(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", recovery=RecoveryPolicy(storage_lost="restart")),))
 
 
 def test_storage_that_hangs_hangs_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def hangs(self: StorageClient, volumes: tuple[str, ...]) -> dict[str, str]:
+    async def hangs(self: StorageClient, places: tuple[str, ...]) -> dict[str, str]:
         await asyncio.sleep(3600.0)
         return {}
 
@@ -213,3 +237,19 @@ def test_guests_that_cannot_be_asked_are_not_taken_for_stuck(monkeypatch: pytest
             assert (vm_of(world).status.reason, faults(world)) == ("", set())
 
     play(story)
+
+
+def test_host_that_was_left_says_so_until_the_storage_answers_also_after_a_restart_of_its_daemon() -> None:
+    async def story(world: World) -> None:
+        await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+        await at(world, 60)
+        assert world.running("vm-1") == ()
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        for second in range(61, 90):
+            await at(world, second)
+            assert host_of(world).status.storage_lost is not None
+        await world.do("heal", {"network": "storage", "hosts": ["kvm-1"]})
+        await at(world, 120)
+        assert host_of(world).status.storage_lost is None
+
+    play(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", recovery=RecoveryPolicy(storage_lost="restart")),))

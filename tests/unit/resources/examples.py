@@ -364,7 +364,9 @@ FULL: tuple[r.Resource, ...] = (
             authorities=("f1",),
             recovery_time_objective_s=30.0,
             spared=(r.Spared(at=MOMENT, epoch=3, seq=9, why="silent", under="maintenance"),),
-            storage_lost=StorageLoss(since=MOMENT, unreached=True, vms=2, why="no answer", then="common_cause"),
+            storage_lost=StorageLoss(
+                since=MOMENT, unreached=True, places=("rbd:vms",), vms=2, why="no answer", then="common_cause"
+            ),
             deaths=(HostDeath(at=MOMENT, uid="u", epoch=2, proof="power", counts=False),),
             quarantine=Quarantine(since=MOMENT, until=MOMENT, deaths=3, word="w"),
             degrading=r.Degrading(since=MOMENT, causes=("disk",), score=20, leaving="stays", why="no_room"),

@@ -11,15 +11,12 @@ from typing import Final, Protocol, TypeVar
 
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
-from outlive.node.ports import CutPort, CutReport, DiskLock
+from outlive.node.ports import PLACES_LIMIT, CutPort, CutReport, DiskLock
 from outlive.resources import Hypervisor
 from outlive.store import Store, list_all
 
 AT_ONCE: Final = 8
 """Disks of one VM that are asked for at the same time."""
-PLACES_LIMIT: Final = 32
-"""Places of one host that are asked whether they are reached: all at once, so that none waits for another that hangs.
-"""
 
 T = TypeVar("T")
 
@@ -38,11 +35,11 @@ class Locks(Protocol):
         ...
 
     def place(self, volume: str) -> str:
-        """Where it lies: what is reached or not together with it. Empty: nobody can say whether it is reached."""
+        """As ``StoragePort``."""
         ...
 
-    async def unreached(self, place: str) -> str:
-        """Why this host does not reach it; empty: it does, or nobody can say."""
+    async def unreached(self, place: str) -> str | None:
+        """Why this host does not reach it; empty: it does; ``None``: nobody can say."""
         ...
 
 
@@ -78,9 +75,9 @@ class Unlocked:
         """Nowhere that is known."""
         return ""
 
-    async def unreached(self, place: str) -> str:
+    async def unreached(self, place: str) -> str | None:
         """Nobody can say."""
-        return ""
+        return None
 
 
 class Disks:
@@ -110,28 +107,29 @@ class Disks:
             found.extend(answer)
         return tuple(found)
 
-    async def unreached(self, volumes: tuple[str, ...]) -> dict[str, str]:
-        """Of each place once; what cannot be asked now is left out."""
-        places: dict[tuple[str, str], list[str]] = {}
-        drivers: dict[str, Locks] = {}
-        for volume in volumes:
-            kind = volume.partition(":")[0]
-            driver = None if is_option(volume) else driver_of(self._kinds, kind)
-            if driver is not None and (place := driver.place(volume)):
-                drivers[kind] = driver
-                places.setdefault((kind, place), []).append(volume)
-        asked = list(places)[:PLACES_LIMIT]
-        questions = (drivers[kind].unreached(place) for kind, place in asked)
+    def place(self, volume: str) -> str:
+        """By the driver of its kind; nowhere where this host has none."""
+        driver = self._asked(volume)
+        return driver.place(volume) if driver is not None else ""
+
+    async def unreached(self, places: tuple[str, ...]) -> dict[str, str]:
+        """Of all of them at once; what cannot be asked now is left out."""
+        asked = [(place, driver) for place in places[:PLACES_LIMIT] if (driver := self._asked(place)) is not None]
+        questions = (driver.unreached(place) for place, driver in asked)
         answers = await asyncio.gather(*questions, return_exceptions=True)
         found: dict[str, str] = {}
-        for (kind, place), answer in zip(asked, answers, strict=True):
+        for (place, _), answer in zip(asked, answers, strict=True):
             if isinstance(answer, OutliveError):
-                _log.warning("storage.reach_unknown", kind=kind, place=place, error=str(answer))
+                _log.warning("storage.reach_unknown", place=place, error=str(answer))
             elif isinstance(answer, BaseException):
                 raise answer
-            elif answer:
-                found.update(dict.fromkeys(places[kind, place], answer))
+            elif answer is not None:
+                found[place] = answer
         return found
+
+    def _asked(self, name: str) -> Locks | None:
+        """Who can say something of a disk or a place."""
+        return None if is_option(name) else driver_of(self._kinds, name.partition(":")[0])
 
     async def release(self, lock: DiskLock) -> None:
         """By the driver of its disk."""
