@@ -70,7 +70,7 @@ def storage(*guests: dict[str, Any], peers: list[dict[str, Any]] = PEERS, **more
     return decide("host.storage", host="hv1", guests=guests, peers=peers, **more)
 
 
-def test_every_place_has_its_turn_however_many_there_are_and_however_many_are_lost(self) -> None:
+def test_every_place_has_its_turn_however_many_there_are_and_however_many_are_lost() -> None:
     places = [f"file:/mnt/{number:03}" for number in range(200)]
     lost, asked_s = places[:100], dict[str, float]()
     for look in range(40):
@@ -80,13 +80,13 @@ def test_every_place_has_its_turn_however_many_there_are_and_however_many_are_lo
     assert min(asked_s[place] for place in places) > 20.0
 
 
-def test_what_was_not_reached_is_asked_again_first(self) -> None:
+def test_what_was_not_reached_is_asked_again_first() -> None:
     places = [f"file:/mnt/{number:03}" for number in range(200)]
     asked = next_places(places, {"file:/mnt/150"}, dict.fromkeys(places, 1.0))
     assert asked[0] == "file:/mnt/150"
 
 
-def test_too_many_lost_places_are_published_as_their_kind(self) -> None:
+def test_too_many_lost_places_are_published_as_their_kind() -> None:
     few, many = ["rbd:vms"], [f"drbd:vm-{number}" for number in range(PUBLISHED_LIMIT + 1)]
     assert published_places([*few, *many]) == ("drbd:", "rbd:vms")
 

@@ -166,12 +166,25 @@ class Cuts:
         await self._all(lambda part: part.cut(host, epoch, meant), self._meant(meant), host)
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
-        """All of it. One that does not answer is none that says that nothing is shut out."""
-        reports = await self._all(lambda part: part.read_back(host, epoch), list(self._parts.values()), host)
+        """What all parts that answer say, asked at once; the first error where none does. One that does not answer is
+        none that says that nothing is shut out."""
+        parts = self._parts.values()
+        answers = await asyncio.gather(*(part.read_back(host, epoch) for part in parts), return_exceptions=True)
+        reports = [one for one in answers if isinstance(one, CutReport)]
+        errors = [one for one in answers if isinstance(one, BaseException)]
+        failed = [one for one in errors if not isinstance(one, NotFound)]
+        broken = [one for one in failed if not isinstance(one, OutliveError)]
+        if broken or (failed and not reports):
+            raise (broken or failed)[0]
+        for why in failed:
+            _log.warning("storage.part_not_asked", error=str(why))
+        if not reports:
+            raise errors[0] if errors else NotFound(f"nobody can shut {host} out of its disks or networks")
         ends = [one.expires_in_s for one in reports if one.scope and one.expires_in_s is not None]
         return CutReport(
             scope=tuple(sorted({one for report in reports for one in report.scope})),
             evidence="; ".join(one.evidence for one in reports if one.evidence),
+            unanswered=str(failed[0]) if failed else "",
             expires_in_s=min(ends, default=None),
         )
 
