@@ -468,6 +468,7 @@ class HostReporter:
             stale=self._stale,
             scores=scores,
             slopes=slopes,
+            reached=self._node.losses.reached,
         )
 
         def change(found: HypervisorUsage | None) -> HypervisorUsage:

@@ -65,6 +65,8 @@ class Loss:
     since_s: float
     seen_s: float
     """When it was found last."""
+    places: tuple[str, ...] = ()
+    """Those of its disks that are not reached."""
 
 
 @dataclass(slots=True)
@@ -80,6 +82,8 @@ class StorageLosses:
     looked: bool = False
     """Whether ``published`` says something: storage was looked at."""
     published: StorageLoss | None = None
+    reached: tuple[str, ...] = ()
+    """Places that some host of the cluster does not reach, and that this one does."""
 
     def reason_of(self, vm: str) -> Reason | None:
         """What its document is to say; ``None``: storage serves it."""
@@ -165,7 +169,7 @@ class StorageWatch:
         before = {vm: self._losses.reason_of(vm) for vm in self._losses.by_vm}
         self._remember(found)
         try:
-            await self._decide(vms)
+            await self._decide(vms, found)
         except OutliveError as error:  # what was decided last holds
             _log.info("storage.not_decided", host=node.host, error=str(error))
         self._report()
@@ -193,8 +197,12 @@ class StorageWatch:
         guests left."""
         storage, clock = self._node.storage, self._node.clock
         used = {place for vm in vms.values() for disk in vm.spec.disks if (place := storage.place(disk))}
-        places = used | self._lost.keys()
-        self._misses = {place: count for place, count in self._misses.items() if place in places}
+        cluster = self._node.desired.cluster
+        elsewhere = frozenset(cluster.status.lost_places if cluster is not None else ())
+        own = used | self._lost.keys()
+        places = own | elsewhere
+        self._losses.reached = tuple(place for place in self._losses.reached if place in elsewhere)
+        self._misses = {place: count for place, count in self._misses.items() if place in own}
         self._asked_s = {place: at_s for place, at_s in self._asked_s.items() if place in places}
         if not places:
             return {}
@@ -209,15 +217,19 @@ class StorageWatch:
             _log.info("storage.not_asked", host=self._node.host, error=str(error))
             return {}
         now_s = clock.monotonic()
-        if used:
-            self._health.asked_storage(REACH_S if any(answer.values()) else max(0.0, now_s - began_s))
-        self._learn(asked, answer, now_s)
+        mine = [place for place in asked if place in own]
+        lost = [place for place in asked if answer.get(place)]
+        if used and lost == [place for place in lost if place in own]:  # others cost time that is not its own
+            self._health.asked_storage(REACH_S if lost else max(0.0, now_s - began_s))
+        reached = {place for place in elsewhere.intersection(asked) if answer.get(place) == ""}
+        self._losses.reached = tuple(sorted(reached.union(self._losses.reached) - (set(asked) - reached)))
+        self._asked_s.update(dict.fromkeys(asked, now_s))
+        self._learn(mine, answer, now_s)
         return {place: self._lost[place].why for place, misses in self._misses.items() if misses >= UNREACHED_LOOKS}
 
     def _learn(self, asked: Iterable[str], answer: Mapping[str, str], now_s: float) -> None:
         """Count who was not reached; what has answered for a while is lost no more."""
         for place in asked:
-            self._asked_s[place] = now_s
             why = answer.get(place, "")
             if not why:
                 self._misses.pop(place, None)
@@ -250,13 +262,10 @@ class StorageWatch:
         for name, domain in self._node.domains.by_vm.items():
             if domain.state not in (DomainState.RUNNING, DomainState.PAUSED):
                 continue
-            lacks = (
-                next((unreached[at] for disk in vms[name].spec.disks if (at := place(disk)) in unreached), "")
-                if name in vms
-                else ""
-            )
+            disks = vms[name].spec.disks if name in vms else ()
+            lacks = tuple(dict.fromkeys(at for disk in disks if (at := place(disk)) in unreached))
             if lacks:
-                kind, why = LossKind.UNREACHED, f"{self._node.host} does not reach them: {lacks}"
+                kind, why = LossKind.UNREACHED, f"{self._node.host} does not reach them: {unreached[lacks[0]]}"
             elif domain.io_error:
                 kind, why = LossKind.IO_ERROR, "one of them failed, and the hypervisor paused it"
             elif stuck.get(name) == domain.run_id:
@@ -265,7 +274,7 @@ class StorageWatch:
                 continue
             before = self._losses.by_vm.get(name)
             since_s = before.since_s if before is not None and before.run_id == domain.run_id else now_s
-            found[name] = Loss(domain.run_id, kind, why, since_s, now_s)
+            found[name] = Loss(domain.run_id, kind, why, since_s, now_s, lacks)
         return found
 
     def _remember(self, found: dict[str, Loss]) -> None:
@@ -283,12 +292,13 @@ class StorageWatch:
             _log.warning("storage.lost", vm=vm, host=self._node.host, kind=after[vm].kind, why=after[vm].why)
         for vm in before.keys() - after.keys():
             _log.info("storage.back", vm=vm, host=self._node.host)
-        self._losses.restart = self._losses.restart.intersection(after)
+        self._losses.restart = self._losses.restart.intersection(found)  # what is served again is not ended
 
     def _limits(self, vm: VirtualMachine) -> Limits:
         return limits_of(vm.spec.recovery, self._node.desired.cluster_spec.recovery)
 
-    async def _decide(self, vms: Mapping[str, VirtualMachine]) -> None:
+    async def _decide(self, vms: Mapping[str, VirtualMachine], found: Collection[str]) -> None:
+        """Decide for those that are lost, or were lately; only what was ``found`` at this look is ended."""
         node, losses, now_s = self._node, self._losses, self._node.clock.monotonic()
         if not losses.by_vm:
             losses.restart, losses.then = frozenset(), Answer.OFF
@@ -304,6 +314,7 @@ class StorageWatch:
                 LostGuest(
                     vm=name,
                     kind=loss.kind,
+                    places=loss.places,
                     lost_for=max(0.0, now_s - loss.since_s),
                     action=limits.storage_lost,
                     recovers=vm.spec.recovery.mode in ("", "restart") and vm.spec.power_state == "running",
@@ -324,6 +335,9 @@ class StorageWatch:
         alone = STORAGE_LOST.function(given)
         if alone.why is not Answer.ALONE:
             result = alone
+            if alone.why is Answer.UNSETTLED and now_s - self._peers_s >= PEERS_S:
+                self._peers_s = now_s
+                await self._peers.look(policy.common_share)  # so that it is seen later whose figures are new
         elif now_s - self._peers_s < PEERS_S:
             return
         else:
@@ -331,7 +345,7 @@ class StorageWatch:
             peers = await self._peers.look(policy.common_share)
             given = msgspec.structs.replace(given, peers=peers)
             result = node.decisions.use(STORAGE_LOST, given, subject=node.host)
-        losses.restart, losses.then = frozenset(result.restart), result.why
+        losses.restart, losses.then = frozenset(result.restart).intersection(found), result.why
         node.lease.withhold("its VMs have lost their storage and cannot be ended" if result.fence else "")
 
     async def _required(self, vm: str) -> int | None:

@@ -447,3 +447,5 @@ class HostUsage(Part, frozen=True, kw_only=True):
     those that nobody measured."""
     slopes: dict[str, float] = {}
     """How they change, in points a minute."""
+    reached: tuple[str, ...] = ()
+    """Of ``status.lostPlaces`` of the ``Cluster``, those that this host reaches."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.support.node_decisions import decide
 from tests.support.node_worlds import at, faults, holders, host_of, play, vm_of
 
@@ -15,10 +16,13 @@ from outlive.base.errors import Unavailable
 from outlive.node.ports import PLACES_LIMIT, DiskIo
 from outlive.node.storage_loss import StuckRequests
 from outlive.node.storage_watch import PUBLISHED_LIMIT, next_places, published_places
+from outlive.resources import Cluster, ObjectMeta
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.policies import RecoveryPolicy
 from outlive.simulation.disks import ONE_PLACE, StorageClient
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
+from outlive.store import compare_and_swap
 
 STUCK_S = 8.0
 
@@ -106,6 +110,13 @@ class TestDeciding:
             ((lost(),), {"peers": []}, "alone"),
             ((lost(),), {"peers": [peer("hv2", works=False)]}, "alone"),
             ((lost(),), {"peers": [peer("hv2", storage_lost=True)]}, "common_cause"),
+            ((lost(places=["rbd:vms"]),), {}, "unconfirmed"),
+            ((lost(places=["rbd:vms"]),), {"peers": [*PEERS, peer("hv10", reaches=["rbd:web"])]}, "unconfirmed"),
+            (
+                (lost(places=["rbd:vms"]),),
+                {"peers": [*PEERS, peer("hv0", works=False, reaches=["rbd:vms"])]},
+                "unconfirmed",
+            ),
             (
                 (lost(),),
                 {"peers": [*PEERS[2:], peer("hv2", storage_lost=True), peer("hv3", storage_lost=True)]},
@@ -116,6 +127,12 @@ class TestDeciding:
     def test_reasons_to_do_nothing(self, guests: tuple[Any, ...], more: dict[str, Any], why: str) -> None:
         answer = storage(*guests, **more)
         assert (answer["why"], answer["restart"], answer["fence"]) == (why, [], False)
+
+    def test_only_those_are_restarted_whose_storage_another_host_has_said_to_reach(self) -> None:
+        peers = [*PEERS, peer("hv10", reaches=["rbd:vms"])]
+        guests = lost("a", places=["rbd:vms"]), lost("b", places=["rbd:vms", "rbd:web"]), lost("c", kind="stuck")
+        answer = storage(*guests, peers=peers)
+        assert (answer["restart"], answer["why"]) == (["a", "c"], "")
 
     def test_host_is_fenced_only_where_it_cannot_end_a_protected_vm_whose_storage_it_does_not_reach(self) -> None:
         hangs = lost(action="fence", hangs=True)
@@ -192,9 +209,20 @@ def test_vm_that_is_held_by_its_own_policy_is_not_ended() -> None:
     )
 
 
+async def have_all_asked(world: World) -> None:
+    """Name the place that is lost to all hosts, as recovery does."""
+
+    def change(cluster: Cluster | None) -> Cluster:
+        cluster = cluster or Cluster(metadata=ObjectMeta(name=CLUSTER))
+        return replace(cluster, status=replace(cluster.status, lost_places=(ONE_PLACE,)))
+
+    await compare_and_swap(world.store, Cluster, CLUSTER, change, clock=world.clock)
+
+
 def test_vm_that_was_ended_is_handed_to_recovery_in_one_write() -> None:
     async def story(world: World) -> None:
         await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+        await have_all_asked(world)
         await at(world, 60)
         status = vm_of(world).status
         assert (world.running("vm-1"), status.holders) == ((), ())
@@ -242,6 +270,7 @@ def test_guests_that_cannot_be_asked_are_not_taken_for_stuck(monkeypatch: pytest
 def test_host_that_was_left_says_so_until_the_storage_answers_also_after_a_restart_of_its_daemon() -> None:
     async def story(world: World) -> None:
         await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+        await have_all_asked(world)
         await at(world, 60)
         assert world.running("vm-1") == ()
         await world.do("kill-daemon", {"hosts": ["kvm-1"]})

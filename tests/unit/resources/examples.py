@@ -139,6 +139,7 @@ FULL: tuple[r.Resource, ...] = (
             schema_version=1,
             sealing_key="x25519:AA",
             key_ids=("a1",),
+            lost_places=("rbd:vms",),
             former_incarnations=("h",),
             pause=Pause(reason="went-back", since=MOMENT, waits_for=("kvm-9",)),
         ),
@@ -388,6 +389,7 @@ FULL: tuple[r.Resource, ...] = (
             stale=("domains",),
             scores={"disk": 20, "store": 100},
             slopes={"disk": -30.0},
+            reached=("rbd:vms",),
         ),
     ),
     r.Knowledge(

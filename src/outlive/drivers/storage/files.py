@@ -52,7 +52,9 @@ class FileLocks:
     async def unreached(self, place: str) -> str | None:
         """By the kernel's own word."""
         kind, _, path = place.partition(":")
-        return await self._paths.unreached(kind, path, REACH_S)
+        why = await self._paths.unreached(kind, path, REACH_S)
+        is_own = kind == "file" and mount_point(path) != path  # an empty folder, on a host that has not mounted it
+        return None if is_own and not why else why
 
     async def locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Of one disk. ``NotFound``: there is none."""
