@@ -431,6 +431,7 @@ _STAY: Final[dict[str, str]] = {
     Answer.FAILING: "its VMs stay, because live moves failed one after the other",
     Answer.ALONE: "its VMs stay, because no other host does well",
     Answer.COMMON_CAUSE: "its VMs stay, because other hosts have the same trouble",
+    Answer.UNCONFIRMED: "its VMs stay, because no other host has said that it reaches their storage",
     Answer.LIKE_OTHERS: "its VMs stay, because other hosts are hardly faster",
     Answer.IN_LINE: "its VMs stay while other hosts are left",
     Answer.NO_ROOM: "its VMs stay, because no other host takes them",
