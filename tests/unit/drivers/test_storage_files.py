@@ -189,3 +189,13 @@ def test_files_of_one_mounted_file_system_lie_in_one_place(tmp_path: Path, monke
     places = {name: storage().place(f"file:{name}") for name in ("/mnt/nfs/vm-1/a", "/mnt/nfs/vm-2/b", "/srv/c")}
     assert list(places.values()) == ["file:/mnt/nfs", "file:/mnt/nfs", "file:/srv"]
     assert storage().place("file:/mnt/nfs/with space/d") == "file:/mnt/nfs/with space"
+
+
+def test_a_device_that_is_no_block_device_is_not_opened(tmp_path: Path) -> None:
+    async def looked() -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)  # to open it would wait for a writer
+        for place in (f"block:{pipe}", "block:/dev/null"):
+            assert await storage().unreached((place,)) == {}
+
+    run_real(looked())
